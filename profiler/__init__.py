@@ -1,0 +1,3 @@
+"""Captures, imports, measures and judges: pure functions over the trace tables of `profiler.schema`."""
+
+HPROF_PACKAGE = "hprof.profiler"
