@@ -1,0 +1,75 @@
+"""Tells the kind of a trace from its content: a bounded look at the head of the file, never its name alone."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import Final, get_args
+
+from executor.errors import HprofError
+from profiler.importers.base import Kind
+
+HEAD_BYTES: Final = 64 * 1024
+_SQLITE: Final = b"SQLite format 3\x00"
+_GZIP: Final = b"\x1f\x8b"
+_REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
+_KINETO_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"')
+_BENCH_MARKS: Final = (b"build_commit", b"llama_bench", b"model_filename", b"n_gpu_layers")
+_KNOWN: Final = ", ".join(get_args(Kind))
+
+
+def detect(path: Path) -> Kind:
+    """The importer that can read `path`; HprofError names the file when none can."""
+    if not path.exists():
+        raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
+    if path.is_dir():
+        return _detect_folder(path)
+    if not path.is_file():
+        raise HprofError(f"{path} is not a regular file; give the path of a trace file.")
+    if path.suffix.lower() in _REPORT_SUFFIXES:
+        return "nsys"
+    kind = _detect_bytes(read_head(path))
+    if kind is None:
+        raise HprofError(
+            f"{path} is no trace that hprof knows; if it is one of {_KNOWN}, say so with --kind."
+        )
+    return kind
+
+
+def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
+    """At most `n_bytes` from the start of the file, decompressed when it is gzip."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(n_bytes)
+    except OSError as error:
+        raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
+    if not head.startswith(_GZIP):
+        return head
+    try:
+        with gzip.open(path) as file:
+            return file.read(n_bytes)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def _detect_folder(path: Path) -> Kind:
+    if any(path.glob("*.parquet")) or any(path.glob("*.arrow")):
+        return "nsys"
+    raise HprofError(
+        f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, or a file."
+    )
+
+
+def _detect_bytes(head: bytes) -> Kind | None:
+    if head.startswith(_SQLITE):
+        return "nsys"
+    if b"Start (" in head and b"Duration (" in head and b"SrcMemKd" in head:
+        return "nsys-stats"
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if any(mark in head for mark in _BENCH_MARKS) or text.startswith(b"| model"):
+        return "llama-bench"
+    is_json = text.startswith((b"{", b"["))
+    if is_json and (any(key in head for key in _KINETO_KEYS) or b'"ph"' in head):
+        return "kineto"
+    return None
