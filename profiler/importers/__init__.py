@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Final
 
-from profiler.importers.base import Imported, ImportOptions, Importer, Kind
+from profiler.importers.base import Imported, Importer, ImportOptions, Kind
 from profiler.importers.detect import detect
 
 __all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "read_file"]

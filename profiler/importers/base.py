@@ -1,6 +1,6 @@
 """What every importer gives back. An importer is one pure function `read(path, options) -> Imported`.
 
-`profiler.importers.import_files` is the only place that writes a capture; importers touch nothing but their input.
+`profiler.importers.import_files` is the only place that writes a capture; importers only read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ImportOptions:
 class Imported:
     """One file, read.
 
-    `tables` holds the tables of `profiler.schema.TABLES` that the source can fill, each exactly in its schema.
+    `tables` holds the tables of `profiler.schema.TABLES` that the source can fill, each in its exact schema.
     Times are int64 ns; the earliest row need not be 0 (`import_files` shifts them to the capture's start).
     `manifest_fields` are values for fields of `profiler.manifest.Manifest`, by field name.
     """

@@ -1,4 +1,4 @@
-"""Tells the kind of a trace from its content: a bounded look at the head of the file, never its name alone."""
+"""Tells the kind of a trace from its content: a bounded look at the head of the file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def _detect_folder(path: Path) -> Kind:
     if any(path.glob("*.parquet")) or any(path.glob("*.arrow")):
         return "nsys"
     raise HprofError(
-        f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, or a file."
+        f"{path} holds no .parquet or .arrow tables; "
+        "give the folder that `nsys export -t parquetdir` wrote, or a file."
     )
 
 
