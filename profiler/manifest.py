@@ -1,0 +1,130 @@
+"""The manifest of a capture: who measured what, on which machine, and what the source could not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Final, Literal, cast, get_args
+
+import orjson
+
+from executor.errors import HprofError
+from profiler.schema import SCHEMA_VERSION
+
+State = Literal["running", "complete", "interrupted"]
+Source = Literal["hprof", "nsys", "kineto", "llama-bench"]
+
+MANIFEST_NAME: Final = "manifest.json"
+MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One copy policy under test: what was asked for, and what served it in the end."""
+
+    name: str
+    requested: str | None = None
+    effective: str | None = None  # null where the source only records the request
+    options: dict[str, Any] = field(default_factory=dict)  # flags or settings that set this arm apart
+    notes: list[str] = field(default_factory=list)  # why effective differs from requested
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What `manifest.json` holds. Keys that a file lacks take the defaults; unknown ones go to `extra`."""
+
+    source: Source = "hprof"
+    state: State = "running"
+    schema: int = SCHEMA_VERSION
+    hprof_version: str = ""
+    created_utc: str = ""  # ISO 8601
+    argv: list[str] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)  # name, hash, n_bytes, notes: what is approximated
+    placement: dict[str, Any] = field(default_factory=dict)
+    arms: list[Arm] = field(default_factory=list)  # the first is the baseline
+    grid: dict[str, Any] = field(default_factory=dict)
+    seeds: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)  # variables that change results
+    link_h2d_gb_s: float | None = None  # measured ceiling of host to device copies
+    warnings: list[str] = field(default_factory=list)
+    cannot_say: list[str] = field(default_factory=list)  # what the source could not give
+    dropped: dict[str, int] = field(default_factory=dict)  # reason -> rows left out
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, **changes: Any) -> Manifest:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+    def to_json(self) -> bytes:
+        """Indented UTF-8 JSON."""
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+
+    @classmethod
+    def from_json(cls, data: bytes, origin: str = MANIFEST_NAME) -> Manifest:
+        """Parse and check; `origin` names the file in errors. Raises HprofError for anything unusable."""
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise HprofError(
+                f"{origin} is larger than {MAX_MANIFEST_BYTES >> 20} MiB; it is no hprof manifest."
+            )
+        try:
+            raw = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise HprofError(f"{origin} is not valid JSON ({error}); restore it or capture again.") from error
+        if not isinstance(raw, dict):
+            raise HprofError(f"{origin} does not hold a JSON object; it is no hprof manifest.")
+        _check_version(raw, origin)
+        return cls(**_known_fields(raw, origin))
+
+
+def _check_version(raw: Mapping[str, Any], origin: str) -> None:
+    version = raw.get("schema")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise HprofError(f"{origin} names no trace schema version; it is no hprof manifest.")
+    if version > SCHEMA_VERSION:
+        raise HprofError(
+            f"{origin} has trace schema {version} and this hprof reads up to {SCHEMA_VERSION}; upgrade hprof."
+        )
+
+
+def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    defaults = Manifest()
+    known = {f.name for f in fields(Manifest)}
+    values = {name: _checked(name, raw[name], getattr(defaults, name), origin) for name in known & raw.keys()}
+    values["arms"] = [_arm(item, origin) for item in values.get("arms", [])]
+    unknown = {name: value for name, value in raw.items() if name not in known}
+    return values | {"extra": values.get("extra", {}) | unknown}
+
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {"state": get_args(State), "source": get_args(Source)}
+_TEXT_LISTS: Final = ("argv", "warnings", "cannot_say")
+
+
+def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
+    expected = (int, float, type(None)) if name == "link_h2d_gb_s" else type(default)
+    fits = isinstance(value, expected) and not isinstance(value, bool)
+    if name in _CHOICES:
+        fits = value in _CHOICES[name]
+    elif name in _TEXT_LISTS:
+        fits = fits and all(isinstance(item, str) for item in value)
+    elif name == "dropped":
+        fits = fits and all(isinstance(count, int) for count in value.values())
+    if not fits:
+        raise HprofError(
+            f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there."
+        )
+    return value
+
+
+def _arm(item: Any, origin: str) -> Arm:
+    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+        raise HprofError(f"{origin}: the key 'arms' holds an entry without a name.")
+    texts = {key: item[key] if isinstance(item.get(key), str) else None for key in ("requested", "effective")}
+    options = item.get("options")
+    notes = item.get("notes")
+    return Arm(
+        name=item["name"],
+        options=cast("dict[str, Any]", options) if isinstance(options, dict) else {},
+        notes=[str(note) for note in notes] if isinstance(notes, list) else [],
+        **texts,
+    )

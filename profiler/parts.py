@@ -1,0 +1,131 @@
+"""Reads the parquet parts of a capture's tables; each is somebody else's file until it has been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from executor.errors import HprofError
+from profiler.schema import TABLES
+from profiler.storage import Store
+
+# What a part may claim before it is refused: a few run-length bytes can stand for billions of rows.
+MAX_ROW_GROUP_ROWS: Final = 1 << 22
+MAX_ROW_GROUP_BYTES: Final = 1 << 30
+MAX_TABLE_ROWS: Final = 200_000_000
+_THRIFT_LIMIT: Final = 64 * 1024 * 1024
+
+
+def read_parts(
+    store: Store,
+    table_name: str,
+    parts: Sequence[str],
+    columns: Sequence[str],
+    filters: pc.Expression | None = None,
+    pass_ids: Collection[int] | None = None,
+) -> pa.Table:
+    """The rows of the named parts as one table of `columns`, in the schema's types.
+
+    `pass_ids` skips row groups by their statistics, then keeps only those passes' rows; `filters` is an
+    arrow expression over columns of the schema. Raises HprofError that names the file it cannot read.
+    """
+    schema = pa.schema([TABLES[table_name].field(name) for name in columns])
+    tables, n_rows = [], 0
+    for part in parts:
+        table = _read_part(store, f"{table_name}/{part}.parquet", table_name, filters, pass_ids, schema)
+        n_rows += table.num_rows
+        if n_rows > MAX_TABLE_ROWS:
+            raise HprofError(
+                f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
+            )
+        tables.append(table)
+    return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
+
+
+def _read_part(
+    store: Store,
+    name: str,
+    table_name: str,
+    filters: pc.Expression | None,
+    pass_ids: Collection[int] | None,
+    schema: pa.Schema,
+) -> pa.Table:
+    where = store.where(name)
+    full = TABLES[table_name]
+    # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
+    needed = (
+        full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
+    )
+    try:
+        with store.open(name) as source:
+            file = pq.ParquetFile(
+                source,
+                pre_buffer=True,
+                thrift_string_size_limit=_THRIFT_LIMIT,
+                thrift_container_size_limit=_THRIFT_LIMIT,
+            )
+            _check_size(file.metadata, where)
+            groups = _row_groups(file, pass_ids)
+            present = [column for column in dict.fromkeys(needed) if column in file.schema_arrow.names]
+            table = file.read_row_groups(groups, columns=present)
+        table = _fit(table, full, needed)
+        if pass_ids is not None:
+            table = table.filter(pc.is_in(table["pass_id"], pa.array(sorted(pass_ids), pa.int32())))
+        if filters is not None:
+            table = table.filter(filters)
+        return table.select(schema.names)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise HprofError(
+            f"{where} is not a readable parquet part ({_first_line(error)}); restore it, or remove it."
+        ) from error
+
+
+def _check_size(metadata: Any, where: str) -> None:
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        if group.num_rows > MAX_ROW_GROUP_ROWS or group.total_byte_size > MAX_ROW_GROUP_BYTES:
+            raise HprofError(
+                f"{where} has a row group of {group.num_rows:,} rows and {group.total_byte_size:,} bytes; "
+                f"the limits are {MAX_ROW_GROUP_ROWS:,} and {MAX_ROW_GROUP_BYTES:,}: write smaller ones."
+            )
+    if metadata.num_rows > MAX_TABLE_ROWS:
+        raise HprofError(f"{where} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
+
+
+def _row_groups(file: Any, pass_ids: Collection[int] | None) -> list[int]:
+    everything = list(range(file.metadata.num_row_groups))
+    if pass_ids is None or "pass_id" not in file.schema_arrow.names:
+        return everything
+    column = file.schema_arrow.names.index("pass_id")
+    return [
+        i for i in everything if _may_hold(file.metadata.row_group(i).column(column).statistics, pass_ids)
+    ]
+
+
+def _may_hold(statistics: Any, pass_ids: Collection[int]) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return any(statistics.min <= pass_id <= statistics.max for pass_id in pass_ids)
+
+
+def _fit(table: pa.Table, schema: pa.Schema, columns: Collection[str]) -> pa.Table:
+    wanted = [field for field in schema if field.name in columns]
+    arrays = [
+        _cast(table[field.name], field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(wanted))
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:160].rstrip(".")

@@ -1,0 +1,124 @@
+"""Where captures live: one folder, local or at any fsspec URL; whole files, renamed into place.
+
+Everything that touches the file system on behalf of a capture goes through `Store`, which keeps two promises:
+a reader sees a file whole or not at all, and nothing outside the capture's folder is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO, Any, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from executor.errors import HprofError
+
+
+class Store:
+    """A folder at a path or fsspec URL; names are relative to it, `table/part.parquet` at most two deep."""
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.url = os.fspath(url)
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise HprofError(f"{self.url}: no way to read such an address ({error}).") from error
+        self.is_local = isinstance(self._fs, LocalFileSystem)
+
+    def where(self, name: str = "") -> str:
+        """The full address of `name`, for messages."""
+        root = (self._root if self.is_local else self.url).rstrip("/")
+        return f"{root}/{name}" if name else root
+
+    def exists(self, name: str = "") -> bool:
+        """Whether the file or folder is there."""
+        with _translated(self.where(name), "read"):
+            return bool(self._fs.exists(self._path(name)))
+
+    def entries(self, folder: str = "") -> list[str]:
+        """Names directly inside `folder`, sorted; empty where it does not exist."""
+        with _translated(self.where(folder), "read"):
+            if not self._fs.isdir(self._path(folder)):
+                return []
+            self._check_inside(folder)
+            self._fs.invalidate_cache(self._path(folder))
+            return sorted(
+                str(p).rstrip("/").rsplit("/", 1)[-1] for p in self._fs.ls(self._path(folder), detail=False)
+            )
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open for reading; refuses a link that leads out of the folder."""
+        self._check_inside(name)
+        with _translated(self.where(name), "read"):
+            return cast("IO[bytes]", self._fs.open(self._path(name), "rb"))
+
+    def read(self, name: str, limit_bytes: int) -> bytes:
+        """At most `limit_bytes + 1` bytes of the file, so that the caller sees when it is too large."""
+        with self.open(name) as file, _translated(self.where(name), "read"):
+            return file.read(limit_bytes + 1)
+
+    def write(self, name: str, data: Any) -> None:
+        """Put `data` (bytes or an arrow buffer) in place as one whole file."""
+        with _translated(self.where(name), "write"):
+            if self.is_local:
+                _write_local(Path(self._path(name)), data)
+            else:
+                self._fs.pipe_file(self._path(name), bytes(data))
+
+    def remove(self, name: str) -> None:
+        """Remove one file of the folder."""
+        self._check_inside(name)
+        with _translated(self.where(name), "remove"):
+            self._fs.rm_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}" if name else self._root
+
+    def _check_inside(self, name: str) -> None:
+        if not self.is_local:
+            return
+        root = os.path.realpath(self._root)
+        target = os.path.realpath(self._path(name))
+        if target != root and not target.startswith(root.rstrip(os.sep) + os.sep):
+            raise HprofError(f"{self.where(name)} leads out of the capture's folder; remove the link.")
+
+
+def _write_local(path: Path, data: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable; some file systems have no such call, and lose at most this part."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _translated(where: str, verb: str) -> Any:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        advice = (
+            "check the address and its permissions" if verb == "read" else "free space or choose another -o"
+        )
+        raise HprofError(f"cannot {verb} {where}: {reason}; {advice}.") from error

@@ -1,0 +1,195 @@
+"""Writes a capture so that killing the process at any instant loses at most the pass under way.
+
+writer = new_capture("traces/mine", source="hprof", argv=sys.argv)
+writer.plan_pass(0, PassKey(arm="off", n_ubatch=512, ...))
+engine.run(..., recorder=writer)     # calls writer.record_pass(0, result)
+writer.finish("complete")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from executor.errors import HprofError
+from executor.records import PassResult
+from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
+from profiler.schema import TABLES
+from profiler.storage import Store
+
+ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
+_TIMES: Final = ("t_start", "t_end")
+
+
+@dataclass(frozen=True, slots=True)
+class PassKey:
+    """What a pass was asked to do; with a PassResult it makes one row of `passes`."""
+
+    arm: str
+    n_ubatch: int | None = None
+    n_depth: int | None = None
+    n_prompt: int | None = None
+    n_gen: int | None = None
+    repetition: int | None = None
+    order: int | None = None  # position in the run, over all arms
+    boot: int | None = None
+    warmup: bool = False
+
+
+class CaptureWriter:
+    """The recorder of one capture (`executor.records.Recorder`), and the writer that importers use.
+
+    `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
+    Refuses a path that already holds a capture unless `force`, which replaces it.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], manifest: Manifest, *, force: bool = False, origin_ns: int = 0
+    ) -> None:
+        self._store = Store(path)
+        self._origin_ns = origin_ns
+        self._prefix = ""
+        self._planned: dict[int, PassKey] = {}
+        _claim(self._store, force=force)
+        self.manifest = manifest
+        self.update_manifest()
+
+    @classmethod
+    def attach(cls, path: str | os.PathLike[str], *, prefix: str, origin_ns: int = 0) -> CaptureWriter:
+        """Add parts to a running capture from another process; `prefix` must be its own, pass ids too."""
+        writer = cls.__new__(cls)
+        writer._store, writer._origin_ns, writer._prefix, writer._planned = Store(path), origin_ns, prefix, {}
+        writer.manifest = Manifest.from_json(
+            writer._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), writer._store.where(MANIFEST_NAME)
+        )
+        return writer
+
+    @property
+    def path(self) -> str:
+        """The capture's address."""
+        return self._store.where()
+
+    def write_part(self, table_name: str, rows: pa.Table | Mapping[str, Any], part: str) -> None:
+        """Write `<table_name>/<part>.parquet`: cast to the schema, columns that are missing become null.
+
+        `rows` is a table, or columns by name (lists, numpy or arrow arrays). Raises HprofError when the disk
+        says no, ValueError for a column that the schema does not have.
+        """
+        table = conform(table_name, rows)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+        self._store.write(f"{table_name}/{self._prefix}{part}.parquet", sink.getvalue())
+
+    def plan_pass(self, pass_id: int, key: PassKey) -> None:
+        """Say what pass `pass_id` is about to do; needed before it is recorded."""
+        self._planned[pass_id] = key
+
+    def record_pass(self, pass_id: int, result: PassResult) -> None:
+        """Write a finished pass. Its `passes` part goes last: readers ignore events without one."""
+        key = self._planned.pop(pass_id)
+        part = _part_name(pass_id)
+        for name in ("events", "ubatches", "experts", "ordering"):
+            records = getattr(result, name)
+            if records:
+                self.write_part(name, self._columns(name, pass_id, records), part)
+        self._commit(pass_id, asdict(key), _result_columns(result))
+
+    def add_pass_row(self, pass_id: int, key: PassKey, **figures: Any) -> None:
+        """Write the row of a pass that has no PassResult; figures that are not given are null."""
+        self._commit(pass_id, asdict(key), figures)
+
+    def update_manifest(self, **changes: Any) -> None:
+        """Replace fields of the manifest, in memory and in the capture."""
+        self.manifest = self.manifest.with_changes(**changes)
+        self._store.write(MANIFEST_NAME, self.manifest.to_json())
+
+    def finish(self, state: State = "complete") -> None:
+        """Set the final state."""
+        self.update_manifest(state=state)
+
+    def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
+        row = {"pass_id": pass_id, **key, **figures}
+        for name in _TIMES:
+            if row.get(name) is not None:
+                row[name] -= self._origin_ns
+        self.write_part("passes", {name: [value] for name, value in row.items()}, _part_name(pass_id))
+
+    def _columns(self, table_name: str, pass_id: int, records: Sequence[Any]) -> dict[str, Any]:
+        names = [name for name in TABLES[table_name].names if hasattr(records[0], name)]
+        columns: dict[str, Any] = {name: list(map(attrgetter(name), records)) for name in names}
+        for name in _TIMES:
+            if name in columns and self._origin_ns:
+                columns[name] = [time - self._origin_ns for time in columns[name]]
+        return columns | {"pass_id": pa.repeat(pass_id, len(records))}
+
+
+def new_capture(
+    path: str | os.PathLike[str], *, force: bool = False, origin_ns: int = 0, **manifest_fields: Any
+) -> CaptureWriter:
+    """Start a capture at `path`; `manifest_fields` are Manifest's, version and time are filled in."""
+    from hprof import __version__
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    defaults = {"hprof_version": __version__, "created_utc": now, "state": "running"}
+    return CaptureWriter(path, Manifest(**(defaults | manifest_fields)), force=force, origin_ns=origin_ns)
+
+
+def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
+    """`rows` as a table of exactly the schema's columns and types; missing columns are null."""
+    schema = TABLES[table_name]
+    names = rows.column_names if isinstance(rows, pa.Table) else list(rows)
+    if unknown := set(names) - set(schema.names):
+        raise ValueError(f"table '{table_name}' has no column {sorted(unknown)}")
+    n_rows = len(rows[names[0]]) if names else 0
+    arrays = [
+        _array(rows[field.name], field.type) if field.name in names else pa.nulls(n_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        return values if values.type == kind else values.cast(kind)
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, pa.string()).dictionary_encode().cast(kind)
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        names = [field.name for field in kind.value_type]
+        values = [[dict(zip(names, item, strict=True)) for item in row] for row in values]
+    return pa.array(values, kind)
+
+
+def _result_columns(result: PassResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in TABLES["passes"].names if hasattr(result, name)}
+
+
+def _part_name(pass_id: int) -> str:
+    return f"pass-{pass_id:06d}"
+
+
+def _claim(store: Store, *, force: bool) -> None:
+    """Make the folder ours: empty, or a capture that `force` allows to replace; other people's files stay."""
+    entries = store.entries()
+    if MANIFEST_NAME not in entries:
+        if entries:
+            raise HprofError(
+                f"{store.where()} holds other files and no capture; choose another folder with -o."
+            )
+        return
+    if not force:
+        raise HprofError(
+            f"{store.where()} already holds a capture; choose another -o or add --force to replace it."
+        )
+    # Marked first, so that a kill while the old parts go leaves nothing that looks whole.
+    store.write(MANIFEST_NAME, Manifest(state="interrupted").to_json())
+    for table in ("passes", *(name for name in TABLES if name != "passes")):
+        for name in store.entries(table):
+            if name.endswith((".parquet", ".tmp")):
+                store.remove(f"{table}/{name}")
