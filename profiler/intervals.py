@@ -1,0 +1,144 @@
+"""Unions, intersections and differences of half-open intervals [start, end), vectorised, in integer nanoseconds.
+
+`Intervals` from `union` are sorted, disjoint and not touching; the other functions expect and return such. To treat
+many groups (a pass on a device, a layer in a ubatch) in one go, `Line` lays them end to end on one long axis.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.errors import HprofError
+
+Int64 = npt.NDArray[np.int64]
+
+MAX_ABS_NS: Final = 1 << 53  # 104 days; metrics drop rows beyond it, so that no sum here can overflow
+_MAX_LINE_NS: Final = 1 << 62
+
+
+class Intervals(NamedTuple):
+    """Sorted, disjoint intervals: int64 arrays of one length."""
+
+    starts: Int64
+    ends: Int64
+
+    @property
+    def total(self) -> int:
+        """Summed length."""
+        return int((self.ends - self.starts).sum())
+
+
+def union(starts: Int64, ends: Int64) -> Intervals:
+    """The points covered by any interval; touching ones are merged, empty and negative ones ignored.
+
+    Starts and ends are sorted apart: a gap lies before the (i+1)-th start exactly when the i+1 smallest ends are
+    all before it, so no interval needs to keep its own end.
+    """
+    keep = ends > starts
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
+    if len(starts) == 0:
+        return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+    starts, ends = _sorted(starts), _sorted(ends)
+    gap = starts[1:] > ends[:-1]
+    return Intervals(starts[np.r_[True, gap]], ends[np.r_[gap, True]])
+
+
+def total(starts: Int64, ends: Int64) -> int:
+    """Length of the union."""
+    return union(starts, ends).total
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """The points in both. Each piece starts where one starts inside the other; ties are counted once."""
+    starts = np.concatenate([a.starts[_inside(b, a.starts, "left")], b.starts[_strictly_inside(a, b.starts)]])
+    ends = np.concatenate([a.ends[_inside(b, a.ends, "right")], b.ends[_strictly_inside(a, b.ends)]])
+    return Intervals(np.sort(starts), np.sort(ends))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """The points in `a` and not in `b`."""
+    if len(a.starts) == 0 or len(b.starts) == 0:
+        return a
+    first, last = min(a.starts[0], b.starts[0]), max(a.ends[-1], b.ends[-1])
+    outside = Intervals(np.r_[first, b.ends], np.r_[b.starts, last])
+    some = outside.ends > outside.starts
+    return intersect(a, Intervals(outside.starts[some], outside.ends[some]))
+
+
+def covered_length(busy: Intervals, starts: Int64, ends: Int64) -> Int64:
+    """How much of each window [starts[i], ends[i]) is busy; windows may overlap each other. Empty ones give 0."""
+    if len(busy.starts) == 0:
+        return np.zeros(len(starts), np.int64)
+    before = np.concatenate([[0], np.cumsum(busy.ends - busy.starts)])
+    return _busy_until(busy, before, np.maximum(ends, starts)) - _busy_until(busy, before, starts)
+
+
+def _busy_until(busy: Intervals, before: Int64, times: Int64) -> Int64:
+    index = np.searchsorted(busy.starts, times, side="right")
+    overshoot = busy.ends[np.maximum(index - 1, 0)] - times
+    return before[index] - np.where(index > 0, np.maximum(overshoot, 0), 0)
+
+
+def _inside(span: Intervals, points: Int64, edge: str) -> npt.NDArray[np.bool_]:
+    """Whether each point lies in [start, end) (edge 'left') or (start, end] (edge 'right') of some interval."""
+    if len(span.starts) == 0:
+        return np.zeros(len(points), np.bool_)
+    if edge == "left":
+        index = np.searchsorted(span.starts, points, side="right")
+        within = points < span.ends[np.maximum(index - 1, 0)]
+    else:
+        index = np.searchsorted(span.starts, points, side="left")
+        within = points <= span.ends[np.maximum(index - 1, 0)]
+    inside: npt.NDArray[np.bool_] = (index > 0) & within
+    return inside
+
+
+def _strictly_inside(span: Intervals, points: Int64) -> npt.NDArray[np.bool_]:
+    return _inside(span, points, "left") & _inside(span, points, "right")
+
+
+def _sorted(values: Int64) -> Int64:
+    # Streams are recorded in order, so most inputs already are; the check costs a tenth of the sort.
+    return values if bool((values[1:] >= values[:-1]).all()) else np.sort(values)
+
+
+class Line:
+    """Groups of intervals laid end to end on one axis, a gap between groups, so that one union serves them all.
+
+    Built from all rows that will ever be placed on it: `groups` (int64, 0..n_groups-1), `starts`, `ends`.
+    """
+
+    def __init__(self, groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> None:
+        first = np.full(n_groups, MAX_ABS_NS, np.int64)
+        last = np.full(n_groups, -MAX_ABS_NS, np.int64)
+        np.minimum.at(first, groups, starts)
+        np.maximum.at(last, groups, np.maximum(ends, starts))
+        span = np.maximum(last - first, 0) + 2
+        if span.sum(dtype=np.float64) > _MAX_LINE_NS:
+            raise HprofError("the times of this trace span more than 146 years: it is damaged, capture again.")
+        self._origins = np.concatenate([[0], np.cumsum(span)[:-1]])
+        self._shift = self._origins - first
+        self.n_groups = n_groups
+
+    def place(self, groups: Int64, times: Int64) -> Int64:
+        """Positions on the line of times in groups."""
+        placed: Int64 = times + self._shift[groups]
+        return placed
+
+    def union(self, groups: Int64, starts: Int64, ends: Int64) -> Intervals:
+        """The union of every group, as positions on the line."""
+        return union(self.place(groups, starts), self.place(groups, ends))
+
+    def group_of(self, positions: Int64) -> Int64:
+        """The group that each position belongs to."""
+        found: Int64 = np.searchsorted(self._origins, positions, side="right") - 1
+        return found
+
+    def times_of(self, positions: Int64, groups: Int64) -> Int64:
+        """Positions back as times in their groups."""
+        times: Int64 = positions - self._shift[groups]
+        return times
