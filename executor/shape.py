@@ -20,11 +20,12 @@ class RopeShape:
     scaling: Literal["none", "linear", "yarn", "llama3"] = "none"
     factor: float = 1.0
     original_context: int = 0
-    attention_factor: float = 1.0
+    attention_factor: float = 1.0  # cosine and sine are multiplied by it (YaRN: 0.1 ln(factor) + 1)
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    factors: tuple[float, ...] = ()  # a file's `rope_freqs.weight`: divides each pair's frequency
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,7 @@ class MoeFfn:
     n_ff_expert: int
     n_ff_shared: int = 0
     shared_gate: bool = False  # a sigmoid gate on the shared expert (qwen2moe, Qwen3.5)
-    scoring: Literal["softmax", "sigmoid", "softmax_topk"] = (
-        "softmax"  # softmax_topk: over the chosen (gpt-oss)
-    )
+    scoring: Literal["softmax", "sigmoid", "softmax_topk"] = "softmax"  # softmax_topk: over the chosen (gpt-oss)
     normalise: bool = True  # chosen weights divided by their sum
     scale: float = 1.0
     score_bias: bool = False  # added for the choice only (DeepSeek, GLM)

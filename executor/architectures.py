@@ -1,0 +1,231 @@
+"""GGUF metadata to ModelShape: the architectures that hprof runs, and the check that a file holds what they need."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from executor.errors import HprofError
+from executor.gguf_fields import GgufFields
+from executor.model import TensorInfo
+from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape
+from executor.tensors import all_shapes
+
+Tensors = Mapping[str, TensorInfo]
+Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
+
+_GATING_FUNCTIONS: Final[dict[int, Scoring]] = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Architecture:
+    """What llama.cpp's code for an architecture knows and its files do not say."""
+
+    interleaved_rope: bool = False
+    qk_norm: bool = False
+    sinks: bool = False
+    window_every: int | None = None  # of each so many layers all but the last have the sliding window
+    scoring: Scoring = "softmax"
+    normalise: bool = True
+    shared_gate: bool = False
+    activation: Literal["silu", "oai_swiglu"] = "silu"
+
+
+ARCHITECTURES: Final[dict[str, _Architecture]] = {
+    "llama": _Architecture(interleaved_rope=True),
+    "qwen2": _Architecture(),
+    "qwen2moe": _Architecture(normalise=False, shared_gate=True),
+    "qwen3": _Architecture(qk_norm=True),
+    "qwen3moe": _Architecture(qk_norm=True),
+    "gpt-oss": _Architecture(
+        sinks=True, window_every=2, scoring="softmax_topk", normalise=False, activation="oai_swiglu"
+    ),
+}
+
+
+def shape_from_gguf(
+    metadata: Mapping[str, Any], tensors: Tensors, origin: str, rope_factors: tuple[float, ...] = ()
+) -> ModelShape:
+    """The model that a GGUF file describes.
+
+    `rope_factors` are the numbers in its `rope_freqs.weight`, where it has that tensor. HprofError where the
+    architecture is not known, a key is missing or senseless, or a tensor is absent or of another shape.
+    """
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise _unknown_architecture(name, origin)
+    reader = _Reader(ARCHITECTURES[name], GgufFields(metadata, name, origin), tensors, rope_factors)
+    shape = reader.model()
+    _check_tensors(shape, tensors, origin)
+    return shape
+
+
+def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]:
+    """Of a file's tensors those that a forward pass of `shape` reads, in the file's order."""
+    names = {name for name, _ in all_shapes(shape)}
+    return {name: info for name, info in tensors.items() if name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    architecture: _Architecture
+    fields: GgufFields
+    tensors: Tensors
+    rope_factors: tuple[float, ...]
+
+    def model(self) -> ModelShape:
+        fields = self.fields
+        n_vocab, hidden = self._vocabulary()
+        n_layers = fields.integer("block_count")
+        if n_layers > len(self.tensors):
+            raise HprofError(
+                f"{fields.origin}: its metadata say {n_layers} layers, but it holds only {len(self.tensors)} "
+                "tensors; the file is damaged, fetch it again."
+            )
+        return ModelShape(
+            name=str(fields.metadata.get("general.name", "unnamed")),
+            architecture=fields.architecture,
+            n_vocab=n_vocab,
+            hidden=hidden,
+            layers=self._layers(n_layers, hidden),
+            norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+            tied_embeddings="output.weight" not in self.tensors,
+            context_length=fields.integer("context_length", 131072),
+        )
+
+    def _vocabulary(self) -> tuple[int, int]:
+        hidden = self.fields.integer("embedding_length")
+        embedding = self.tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise HprofError(
+                f"{self.fields.origin}: the tensor token_embd.weight, a matrix, is missing; "
+                "the file holds no whole model (a split file or an adapter?): join or convert it again."
+            )
+        return embedding.shape[0], hidden
+
+    def _layers(self, n_layers: int, hidden: int) -> tuple[LayerShape, ...]:
+        heads = self.fields.integers("attention.head_count", n_layers)
+        kv_heads = [
+            self.fields.integers("attention.head_count_kv", n_layers, default=heads[0])[i] for i in range(n_layers)
+        ]
+        rope = self._rope(hidden // heads[0])
+        return tuple(
+            LayerShape(self._attention(i, heads[i], kv_heads[i], hidden, rope), self._ffn(i, n_layers))
+            for i in range(n_layers)
+        )
+
+    def _attention(self, i: int, heads: int, kv_heads: int, hidden: int, rope: RopeShape) -> AttentionShape:
+        fields, known = self.fields, self.architecture
+        head_dim = fields.integer("attention.key_length", hidden // heads)
+        if fields.integer("attention.value_length", head_dim) != head_dim or heads % kv_heads:
+            raise HprofError(
+                f"{fields.origin}: layer {i} has {heads} query heads over {kv_heads} key heads, or values of "
+                "another width than its keys, which hprof does not run; use a model without that."
+            )
+        return AttentionShape(
+            n_heads=heads,
+            n_kv_heads=kv_heads,
+            head_dim=head_dim,
+            rope=rope,
+            window=self._window(i),
+            qk_norm=known.qk_norm,
+            bias=f"blk.{i}.attn_q.bias" in self.tensors,
+            output_bias=f"blk.{i}.attn_output.bias" in self.tensors,
+            sinks=known.sinks,
+        )
+
+    def _window(self, i: int) -> int | None:
+        every = self.architecture.window_every
+        if every is None or i % every == every - 1:
+            return None
+        return self.fields.integer("attention.sliding_window")
+
+    def _rope(self, default_dims: int) -> RopeShape:
+        fields = self.fields
+        dims = fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims))
+        scaling = fields.text("rope.scaling.type", "none")
+        if scaling not in ("none", "linear", "yarn"):
+            raise HprofError(
+                f"{fields.origin}: its rope scaling {scaling!r} is not known; known are none, linear and yarn."
+            )
+        factor = fields.number("rope.scaling.factor", 1.0)
+        attention_factor = fields.number("rope.scaling.attn_factor", 1.0)
+        if scaling == "yarn":
+            attention_factor *= 1.0 + 0.1 * math.log(max(factor, 1.0))
+        return RopeShape(
+            theta=fields.number("rope.freq_base", 10000.0, above=1.0),
+            dims=dims,
+            interleaved=self.architecture.interleaved_rope,
+            scaling=scaling,  # type: ignore[arg-type]
+            factor=factor,
+            original_context=fields.integer(
+                "rope.scaling.original_context_length", fields.integer("context_length", 131072)
+            ),
+            attention_factor=attention_factor,
+            beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
+            factors=self.rope_factors,
+        )
+
+    def _ffn(self, i: int, n_layers: int) -> Ffn:
+        if not self.fields.integer("expert_count", 0, low=0) or self._is_dense(i):
+            return DenseFfn(self.fields.integers("feed_forward_length", n_layers)[i])
+        return self._moe(i)
+
+    def _is_dense(self, i: int) -> bool:
+        return i < self.fields.integer("leading_dense_block_count", 0, low=0)
+
+    def _moe(self, i: int) -> MoeFfn:
+        fields, known = self.fields, self.architecture
+        n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
+        gating = fields.integer("expert_gating_func", 0, low=0)
+        if n_used > n_experts or (gating and gating not in _GATING_FUNCTIONS):
+            raise HprofError(
+                f"{fields.origin}: it says that each token uses {n_used} of {n_experts} experts with gating "
+                f"function {gating}, which cannot be; the file is damaged, fetch it again."
+            )
+        shared = f"blk.{i}.ffn_up_shexp.weight" in self.tensors
+        n_ff = fields.integer("expert_feed_forward_length", self._feed_forward_length())
+        return MoeFfn(
+            n_experts=n_experts,
+            n_used=n_used,
+            n_ff_expert=n_ff,
+            n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_ff) if shared else 0,
+            shared_gate=shared and known.shared_gate,
+            scoring=_GATING_FUNCTIONS.get(gating, known.scoring),
+            normalise=fields.flag("expert_weights_norm", known.normalise),
+            scale=fields.number("expert_weights_scale", 1.0) or 1.0,
+            score_bias=f"blk.{i}.exp_probs_b.bias" in self.tensors,
+            expert_bias=f"blk.{i}.ffn_up_exps.bias" in self.tensors,
+            activation=known.activation,
+        )
+
+    def _feed_forward_length(self) -> int | None:
+        return self.fields.integer("feed_forward_length") if self.fields.has("feed_forward_length") else None
+
+
+def _check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
+    for name, dims in all_shapes(shape):
+        info = tensors.get(name)
+        if info is None:
+            raise HprofError(
+                f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
+                "the file is incomplete, join its parts or convert the model again."
+            )
+        if info.shape != dims:
+            raise HprofError(
+                f"{origin}: the tensor {name} has the shape {info.shape}, but the metadata ask for {dims}; "
+                "the file is damaged, fetch or convert it again."
+            )
+
+
+def _unknown_architecture(name: object, origin: str) -> HprofError:
+    known = ", ".join(ARCHITECTURES)
+    if not isinstance(name, str):
+        return HprofError(f"{origin} does not say its architecture; hprof runs {known}.")
+    near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
+    hint = f"; the nearest is {near[0]}" if near else ""
+    return HprofError(f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}.")

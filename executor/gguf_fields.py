@@ -1,0 +1,78 @@
+"""A GGUF file's metadata, read with a check: every value has a type and a range, or one sentence says which has not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executor.errors import HprofError
+
+_MAX_INTEGER: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFields:
+    """`{architecture}.{key}` of one file; `origin` is the file's name in messages."""
+
+    metadata: Mapping[str, Any]
+    architecture: str
+    origin: str
+
+    def integer(self, key: str, default: int | None = None, low: int = 1) -> int:
+        """A whole number from `low` up; HprofError where it is absent (and has no default) or out of range."""
+        return self._checked_integer(key, self._value(key, default), low)
+
+    def integers(self, key: str, count: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
+        """One whole number a layer: the file holds either one for all, or a list of at least `count`."""
+        value = self._value(key, default)
+        if not isinstance(value, list | tuple):
+            return (self._checked_integer(key, value, low),) * count
+        if len(value) < count:
+            raise self._refusal(key, f"a list of {len(value)}", f"one number for each of {count} layers")
+        return tuple(self._checked_integer(key, item, low) for item in value[:count])
+
+    def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
+        """A finite number greater than `above`."""
+        value = self._value(key, default)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value <= above:
+            raise self._refusal(key, value, f"a number above {above:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool | int):
+            raise self._refusal(key, value, "true or false")
+        return bool(value)
+
+    def text(self, key: str, default: str) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self._refusal(key, value, "a text")
+        return value
+
+    def has(self, key: str) -> bool:
+        return f"{self.architecture}.{key}" in self.metadata
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        if value is None:
+            raise HprofError(
+                f"{self.origin}: the metadata key {self.architecture}.{key} is missing, without which the model's "
+                "shape is not known; convert the model again with a current llama.cpp."
+            )
+        return value
+
+    def _checked_integer(self, key: str, value: Any, low: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
+            raise self._refusal(key, value, f"a whole number from {low} to {_MAX_INTEGER}")
+        return value
+
+    def _refusal(self, key: str, value: Any, wanted: str) -> HprofError:
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}…"
+        return HprofError(
+            f"{self.origin}: the metadata key {self.architecture}.{key} is {shown}, but must be {wanted}; "
+            "the file is damaged or not what it says, fetch or convert it again."
+        )

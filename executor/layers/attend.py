@@ -1,0 +1,127 @@
+"""Causal attention proper, and the kernel that serves each case.
+
+Plain causal attention goes through `scaled_dot_product_attention`. A sliding window or sinks need what that
+does not offer (a window without a mask, the log-sum-exp), so they call the flash kernels beneath it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
+
+_FLASH_DTYPES = (torch.bfloat16, torch.float16)
+_FLASH_MAX_HEAD_DIM = 256
+
+
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    window: int | None = None,
+    sinks: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention of the last n positions: q (n, heads, dim) over keys and values (total, kv_heads, dim).
+
+    With `window` a position sees itself and the window - 1 before it; `sinks` (heads,) are logits that join
+    the softmax's denominator; `scale` defaults to dim ** -0.5. Returns (n, heads, dim).
+    """
+    n, total = q.shape[0], keys.shape[0]
+    if window is not None and total > window:
+        seen = min(total, n + window - 1)
+        keys, values = keys[total - seen :], values[total - seen :]
+    band = window if window is not None and keys.shape[0] > window else None
+    if sinks is None and band is None:
+        return _causal(q, keys, values, scale)
+    out, log_sum_exp = _with_log_sum_exp(q, keys, values, band, scale)
+    if sinks is None:
+        return out
+    # A key of logit `sink` and value 0 scales the rest by 1 - its weight, which is sigmoid(lse - sink).
+    return out * torch.sigmoid(log_sum_exp - sinks.float()).unsqueeze(-1).to(out.dtype)
+
+
+def _causal(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None) -> torch.Tensor:
+    n, total = q.shape[0], keys.shape[0]
+    mask = None
+    if 1 < n < total:
+        mask = causal_lower_right(n, total) if q.is_cuda else band_mask(n, total, None, q)
+    out = F.scaled_dot_product_attention(
+        _heads_first(q),
+        _heads_first(keys),
+        _heads_first(values),
+        attn_mask=mask,
+        is_causal=1 < n == total,
+        scale=scale,
+        enable_gqa=q.shape[1] != keys.shape[1],
+    )
+    return out[0].transpose(0, 1)
+
+
+def _with_log_sum_exp(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output (n, heads, dim), and the float32 log-sum-exp of each row's logits (n, heads)."""
+    if q.is_cuda and q.dtype in _FLASH_DTYPES and q.shape[-1] <= _FLASH_MAX_HEAD_DIM:
+        return _flash_cuda(q, keys, values, window, scale)
+    if q.device.type == "cpu":
+        return _flash_cpu(q, keys, values, window, scale)
+    return plain_attention(q, keys, values, window, scale)
+
+
+def _flash_cuda(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """FlashAttention 2's own entry: causal to the lower right, and skips the blocks that a window hides."""
+    out, log_sum_exp, *_ = torch.ops.aten._flash_attention_forward(
+        *(t.unsqueeze(0) for t in (q, keys, values)),
+        None,
+        None,
+        q.shape[0],
+        keys.shape[0],
+        0.0,
+        True,
+        False,
+        scale=scale,
+        window_size_left=None if window is None else window - 1,
+        window_size_right=None if window is None else 0,
+    )
+    return out[0], log_sum_exp[0].transpose(0, 1)
+
+
+def _flash_cpu(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, log_sum_exp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *(_heads_first(t) for t in (q, keys, values)),
+        attn_mask=band_mask(q.shape[0], keys.shape[0], window, q),
+        scale=scale,
+    )
+    return out[0].transpose(0, 1), log_sum_exp[0].transpose(0, 1)
+
+
+def plain_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by definition, in float32, every logit in memory: for any device, and the tests' oracle."""
+    group = q.shape[1] // keys.shape[1]
+    k, v = (t.float().repeat_interleave(group, dim=1) for t in (keys, values))
+    logits = torch.einsum("nhd,thd->hnt", q.float(), k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    logits = logits + band_mask(q.shape[0], keys.shape[0], window, logits)
+    out = torch.einsum("hnt,thd->nhd", logits.softmax(-1), v)
+    return out.to(q.dtype), logits.logsumexp(-1).transpose(0, 1)
+
+
+def band_mask(n: int, total: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+    """Additive (n, total) for the last n of `total` positions: 0 where a key is seen, else minus infinity."""
+    query = torch.arange(total - n, total, device=like.device).unsqueeze(1)
+    key = torch.arange(total, device=like.device)
+    hidden = key > query
+    if window is not None:
+        hidden |= key <= query - window
+    return torch.zeros(n, total, dtype=like.dtype, device=like.device).masked_fill_(hidden, float("-inf"))
+
+
+def _heads_first(x: torch.Tensor) -> torch.Tensor:
+    """(positions, heads, dim) as the view (1, heads, positions, dim) that torch's attention takes."""
+    return x.transpose(0, 1).unsqueeze(0)

@@ -1,0 +1,49 @@
+"""Grouped-query attention's projections, norms and gate, around the kernels of `attend`."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from executor.layers.attend import attend
+from executor.layers.norm import rms_norm
+from executor.layers.rope import rotate
+from executor.layers.state import AttentionState
+from executor.layers.weights import Weights
+from executor.shape import AttentionShape
+
+
+def attention(
+    h: torch.Tensor, w: Weights, shape: AttentionShape, state: AttentionState, n_past: int, eps: float
+) -> torch.Tensor:
+    """What attention adds to the residual stream for normed h (n, hidden); keys and values join the state."""
+    n = h.shape[0]
+    q, gate = _queries(h, w, shape, eps)
+    k = project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim)
+    v = project(h, w, "attn_v").view(n, shape.n_kv_heads, shape.head_dim)
+    if shape.qk_norm:
+        k = rms_norm(k, w("attn_k_norm.weight"), eps)
+    keys, values = state.append(k, v, n_past)
+    sinks = w("attn_sinks.weight") if shape.sinks else None
+    out = attend(rotate(q, state.rope, n_past), keys, values, shape.window, sinks).flatten(1)
+    if gate is not None:
+        out = out * torch.sigmoid(gate)
+    return project(out, w, "attn_output")
+
+
+def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    """h @ weight.T, plus the bias where the model has one."""
+    return F.linear(h, w(f"{name}.weight"), w.maybe(f"{name}.bias"))
+
+
+def _queries(
+    h: torch.Tensor, w: Weights, shape: AttentionShape, eps: float
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Queries (n, heads, head_dim) before rotation; the gate (n, heads * head_dim) where there is one."""
+    q = project(h, w, "attn_q").view(h.shape[0], shape.n_heads, -1)
+    gate = None
+    if shape.output_gate:  # each head's rows hold its queries, then its gate
+        q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :].flatten(1)
+    if shape.qk_norm:
+        q = rms_norm(q, w("attn_q_norm.weight"), eps)
+    return q, gate

@@ -1,0 +1,20 @@
+"""A block's first half: norm, token mixer of whatever kind, residual."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.layers.attention import attention
+from executor.layers.norm import rms_norm
+from executor.layers.state import AttentionState, MixerState
+from executor.layers.weights import Weights
+from executor.shape import AttentionShape, LayerShape
+
+
+def mix(x: torch.Tensor, w: Weights, layer: LayerShape, state: MixerState, n_past: int, eps: float) -> torch.Tensor:
+    """x (n, hidden) after the mixer and its residual; the state then holds tokens up to n_past + n."""
+    h = rms_norm(x, w("attn_norm.weight"), eps)
+    match layer.mixer, state:
+        case AttentionShape() as shape, AttentionState():
+            return x + attention(h, w, shape, state, n_past, eps)
+    raise TypeError(f"no mixer for {type(layer.mixer).__name__} with {type(state).__name__}")

@@ -1,0 +1,67 @@
+"""One way to a model: a GGUF file's path, or a preset's name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from executor.architectures import needed_tensors, shape_from_gguf
+from executor.errors import HprofError
+from executor.model import Model, TensorInfo, WeightSource
+from executor.presets import load_preset
+from executor.quants import quant_type
+from executor.shape import ModelShape
+from executor.synthetic import SyntheticSource
+from executor.tensors import QuantPlan, model_tensors
+
+
+def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
+    """The model that `spec` names: a path (ends in .gguf, or holds a slash), else a preset.
+
+    `quant` stores a preset's matrices in that type (a file's are what they are), `layers` keeps only the first so
+    many, `seed` makes a preset's weights. HprofError says what is wrong with any of them.
+    """
+    if spec.endswith(".gguf") or "/" in spec or Path(spec).exists():
+        if quant is not None:
+            raise HprofError(f"--quant {quant} works on presets only; {spec} holds its own quant types.")
+        return _from_file(spec, layers)
+    return _from_preset(spec, quant, layers, seed)
+
+
+def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) -> Model:
+    preset = load_preset(name)
+    plan = preset.quant if quant is None else QuantPlan.uniform(quant_type(quant).name)
+    shape = _sliced(preset.shape, layers)
+    tensors = model_tensors(shape, plan)
+    return Model(shape, tensors, SyntheticSource(tensors, seed), f"preset:{name}")
+
+
+def _from_file(path: str, layers: int | None) -> Model:
+    from executor.gguf_file import open_gguf
+
+    file = open_gguf(path)
+    shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(file, file.tensors))
+    shape = _sliced(shape, layers)
+    return Model(shape, needed_tensors(shape, file.tensors), file, path)
+
+
+def _rope_factors(source: WeightSource, tensors: Mapping[str, TensorInfo]) -> tuple[float, ...]:
+    """The numbers of `rope_freqs.weight`: few, needed before any layer runs, and so part of the shape."""
+    import torch
+
+    info = tensors.get("rope_freqs.weight")
+    if info is None:
+        return ()
+    raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+    source.read_into(info.name, raw)
+    return tuple(raw.view(torch.float32).tolist())
+
+
+def _sliced(shape: ModelShape, layers: int | None) -> ModelShape:
+    if layers is None or layers == len(shape.layers):
+        return shape
+    if not 0 < layers < len(shape.layers):
+        raise HprofError(f"--layers {layers}: {shape.name} has {len(shape.layers)} layers; give 1 to that many.")
+    note = f"only the first {layers} of {len(shape.layers)} layers"
+    return dataclasses.replace(shape.sliced(layers), notes=(*shape.notes, note))

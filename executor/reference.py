@@ -1,0 +1,65 @@
+"""The plainest whole-model forward: everything in one place, one tensor dequantised at a time, no policy.
+
+The engine is tested against it, and it against llama.cpp's logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from executor.layers.ffn import dense_ffn
+from executor.layers.head import embed, logits
+from executor.layers.mixer import mix
+from executor.layers.state import new_state
+from executor.model import Model
+from executor.quants import dequantise
+from executor.shape import DenseFfn
+
+
+class ModelWeights:
+    """`Weights` straight from the source: a tensor is read and dequantised each time that it is asked for."""
+
+    def __init__(self, model: Model, layer: int | None, dtype: torch.dtype) -> None:
+        self._model = model
+        self._prefix = "" if layer is None else f"blk.{layer}."
+        self._dtype = dtype
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        info = self._model.tensors[self._prefix + short_name]
+        return dequantise(self._raw(short_name), info.quant, self._dtype).view(info.shape)
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._model.tensors else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        info = self._model.tensors[self._prefix + short_name]
+        return dequantise(self._raw(short_name)[ids], info.quant, self._dtype)
+
+    def _raw(self, short_name: str) -> torch.Tensor:
+        info = self._model.tensors[self._prefix + short_name]
+        raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+        self._model.source.read_into(info.name, raw)
+        return raw.view(*info.shape[:-1], -1)
+
+
+def forward(
+    model: Model, tokens: Sequence[int], dtype: torch.dtype = torch.float32, n_ubatch: int | None = None
+) -> torch.Tensor:
+    """Float32 logits (n, vocab) after each of n tokens, on the CPU; `n_ubatch` cuts the prompt (default: not)."""
+    shape, device = model.shape, torch.device("cpu")
+    states = [new_state(layer.mixer, len(tokens), device, dtype) for layer in shape.layers]
+    outer = ModelWeights(model, None, dtype)
+    pieces = []
+    n_past = 0
+    for ids in torch.tensor(tokens).split(n_ubatch or len(tokens)):
+        x = embed(ids, outer, shape)
+        for i, layer in enumerate(shape.layers):
+            w = ModelWeights(model, i, dtype)
+            x = mix(x, w, layer, states[i], n_past, shape.norm_eps)
+            if isinstance(layer.ffn, DenseFfn):
+                x = dense_ffn(x, w, shape.norm_eps)
+        pieces.append(logits(x, outer, shape))
+        n_past += len(ids)
+    return torch.cat(pieces)

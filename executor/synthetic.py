@@ -1,0 +1,58 @@
+"""Weights for a model that is known by shape only: seeded, cheap, and such that activations stay finite."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from executor.model import TensorInfo
+from executor.quants import fill_random
+
+if TYPE_CHECKING:
+    import torch
+
+_NORM_SPREAD: Final = 0.1
+_BIAS_STD: Final = 0.02
+
+
+class SyntheticSource:
+    """A `WeightSource` whose bytes depend on the seed and the tensor's name, quant type and shape alone.
+
+    Matrices have a standard deviation of 1 / sqrt(fan in), so that each keeps the scale of what it multiplies;
+    norms lie near 1, biases near 0.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorInfo], seed: int) -> None:
+        self._tensors = tensors
+        self._seed = seed
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        info = self._tensors[name]
+        seed = zlib.crc32(name.encode(), self._seed & 0xFFFFFFFF)
+        fill_random(out, info.quant, _std(info), seed)
+        if name.endswith("norm.weight"):
+            out.view(_float32()).add_(1.0)
+
+    def mapped(self, name: str) -> None:
+        return None
+
+    def digest(self) -> str:
+        facts = [f"{t.name} {t.quant} {t.shape}" for t in self._tensors.values()]
+        return hashlib.sha256("\n".join([f"synthetic {self._seed}", *facts]).encode()).hexdigest()[:16]
+
+
+def _std(info: TensorInfo) -> float:
+    if info.name.endswith("norm.weight"):
+        return _NORM_SPREAD
+    if len(info.shape) == 1 or info.name.endswith(".bias"):
+        return _BIAS_STD
+    return 1.0 / math.sqrt(info.shape[-1])
+
+
+def _float32() -> torch.dtype:
+    import torch
+
+    return torch.float32

@@ -1,0 +1,158 @@
+"""Which tensors a model of a given shape consists of: GGUF names, numpy-order shapes, quant types and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from executor.model import TensorInfo
+from executor.quants import quant_type, tensor_bytes
+from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, Mixer, ModelShape, MoeFfn
+
+Shapes = dict[str, tuple[int, ...]]
+
+# These architectures' files call the norm before the FFN `post_attention_norm`.
+_POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen35", "qwen35moe"})
+# Small matrices that llama.cpp never quantises.
+_ALWAYS_F32: Final = frozenset({"ffn_gate_inp.weight", "ssm_conv1d.weight"})
+# llama.cpp's choice where a row is not a whole number of 256-weight blocks (`tensor_type_fallback`).
+_SMALL_BLOCK: Final = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QuantPlan:
+    """The quant types of a synthetic model; norms, biases and routers are F32 whatever it says."""
+
+    weights: str
+    experts: str
+    embeddings: str  # token_embd and output
+
+    @classmethod
+    def uniform(cls, quant: str) -> QuantPlan:
+        return cls(quant, quant, quant)
+
+    def of(self, name: str) -> str:
+        """The quant type planned for the tensor called `name` (without `blk.N.`)."""
+        if name in ("token_embd.weight", "output.weight"):
+            return self.embeddings
+        return self.experts if "_exps." in name else self.weights
+
+
+def layer_shapes(shape: ModelShape, layer: int) -> Shapes:
+    """The tensors that layer number `layer` needs, by short name."""
+    block: LayerShape = shape.layers[layer]
+    post = shape.architecture in _POST_ATTENTION_NORM
+    norm = {"post_attention_norm.weight" if post else "ffn_norm.weight": (shape.hidden,)}
+    return _mixer_shapes(block.mixer, shape.hidden) | norm | _ffn_shapes(block.ffn, shape.hidden)
+
+
+def outer_shapes(shape: ModelShape) -> Shapes:
+    """The tensors outside the blocks."""
+    shapes: Shapes = {
+        "token_embd.weight": (shape.n_vocab, shape.hidden),
+        "output_norm.weight": (shape.hidden,),
+    }
+    if not shape.tied_embeddings:
+        shapes["output.weight"] = (shape.n_vocab, shape.hidden)
+    return shapes
+
+
+def all_shapes(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor's full name and shape, in the order of a GGUF file."""
+    yield from outer_shapes(shape).items()
+    for layer in range(len(shape.layers)):
+        for short_name, dims in layer_shapes(shape, layer).items():
+            yield f"blk.{layer}.{short_name}", dims
+
+
+def model_tensors(shape: ModelShape, plan: QuantPlan) -> dict[str, TensorInfo]:
+    """What a synthetic model of this shape consists of."""
+    return {name: _planned(name, dims, plan) for name, dims in all_shapes(shape)}
+
+
+def layer_tensors(shape: ModelShape, layer: int, plan: QuantPlan) -> dict[str, TensorInfo]:
+    """The part of `model_tensors` that belongs to one layer."""
+    names = ((f"blk.{layer}.{short}", dims) for short, dims in layer_shapes(shape, layer).items())
+    return {name: _planned(name, dims, plan) for name, dims in names}
+
+
+def _planned(name: str, dims: tuple[int, ...], plan: QuantPlan) -> TensorInfo:
+    short_name = name.split(".", 2)[2] if name.startswith("blk.") else name
+    quant = "F32"
+    if len(dims) > 1 and short_name.endswith(".weight") and short_name not in _ALWAYS_F32:
+        quant = fitting(plan.of(short_name), dims[-1])
+    return TensorInfo(name, quant, dims, tensor_bytes(quant, dims))
+
+
+def fitting(quant: str, n_cols: int) -> str:
+    """`quant`, or what llama.cpp stores instead where rows of `n_cols` weights do not fill its blocks."""
+    for candidate in (quant, _SMALL_BLOCK.get(quant, "F16")):
+        if n_cols % quant_type(candidate).block_size == 0:
+            return candidate
+    return "F16"
+
+
+def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:
+    shapes: Shapes = {"attn_norm.weight": (hidden,)}
+    match mixer:
+        case AttentionShape():
+            return shapes | _attention_shapes(mixer, hidden)
+    raise NotImplementedError(type(mixer).__name__)
+
+
+def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
+    q, kv = a.n_heads * a.head_dim, a.n_kv_heads * a.head_dim
+    q_rows = 2 * q if a.output_gate else q
+    shapes: Shapes = {
+        "attn_q.weight": (q_rows, hidden),
+        "attn_k.weight": (kv, hidden),
+        "attn_v.weight": (kv, hidden),
+        "attn_output.weight": (hidden, q),
+    }
+    if a.bias:
+        shapes |= {"attn_q.bias": (q_rows,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+    if a.output_bias:
+        shapes["attn_output.bias"] = (hidden,)
+    if a.qk_norm:
+        shapes |= {"attn_q_norm.weight": (a.head_dim,), "attn_k_norm.weight": (a.head_dim,)}
+    if a.sinks:
+        shapes["attn_sinks.weight"] = (a.n_heads,)
+    return shapes
+
+
+def _ffn_shapes(ffn: Ffn, hidden: int) -> Shapes:
+    match ffn:
+        case DenseFfn():
+            return _swiglu_shapes("", (), ffn.n_ff, hidden)
+        case MoeFfn():
+            return _moe_shapes(ffn, hidden)
+
+
+def _moe_shapes(moe: MoeFfn, hidden: int) -> Shapes:
+    shapes: Shapes = {"ffn_gate_inp.weight": (moe.n_experts, hidden)}
+    if moe.score_bias:
+        shapes["exp_probs_b.bias"] = (moe.n_experts,)
+    shapes |= _swiglu_shapes("_exps", (moe.n_experts,), moe.n_ff_expert, hidden)
+    if moe.expert_bias:
+        shapes |= {
+            "ffn_gate_inp.bias": (moe.n_experts,),
+            "ffn_gate_exps.bias": (moe.n_experts, moe.n_ff_expert),
+            "ffn_up_exps.bias": (moe.n_experts, moe.n_ff_expert),
+            "ffn_down_exps.bias": (moe.n_experts, hidden),
+        }
+    if moe.n_ff_shared:
+        shapes |= _swiglu_shapes("_shexp", (), moe.n_ff_shared, hidden)
+    if moe.shared_gate:
+        shapes["ffn_gate_inp_shexp.weight"] = (hidden,)
+    return shapes
+
+
+def _swiglu_shapes(suffix: str, stack: tuple[int, ...], n_ff: int, hidden: int) -> Shapes:
+    return {
+        f"ffn_gate{suffix}.weight": (*stack, n_ff, hidden),
+        f"ffn_up{suffix}.weight": (*stack, n_ff, hidden),
+        f"ffn_down{suffix}.weight": (*stack, hidden, n_ff),
+    }
