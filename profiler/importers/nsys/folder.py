@@ -1,0 +1,141 @@
+"""Reads the folder exports, parquetdir and arrowdir: one file a table, columns read only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from executor.errors import HprofError
+from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
+
+SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
+_T = TypeVar("_T")
+
+
+class FolderTables:
+    """One exported folder. Raises HprofError, naming the file, whenever arrow cannot read one."""
+
+    def __init__(self, path: Path) -> None:
+        self.warnings: list[str] = []
+        self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.is_file()}
+        self._schemas: dict[str, pa.Schema] = {}
+        if "META_DATA_EXPORT" not in self._files and "EXPORT_META_DATA" not in self._files:
+            self.warnings.append(
+                f"{path.name} lacks META_DATA_EXPORT, which nsys writes last: the export may be incomplete."
+            )
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The columns of a table; empty when there is no file for it."""
+        return frozenset(self._schema(table).names) if table in self._files else frozenset()
+
+    def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
+        """Whole columns; see `tables.Tables`."""
+        present = [name for name in columns if name in self.columns(table)]
+        read = self._read(table, present)
+        n_rows = read.num_rows
+        return {name: _int64(read[name]) if name in present else np.full(n_rows, NULL) for name in columns}
+
+    def texts(self, table: str, column: str) -> pa.ChunkedArray:
+        """A whole text column; see `tables.Tables`."""
+        if column not in self.columns(table):
+            n_rows = _checked(lambda: self._n_rows(table), self._files[table]) if table in self._files else 0
+            return pa.chunked_array([pa.nulls(n_rows, pa.string())])
+        return _text(self._read(table, [column])[column])
+
+    def small(self, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """A table of facts; see `tables.Tables`."""
+        present = [name for name in columns if name in self.columns(table)]
+        if not present:
+            return []
+        rows = self._read(table, present).slice(0, MAX_SMALL_ROWS)
+        plain = {name: _plain(rows[name]) for name in present}
+        return [{name: plain[name][i] if name in plain else None for name in columns} for i in range(rows.num_rows)]
+
+    def _schema(self, table: str) -> pa.Schema:
+        if table not in self._schemas:
+            file = self._files[table]
+            self._schemas[table] = _checked(lambda: _schema_of(file), file)
+        return self._schemas[table]
+
+    def _n_rows(self, table: str) -> int:
+        file = self._files[table]
+        return int(pq.read_metadata(file).num_rows) if file.suffix == ".parquet" else _read_arrow(file).num_rows
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        if not columns:
+            return pa.table({})
+        file = self._files[table]
+        return _checked(lambda: _read_file(file, columns), file)
+
+
+def _schema_of(file: Path) -> pa.Schema:
+    return pq.read_schema(file) if file.suffix == ".parquet" else _read_arrow(file).schema
+
+
+def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
+    if file.suffix != ".parquet":
+        return _read_arrow(file).select(list(columns))
+    n_rows = pq.read_metadata(file).num_rows
+    if not 0 <= n_rows <= MAX_ROWS:
+        raise HprofError(
+            f"{file} says that it holds {n_rows} rows, more than hprof reads; export a part with `--times`."
+        )
+    return pq.read_table(file, columns=list(columns), use_threads=True, partitioning=None)
+
+
+def _read_arrow(file: Path) -> pa.Table:
+    """The IPC file or stream, memory-mapped: columns that nobody asks for are not read from disk."""
+    source = pa.memory_map(str(file))
+    try:
+        return pa.ipc.open_file(source).read_all()
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_stream(source).read_all()
+
+
+def _int64(column: pa.ChunkedArray) -> Int64:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        column = column.cast(pa.timestamp("ns") if pa.types.is_timestamp(kind) else pa.duration("ns"))
+    elif pa.types.is_uint64(kind):
+        column = pc.if_else(pc.less(column, pa.scalar(1 << 63, pa.uint64())), column, None)
+    elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        return np.full(len(column), NULL)
+    values = column.cast(pa.int64())
+    filled = values.fill_null(NULL) if values.null_count else values
+    # With one chunk and no nulls this is the column's own memory.
+    numbers: Int64 = filled.to_numpy(zero_copy_only=False) if filled.num_chunks != 1 else filled.chunk(0).to_numpy()
+    return numbers
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return pa.chunked_array([pa.nulls(len(column), pa.string())])
+    return pc.utf8_slice_codeunits(column, 0, MAX_TEXT_CHARS).cast(pa.string())
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    simple = pa.types.is_primitive(column.type) or pa.types.is_string(column.type)
+    return column.to_pylist() if simple or pa.types.is_large_string(column.type) else [None] * len(column)
+
+
+def _checked(read: Callable[[], _T], file: Path) -> _T:
+    try:
+        return read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise HprofError(f"{file} cannot be read as an exported table ({reason}); run `nsys export` again.") from error

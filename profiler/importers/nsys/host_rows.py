@@ -1,0 +1,56 @@
+"""What the host did: CUDA calls (kind `api`) and synchronisations (kind `sync`), as rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from profiler.importers.nsys import enums
+from profiler.importers.nsys.device_rows import process_of
+from profiler.importers.nsys.rows import ABSENT, Rows, drop_impossible, make_rows
+from profiler.importers.nsys.strings import Labels, api_name
+from profiler.importers.nsys.tables import NULL, Int64, Tables
+
+RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCHRONIZATION: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+
+
+def api_calls(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
+    """CUDA runtime and driver calls."""
+    read = tables.ints(RUNTIME, ["start", "end", "globalTid", "correlationId", "nameId"])
+    rows = make_rows(
+        "api",
+        start=read["start"],
+        end=read["end"],
+        process=process_of(read["globalTid"]),
+        thread=read["globalTid"],
+        correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
+        name=labels.of_ids(read["nameId"], api_name),
+    )
+    return drop_impossible(rows, "API call", dropped, on_device=False)
+
+
+def synchronisations(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
+    """Waits of the host, and stream-wait-event operations."""
+    columns = ["start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType"]
+    read = tables.ints(SYNCHRONIZATION, columns)
+    names = np.array([labels.code(enums.SYNC_KINDS.get(number, "synchronize")) for number in range(5)])
+    sync_type = read["syncType"]
+    rows = make_rows(
+        "sync",
+        start=read["start"],
+        end=read["end"],
+        device=read["deviceId"],
+        context=read["contextId"],
+        stream=_without_none(read["streamId"]),
+        process=process_of(read["globalPid"]),
+        correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
+        name=names[np.where((sync_type < 0) | (sync_type > 4), 0, sync_type)] if len(sync_type) else ABSENT,
+    )
+    return drop_impossible(rows, "synchronisation", dropped, on_device=False)
+
+
+def _without_none(stream: Int64) -> Int64:
+    return np.where(stream == enums.NO_STREAM, NULL, stream)
