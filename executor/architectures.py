@@ -215,11 +215,15 @@ def _check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
                 f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
                 "the file is incomplete, join its parts or convert the model again."
             )
-        if info.shape != dims:
+        if _without_ones(info.shape) != _without_ones(dims):  # some files write a vector as a matrix of one row
             raise HprofError(
                 f"{origin}: the tensor {name} has the shape {info.shape}, but the metadata ask for {dims}; "
                 "the file is damaged, fetch or convert it again."
             )
+
+
+def _without_ones(dims: tuple[int, ...]) -> list[int]:
+    return [dim for dim in dims if dim != 1]
 
 
 def _unknown_architecture(name: object, origin: str) -> HprofError:

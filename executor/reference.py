@@ -12,14 +12,15 @@ import torch
 from executor.layers.ffn import dense_ffn
 from executor.layers.head import embed, logits
 from executor.layers.mixer import mix
+from executor.layers.moe import combine, experts, route, shared_expert
 from executor.layers.state import new_state
 from executor.model import Model
 from executor.quants import dequantise
-from executor.shape import DenseFfn
+from executor.shape import DenseFfn, LayerShape
 
 
 class ModelWeights:
-    """`Weights` straight from the source: a tensor is read and dequantised each time that it is asked for."""
+    """`Weights` and `ExpertStack` straight from the source: each call reads and dequantises again."""
 
     def __init__(self, model: Model, layer: int | None, dtype: torch.dtype) -> None:
         self._model = model
@@ -32,6 +33,13 @@ class ModelWeights:
 
     def maybe(self, short_name: str) -> torch.Tensor | None:
         return self(short_name) if self._prefix + short_name in self._model.tensors else None
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        info = self._model.tensors[self._prefix + name]
+        return dequantise(self._raw(name)[expert], info.quant, self._dtype)
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        return self(name)
 
     def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
         info = self._model.tensors[self._prefix + short_name]
@@ -58,8 +66,15 @@ def forward(
         for i, layer in enumerate(shape.layers):
             w = ModelWeights(model, i, dtype)
             x = mix(x, w, layer, states[i], n_past, shape.norm_eps)
-            if isinstance(layer.ffn, DenseFfn):
-                x = dense_ffn(x, w, shape.norm_eps)
+            x = _ffn(x, w, layer, shape.norm_eps)
         pieces.append(logits(x, outer, shape))
         n_past += len(ids)
     return torch.cat(pieces)
+
+
+def _ffn(x: torch.Tensor, w: ModelWeights, layer: LayerShape, eps: float) -> torch.Tensor:
+    if isinstance(layer.ffn, DenseFfn):
+        return dense_ffn(x, w, eps)
+    routed = route(x, w, layer.ffn, eps)
+    shared = shared_expert(routed.h, w, layer.ffn) if layer.ffn.n_ff_shared else None
+    return combine(x, experts(routed, w, layer.ffn, w), shared)
