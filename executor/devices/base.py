@@ -1,0 +1,139 @@
+"""The Device seam: streams, events, memory, copies and launches, the same for `cpu`, `cuda` and `sim`.
+
+The engine and the policies speak to this interface alone. A device has three in-order streams: `compute`,
+`copy` and `host` (work on the CPU in the `cpu` regime). Everything is issued from one host thread; nothing
+here blocks it except `synchronize`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+StreamName = Literal["compute", "copy", "host"]
+STREAMS: tuple[StreamName, ...] = ("compute", "copy", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch costs, for the `sim` device: floating-point operations, and bytes of memory it touches."""
+
+    flops: float = 0.0
+    n_bytes: float = 0.0
+
+
+class Event:
+    """A point in a stream: recorded once a use, waited for by streams or by the host, and it tells its time.
+
+    Taken from the device's pool with `Device.event()` and given back by `Device.recycle()` after a pass.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A piece of a copy: `n_bytes` from `source[source_from:]` to `target[target_from:]` (1-D uint8 tensors)."""
+
+    source: torch.Tensor
+    source_from: int
+    target: torch.Tensor
+    target_from: int
+    n_bytes: int
+
+
+class Device(ABC):
+    """One accelerator. Times are ns since the last `begin_pass`."""
+
+    kind: Literal["cpu", "cuda", "sim"]
+    index: int
+    torch_device: torch.device
+    """Where tensors live: "cpu", "cuda:N", or "meta" for `sim`."""
+    link_gb_s: float | None
+    """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
+
+    @abstractmethod
+    def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
+        """Reserve device memory up front: a 1-D uint8 tensor, counted in `reserved_bytes`.
+
+        Raises HprofError with what was asked and what is free when it does not fit.
+        """
+
+    @abstractmethod
+    def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
+        """Host memory that copies start from: a 1-D uint8 tensor, 64-byte aligned."""
+
+    def register(self, memory: torch.Tensor) -> None:  # noqa: B027 - nothing to pin outside CUDA
+        """Pin host memory in place, so that copies from it are asynchronous."""
+
+    @abstractmethod
+    def event(self) -> Event:
+        """An unrecorded event from the pool."""
+
+    @abstractmethod
+    def record(self, stream: StreamName, event: Event) -> None:
+        """The event happens when everything queued on `stream` so far is done."""
+
+    @abstractmethod
+    def wait(self, stream: StreamName, event: Event) -> None:
+        """Later work on `stream` starts after the event. The host does not block."""
+
+    @abstractmethod
+    def synchronize(self, event: Event) -> None:
+        """Block the host until the event."""
+
+    @abstractmethod
+    def query(self, event: Event) -> bool:
+        """Whether the event has happened."""
+
+    @abstractmethod
+    def time_ns(self, event: Event) -> int:
+        """When a finished event happened, in ns since `begin_pass`."""
+
+    @abstractmethod
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+        """Queue `fn` on `stream`. `sim` advances its clock by `work` and does not call it."""
+
+    @abstractmethod
+    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+        """Queue host-to-device copies on `stream`, one bus transfer a range."""
+
+    @abstractmethod
+    def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Queue a device-to-host copy of a whole (small) tensor."""
+
+    @abstractmethod
+    def now_ns(self) -> int:
+        """The host's clock, in ns since `begin_pass`."""
+
+    @abstractmethod
+    def begin_pass(self) -> None:
+        """Drain the device and set the clock to zero."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Block the host until all streams are empty; raise what a queued function raised."""
+
+    @abstractmethod
+    def recycle(self) -> None:
+        """Give all events back to the pool. Call when their times have been read."""
+
+    @property
+    @abstractmethod
+    def reserved_bytes(self) -> int:
+        """Bytes that `allocate` handed out and that are still held."""
+
+    @abstractmethod
+    def release(self, buffer: torch.Tensor) -> None:
+        """Give back what `allocate` handed out."""
+
+    @abstractmethod
+    def peak_bytes(self) -> int | None:
+        """The most device memory held at once since `begin_pass`; None where nothing measures it."""
+
+    def close(self) -> None:  # noqa: B027 - most devices have nothing to close
+        """Stop worker threads and free memory."""

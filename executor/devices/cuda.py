@@ -1,0 +1,178 @@
+"""The CUDA device: torch streams and timing events. Ordering is by events alone; only `synchronize` blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from executor.devices.base import Device, Event, Range, StreamName, Work
+from executor.errors import HprofError
+
+_PROBE_BYTES = 256 << 20  # one copy this large reaches the link's ceiling
+
+
+class CudaEvent(Event):
+    """A torch timing event; on the `host` stream, which runs on the issuing thread, a clock reading instead."""
+
+    __slots__ = ("cuda", "host_ns")
+
+    def __init__(self) -> None:
+        self.cuda = torch.cuda.Event(enable_timing=True)
+        self.host_ns: int | None = None
+
+
+class CudaDevice(Device):
+    """One NVIDIA GPU. Creating and first recording an event costs 16 us of host time, hence the pool."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_device(self.torch_device)
+        self._streams = {
+            "compute": torch.cuda.Stream(self.torch_device),
+            "copy": torch.cuda.Stream(self.torch_device),
+        }
+        self._used: list[CudaEvent] = []
+        self._pool: list[CudaEvent] = []
+        self._held: dict[int, int] = {}
+        self._registered: list[torch.Tensor] = []
+        self._zero = torch.cuda.Event(enable_timing=True)
+        self._zero_ns = time.perf_counter_ns()
+        self.begin_pass()
+        self.link_gb_s = self._measure_link()
+
+    def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
+        try:
+            buffer = torch.empty(n_bytes, dtype=torch.uint8, device=self.torch_device)
+        except torch.OutOfMemoryError:
+            free, total = torch.cuda.mem_get_info(self.torch_device)
+            raise HprofError(
+                f"GPU {self.index} has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free and {label} needs "
+                f"{n_bytes / 2**30:.1f} GiB: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
+            ) from None
+        self._held[buffer.data_ptr()] = n_bytes
+        return buffer
+
+    def release(self, buffer: torch.Tensor) -> None:
+        self._held.pop(buffer.data_ptr(), None)
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(self._held.values())
+
+    def peak_bytes(self) -> int | None:
+        return torch.cuda.max_memory_allocated(self.torch_device)
+
+    def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
+        slab = torch.empty(n_bytes, dtype=torch.uint8)
+        if pinned:
+            slab.zero_()  # touched by all cores first: registering touched pages is ten times as fast
+            self.register(slab)
+        return slab
+
+    def register(self, memory: torch.Tensor) -> None:
+        """Pin host memory in place (cudaHostRegister), so that copies from it are asynchronous DMA."""
+        if memory.numel() == 0:
+            return
+        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        if int(code) != 0:
+            raise HprofError(
+                f"the driver refused to pin {memory.numel() / 2**30:.1f} GiB of host memory "
+                f"({torch.cuda.cudart().cudaGetErrorString(code)}): raise the locked-memory limit (ulimit -l), "
+                "run a slice of the model (--layers N), or use --load-mode mmap"
+            )
+        self._registered.append(memory)
+
+    def event(self) -> CudaEvent:
+        event = self._pool.pop() if self._pool else CudaEvent()
+        self._used.append(event)
+        return event
+
+    def record(self, stream: StreamName, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        if stream == "host":
+            event.host_ns = self.now_ns()
+        else:
+            event.cuda.record(self._streams[stream])
+
+    def wait(self, stream: StreamName, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        if event.host_ns is not None:
+            return  # it happened on this thread already
+        if stream == "host":
+            event.cuda.synchronize()
+        else:
+            self._streams[stream].wait_event(event.cuda)
+
+    def synchronize(self, event: Event) -> None:
+        self.wait("host", event)
+
+    def query(self, event: Event) -> bool:
+        assert isinstance(event, CudaEvent)
+        return event.host_ns is not None or bool(event.cuda.query())
+
+    def time_ns(self, event: Event) -> int:
+        assert isinstance(event, CudaEvent)
+        if event.host_ns is not None:
+            return event.host_ns
+        return round(self._zero.elapsed_time(event.cuda) * 1e6)
+
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+        if stream == "host":
+            fn()
+            return
+        with torch.cuda.stream(self._streams[stream]):
+            fn()
+
+    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+        with torch.cuda.stream(self._streams[stream]):
+            for piece in ranges:
+                target = piece.target[piece.target_from : piece.target_from + piece.n_bytes]
+                source = piece.source[piece.source_from : piece.source_from + piece.n_bytes]
+                target.copy_(source, non_blocking=True)
+
+    def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
+        with torch.cuda.stream(self._streams[stream]):
+            target.copy_(source, non_blocking=True)
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns() - self._zero_ns
+
+    def begin_pass(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        self._zero.record(self._streams["compute"])
+        self._zero.synchronize()
+        self._zero_ns = time.perf_counter_ns()
+
+    def drain(self) -> None:
+        torch.cuda.synchronize(self.torch_device)
+
+    def recycle(self) -> None:
+        for event in self._used:
+            event.host_ns = None
+        self._pool.extend(self._used)
+        self._used.clear()
+
+    def close(self) -> None:
+        self.drain()
+        for memory in self._registered:
+            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        self._registered.clear()
+
+    def _measure_link(self) -> float:
+        source = torch.empty(_PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
+        target = torch.empty(_PROBE_BYTES, dtype=torch.uint8, device=self.torch_device)
+        best_ms = float("inf")
+        for _ in range(4):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            target.copy_(source, non_blocking=True)
+            end.record()
+            end.synchronize()
+            best_ms = min(best_ms, start.elapsed_time(end))
+        return _PROBE_BYTES / best_ms / 1e6

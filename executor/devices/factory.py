@@ -1,0 +1,74 @@
+"""Builds the devices of a run from plain options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from executor.devices.base import Device
+from executor.devices.sim import SimDevice, SimHostClock, SimMachine
+from executor.errors import HprofError
+
+DeviceKind = Literal["cpu", "cuda", "sim"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """`n_devices` of one kind. Link options are for `cpu` and `sim`; `cuda` measures its own."""
+
+    kind: DeviceKind
+    n_devices: int = 1
+    link_gb_s: float | None = None
+    link_latency_us: float = 10.0
+    n_threads: int | None = None
+    memory_bytes: int | None = None
+    machine: SimMachine | None = None
+
+
+def default_kind() -> DeviceKind:
+    """cuda where there is one, else cpu."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make_devices(options: DeviceOptions) -> list[Device]:
+    """Build the devices. Raises HprofError when there are not that many."""
+    if options.kind == "cuda":
+        return _cuda_devices(options)
+    if options.kind == "sim":
+        return _sim_devices(options)
+    from executor.devices.cpu import CpuDevice
+
+    return [
+        CpuDevice(
+            index,
+            link_gb_s=options.link_gb_s or 8.0,
+            link_latency_us=options.link_latency_us,
+            n_threads=options.n_threads,
+            memory_bytes=options.memory_bytes,
+        )
+        for index in range(options.n_devices)
+    ]
+
+
+def _cuda_devices(options: DeviceOptions) -> list[Device]:
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if present < options.n_devices:
+        raise HprofError(
+            f"--device cuda needs {options.n_devices} GPU(s) and torch {torch.__version__} sees {present}: "
+            "use --device cpu or sim, or install a CUDA build of torch"
+        )
+    from executor.devices.cuda import CudaDevice
+
+    return [CudaDevice(index) for index in range(options.n_devices)]
+
+
+def _sim_devices(options: DeviceOptions) -> list[Device]:
+    machine = options.machine or SimMachine()
+    if options.link_gb_s is not None:
+        machine = SimMachine(
+            **{field: getattr(machine, field) for field in SimMachine.__slots__} | {"link_gb_s": options.link_gb_s}
+        )
+    clock = SimHostClock()
+    return [SimDevice(index, machine, clock) for index in range(options.n_devices)]

@@ -1,0 +1,147 @@
+"""The `sim` device: a virtual clock and a cost model; no arithmetic, so any model runs on a laptop.
+
+A launch takes max(flops / rate, bytes / memory rate) + a fixed launch time on the device; a copy takes
+latency + bytes / link. The host's own clock advances by `host_call_us` with each call, and jumps when it
+waits for an event. Tensors are torch "meta" tensors: sizes without storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from executor.devices.base import STREAMS, Device, Event, Range, StreamName, Work
+from executor.errors import HprofError
+
+
+@dataclass(frozen=True, slots=True)
+class SimMachine:
+    """The rates of an imagined machine."""
+
+    gemm_tflop_s: float = 100.0
+    memory_gb_s: float = 1000.0
+    link_gb_s: float = 25.0
+    link_latency_us: float = 6.0
+    launch_us: float = 10.0  # fixed device time of one launched step
+    host_call_us: float = 5.0
+    host_gflop_s: float = 500.0
+    host_memory_gb_s: float = 50.0
+    memory_bytes: int | None = None
+
+
+class SimHostClock:
+    """The issuing thread's virtual time; devices of one run share it."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0.0
+
+
+class SimEvent(Event):
+    __slots__ = ("at_ns",)
+
+    def __init__(self) -> None:
+        self.at_ns = 0.0
+
+
+class SimDevice(Device):
+    """Keeps one time cursor a stream, one for the link in each direction, and one for the host."""
+
+    kind = "sim"
+
+    def __init__(self, index: int = 0, machine: SimMachine | None = None, host: SimHostClock | None = None) -> None:
+        self._host = host or SimHostClock()
+        self.index = index
+        self.machine = machine or SimMachine()
+        self.torch_device = torch.device("meta")
+        self.link_gb_s = self.machine.link_gb_s
+        self._at_ns: dict[StreamName, float] = dict.fromkeys(STREAMS, 0.0)
+        self._link_free_ns = {"in": 0.0, "out": 0.0}
+        self._held: dict[int, int] = {}
+
+    def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
+        limit = self.machine.memory_bytes
+        if limit is not None and self.reserved_bytes + n_bytes > limit:
+            raise HprofError(
+                f"device {self.index} has {limit - self.reserved_bytes:,} bytes free and {label} needs "
+                f"{n_bytes:,}: keep fewer layers resident (-ot, -ncmoe) or use a smaller -ub"
+            )
+        buffer = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
+        self._held[id(buffer)] = n_bytes
+        return buffer
+
+    def release(self, buffer: torch.Tensor) -> None:
+        self._held.pop(id(buffer), None)
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(self._held.values())
+
+    def peak_bytes(self) -> int | None:
+        return self.reserved_bytes
+
+    def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
+        return torch.empty(n_bytes, dtype=torch.uint8, device="meta")
+
+    def event(self) -> SimEvent:
+        return SimEvent()
+
+    def record(self, stream: StreamName, event: Event) -> None:
+        assert isinstance(event, SimEvent)
+        event.at_ns = max(self._at_ns[stream], self._host_call())
+
+    def wait(self, stream: StreamName, event: Event) -> None:
+        assert isinstance(event, SimEvent)
+        self._at_ns[stream] = max(self._at_ns[stream], event.at_ns)
+
+    def synchronize(self, event: Event) -> None:
+        assert isinstance(event, SimEvent)
+        self._host.now_ns = max(self._host.now_ns, event.at_ns)
+
+    def query(self, event: Event) -> bool:
+        assert isinstance(event, SimEvent)
+        return event.at_ns <= self._host.now_ns
+
+    def time_ns(self, event: Event) -> int:
+        assert isinstance(event, SimEvent)
+        return round(event.at_ns)
+
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+        m = self.machine
+        if stream == "host":
+            duration = max(work.flops / m.host_gflop_s, work.n_bytes / m.host_memory_gb_s)
+        else:
+            duration = max(work.flops / (m.gemm_tflop_s * 1e3), work.n_bytes / m.memory_gb_s)
+            duration += m.launch_us * 1e3
+        self._at_ns[stream] = max(self._at_ns[stream], self._host_call()) + duration
+
+    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+        for piece in ranges:
+            self._transfer(stream, "in", piece.n_bytes)
+
+    def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._transfer(stream, "out", source.numel() * source.element_size())
+
+    def _transfer(self, stream: StreamName, direction: str, n_bytes: int) -> None:
+        start = max(self._at_ns[stream], self._link_free_ns[direction], self._host_call())
+        end = start + self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s
+        self._at_ns[stream] = self._link_free_ns[direction] = end
+
+    def _host_call(self) -> float:
+        self._host.now_ns += self.machine.host_call_us * 1e3
+        return self._host.now_ns
+
+    def now_ns(self) -> int:
+        return round(self._host.now_ns)
+
+    def begin_pass(self) -> None:
+        self._at_ns = dict.fromkeys(STREAMS, 0.0)
+        self._link_free_ns = {"in": 0.0, "out": 0.0}
+        self._host.now_ns = 0.0
+
+    def drain(self) -> None:
+        self._host.now_ns = max(self._host.now_ns, *self._at_ns.values())
+
+    def recycle(self) -> None:
+        """Events are plain values here."""

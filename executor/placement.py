@@ -1,0 +1,129 @@
+"""Which weight lives where: llama.cpp's `-ot`, `-ncmoe` and `-ngl`, turned into a set of host tensors.
+
+Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them
+and their bytes do not matter (the embedding is read a row a token).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from executor.errors import HprofError
+from executor.model import TensorInfo
+
+DEFAULT_OVERRIDE = "ffn_(gate|up|down).*=CPU"
+_HOST_BUFFERS = ("CPU", "HOST")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The names of the tensors in host memory; everything else is resident."""
+
+    host: frozenset[str]
+    spelled: str  # the options that gave it, for the manifest
+
+    def is_host(self, name: str) -> bool:
+        return name in self.host
+
+    def host_layers(self) -> list[int]:
+        """Layers with at least one host tensor."""
+        return sorted({int(name.split(".")[1]) for name in self.host if name.startswith("blk.")})
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One `REGEX=BUFFER` of `-ot`; the first that matches a tensor's name decides."""
+
+    pattern: re.Pattern[str]
+    host: bool
+
+
+def split_configurations(text: str) -> list[str]:
+    """Cut llama-bench's `-ot` value: `,` separates configurations, `;` the overrides inside one."""
+    return [part.strip() for part in text.split(",")]
+
+
+def parse_overrides(text: str) -> list[Override]:
+    """Parse `REGEX=BUFFER;REGEX=BUFFER`; an empty text means no override."""
+    return [_parse_override(part.strip()) for part in text.split(";") if part.strip()]
+
+
+def _parse_override(text: str) -> Override:
+    pattern, equals, buffer = text.rpartition("=")
+    if not equals or not pattern:
+        raise HprofError(f"-ot '{text}' has no '=': write REGEX=CPU, for example '{DEFAULT_OVERRIDE}'")
+    if not re.fullmatch(r"CPU|HOST|GPU\d*|CUDA\d+", buffer.upper()):
+        raise HprofError(f"-ot '{text}' names the buffer '{buffer}': use CPU for host memory, or GPU")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise HprofError(f"-ot '{pattern}' is not a regular expression ({error}): check its brackets") from None
+    return Override(compiled, buffer.upper() in _HOST_BUFFERS)
+
+
+def is_movable(tensor: TensorInfo) -> bool:
+    """Whether a tensor obeys placement: a matrix or expert stack of a block, and not its router."""
+    matrix = len(tensor.shape) >= 2 and tensor.name.endswith(".weight")
+    return matrix and tensor.layer is not None and "ffn_gate_inp" not in tensor.name and "conv1d" not in tensor.name
+
+
+def place(
+    tensors: Mapping[str, TensorInfo],
+    *,
+    overrides: str | None = None,
+    n_cpu_moe: int = 0,
+    n_gpu_layers: int | None = None,
+) -> Placement:
+    """Decide which tensors live in host memory.
+
+    `overrides` is one `-ot` configuration; None with neither of the others given means `DEFAULT_OVERRIDE`.
+    `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` keeps only the last N
+    layers resident. Raises HprofError when a pattern matches no movable tensor.
+    """
+    if overrides is None and not n_cpu_moe and n_gpu_layers is None:
+        overrides = DEFAULT_OVERRIDE
+    movable = [t for t in tensors.values() if is_movable(t)]
+    host = _overridden(movable, parse_overrides(overrides or ""))
+    host |= {t.name for t in movable if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
+    if n_gpu_layers is not None and n_gpu_layers >= 0:
+        first_resident = 1 + max((t.layer or 0 for t in movable), default=-1) - n_gpu_layers
+        host |= {t.name for t in movable if (t.layer or 0) < first_resident}
+    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers))
+
+
+def _overridden(movable: list[TensorInfo], overrides: list[Override]) -> set[str]:
+    names = [t.name for t in movable]
+    for override in overrides:
+        if not any(override.pattern.search(name) for name in names):
+            raise HprofError(
+                f"-ot '{override.pattern.pattern}' matches no weight of the model; "
+                f"near ones are {', '.join(_near(override.pattern.pattern, names))}"
+            )
+    return {name for name in names if _first_match_is_host(name, overrides)}
+
+
+def _first_match_is_host(name: str, overrides: list[Override]) -> bool:
+    return next((o.host for o in overrides if o.pattern.search(name)), False)
+
+
+def _near(pattern: str, names: Iterable[str]) -> list[str]:
+    kinds = sorted({name.split(".", 2)[2] for name in names})
+    literal = re.sub(r"[^a-z_]+", "_", pattern.lower()).strip("_")
+    return difflib.get_close_matches(literal, kinds, n=3, cutoff=0.0)
+
+
+def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> str:
+    spelled = []
+    if overrides:
+        spelled.append(f"-ot {overrides}")
+    if n_cpu_moe:
+        spelled.append(f"-ncmoe {n_cpu_moe}")
+    if n_gpu_layers is not None:
+        spelled.append(f"-ngl {n_gpu_layers}")
+    return " ".join(spelled) or "all resident"
+
+
+EVERYTHING_RESIDENT = Placement(frozenset(), "all resident")

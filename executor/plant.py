@@ -1,0 +1,66 @@
+"""The things that stay put between passes: the model, its devices, where its weights are, who routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from executor.lane import Lane
+from executor.model import Model, TensorInfo
+
+from executor.shape import LayerShape, MoeFfn
+from executor.splits import Split, StepKind, step_kind
+from executor.weights import HostWeights
+
+if TYPE_CHECKING:
+    from executor.routing import RoutingModel
+
+
+@dataclass(slots=True)
+class Plant:
+    """One model, placed. `routing` None means that the model's own router decides."""
+
+    model: Model
+    lanes: Sequence[Lane]
+    lane_of: Sequence[int]  # a layer's lane
+    splits: Sequence[Split]
+    host: HostWeights
+    routing: RoutingModel | None
+    dtype: torch.dtype
+    seed: int
+    tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(default_factory=dict)
+    split_of: dict[tuple[int, StepKind], Split] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for tensor in self.model.tensors.values():
+            if tensor.layer is not None:
+                kind = step_kind(tensor, is_moe=self.moe(tensor.layer) is not None)
+                self.tensors_of.setdefault((tensor.layer, kind), []).append(tensor)
+        self.split_of = {(split.layer, split.what): split for split in self.splits}
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.lanes[0].device.kind == "sim"
+
+    @property
+    def layers(self) -> tuple[LayerShape, ...]:
+        return self.model.shape.layers
+
+    def moe(self, layer: int) -> MoeFfn | None:
+        """The layer's MoE part, None for a dense layer."""
+        ffn = self.layers[layer].ffn
+        return ffn if isinstance(ffn, MoeFfn) else None
+
+    def lane(self, layer: int) -> Lane:
+        return self.lanes[self.lane_of[layer]]
+
+    def tensors(self, layer: int, kind: StepKind) -> list[TensorInfo]:
+        """The tensors that a step reads."""
+        return self.tensors_of.get((layer, kind), [])
+
+    def with_splits(self, splits: Sequence[Split]) -> Plant:
+        """The same plant with another set of streamed splits (the `full` arm streams none)."""
+        return Plant(self.model, self.lanes, self.lane_of, splits, self.host, self.routing, self.dtype, self.seed)

@@ -1,0 +1,119 @@
+"""The Policy seam: an arm decides, for each split of each ubatch, what to copy, when, and how.
+
+The engine and the streamer carry a decision out and know no arm by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.records import PassResult, Phase
+from executor.splits import Split
+
+Regime = Literal["stream", "cpu"]
+Flags = NDArray[np.bool_]
+"""One flag an expert of the layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ubatch:
+    """Tokens that go through the layers together."""
+
+    number: int
+    phase: Phase
+    n_tokens: int
+    n_past: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One split in one ubatch, in the order in which a pass streams them. `number` counts from 0 a pass."""
+
+    number: int
+    ubatch: Ubatch
+    split: Split
+
+    @property
+    def is_moe(self) -> bool:
+        return self.split.n_experts > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision.
+
+    `inline`: copied on the compute stream when the step is reached; `ahead`: on the copy stream, up to the
+    policy's lookahead before it. `whole`: all bytes; `selective`: the router's choice, of which `hot` experts
+    go ahead. `bank`: served from the expert cache instead of a slot.
+    """
+
+    when: Literal["inline", "ahead"]
+    what: Literal["whole", "selective", "bank"]
+    hot: Flags | None = None
+
+    @property
+    def needs_routing(self) -> bool:
+        """Whether the host must know the router's choice before the copy is complete."""
+        return self.what != "whole"
+
+
+INLINE_WHOLE = Plan("inline", "whole")
+INLINE_SELECTIVE = Plan("inline", "selective")
+AHEAD_WHOLE = Plan("ahead", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What the user can set about arms."""
+
+    slots: int = 2
+    gate_min_batch: int = 512
+    op_offload_min_batch: int = 32
+    cache_bytes: int = 0
+    cache_policy: Literal["lru", "frequency"] = "lru"
+
+
+class Policy(ABC):
+    """One arm. Lives as long as the run: what it learns in a pass serves the later ones."""
+
+    def __init__(self, name: str, options: PolicyOptions) -> None:
+        self.name = name
+        self.options = options
+
+    @property
+    def n_slots(self) -> int:
+        """How many slots (device buffers as large as the largest split) the arm needs."""
+        return 1
+
+    @property
+    def streams_ahead(self) -> bool:
+        """Whether the arm ever copies on the copy stream; then pageable host memory is of no use."""
+        return self.n_slots > 1
+
+    @property
+    def cache_bytes(self) -> int:
+        """The size of the expert cache's bank."""
+        return 0
+
+    def regime(self, n_tokens: int, split: Split) -> Regime:
+        """Whether a host tensor is copied and computed on the device, or computed on the host."""
+        return "stream" if n_tokens >= self.options.op_offload_min_batch else "cpu"
+
+    @abstractmethod
+    def plan(self, item: Item) -> Plan:
+        """Decide about one item. Called once an item, before any of its bytes move."""
+
+    def describe(self, ubatch: Ubatch) -> str:
+        """The policy in effect for a ubatch, for the trace."""
+        return self.name
+
+    def observe(self, item: Item, used: Flags) -> None:  # noqa: B027 - most arms learn nothing
+        """Learn the router's choice for an item, once the host knows it."""
+
+    def learn(self, result: PassResult) -> None:  # noqa: B027
+        """Learn from a finished pass's timings."""

@@ -1,0 +1,123 @@
+"""The router's choice during a pass: where it comes from, how the host learns it, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.devices.base import Event
+from executor.plant import Plant
+from executor.policies.base import Flags, Ubatch
+from executor.records import ExpertsRecord
+from executor.trace import PassTrace
+
+_STRIDE = 1 << 24  # positions between two repetitions' tokens in the routing model
+
+
+@dataclass(slots=True)
+class _Copied:
+    n_copied: int = 0
+    n_hits: int | None = None
+    n_misses: int | None = None
+
+
+class RoutedFlags:
+    """One pass's expert flags: (ubatch, layer, expert), filled by copies from the device as routers run."""
+
+    def __init__(
+        self, plant: Plant, ubatches: Sequence[Ubatch], repetition: int, host_flags: torch.Tensor | None
+    ) -> None:
+        self._plant, self._ubatches = plant, ubatches
+        self._first = ubatches[0].n_past if ubatches else 0
+        self._position0 = repetition * _STRIDE
+        self._host_flags = host_flags
+        self._events: dict[tuple[int, int], Event] = {}
+        self._copied: dict[tuple[int, int], _Copied] = {}
+        self._given = self._load_given() if plant.routing is not None else {}
+
+    def _load_given(self) -> dict[int, torch.Tensor]:
+        """Each MoE layer's ids for every token of the pass, on its device, before the clock starts."""
+        n = sum(ubatch.n_tokens for ubatch in self._ubatches)
+        assert self._plant.routing is not None
+        where = None if self._plant.is_simulated else self._plant
+        return {
+            layer: self._plant.routing.ids(layer, self._position0, n)
+            if where is None
+            else self._plant.routing.ids(layer, self._position0, n).to(where.lane(layer).device.torch_device)
+            for layer in range(len(self._plant.layers))
+            if self._plant.moe(layer) is not None
+        }
+
+    def ids(self, ubatch: Ubatch, layer: int) -> torch.Tensor | None:
+        """The synthetic choice (n, k) for a ubatch; None where the model's own router decides."""
+        given = self._given.get(layer)
+        if given is None:
+            return None
+        start = ubatch.n_past - self._first
+        return given[start : start + ubatch.n_tokens]
+
+    def read_back(self, ubatch: Ubatch, layer: int, trace: PassTrace) -> None:
+        """Queue the copy of the flags to the host, behind the router on the compute stream."""
+        lane = self._plant.lane(layer)
+        device, source = lane.device, lane.flags[layer]
+        start = trace.mark(device, "compute")
+        target = source if self._host_flags is None else self._host_flags[ubatch.number, layer]
+        device.copy_out("compute", source, target)
+        event = device.event()
+        device.record("compute", event)
+        self._events[ubatch.number, layer] = event
+        trace.add(device, "compute", "d2h", "copy flags", ubatch, start, event, layer=layer, bytes=source.numel())
+
+    def wait(self, ubatch: Ubatch, layer: int) -> Flags:
+        """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
+        self._plant.lane(layer).device.synchronize(self._events[ubatch.number, layer])
+        return self.flags(ubatch, layer)
+
+    def flags(self, ubatch: Ubatch, layer: int) -> Flags:
+        """A choice that has reached the host."""
+        moe = self._plant.moe(layer)
+        assert moe is not None
+        if self._host_flags is None:
+            return _flags_of_ids(self.ids(ubatch, layer), moe.n_experts)
+        row: NDArray[np.uint8] = self._host_flags[ubatch.number, layer, : moe.n_experts].numpy()
+        return row.astype(np.bool_)
+
+    def note_copied(self, ubatch: Ubatch, layer: int, n_copied: int, hits: int | None, misses: int | None) -> None:
+        self._copied[ubatch.number, layer] = _Copied(n_copied, hits, misses)
+
+    def distinct(self, ubatch: Ubatch, layer: int) -> int | None:
+        """How many experts are in use, where it is known before the pass runs (the sim's cost model asks)."""
+        ids = self.ids(ubatch, layer)
+        return None if ids is None or not self._plant.is_simulated else int(np.unique(ids.numpy()).size)
+
+    def records(self) -> list[ExpertsRecord]:
+        """One record a MoE layer and ubatch that ran. Call after the pass."""
+        return [self._record(number, layer) for number, layer in self._events]
+
+    def _record(self, number: int, layer: int) -> ExpertsRecord:
+        ubatch = self._ubatches[number]
+        used = self.flags(ubatch, layer)
+        copied = self._copied.get((number, layer), _Copied())
+        return ExpertsRecord(
+            phase=ubatch.phase,
+            ubatch=number,
+            layer=layer,
+            n_tokens=ubatch.n_tokens,
+            n_experts=used.size,
+            distinct=int(used.sum()),
+            copied=copied.n_copied,
+            hits=copied.n_hits,
+            misses=copied.n_misses,
+            used=np.packbits(used, bitorder="little").tobytes(),
+        )
+
+
+def _flags_of_ids(ids: torch.Tensor | None, n_experts: int) -> Flags:
+    assert ids is not None
+    flags = np.zeros(n_experts, dtype=np.bool_)
+    flags[ids.numpy().ravel()] = True
+    return flags

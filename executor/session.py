@@ -1,0 +1,209 @@
+"""A run's lasting part: places a model's weights once, keeps one policy an arm, and runs passes of any arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from executor.devices.base import Device
+from executor.devices.factory import DeviceOptions, make_devices
+from executor.engine import PassRun
+from executor.errors import HprofError
+from executor.job import PassJob
+from executor.lane import Lane, make_lane
+from executor.model import Model
+from executor.placement import Placement
+from executor.plant import Plant
+from executor.policies import make_policy
+from executor.policies.base import Policy, PolicyOptions
+from executor.records import PassResult
+
+from executor.shape import MoeFfn
+from executor.splits import LoadMode, Split, build_splits
+from executor.streamer import Streamer
+from executor.weights import HostWeights
+
+if TYPE_CHECKING:
+    from executor.routing import RoutingModel
+
+FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How to run a model. `max_*` bound every pass of the session: memory is reserved for them up front."""
+
+    device: DeviceOptions
+    max_positions: int
+    max_ubatch: int
+    max_ubatches: int
+    dtype: torch.dtype = torch.float32
+    load_mode: LoadMode = "none"
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    seed: int = 0
+    routing: RoutingModel | None = None
+
+
+class Session:
+    """Open until `close()`. One thread uses it."""
+
+    def __init__(self, model: Model, placement: Placement, arms: Sequence[str], options: SessionOptions) -> None:
+        self.model, self.placement, self.options = model, placement, options
+        self.warnings: list[str] = []
+        self.policies = {arm: make_policy(arm, options.policy) for arm in dict.fromkeys(arms)}
+        self.load_mode = self._effective_load_mode()
+        self.devices = make_devices(options.device)
+        try:
+            self._plant = self._build_plant()
+            self._host_flags = self._reserve_flags()
+            self._streamers = {arm: self._make_streamers(policy) for arm, policy in self.policies.items()}
+        except BaseException:
+            self.close()
+            raise
+
+    def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:
+        """Run one pass of `job.arm`; with `record` False only its totals are kept."""
+        policy = self.policies[job.arm]
+        plant = self._plant.with_splits([]) if job.arm == FULL else self._plant
+        run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
+        result = run.run()
+        policy.learn(result)
+        return replace(result, **self.vram(job.arm))
+
+    def vram(self, arm: str) -> dict[str, int]:
+        """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
+        policy = self.policies[arm]
+        resident = sum(
+            t.n_bytes for t in self.model.tensors.values() if arm == FULL or t.name not in self.placement.host
+        )
+        return {
+            "vram_resident": resident,
+            "vram_slots": 0 if arm == FULL else policy.n_slots * sum(self._slot_bytes()),
+            "vram_bank": 0 if arm == FULL else policy.cache_bytes,
+        }
+
+    def describe_arms(self) -> list[dict[str, Any]]:
+        """Requested and effective policy of each arm, for the manifest."""
+        return [
+            {
+                "name": arm,
+                "requested": {"arm": arm, "load_mode": self.options.load_mode, "slots": self.options.policy.slots},
+                "effective": {
+                    "load_mode": None if self.options.device.kind == "sim" else self.load_mode,
+                    "slots": 0 if arm == FULL else policy.n_slots,
+                    "streams_ahead": policy.streams_ahead and bool(self._plant.splits),
+                    "host_bytes": 0 if arm == FULL else sum(split.n_bytes for split in self._plant.splits),
+                    **self.vram(arm),
+                },
+            }
+            for arm, policy in self.policies.items()
+        ]
+
+    @property
+    def split_bytes(self) -> int:
+        """Bytes that a ubatch streams when everything is copied whole."""
+        return sum(split.n_bytes for split in self._plant.splits)
+
+    def close(self) -> None:
+        for device in self.devices:
+            device.close()
+
+    def _effective_load_mode(self) -> LoadMode:
+        """Prefetch needs memory that the copy engine reads by itself: pageable copies would serialise."""
+        mode = self.options.load_mode
+        ahead = [arm for arm, policy in self.policies.items() if policy.streams_ahead]
+        if mode != "mmap" or not ahead:
+            return mode
+        kind = "pinned" if self.options.device.kind == "cuda" else "copied"
+        self.warnings.append(
+            f"--load-mode mmap leaves weights in pageable memory, from which copies serialise with compute; "
+            f"arm {ahead[0]} prefetches, so all arms use {kind} host memory (--load-mode none)"
+        )
+        return "none"
+
+    def _build_plant(self) -> Plant:
+        options, model = self.options, self.model
+        n_layers, n_devices = len(model.shape.layers), len(self.devices)
+        lane_of = [layer * n_devices // n_layers for layer in range(n_layers)]
+        lanes = [
+            self._lane(device, [i for i in range(n_layers) if lane_of[i] == n]) for n, device in enumerate(self.devices)
+        ]
+        self._place_resident(lanes, lane_of)
+        splits = build_splits(model, self.placement, self.devices[0], self.load_mode)
+        host_dtype = torch.bfloat16 if options.device.kind == "cuda" else torch.float32
+        routing = options.routing
+        return Plant(
+            model, lanes, lane_of, splits, HostWeights(model, host_dtype), routing, options.dtype, options.seed
+        )
+
+    def _lane(self, device: Device, layers: Sequence[int]) -> Lane:
+        options = self.options
+        return make_lane(
+            self.model,
+            device,
+            layers,
+            options.dtype,
+            max_tokens=options.max_positions,
+            max_ubatch=options.max_ubatch,
+        )
+
+    def _place_resident(self, lanes: Sequence[Lane], lane_of: Sequence[int]) -> None:
+        """Upload what stays on each device; the ends of the model go to the first and last."""
+        keep_all = FULL in self.policies
+        for number, lane in enumerate(lanes):
+            names = [
+                t.name
+                for t in self.model.tensors.values()
+                if (keep_all or t.name not in self.placement.host)
+                and number in self._homes(t.layer, lane_of, len(lanes))
+            ]
+            lane.store.ensure(names)
+
+    def _homes(self, layer: int | None, lane_of: Sequence[int], n_lanes: int) -> set[int]:
+        return {0, n_lanes - 1} if layer is None else {lane_of[layer]}
+
+    def _slot_bytes(self) -> list[int]:
+        """The largest split of each lane."""
+        sizes = [0] * len(self._plant.lanes)
+        for split in self._plant.splits:
+            lane = self._plant.lane_of[split.layer]
+            sizes[lane] = max(sizes[lane], split.n_bytes)
+        return sizes
+
+    def _make_streamers(self, policy: Policy) -> list[Streamer]:
+        streamers = []
+        for lane, n_bytes in zip(self._plant.lanes, self._slot_bytes(), strict=True):
+            if n_bytes:
+                lane.reserve_slots(max(p.n_slots for p in self.policies.values()), n_bytes)
+            streamers.append(Streamer(lane.device, policy, lane.slots[: policy.n_slots]))
+        return streamers
+
+    def _reserve_flags(self) -> torch.Tensor | None:
+        """Host memory for every router's choice in a pass."""
+        shapes = self.model.shape.layers
+        n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=0)
+        if not n_experts or self.options.device.kind == "sim":
+            return None
+        shape = (self.options.max_ubatches, len(shapes), n_experts)
+        return self.devices[0].host_slab(torch.Size(shape).numel(), pinned=True).view(shape)
+
+
+def check_memory(model: Model, placement: Placement, host_bytes_free: int) -> None:
+    """Refuse a model whose host tensors cannot fit in host memory, with what would.
+
+    Raises HprofError.
+    """
+    needed = sum(model.tensors[name].n_bytes for name in placement.host)
+    if needed > host_bytes_free:
+        n_layers = len(model.shape.layers)
+        fitting = int(n_layers * host_bytes_free / needed)
+        raise HprofError(
+            f"{model.origin} keeps {needed / 2**30:.1f} GiB in host memory and {host_bytes_free / 2**30:.1f} GiB are "
+            f"free: --layers {max(1, fitting)} would fit, or a smaller --quant, or more resident layers"
+        )
+
+
+__all__ = ["PolicyOptions", "Session", "SessionOptions", "Split", "check_memory"]

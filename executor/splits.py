@@ -1,0 +1,161 @@
+"""Splits: the host tensors that one step of a layer needs, laid out so that one copy moves them.
+
+Two layouts. *Packed* (pinned slabs): the tensors of a split adjacent; for experts the projections of one
+expert adjacent too, so neighbouring experts are one run of bytes. *In place* (memory-mapped or registered
+files): each tensor where the file has it, so a run costs one copy a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.devices.base import Device, Range
+from executor.model import Model, TensorInfo
+from executor.placement import Placement
+
+StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
+LoadMode = Literal["none", "mmap", "register"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where a tensor lies in a slot: expert e of it begins at `offset + e * stride` (dense: e = 0)."""
+
+    info: TensorInfo
+    offset: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Contiguous host bytes that land at `target_from` of a slot; `stride` bytes belong to one expert."""
+
+    source: torch.Tensor
+    target_from: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One unit of streaming. `n_experts` is 0 for dense tensors."""
+
+    number: int
+    layer: int
+    what: StepKind
+    parts: tuple[Part, ...]
+    n_bytes: int
+    n_experts: int
+    segments: tuple[Segment, ...] = field(repr=False)
+
+    @property
+    def expert_bytes(self) -> int:
+        return self.n_bytes // self.n_experts if self.n_experts else 0
+
+    @property
+    def label(self) -> str:
+        return "|".join(part.info.short_name.removesuffix(".weight") for part in self.parts)
+
+    def whole(self, slot: torch.Tensor) -> list[Range]:
+        """The copies that move everything."""
+        return [Range(s.source, 0, slot, s.target_from, s.source.numel()) for s in self.segments]
+
+    def runs(self, slot: torch.Tensor, experts: NDArray[np.bool_]) -> list[Range]:
+        """The copies that move the chosen experts, neighbours merged."""
+        edges = np.flatnonzero(np.diff(experts, prepend=False, append=False))
+        return [
+            Range(s.source, int(a) * s.stride, slot, s.target_from + int(a) * s.stride, int(b - a) * s.stride)
+            for s in self.segments
+            for a, b in zip(edges[::2], edges[1::2], strict=True)
+        ]
+
+
+def step_kind(tensor: TensorInfo, *, is_moe: bool) -> StepKind:
+    """Which step of its layer reads a tensor."""
+    name = tensor.short_name
+    if "_exps" in name:
+        return "experts"
+    if "_shexp" in name:
+        return "shared"
+    if name.startswith(("ffn_", "post_attention_norm", "exp_probs")):
+        return "router" if is_moe else "ffn"
+    return "mix"
+
+
+def build_splits(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[Split]:
+    """Group the host tensors by layer and step and put their bytes where copies will start from."""
+    splits: list[Split] = []
+    for layer, shape in enumerate(model.shape.layers):
+        is_moe = hasattr(shape.ffn, "n_experts")
+        host = [t for t in model.tensors.values() if t.layer == layer and placement.is_host(t.name)]
+        for kind in ("mix", "ffn", "shared", "experts"):
+            tensors = sorted((t for t in host if step_kind(t, is_moe=is_moe) == kind), key=_stored_order)
+            if tensors:
+                splits.append(_build(len(splits), layer, kind, tensors, model, device, load_mode))
+    return splits
+
+
+def _stored_order(tensor: TensorInfo) -> tuple[bool, str]:
+    return tensor.quant not in ("F32",), tensor.name  # float32 needs 4-byte alignment: first in its slab
+
+
+def _build(
+    number: int,
+    layer: int,
+    kind: StepKind,
+    tensors: Sequence[TensorInfo],
+    model: Model,
+    device: Device,
+    load_mode: LoadMode,
+) -> Split:
+    n_experts = tensors[0].shape[0] if kind == "experts" else 0
+    mapped = [model.source.mapped(t.name) for t in tensors] if load_mode != "none" else []
+    in_place = [view for view in mapped if view is not None]
+    packed = len(in_place) != len(tensors)
+    parts = _packed_parts(tensors, n_experts) if packed else _in_place_parts(tensors, n_experts)
+    n_bytes = sum(t.n_bytes for t in tensors)
+    if packed:
+        slab = device.host_slab(n_bytes, pinned=load_mode == "none")
+        _fill(slab, parts, n_experts, model)
+        segments = (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
+    else:
+        if load_mode == "register":
+            for view in in_place:
+                device.register(view)
+        segments = tuple(Segment(view, part.offset, part.stride) for view, part in zip(in_place, parts, strict=True))
+    return Split(number, layer, kind, parts, n_bytes, n_experts, segments)
+
+
+def _packed_parts(tensors: Iterable[TensorInfo], n_experts: int) -> tuple[Part, ...]:
+    tensors = list(tensors)
+    one = [t.n_bytes // max(n_experts, 1) for t in tensors]
+    offsets = np.cumsum([0, *one])
+    stride = sum(one) if n_experts else 0
+    return tuple(Part(t, int(offset), stride) for t, offset in zip(tensors, offsets, strict=False))
+
+
+def _in_place_parts(tensors: Iterable[TensorInfo], n_experts: int) -> tuple[Part, ...]:
+    tensors = list(tensors)
+    offsets = np.cumsum([0, *(t.n_bytes for t in tensors)])
+    return tuple(
+        Part(t, int(offset), t.n_bytes // n_experts if n_experts else 0)
+        for t, offset in zip(tensors, offsets, strict=False)
+    )
+
+
+def _fill(slab: torch.Tensor, parts: Sequence[Part], n_experts: int, model: Model) -> None:
+    if slab.device.type == "meta":
+        return
+    for part in parts:
+        if not n_experts:
+            model.source.read_into(part.info.name, slab[part.offset : part.offset + part.info.n_bytes])
+            continue
+        loose = torch.empty(part.info.n_bytes, dtype=torch.uint8)
+        model.source.read_into(part.info.name, loose)
+        width = part.info.n_bytes // n_experts
+        slab.view(n_experts, -1)[:, part.offset : part.offset + width].copy_(loose.view(n_experts, width))

@@ -1,0 +1,200 @@
+"""Where a step finds its weights: resident device memory, a slot, or (in the `cpu` regime) the host.
+
+Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it.
+Vectors (norms, biases) and routers are kept in the compute dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from executor.dequant import dequantise, dequantise_experts
+from executor.devices.base import Device, Range
+from executor.model import Model, TensorInfo
+from executor.placement import is_movable
+from executor.splits import Part, Split
+
+_ALIGNMENT = 256
+
+
+class ResidentStore:
+    """The resident tensors of one device, in arenas reserved up front."""
+
+    def __init__(self, model: Model, device: Device, dtype: torch.dtype) -> None:
+        self._model, self._device, self.dtype = model, device, dtype
+        self._raw: dict[str, torch.Tensor] = {}
+        self._constants: dict[str, torch.Tensor] = {}
+
+    def ensure(self, names: Iterable[str]) -> None:
+        """Make tensors resident; those that are already cost nothing."""
+        missing = [self._model.tensors[name] for name in names if name not in self._raw]
+        if not missing:
+            return
+        sizes = [-(-t.n_bytes // _ALIGNMENT) * _ALIGNMENT for t in missing]
+        arena = self._device.allocate(sum(sizes), f"{len(missing)} resident tensors")
+        offset = 0
+        for tensor, size in zip(missing, sizes, strict=True):
+            self._raw[tensor.name] = arena[offset : offset + tensor.n_bytes]
+            offset += size
+            self._upload(tensor)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._raw
+
+    def raw(self, name: str) -> torch.Tensor:
+        """The stored bytes as (..., row_bytes)."""
+        return rows_view(self._raw[name], self._model.tensors[name])
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor in the compute dtype."""
+        if name in self._constants:
+            return self._constants[name]
+        info = self._model.tensors[name]
+        return dequantise(self.raw(name), info.quant, self.dtype).view(info.shape)
+
+    def _upload(self, tensor: TensorInfo) -> None:
+        if self._device.torch_device.type == "meta":
+            return
+        staging = self._model.source.mapped(tensor.name)
+        if staging is None:
+            staging = torch.empty(tensor.n_bytes, dtype=torch.uint8)
+            self._model.source.read_into(tensor.name, staging)
+        self._raw[tensor.name].copy_(staging)
+        if (not is_movable(tensor) and tensor.layer is not None) or len(tensor.shape) == 1:
+            info = self._model.tensors[tensor.name]
+            self._constants[tensor.name] = dequantise(self.raw(tensor.name), info.quant, self.dtype).view(info.shape)
+
+
+class StepWeights:
+    """`executor.layers.weights.Weights` for one step on a device: a slot's parts first, then the resident ones."""
+
+    def __init__(
+        self, model: Model, store: ResidentStore, layer: int | None, split: Split | None, slot: torch.Tensor | None
+    ) -> None:
+        self._tensors, self._store = model.tensors, store
+        self._prefix = "" if layer is None else f"blk.{layer}."
+        self._slot = slot
+        self._parts = {part.info.name: part for part in split.parts} if split is not None else {}
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        name = self._prefix + short_name
+        part = self._parts.get(name)
+        if part is None:
+            return self._store.get(name)
+        assert self._slot is not None
+        raw = self._slot[part.offset : part.offset + part.info.n_bytes]
+        return dequantise(rows_view(raw, part.info), part.info.quant, self._store.dtype).view(part.info.shape)
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._tensors else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        name = self._prefix + short_name
+        return dequantise(self._store.raw(name)[ids], self._tensors[name].quant, self._store.dtype)
+
+
+class SlotExperts:
+    """`ExpertStack` for one MoE step: each projection lies in the slot (or bank), or is resident.
+
+    `place_of` (n_experts,) int32 maps an expert to its place in the buffer; None is the identity.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        store: ResidentStore,
+        layer: int,
+        split: Split | None,
+        buffer: torch.Tensor | None,
+        place_of: torch.Tensor | None = None,
+    ) -> None:
+        self._model, self._store, self._layer = model, store, layer
+        self._parts = {part.info.short_name: part for part in split.parts} if split is not None else {}
+        self._buffer, self._place_of = buffer, place_of
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        place = expert if not in_slot or self._place_of is None else int(self._place_of[expert])
+        return dequantise(raw[place], info.quant, self._store.dtype)
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        place_of = self._place_of if in_slot else None
+        return dequantise_experts(raw, info.quant, self._store.dtype, flags, place_of)
+
+    def _stack(self, name: str) -> tuple[TensorInfo, torch.Tensor, bool]:
+        part = self._parts.get(name)
+        if part is not None and self._buffer is not None:
+            return part.info, expert_view(self._buffer, part), True
+        full = f"blk.{self._layer}.{name}"
+        return self._model.tensors[full], self._store.raw(full), False
+
+
+class HostWeights:
+    """Weights for steps computed on the host: dequantised once and kept, as a CPU backend keeps them at hand."""
+
+    def __init__(self, model: Model, dtype: torch.dtype) -> None:
+        self._model, self.dtype = model, dtype
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str) -> torch.Tensor:
+        if name not in self._kept:
+            info = self._model.tensors[name]
+            raw = self._model.source.mapped(name)
+            if raw is None:
+                raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+                self._model.source.read_into(name, raw)
+            self._kept[name] = dequantise(rows_view(raw, info), info.quant, self.dtype).view(info.shape)
+        return self._kept[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._model.tensors
+
+
+class HostStepWeights:
+    """`Weights` and `ExpertStack` for one step on the host."""
+
+    def __init__(self, weights: HostWeights, layer: int) -> None:
+        self._weights, self._prefix = weights, f"blk.{layer}."
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        return self._weights.get(self._prefix + short_name)
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._weights else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(short_name)[ids]
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        return self._weights.get(self._prefix + name)[expert]
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        return self._weights.get(self._prefix + name)
+
+
+def rows_view(raw: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """A tensor's bytes (n_bytes,) as (..., row_bytes)."""
+    return raw.view(*info.shape[:-1], -1) if len(info.shape) > 1 else raw.view(1, -1)
+
+
+def expert_view(buffer: torch.Tensor, part: Part) -> torch.Tensor:
+    """One projection of all experts in a slot or bank, as a strided (places, out, row_bytes) view.
+
+    A packed buffer interleaves the projections, so `places` is how often the stride fits behind the offset.
+    """
+    n_experts, n_rows = part.info.shape[0], part.info.shape[1]
+    row_bytes = part.info.n_bytes // (n_experts * n_rows)
+    one = n_rows * row_bytes
+    places = (buffer.numel() - part.offset - one) // part.stride + 1
+    return buffer.as_strided(
+        (places, n_rows, row_bytes), (part.stride, row_bytes, 1), buffer.storage_offset() + part.offset
+    )
+
+
+def whole_copy(source: torch.Tensor, target: torch.Tensor) -> Range:
+    """A copy of one tensor's bytes into another of the same size."""
+    raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
+    return Range(raw_source, 0, raw_target, 0, raw_source.numel())
