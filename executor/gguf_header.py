@@ -19,9 +19,9 @@ from executor.errors import HprofError
 
 SUPPORTED_VERSIONS: Final = (2, 3)
 MAX_TENSORS: Final = 1 << 17
-MAX_FIELDS: Final = 1 << 16
+MAX_FIELDS: Final = 1 << 12
 MAX_NAME_BYTES: Final = 1 << 10
-MAX_TEXT_BYTES: Final = 1 << 26
+MAX_TEXT_BYTES: Final = 1 << 28  # of all names and metadata strings together
 MAX_STRINGS: Final = 1 << 23
 MAX_DIMS: Final = 4  # ggml's GGML_MAX_DIMS
 LISTED_ITEMS: Final = 1 << 12  # longer arrays (vocabularies) are stepped over
@@ -92,6 +92,7 @@ class _Cursor:
 
     def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
         self.data, self.path, self.position, self.end = data, path, 0, len(data)
+        self.text_left = MAX_TEXT_BYTES
 
     def fail(self, fact: str) -> NoReturn:
         raise HprofError(f"{self.path}: {fact}; download or convert the model again.")
@@ -114,10 +115,11 @@ class _Cursor:
             self.fail(f"it claims {number:,} {what}, more than the file can hold or hprof accepts ({limit:,})")
         return number
 
-    def text(self, what: str, limit: int, errors: str = "strict") -> str:
+    def text(self, what: str, limit: int = MAX_TEXT_BYTES, errors: str = "strict") -> str:
         n_bytes: int = self.value(_U64, f"the length of {what}")
-        if n_bytes > limit:
-            self.fail(f"{what} claims to be {n_bytes:,} bytes long, where at most {limit:,} are accepted")
+        if n_bytes > min(limit, self.text_left):
+            self.fail(f"{what} claims to be {n_bytes:,} bytes long, more than hprof accepts")
+        self.text_left -= n_bytes
         start = self.take(n_bytes, what)
         try:
             return self.data[start : start + n_bytes].decode("utf-8", errors)
@@ -163,7 +165,7 @@ def _read_value(cursor: _Cursor, key: str) -> Any:
     if type_id == _ARRAY:
         return _read_array(cursor, what)
     if type_id == _STRING:
-        return cursor.text(what, MAX_TEXT_BYTES, errors="replace")
+        return cursor.text(what, errors="replace")
     if (scalar := _SCALARS.get(type_id)) is None:
         cursor.fail(f"{what} has the unknown type {type_id}")
     return cursor.value(scalar, what)
@@ -174,7 +176,7 @@ def _read_array(cursor: _Cursor, what: str) -> list[Any] | SkippedArray:
     if type_id == _STRING:
         number = cursor.count(f"strings in {what}", MAX_STRINGS, 8)
         if number <= LISTED_ITEMS:
-            return [cursor.text(f"a string of {what}", MAX_TEXT_BYTES, errors="replace") for _ in range(number)]
+            return [cursor.text(f"a string of {what}", errors="replace") for _ in range(number)]
         cursor.skip_strings(number, what)
         return SkippedArray("STRING", number)
     if (scalar := _SCALARS.get(type_id)) is None:

@@ -1,4 +1,4 @@
-"""Where tests find files that the repository does not hold: both helpers skip the test, with the reason, when absent."""
+"""Where tests find files that the repository does not hold; a test is skipped, with the reason, when one is absent."""
 
 from __future__ import annotations
 

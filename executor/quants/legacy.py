@@ -14,7 +14,8 @@ from executor.quants.bits import bits_of_word, f16, nibbles
 def q8_0(blocks: torch.Tensor) -> torch.Tensor:
     """d(2) q(32, signed)."""
     d, q = blocks.split((2, 32), dim=-1)
-    return q.view(torch.int8).float().mul_(f16(d))
+    values: torch.Tensor = q.view(torch.int8).float()
+    return values.mul_(f16(d))
 
 
 def q4_0(blocks: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,104 @@
+"""Turns a GGUF header's tensor entries into checked tensors: known type, whole blocks, inside the file, no overlap."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from gguf import GGMLQuantizationType
+
+from executor.errors import HprofError
+from executor.gguf_header import Header, TensorEntry
+from executor.model import TensorInfo
+from executor.quants import QUANTS, tensor_bytes
+
+_MAX_WEIGHTS: Final = 1 << 62
+_BLOCK_NAME: Final = re.compile(r"blk\.[0-9]{1,5}\.[^.].*")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTensor:
+    """A tensor and where its bytes are in its file."""
+
+    info: TensorInfo
+    file_offset: int
+
+    @property
+    def end(self) -> int:
+        return self.file_offset + self.info.n_bytes
+
+
+def place_tensors(header: Header, path: Path, file_bytes: int) -> dict[str, PlacedTensor]:
+    """All of the header's tensors by name, in the file's order; HprofError at the first that cannot be right."""
+    placed: dict[str, PlacedTensor] = {}
+    for entry in header.entries:
+        if entry.name in placed:
+            raise _broken(path, f"the tensor {entry.name!r} appears twice")
+        placed[entry.name] = _place(entry, header, path, file_bytes)
+    _check_overlap(placed, path)
+    return placed
+
+
+def _place(entry: TensorEntry, header: Header, path: Path, file_bytes: int) -> PlacedTensor:
+    _check_name(entry.name, path)
+    info = TensorInfo(entry.name, _quant(entry, path), entry.dims[::-1], _n_bytes(entry, path))
+    tensor = PlacedTensor(info, header.data_start + entry.offset)
+    if entry.offset % header.alignment:
+        raise _broken(
+            path, f"tensor {entry.name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}"
+        )
+    if tensor.end > file_bytes:
+        raise _broken(
+            path, f"tensor {entry.name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
+        )
+    return tensor
+
+
+def _check_name(name: str, path: Path) -> None:
+    if not name.isprintable() or not name:
+        raise _broken(path, f"the tensor name {name!r} is empty or not printable")
+    if name.split(".")[0] == "blk" and not _BLOCK_NAME.fullmatch(name):
+        raise _broken(path, f"the tensor name {name!r} is not of the form blk.NUMBER.NAME")
+
+
+def _quant(entry: TensorEntry, path: Path) -> str:
+    try:
+        quant = str(GGMLQuantizationType(entry.type_id).name)
+    except ValueError:
+        quant = f"type {entry.type_id}"
+    if quant not in QUANTS:
+        raise HprofError(
+            f"{path}: tensor {entry.name!r} is stored as {quant}, which hprof does not know; "
+            f"convert the model to one of {', '.join(QUANTS)}."
+        )
+    return quant
+
+
+def _n_bytes(entry: TensorEntry, path: Path) -> int:
+    """Python's integers do not overflow, so a product of lying sizes is seen as what it is."""
+    shape = entry.dims[::-1]
+    quant = _quant(entry, path)
+    if not 0 < math.prod(shape) <= _MAX_WEIGHTS:
+        raise _broken(path, f"tensor {entry.name!r} claims the impossible shape {shape}")
+    if shape[-1] % QUANTS[quant].block_size:
+        raise _broken(
+            path,
+            f"tensor {entry.name!r} has rows of {shape[-1]:,} weights, "
+            f"which is not a whole number of {quant} blocks of {QUANTS[quant].block_size}",
+        )
+    return tensor_bytes(quant, shape)
+
+
+def _check_overlap(placed: Mapping[str, PlacedTensor], path: Path) -> None:
+    for before, after in pairwise(sorted(placed.values(), key=lambda tensor: tensor.file_offset)):
+        if after.file_offset < before.end:
+            raise _broken(path, f"the tensors {before.info.name!r} and {after.info.name!r} overlap")
+
+
+def _broken(path: Path, fact: str) -> HprofError:
+    return HprofError(f"{path}: {fact}; download or convert the model again.")
