@@ -1,0 +1,60 @@
+"""Reads torch.profiler's Chrome-format JSON (Kineto), plain or gzip, of any age, NVIDIA or AMD.
+
+What is kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and exact
+integer nanoseconds, to the last step. What is left out is counted. `docs/importing.md` says what cannot be known.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.kineto.facts import cannot_say, manifest_fields, warnings
+from profiler.importers.kineto.numbers import InexactError
+from profiler.importers.kineto.rows import RowCollector
+from profiler.importers.kineto.segments import segment
+from profiler.importers.kineto.source import open_source
+from profiler.importers.kineto.stream import EventStream
+from profiler.importers.kineto.tables import Launches, events_table, without_strays
+
+DEFAULT_ARM = "trace"
+
+
+def read(path: Path, options: ImportOptions) -> Imported:
+    """Read one trace. Raises HprofError where it is no trace, or unpacks to more than a trace can be."""
+    with open_source(path) as source, _no_garbage_collection():
+        stream, collector = EventStream(source), RowCollector()
+        for events in stream:
+            try:
+                collector.add(events)
+            except InexactError:
+                stream.text_times = True
+                collector.add(stream.reparsed())
+    dropped = collector.dropped + stream.dropped
+    rows = without_strays(collector.table(), dropped)
+    segments = segment(rows, Launches(rows), options.arm or DEFAULT_ARM)
+    events = events_table(rows, segments.context, dropped)
+    tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
+    return Imported(
+        source="kineto",
+        tables=tables,
+        manifest_fields=manifest_fields(stream.metadata),
+        cannot_say=cannot_say(tables),
+        dropped=+dropped,
+        warnings=warnings(events, stream.lost),
+    )
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Parsed JSON holds no cycles, and the collector's walks over it cost more than the parsing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,106 @@
+"""What the trace says about the machine, and what it cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MAX_TEXT: Final = 200
+_MACHINE_KEYS: Final = ("cuda_driver_version", "cuda_runtime_version", "cupti_version", "hip_runtime_version")
+_EXTRA_KEYS: Final = ("schemaVersion", "traceName", "trace_id", "displayTimeUnit", "baseTimeNanoseconds")
+_RANK_KEYS: Final = ("rank", "world_size", "backend")
+
+
+def manifest_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """`machine`, `created_utc` and `extra` of the manifest, from the keys around the array of events."""
+    gpus = [_gpu(entry) for entry in _list(metadata.get("deviceProperties")) if isinstance(entry, dict)]
+    distributed = metadata.get("distributedInfo")
+    machine = {
+        **({"gpu": gpus[0].get("name"), "gpus": gpus} if gpus else {}),
+        **_picked(metadata, _MACHINE_KEYS),
+        **(_picked(distributed, _RANK_KEYS) if isinstance(distributed, dict) else {}),
+    }
+    created = _utc(metadata.get("baseTimeNanoseconds"))
+    return {
+        "machine": machine,
+        "extra": {"kineto": _picked(metadata, _EXTRA_KEYS)},
+        **({"created_utc": created} if created else {}),
+    }
+
+
+def cannot_say(tables: Mapping[str, pa.Table]) -> list[str]:
+    """A sentence for each thing that this trace does not tell."""
+    events, passes = tables["events"], tables["passes"]
+    said = [
+        "torch.profiler does not record device memory in use, unified-memory migrations or the link's speed.",
+        "TTFT, prefill and decode times are not in the trace.",
+    ]
+    if passes.num_rows == 0:
+        said.append("No annotation names passes, ubatches or layers (hprof's ranges or ProfilerStep).")
+    elif passes["n_ubatch"].null_count == passes.num_rows:
+        said.append("Passes are the ProfilerStep ranges; their ubatch size, prompt and depth are not said.")
+    if events.num_rows and events["tensor"].null_count == events.num_rows:
+        said.append("Copies do not name the tensor that they move.")
+    if _copies_without(events, "source_memory"):
+        said.append("Some host to device copies do not say whether their source was pinned (ROCm never does).")
+    if _copies_without(events, "bytes"):
+        said.append("Some copies do not say how many bytes they moved.")
+    if events.num_rows and not _has_kind(events, "api"):
+        said.append("Host calls were not recorded, so it is unknown when copies were issued and by whom.")
+    if _whole_microseconds(events):
+        said.append("The trace's clock has whole microseconds: shorter intervals may read as 0 or 1000 ns.")
+    return said
+
+
+def warnings(events: pa.Table, lost: str | None) -> list[str]:
+    """Sentences to show beside the figures."""
+    found = []
+    if lost:
+        found.append(f"The trace is incomplete: {lost}.")
+    if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d")):
+        found.append("The trace has no GPU work; was ProfilerActivity.CUDA on while it was recorded?")
+    return found
+
+
+def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms")
+    return _picked(entry, keys)
+
+
+def _picked(mapping: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Only plain numbers and short texts: the rest of the file is somebody else's."""
+    values = {key: mapping[key] for key in keys if isinstance(mapping.get(key), str | int | float)}
+    return {key: v[:_MAX_TEXT] if isinstance(v, str) else v for key, v in values.items()}
+
+
+def _list(value: Any) -> list[Any]:
+    return value[:64] if isinstance(value, list) else []
+
+
+def _utc(base_ns: Any) -> str | None:
+    if type(base_ns) is not int or not 0 < base_ns < 2**62:
+        return None
+    return datetime.fromtimestamp(base_ns // 10**9, UTC).isoformat()
+
+
+def _has_kind(events: pa.Table, kind: str) -> bool:
+    return bool(pc.any(pc.equal(_label(events, "kind"), kind)).as_py())
+
+
+def _copies_without(events: pa.Table, column: str) -> bool:
+    is_copy = pc.equal(_label(events, "kind"), "h2d")
+    return bool(pc.any(pc.and_(is_copy, pc.is_null(events[column].combine_chunks()))).as_py())
+
+
+def _whole_microseconds(events: pa.Table) -> bool:
+    if events.num_rows < 100:
+        return False
+    return not any((events[name].to_numpy() % 1000).any() for name in ("t_start", "t_end"))
+
+
+def _label(events: pa.Table, column: str) -> pa.Array:
+    return events[column].combine_chunks().cast(pa.string())

@@ -1,0 +1,161 @@
+"""Picks the rows that hprof keeps out of a chunk of parsed events, as typed columns.
+
+What a row is comes from its category, in the names that any age of Kineto gave it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.importers.kineto.numbers import exact_ns, integers
+from profiler.importers.kineto.stream import Event
+
+# category -> role; before torch 1.12 categories were capitalised words
+ROLES: Final[dict[str, str]] = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "Memcpy": "copy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+    "cuda_sync": "sync",
+    "cuda_runtime": "api",
+    "Runtime": "api",
+    "cuda_driver": "api",
+    "hip_runtime": "api",
+    "user_annotation": "annotation",
+    "UserAnnotation": "annotation",
+}
+_WITH_BYTES: Final = ("copy", "memset", "api")
+ON_DEVICE: Final = ("kernel", "copy", "memset", "sync")
+# rows that say nothing which the kept rows do not: flow arrows repeat the correlation id
+_REDUNDANT: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "Trace"})
+MAX_DURATION_NS: Final = 24 * 3600 * 10**9
+
+COLUMNS: Final = pa.schema(
+    [
+        ("role", pa.dictionary(pa.int32(), pa.string())),
+        ("name", pa.dictionary(pa.int32(), pa.string())),
+        ("t_start", pa.int64()),
+        ("t_end", pa.int64()),
+        ("device", pa.int64()),  # null for host rows
+        ("lane", pa.int64()),  # stream of a device row, thread of a host row
+        ("process", pa.int64()),  # host rows only
+        ("correlation", pa.int64()),
+        ("bytes", pa.int64()),
+        ("direction", pa.dictionary(pa.int32(), pa.string())),  # what the arguments say, for names that do not
+    ]
+)
+
+
+@dataclass(slots=True)
+class RowCollector:
+    """Gathers the kept rows chunk by chunk; counts those left out, by reason."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    _tables: list[pa.Table] = field(default_factory=list)
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Take one chunk; raises InexactError, before anything is kept, when its times are needed as text."""
+        categories = _texts(events, "cat")
+        groups: dict[str, list[Event]] = {}
+        for event, category in zip(events, categories, strict=True):
+            if category in ROLES and event.get("ph") == "X":
+                groups.setdefault(ROLES[category], []).append(event)
+        dropped = _left_out(Counter(categories), sum(map(len, groups.values())))
+        self._tables += [_table(role, group, dropped) for role, group in groups.items()]
+        self.dropped += dropped
+
+    def table(self) -> pa.Table:
+        """All rows of all chunks, one array a column."""
+        if not self._tables:
+            return COLUMNS.empty_table()
+        return pa.concat_tables(self._tables).unify_dictionaries().combine_chunks()
+
+
+def _left_out(counts: Counter[str], n_taken: int) -> Counter[str]:
+    known = sum(n for category, n in counts.items() if category in ROLES)
+    other = {
+        f"events of category '{category[:40]}' (no GPU work, no host call)": n
+        for category, n in counts.items()
+        if category and category not in ROLES and category not in _REDUNDANT
+    }
+    return Counter(other) + Counter({"events of a kept category without a duration": known - n_taken})
+
+
+def _table(role: str, events: Sequence[Event], dropped: Counter[str]) -> pa.Table:
+    start, valid_start = exact_ns([event.get("ts") for event in events])
+    duration, valid_duration = exact_ns([event.get("dur") for event in events])
+    good = valid_start & valid_duration & (duration >= 0)
+    long = good & (duration > MAX_DURATION_NS)
+    dropped[f"{role} rows without a valid time"] += int((~good).sum())
+    dropped[f"{role} rows longer than a day"] += int(long.sum())
+    arguments = [args if type(args := event.get("args")) is dict else {} for event in events]
+    columns: dict[str, pa.Array] = {
+        "role": pa.DictionaryArray.from_arrays(np.zeros(len(events), np.int32), [role]),
+        "name": pa.array(_texts(events, "name")).dictionary_encode(),
+        "t_start": pa.array(start),
+        "t_end": pa.array(start + duration),
+        "correlation": integers([args.get("correlation") for args in arguments]),
+        **(_device_columns(events, arguments) if role in ON_DEVICE else _host_columns(events)),
+        **(_copy_columns(arguments) if role in _WITH_BYTES else {}),
+    }
+    whole = [columns.get(name.name) for name in COLUMNS]
+    filled = [
+        pa.nulls(len(events), kind.type) if array is None else array.cast(kind.type)
+        for array, kind in zip(whole, COLUMNS, strict=True)
+    ]
+    return pa.Table.from_arrays(filled, schema=COLUMNS).filter(pa.array(good & ~long))
+
+
+def _device_columns(events: Sequence[Event], arguments: Sequence[Event]) -> dict[str, pa.Array]:
+    pairs = list(zip(events, arguments, strict=True))
+    device = [args["device"] if "device" in args else _device_of(event, args) for event, args in pairs]
+    stream = [args["stream"] if "stream" in args else _number_in(event.get("tid")) for event, args in pairs]
+    numbers = integers(device)
+    in_range = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, 2**31))
+    return {"device": pc.if_else(in_range, numbers, None), "lane": integers(stream)}
+
+
+def _host_columns(events: Sequence[Event]) -> dict[str, pa.Array]:
+    return {
+        "process": integers([event.get("pid") for event in events]),
+        "lane": integers([event.get("tid") for event in events]),
+    }
+
+
+def _copy_columns(arguments: Sequence[Event]) -> dict[str, pa.Array]:
+    """Sizes, and ROCm's `kind`: a word on device rows, the number of hipMemcpyKind on host rows."""
+    kinds = [args.get("kind", args.get("copyKind")) for args in arguments]
+    words = [None if kind is None else str(kind)[:40] for kind in kinds]
+    return {
+        "bytes": integers([args["bytes"] if "bytes" in args else args.get("size") for args in arguments]),
+        "direction": pa.array(words, pa.string()).dictionary_encode(),
+    }
+
+
+def _device_of(event: Event, args: Event) -> Any:
+    """Peer copies name the device that they run in; very old rows only have it as their process."""
+    return args["inDevice"] if "inDevice" in args else _number_in(event.get("pid"))
+
+
+def _number_in(value: Any) -> Any:
+    """The trailing number of "stream 7" or "GPU 0"; other values as they are."""
+    if type(value) is not str:
+        return value
+    digits = value.rsplit(" ", 1)[-1]
+    return digits if len(digits) < 20 else None
+
+
+def _texts(events: Sequence[Event], key: str) -> list[str]:
+    values: list[Any] = [event.get(key) for event in events]
+    if set(map(type, values)) != {str}:
+        values = [value if type(value) is str else "" for value in values]
+    return values

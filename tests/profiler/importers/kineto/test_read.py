@@ -1,0 +1,197 @@
+"""Rows of every age and vendor come out the same; nothing disappears without a count."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from profiler.schema import EVENTS, PASSES, UBATCHES
+from tests.profiler.importers.kineto.traces import annotation, call, h2d, imported, kernel, rows, write, x
+
+
+def test_tables_have_the_exact_schemas(tmp_path: Path) -> None:
+    result = imported(tmp_path, [kernel(1, 2), h2d(3, 4), annotation("ProfilerStep#1", 0, 9)])
+    assert result.source == "kineto"
+    assert result.tables["events"].schema.equals(EVENTS)
+    assert result.tables["passes"].schema.equals(PASSES)
+    assert result.tables["ubatches"].schema.equals(UBATCHES)
+
+
+def test_a_copy_row_says_everything(tmp_path: Path) -> None:
+    (row,) = rows(imported(tmp_path, [h2d(10.001, 2.5, 4096, device=3, stream=22, correlation=77)]))
+    assert row | {
+        "kind": "h2d", "device": 3, "stream": "22", "bytes": 4096, "t_start": 10001, "t_end": 12501,
+        "correlation_id": 77, "source_memory": "pinned", "detail": None,
+    } == row  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cat", "name", "args", "kind", "memory", "detail"),
+    [
+        ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", {}, "h2d", "pageable", None),
+        ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", {}, "d2h", "device", None),
+        ("gpu_memcpy", "Memcpy DtoD (Device -> Device)", {}, "d2d", "device", None),
+        ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", {"inDevice": 1}, "d2d", "device", "peer"),
+        ("Memcpy", "Memcpy HtoD (Pinned -> Device)", {}, "h2d", "pinned", None),
+        ("gpu_memcpy", "Memcpy HtoD (Host -> Device)", {"kind": "HtoD"}, "h2d", None, None),
+        ("gpu_memcpy", "CopyHostToDevice", {}, "h2d", None, None),
+        ("gpu_memcpy", "hipMemcpyWithStream", {"copyKind": "DtoH"}, "d2h", None, None),
+        ("gpu_memset", "Memset (Device)", {}, "d2d", None, "memset"),
+        ("Memset", "Memset (Device)", {}, "d2d", None, "memset"),
+        ("Kernel", "gemm", {}, "compute", None, None),
+        ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", {}, "compute", None, "collective"),
+        ("cuda_sync", "Stream Wait Event", {}, "wait", None, None),
+        ("cuda_sync", "Context Sync", {"stream": -1}, "sync", None, None),
+    ],
+)
+def test_categories_and_names_of_all_ages(
+    tmp_path: Path, cat: str, name: str, args: dict[str, Any], kind: str, memory: str | None, detail: str | None
+) -> None:
+    (row,) = rows(imported(tmp_path, [x(cat, name, 1, 2, **args)]))
+    assert (row["kind"], row["source_memory"], row["detail"]) == (kind, memory, detail)
+
+
+def test_rocm_sizes_and_directions_may_stand_on_the_host_call_alone(tmp_path: Path) -> None:
+    events = [
+        x("gpu_memcpy", "hipMemcpyAsync", 5, 1, device=0, stream=1, correlation=3),
+        x("cuda_runtime", "hipMemcpyAsync", 1, 1, pid=400, tid=9, correlation=3, bytes="65536", kind="1"),
+    ]
+    copy = rows(imported(tmp_path, events))[0]
+    assert (copy["kind"], copy["bytes"], copy["process"]) == ("h2d", 65536, 400)
+
+
+def test_devices_streams_and_processes_may_be_words(tmp_path: Path) -> None:
+    (row,) = rows(imported(tmp_path, [x("Kernel", "gemm", 1, 2, pid="GPU 2", tid="stream 7")]))
+    assert (row["device"], row["stream"]) == (2, "7")
+
+
+def test_two_processes_keep_their_own_rows(tmp_path: Path) -> None:
+    events = [
+        call(1, 1, 11, pid=400),
+        call(1, 1, 22, pid=500),
+        kernel(5, 1, correlation=11),
+        kernel(5, 1, correlation=22),
+    ]
+    assert [r["process"] for r in rows(imported(tmp_path, events)) if r["kind"] == "compute"] == [400, 500]
+
+
+def test_absolute_clocks_with_decimals_are_exact(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    text = json.dumps({"traceEvents": [kernel(0.5, 2.125), h2d(7.25, 1)]})
+    path.write_text(
+        text.replace('"ts": 0.5', '"ts": 1712345678901234.567').replace('"ts": 7.25', '"ts": 1712345678901240.001')
+    )
+    from profiler.importers.base import ImportOptions
+    from profiler.importers.kineto import read
+
+    found = rows(read(path, ImportOptions()))
+    assert [(r["t_start"], r["t_end"] - r["t_start"]) for r in found] == [
+        (1712345678901234567, 2125),
+        (1712345678901240001, 1000),
+    ]
+
+
+def test_rows_that_cannot_be_are_counted_by_reason(tmp_path: Path) -> None:
+    events = [
+        *(kernel(i, 1) for i in range(50)),
+        kernel(1, -5),
+        x("kernel", "no time", None, 1),
+        kernel(1, 1e12),
+        h2d(-1e14, 1),
+        x("gpu_memcpy", "Memcpy HtoH (Pinned -> Pageable)", 1, 1),
+        x("cpu_op", "aten::mm", 1, 1),
+        {"ph": "B", "cat": "kernel", "name": "half", "ts": 1},
+    ]
+    result = imported(tmp_path, events)
+    assert result.tables["events"].num_rows == 50
+    assert result.dropped == {
+        "kernel rows without a valid time": 2,
+        "kernel rows longer than a day": 1,
+        "rows more than 30 days away from the rest of the trace": 1,
+        "copies from host to host or of an unknown direction": 1,
+        "events of category 'cpu_op' (no GPU work, no host call)": 1,
+        "events of a kept category without a duration": 1,
+    }
+
+
+def test_profiler_steps_become_passes_and_the_last_one_is_kept(tmp_path: Path) -> None:
+    events = []
+    for step in range(3):
+        t = step * 100
+        events += [
+            annotation(f"ProfilerStep#{step + 5}", t, 50),
+            call(t + 10, 1, step + 1, tid=77),
+            kernel(t + 60, 30, correlation=step + 1),
+        ]
+    result = imported(tmp_path, events, arm="on")
+    assert [r["pass_id"] for r in rows(result) if r["kind"] == "compute"] == [0, 1, 2]
+    passes = rows(result, "passes")
+    assert [(p["arm"], p["repetition"], p["t_start"], p["t_end"]) for p in passes] == [
+        ("on", 0, 0, 90_000),
+        ("on", 1, 100_000, 190_000),
+        ("on", 2, 200_000, 290_000),
+    ]
+    assert passes[0]["n_ubatch"] is None
+
+
+def test_hprof_ranges_restore_arm_pass_ubatch_layer_and_tensor(tmp_path: Path) -> None:
+    name = PassName(pass_id=3, arm="hot 64", n_ubatch=8, n_depth=0, n_prompt=8, n_gen=1, repetition=1, warmup=False)
+    events = [
+        annotation(format_pass(name), 0, 100),
+        annotation(format_ubatch(UbatchName(2, "prefill", 8)), 5, 80),
+        annotation(format_step(StepName(4, "whole", "blk.4.ffn_up.weight")), 10, 10),
+        call(11, 1, 21),
+        h2d(200, 50, correlation=21),
+        call(30, 1, 22),
+        kernel(300, 1, correlation=22),
+        call(30, 1, 23, tid=10),
+        kernel(310, 1, correlation=23),
+    ]
+    result = imported(tmp_path, events)
+    copy = next(r for r in rows(result) if r["kind"] == "h2d")
+    assert copy | {
+        "pass_id": 3, "phase": "prefill", "ubatch": 2, "n_tokens": 8, "layer": 4, "tensor": "blk.4.ffn_up.weight",
+    } == copy  # fmt: skip
+    inside, other_thread = (r for r in rows(result) if r["kind"] == "compute")
+    assert (inside["ubatch"], inside["layer"]) == (2, None)
+    assert other_thread["pass_id"] is None
+    (row,) = rows(result, "passes")
+    assert (row["arm"], row["n_ubatch"], row["pass_id"], row["t_end"]) == ("hot 64", 8, 3, 301_000)
+    (ubatch,) = rows(result, "ubatches")
+    assert (ubatch["pass_id"], ubatch["ubatch"], ubatch["n_tokens"]) == (3, 2, 8)
+
+
+def test_what_the_file_says_of_the_machine_reaches_the_manifest(tmp_path: Path) -> None:
+    result = imported(
+        tmp_path,
+        [kernel(1, 1)],
+        deviceProperties=[{"id": 0, "name": "NVIDIA H200", "numSms": 132, "huge": ["x"] * 9}],
+        distributedInfo={"rank": 3, "world_size": 8, "pg_config": {}},
+        baseTimeNanoseconds=1790857026000000000,
+    )
+    machine = result.manifest_fields["machine"]
+    assert machine == {
+        "gpu": "NVIDIA H200", "gpus": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}], "rank": 3, "world_size": 8,
+    }  # fmt: skip
+    assert result.manifest_fields["created_utc"] == "2026-10-01T12:17:06+00:00"
+
+
+def test_a_trace_without_gpu_work_imports_and_says_so(tmp_path: Path) -> None:
+    result = imported(tmp_path, [x("cpu_op", "aten::mm", 1, 1)])
+    assert result.tables["events"].num_rows == 0
+    assert any("no GPU work" in warning for warning in result.warnings)
+
+
+def test_gzip_is_told_by_content(tmp_path: Path) -> None:
+    from profiler.importers.base import ImportOptions
+    from profiler.importers.kineto import read
+
+    plain = write(tmp_path / "t.json", [kernel(1, 2)])
+    packed = tmp_path / "misnamed.json"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read(packed, ImportOptions()).tables["events"].equals(read(plain, ImportOptions()).tables["events"])
