@@ -86,7 +86,7 @@ class _Reader:
                 "tensors; the file is damaged, fetch it again."
             )
         return ModelShape(
-            name=str(fields.metadata.get("general.name", "unnamed")),
+            name=str(fields.metadata.get("general.name", "unnamed"))[:80],
             architecture=fields.architecture,
             n_vocab=n_vocab,
             hidden=hidden,

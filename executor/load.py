@@ -22,7 +22,7 @@ def load_model(spec: str, quant: str | None = None, layers: int | None = None, s
     `quant` stores a preset's matrices in that type (a file's are what they are), `layers` keeps only the first so
     many, `seed` makes a preset's weights. HprofError says what is wrong with any of them.
     """
-    if spec.endswith(".gguf") or "/" in spec or Path(spec).exists():
+    if spec.endswith(".gguf") or "/" in spec or Path(spec).is_file():
         if quant is not None:
             raise HprofError(f"--quant {quant} works on presets only; {spec} holds its own quant types.")
         return _from_file(spec, layers)
@@ -40,7 +40,7 @@ def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) ->
 def _from_file(path: str, layers: int | None) -> Model:
     from executor.gguf_file import open_gguf
 
-    file = open_gguf(path)
+    file = open_gguf(Path(path))
     shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(file, file.tensors))
     shape = _sliced(shape, layers)
     return Model(shape, needed_tensors(shape, file.tensors), file, path)

@@ -58,6 +58,8 @@ def _table(path: Path) -> tuple[list[str], NDArray[np.int64]]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         reason = str(error).splitlines()[0][:120]
         raise HprofError(f"{path} is not a CSV of whole numbers ({reason}); write pos,layer,id0,… rows.") from error
+    if any(column.null_count for column in table.columns):
+        raise HprofError(f"{path} is not a CSV of whole numbers (a cell is empty); write pos,layer,id0,… rows.")
     if table.num_rows == 0 or table.num_columns < 3:
         raise HprofError(f"{path} holds no rows of pos,layer,id0,…; record a trace with at least one position.")
     return table.column_names, np.stack(columns, axis=1)

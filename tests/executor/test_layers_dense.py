@@ -1,0 +1,57 @@
+"""Dense FFN, embedding and logits, written out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from executor.layers.ffn import dense_ffn
+from executor.layers.head import embed, logits
+from executor.shape import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
+from tests.executor.layer_weights import RandomWeights
+
+LAYER = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), DenseFfn(24))
+MODEL = ModelShape("test", "llama", n_vocab=5, hidden=16, layers=(LAYER,), norm_eps=1e-5)
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+
+
+def test_dense_ffn() -> None:
+    w, x = RandomWeights(LAYER, 16), torch.randn(3, 16)
+    h = normed(x, w("ffn_norm.weight"))
+    gate = h @ w("ffn_gate.weight").T
+    want = x + (gate * gate.sigmoid() * (h @ w("ffn_up.weight").T)) @ w("ffn_down.weight").T
+    torch.testing.assert_close(dense_ffn(x, w, 1e-5), want)
+
+
+def test_the_norm_before_the_ffn_may_have_its_other_name() -> None:
+    w, x = RandomWeights(LAYER, 16), torch.randn(3, 16)
+    want = dense_ffn(x, w, 1e-5)
+    w.tensors["post_attention_norm.weight"] = w.tensors.pop("ffn_norm.weight")
+    assert torch.equal(dense_ffn(x, w, 1e-5), want)
+
+
+def test_head() -> None:
+    w = RandomWeights(LAYER, 16)
+    w.tensors |= {
+        "token_embd.weight": torch.randn(5, 16),
+        "output.weight": torch.randn(5, 16),
+        "output_norm.weight": torch.rand(16) + 0.5,
+    }
+    x = embed(torch.tensor([4, 0]), w, MODEL)
+    assert torch.equal(x, w("token_embd.weight")[[4, 0]])
+    h = normed(x, w("output_norm.weight"))
+    torch.testing.assert_close(logits(x, w, MODEL), h @ w("output.weight").T)
+    tied = dataclasses.replace(MODEL, tied_embeddings=True, embedding_scale=3.0)
+    torch.testing.assert_close(logits(x, w, tied), h @ w("token_embd.weight").T)
+    assert torch.equal(embed(torch.tensor([4, 0]), w, tied), 3 * x)
+
+
+def test_logits_are_float32_whatever_computes() -> None:
+    w = RandomWeights(LAYER, 16)
+    w.tensors |= {"output.weight": torch.randn(5, 16), "output_norm.weight": torch.ones(16)}
+    w.tensors = {name: tensor.bfloat16() for name, tensor in w.tensors.items()}
+    assert logits(torch.randn(1, 16).bfloat16(), w, MODEL).dtype == torch.float32
