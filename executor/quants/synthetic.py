@@ -95,10 +95,14 @@ def _set_scales(blocks: np.ndarray, quant: str, scale: float) -> None:
 
 
 def _unit_std(kind: QuantType) -> float:
-    """The standard deviation of random blocks of scale 1, measured on a few."""
+    """The standard deviation of random blocks of scale 1, measured on a few.
+
+    Four digits of it: the rest depends on the order in which a machine sums.
+    """
     blocks = _random_bytes(1024, kind.block_bytes).copy()
     _set_scales(blocks, kind.name, 1.0)
-    return float(dequantise(torch.from_numpy(blocks), kind.name, torch.float32).std())
+    std = dequantise(torch.from_numpy(blocks), kind.name, torch.float32).double().std().item()
+    return float(f"{std:.4g}")
 
 
 def _set_exponents(blocks: np.ndarray, std: float) -> None:
