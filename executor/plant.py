@@ -10,13 +10,12 @@ import torch
 
 from executor.lane import Lane
 from executor.model import Model, TensorInfo
-
 from executor.shape import LayerShape, MoeFfn
 from executor.splits import Split, StepKind, step_kind
 from executor.weights import HostWeights
 
 if TYPE_CHECKING:
-    from executor.routing import RoutingModel
+    from executor.routing import Routing
 
 
 @dataclass(slots=True)
@@ -28,7 +27,7 @@ class Plant:
     lane_of: Sequence[int]  # a layer's lane
     splits: Sequence[Split]
     host: HostWeights
-    routing: RoutingModel | None
+    routing: Routing | None
     dtype: torch.dtype
     seed: int
     tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(default_factory=dict)

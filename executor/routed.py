@@ -41,16 +41,14 @@ class RoutedFlags:
 
     def _load_given(self) -> dict[int, torch.Tensor]:
         """Each MoE layer's ids for every token of the pass, on its device, before the clock starts."""
+        plant = self._plant
+        assert plant.routing is not None
         n = sum(ubatch.n_tokens for ubatch in self._ubatches)
-        assert self._plant.routing is not None
-        where = None if self._plant.is_simulated else self._plant
-        return {
-            layer: self._plant.routing.ids(layer, self._position0, n)
-            if where is None
-            else self._plant.routing.ids(layer, self._position0, n).to(where.lane(layer).device.torch_device)
-            for layer in range(len(self._plant.layers))
-            if self._plant.moe(layer) is not None
-        }
+        moe_layers = [layer for layer in range(len(plant.layers)) if plant.moe(layer) is not None]
+        ids = {layer: torch.from_numpy(plant.routing.ids(layer, self._position0, n)) for layer in moe_layers}
+        if plant.is_simulated:
+            return ids
+        return {layer: choice.to(plant.lane(layer).device.torch_device) for layer, choice in ids.items()}
 
     def ids(self, ubatch: Ubatch, layer: int) -> torch.Tensor | None:
         """The synthetic choice (n, k) for a ubatch; None where the model's own router decides."""

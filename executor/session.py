@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from executor.bank import Bank, build_banks
+from executor.dequant import has_fused
 from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.engine import PassRun
@@ -20,14 +22,13 @@ from executor.plant import Plant
 from executor.policies import make_policy
 from executor.policies.base import Policy, PolicyOptions
 from executor.records import PassResult
-
 from executor.shape import MoeFfn
 from executor.splits import LoadMode, Split, build_splits
 from executor.streamer import Streamer
 from executor.weights import HostWeights
 
 if TYPE_CHECKING:
-    from executor.routing import RoutingModel
+    from executor.routing import Routing
 
 FULL = "full"
 
@@ -44,7 +45,7 @@ class SessionOptions:
     load_mode: LoadMode = "none"
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     seed: int = 0
-    routing: RoutingModel | None = None
+    routing: Routing | None = None
 
 
 class Session:
@@ -67,11 +68,18 @@ class Session:
     def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:
         """Run one pass of `job.arm`; with `record` False only its totals are kept."""
         policy = self.policies[job.arm]
+        policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
         plant = self._plant.with_splits([]) if job.arm == FULL else self._plant
         run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
         result = run.run()
         policy.learn(result)
-        return replace(result, **self.vram(job.arm))
+        vram = self.vram(job.arm)
+        return replace(
+            result,
+            vram_resident=vram["vram_resident"],
+            vram_slots=vram["vram_slots"],
+            vram_bank=vram["vram_bank"],
+        )
 
     def vram(self, arm: str) -> dict[str, int]:
         """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
@@ -114,7 +122,7 @@ class Session:
     def _effective_load_mode(self) -> LoadMode:
         """Prefetch needs memory that the copy engine reads by itself: pageable copies would serialise."""
         mode = self.options.load_mode
-        ahead = [arm for arm, policy in self.policies.items() if policy.streams_ahead]
+        ahead = [arm for arm, policy in self.policies.items() if policy.streams_ahead or policy.cache_bytes]
         if mode != "mmap" or not ahead:
             return mode
         kind = "pinned" if self.options.device.kind == "cuda" else "copied"
@@ -178,8 +186,22 @@ class Session:
         for lane, n_bytes in zip(self._plant.lanes, self._slot_bytes(), strict=True):
             if n_bytes:
                 lane.reserve_slots(max(p.n_slots for p in self.policies.values()), n_bytes)
-            streamers.append(Streamer(lane.device, policy, lane.slots[: policy.n_slots]))
+            streamers.append(
+                Streamer(lane.device, policy, lane.slots[: policy.n_slots], self._make_banks(policy, lane))
+            )
         return streamers
+
+    def _make_banks(self, policy: Policy, lane: Lane) -> dict[int, Bank]:
+        if not policy.cache_bytes:
+            return {}
+        if lane.device.kind == "cuda" and not has_fused():
+            raise HprofError(
+                f"arm '{policy.name}' is refused: without Triton this GPU has no kernel for products with cached "
+                "experts, and copying the bank for each ubatch would cost more than it saves; install triton"
+            )
+        splits = [split for split in self._plant.splits if split.layer in lane.layers]
+        budget = policy.cache_bytes // len(self._plant.lanes)
+        return build_banks(lane.device, splits, budget, self.options.policy.cache_policy)
 
     def _reserve_flags(self) -> torch.Tensor | None:
         """Host memory for every router's choice in a pass."""

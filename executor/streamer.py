@@ -6,12 +6,15 @@ them), launches the step, then calls `release`. With N slots, copies run up to N
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 
-from executor.devices.base import Device, Event, Range, StreamName
+from executor.bank import Bank
+from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.nvtx_ranges import copy_range
 from executor.policies.base import Flags, Item, Plan, Policy
 from executor.trace import PassTrace
@@ -53,9 +56,12 @@ class Fetched:
 class Streamer:
     """One device's slots and copies under one policy."""
 
-    def __init__(self, device: Device, policy: Policy, slots: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, device: Device, policy: Policy, slots: Sequence[torch.Tensor], banks: Mapping[int, Bank] | None = None
+    ) -> None:
         self._device = device
         self._policy = policy
+        self._banks = banks or {}
         self._slots = [Slot(i, buffer) for i, buffer in enumerate(slots)]
         self._items: Sequence[Item] = ()
         self._flights: dict[int, Flight] = {}
@@ -83,6 +89,9 @@ class Streamer:
         flight = self._flight(item)
         if used is not None:
             self._policy.observe(item, used)
+        if flight.plan.what == "bank" and (served := self._serve_from_bank(flight, used)) is not None:
+            self._look_ahead(item.number)
+            return served
         self._complete(flight, used)
         self._look_ahead(item.number)
         if flight.ready is not None and flight.plan.when == "ahead":
@@ -110,29 +119,75 @@ class Streamer:
 
     def _send_ahead(self, flight: Flight) -> None:
         if flight.plan.what == "whole":
-            self._copy(flight, "copy", flight.item.split.whole(flight.slot.buffer), "whole", None)
+            self._copy_whole(flight, "copy")
         elif flight.plan.hot is not None and flight.plan.hot.any():
-            ranges = flight.item.split.runs(flight.slot.buffer, flight.plan.hot)
-            self._copy(flight, "copy", ranges, "hot", flight.plan.hot)
+            self._copy_experts(flight, "copy", "hot", flight.plan.hot)
 
     def _complete(self, flight: Flight, used: Flags | None) -> None:
         stream: StreamName = "copy" if flight.plan.when == "ahead" else "compute"
-        split, buffer = flight.item.split, flight.slot.buffer
         if flight.plan.what == "whole":
             if flight.copy_id is None:
-                self._copy(flight, stream, split.whole(buffer), "whole", None)
+                self._copy_whole(flight, stream)
             return
         assert used is not None, "a selective copy needs the router's choice"
         missing = used if flight.present is None else used & ~flight.present
+        missing = self._take_cached(flight, missing)
         if missing.any():
-            what = "selective" if flight.present is None else "missing"
-            self._copy(flight, stream, split.runs(buffer, missing), what, missing)
+            self._copy_experts(flight, stream, "selective" if flight.present is None else "missing", missing)
 
-    def _copy(self, flight: Flight, stream: StreamName, ranges: list[Range], what: str, experts: Flags | None) -> None:
+    def _serve_from_bank(self, flight: Flight, used: Flags | None) -> Fetched | None:
+        """Upload the missing experts on the compute stream, which alone reads and writes the bank."""
+        bank = self._banks.get(flight.item.split.number)
+        assert used is not None, "the bank serves the router's choice"
+        serving = bank.serve(flight.item.split, used) if bank is not None else None
+        if bank is None or serving is None:
+            return None
+        self._copy(flight, "compute", serving.uploads, "missed", n_bytes=serving.n_bytes, n_experts=serving.n_misses)
+        return Fetched(
+            bank.buffer, flight.copy_id, serving.n_misses, serving.n_hits, serving.n_misses, serving.place_of
+        )
+
+    def _take_cached(self, flight: Flight, missing: Flags) -> Flags:
+        """Large batches read the bank: cached experts move inside the device; what is left crosses the bus."""
+        split = flight.item.split
+        bank = self._banks.get(split.number)
+        cached = bank.cache.lookup(split.layer, np.flatnonzero(missing)) if bank is not None else {}
+        if bank is None or not cached or flight.plan.when == "ahead":
+            return missing
+        start = self._trace.mark(self._device, "compute")
+        n_bytes = len(cached) * bank.expert_bytes
+        fn = partial(bank.copy_cached, split, cached, flight.slot.buffer)
+        self._device.launch("compute", fn, Work(n_bytes=2.0 * n_bytes))
+        end = self._trace.mark(self._device, "compute")
+        fields = {"layer": split.layer, "tensor": split.label, "bytes": n_bytes, "n_experts": len(cached)}
+        self._trace.add(self._device, "compute", "d2d", "copy cached", flight.item.ubatch, start, end, **fields)
+        left = missing.copy()
+        left[list(cached)] = False
+        return left
+
+    def _copy_experts(self, flight: Flight, stream: StreamName, what: str, experts: Flags) -> None:
+        ranges = flight.item.split.runs(flight.slot.buffer, experts)
+        self._copy(flight, stream, ranges, what, n_experts=int(experts.sum()))
+        flight.present = experts if flight.present is None else flight.present | experts
+
+    def _copy_whole(self, flight: Flight, stream: StreamName) -> None:
+        split = flight.item.split
+        self._copy(flight, stream, split.whole(flight.slot.buffer), "whole", n_experts=split.n_experts or None)
+
+    def _copy(
+        self,
+        flight: Flight,
+        stream: StreamName,
+        ranges: list[Range],
+        what: str,
+        *,
+        n_experts: int | None,
+        n_bytes: int | None = None,
+    ) -> None:
         device, split = self._device, flight.item.split
         if stream == "copy" and flight.slot.free is not None and flight.copy_id is None:
             device.wait("copy", flight.slot.free)
-        n_bytes = sum(piece.n_bytes for piece in ranges)
+        n_bytes = sum(piece.n_bytes for piece in ranges) if n_bytes is None else n_bytes
         start = self._trace.mark(device, stream)
         with copy_range(split.layer, split.label, what, n_bytes):
             device.copy_in(stream, ranges)
@@ -141,8 +196,6 @@ class Streamer:
             flight.ready = end or self._ordering_event(stream)
         flight.copy_id = self._trace.new_copy_id()
         self._trace.count_h2d(n_bytes)
-        if experts is not None:
-            flight.present = experts if flight.present is None else flight.present | experts
         self._trace.add(
             device,
             stream,
@@ -155,8 +208,8 @@ class Streamer:
             tensor=split.label,
             bytes=n_bytes,
             whole_bytes=split.n_bytes,
-            n_experts=None if not split.n_experts else split.n_experts if experts is None else int(experts.sum()),
-            slot=flight.slot.index,
+            n_experts=n_experts,
+            slot=None if what == "missed" else flight.slot.index,
             correlation_id=flight.copy_id,
         )
 

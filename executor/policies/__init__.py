@@ -1,11 +1,14 @@
-"""The arms. `make_policy(name, options)` builds one; `ARMS` lists them with what they do."""
+"""The arms. `make_policy(name, options)` builds one; `ARMS` lists them."""
 
 from __future__ import annotations
 
 import difflib
 
 from executor.errors import HprofError
+from executor.policies.auto import Auto
 from executor.policies.base import Policy, PolicyOptions
+from executor.policies.cache import Cached
+from executor.policies.hot import Hot
 from executor.policies.simple import Cpu, Full, Gated, Off, OffWhole, On
 
 ARMS: dict[str, type[Policy]] = {
@@ -13,14 +16,30 @@ ARMS: dict[str, type[Policy]] = {
     "off-whole": OffWhole,
     "on": On,
     "gated": Gated,
+    "auto": Auto,
+    "hot": Hot,
     "cpu": Cpu,
     "full": Full,
 }
+CACHE = "cache"
+_WITHOUT_CACHE = ("cpu", "full")  # nothing of theirs is streamed
+
+
+def arm_names() -> list[str]:
+    """Every arm, the combinations with the cache last."""
+    return [*ARMS, CACHE, *(f"{name}+{CACHE}" for name in ARMS if name not in _WITHOUT_CACHE)]
 
 
 def make_policy(name: str, options: PolicyOptions) -> Policy:
-    """Build the arm `name`. Raises HprofError for an unknown one, with the near names."""
-    if name not in ARMS:
-        near = difflib.get_close_matches(name, ARMS, n=2) or list(ARMS)
+    """Build the arm `name`: one of ARMS, `cache` (= off+cache), or one with `+cache`.
+
+    Raises HprofError for an unknown one, with the near names.
+    """
+    if name not in arm_names():
+        near = difflib.get_close_matches(name, arm_names(), n=2) or list(ARMS)
         raise HprofError(f"--arms '{name}' is not an arm: did you mean {' or '.join(near)}?")
+    base, plus, _ = name.partition(f"+{CACHE}")
+    if name == CACHE or plus:
+        inner = "off" if name == CACHE else base
+        return Cached(name, options, ARMS[inner](inner, options))
     return ARMS[name](name, options)

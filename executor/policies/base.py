@@ -56,6 +56,11 @@ class Plan:
     what: Literal["whole", "selective", "bank"]
     hot: Flags | None = None
 
+    def __post_init__(self) -> None:
+        # The bank is written when the router's choice is known: a copy that ran before would read stale bytes.
+        if self.when == "ahead" and self.what == "bank":
+            raise ValueError("what is served from the bank cannot be copied ahead")
+
     @property
     def needs_routing(self) -> bool:
         """Whether the host must know the router's choice before the copy is complete."""
@@ -65,6 +70,7 @@ class Plan:
 INLINE_WHOLE = Plan("inline", "whole")
 INLINE_SELECTIVE = Plan("inline", "selective")
 AHEAD_WHOLE = Plan("ahead", "whole")
+FROM_BANK = Plan("inline", "bank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +106,17 @@ class Policy(ABC):
         """The size of the expert cache's bank."""
         return 0
 
+    @property
+    def min_warmups(self) -> int:
+        """Warm-up passes that the arm needs to learn what it decides by."""
+        return 1
+
     def regime(self, n_tokens: int, split: Split) -> Regime:
         """Whether a host tensor is copied and computed on the device, or computed on the host."""
         return "stream" if n_tokens >= self.options.op_offload_min_batch else "cpu"
+
+    def begin_pass(self, *, warmup_number: int | None) -> None:  # noqa: B027
+        """A pass begins; `warmup_number` counts the arm's warm-ups in this cell, None in measured passes."""
 
     @abstractmethod
     def plan(self, item: Item) -> Plan:

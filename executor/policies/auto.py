@@ -1,0 +1,111 @@
+"""The `auto` arm: for each ubatch the cheapest of off, on and hot."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from statistics import median
+
+import numpy as np
+
+from executor.policies.base import Flags, Item, Plan, Policy, PolicyOptions, Ubatch
+from executor.policies.hot import Hot
+from executor.policies.learned import size_class
+from executor.policies.simple import Off, On
+from executor.records import PassResult
+
+_KEPT = 5  # the latest times of each candidate
+_ROUNDS = 3  # warm-up passes a candidate: the first teaches `hot` what the other two can use
+
+Place = tuple[int, int]
+"""Size class and depth class of a ubatch."""
+
+
+class Auto(Policy):
+    """Each candidate serves some warm-up passes; then the one that took the least time at this size and depth.
+
+    Where a candidate was not measured, the formulas decide with measured C (compute), T (whole copy) and D
+    (distinct share): off C + D T, on max(C, T), hot max(C, h T) + (D - h) T with h = min(D, C / T).
+    """
+
+    def __init__(self, name: str, options: PolicyOptions) -> None:
+        super().__init__(name, options)
+        self._candidates: dict[str, Policy] = {
+            "hot": Hot("hot", options),
+            "on": On("on", options),
+            "off": Off("off", options),
+        }
+        self._taken_ns: dict[tuple[Place, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._forced: str | None = None
+        self._chosen: dict[int, str] = {}
+        self._bytes_of_layer: dict[int, int] = {}
+
+    @property
+    def n_slots(self) -> int:
+        return self.options.slots
+
+    @property
+    def min_warmups(self) -> int:
+        return _ROUNDS * len(self._candidates)
+
+    def begin_pass(self, *, warmup_number: int | None) -> None:
+        names = list(self._candidates)
+        self._forced = None if warmup_number is None else names[warmup_number % len(names)]
+        self._chosen.clear()
+
+    def plan(self, item: Item) -> Plan:
+        if item.is_moe:
+            self._bytes_of_layer[item.split.layer] = item.split.n_bytes
+        return self._candidates[self._choice(item.ubatch)].plan(item)
+
+    def describe(self, ubatch: Ubatch) -> str:
+        return self._choice(ubatch)
+
+    def observe(self, item: Item, used: Flags) -> None:
+        self._candidates["hot"].observe(item, used)
+
+    def learn(self, result: PassResult) -> None:
+        hot = self._candidates["hot"]
+        assert isinstance(hot, Hot)
+        hot.learn(result)
+        served_by = {ubatch.ubatch: ubatch.policy for ubatch in result.ubatches}
+        for record in result.experts:
+            if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
+                used = np.unpackbits(np.frombuffer(record.used, np.uint8), count=record.n_experts, bitorder="little")
+                hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
+        for ubatch in result.ubatches:
+            place = (size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past))
+            self._taken_ns[place, ubatch.policy].append(ubatch.t_end - ubatch.t_start)
+
+    def _choice(self, ubatch: Ubatch) -> str:
+        if self._forced is not None:
+            return self._forced
+        if ubatch.number not in self._chosen:
+            self._chosen[ubatch.number] = min(self._candidates, key=lambda name: self._cost_ns(name, ubatch))
+        return self._chosen[ubatch.number]
+
+    def _cost_ns(self, name: str, ubatch: Ubatch) -> float:
+        place = (size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past))
+        taken = self._taken_ns.get((place, name))
+        return median(taken) if taken else self._formula_ns(name, ubatch)
+
+    def _formula_ns(self, name: str, ubatch: Ubatch) -> float:
+        hot = self._candidates["hot"]
+        assert isinstance(hot, Hot)
+        compute, speed = hot.times.compute_ns(ubatch), hot.times.bytes_per_ns
+        if compute is None or speed is None or not self._bytes_of_layer:
+            return {"off": 0.0, "on": 1.0, "hot": 2.0}[name]  # nothing known: copy in line, which is never wrong
+        copy = sum(self._bytes_of_layer.values()) / len(self._bytes_of_layer) / speed
+        shares = [hot.popularity.expected_share(layer, ubatch.n_tokens) for layer in self._bytes_of_layer]
+        known = [share for share in shares if share is not None]
+        distinct = sum(known) / len(known) if known else 1.0
+        return layer_cost_ns(name, compute, copy, distinct)
+
+
+def layer_cost_ns(name: str, compute_ns: float, copy_ns: float, distinct: float) -> float:
+    """A layer's time under a candidate, from C, T (whole copy) and D (distinct share)."""
+    if name == "off":
+        return compute_ns + distinct * copy_ns
+    if name == "on":
+        return max(compute_ns, copy_ns)
+    hidden = min(distinct, compute_ns / copy_ns)
+    return max(compute_ns, hidden * copy_ns) + (distinct - hidden) * copy_ns

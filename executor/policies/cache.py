@@ -1,0 +1,52 @@
+"""The `cache` arm: small batches are served from a bank of cached experts on the device."""
+
+from __future__ import annotations
+
+from executor.errors import HprofError
+from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime, Ubatch
+from executor.records import PassResult
+from executor.splits import Split
+
+MAX_BATCH = 32  # larger ubatches would evict what generation uses; they only read the bank (llama.cpp's figure)
+
+
+class Cached(Policy):
+    """`inner` with an expert cache: batches of up to MAX_BATCH tokens run on the device, from the bank."""
+
+    def __init__(self, name: str, options: PolicyOptions, inner: Policy) -> None:
+        super().__init__(name, options)
+        self.inner = inner
+        if options.cache_bytes <= 0:
+            raise HprofError(f"arm '{name}' needs --moe-cache-mib N: the device memory that its bank may take")
+
+    @property
+    def n_slots(self) -> int:
+        return self.inner.n_slots
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.options.cache_bytes
+
+    @property
+    def min_warmups(self) -> int:
+        return self.inner.min_warmups
+
+    def regime(self, n_tokens: int, split: Split) -> Regime:
+        if split.n_experts and n_tokens <= MAX_BATCH:
+            return "stream"
+        return self.inner.regime(n_tokens, split)
+
+    def begin_pass(self, *, warmup_number: int | None) -> None:
+        self.inner.begin_pass(warmup_number=warmup_number)
+
+    def plan(self, item: Item) -> Plan:
+        return FROM_BANK if item.is_moe and item.ubatch.n_tokens <= MAX_BATCH else self.inner.plan(item)
+
+    def describe(self, ubatch: Ubatch) -> str:
+        return "cache" if ubatch.n_tokens <= MAX_BATCH else self.inner.describe(ubatch)
+
+    def observe(self, item: Item, used: Flags) -> None:
+        self.inner.observe(item, used)
+
+    def learn(self, result: PassResult) -> None:
+        self.inner.learn(result)
