@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from executor.errors import HprofError
 from profiler.importers.base import Imported, Importer, ImportOptions, Kind
 from profiler.importers.detect import detect
 
-__all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "read_file"]
+if TYPE_CHECKING:
+    from profiler.importers.combine import Source
+
+__all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "import_files", "read_file"]
 
 # kind -> module with `read(path, options)`; imported when a file of that kind comes
 _IMPORTERS: Final[dict[Kind, str]] = {
@@ -22,6 +27,58 @@ _IMPORTERS: Final[dict[Kind, str]] = {
 
 def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | None = None) -> Imported:
     """Read one trace with the importer of `kind`, or of the detected kind."""
+    if not path.exists():
+        raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
     module = importlib.import_module(_IMPORTERS[kind or detect(path)])
     read: Importer = module.read
     return read(path, options or ImportOptions())
+
+
+def import_files(
+    files: Sequence[Path],
+    out: Path | None = None,
+    *,
+    kind: Kind | None = None,
+    arms: Sequence[tuple[str, Path]] = (),
+    force: bool = False,
+    argv: Sequence[str] = (),
+) -> Path:
+    """Read traces and write them as one capture at `out` (default: traces/<first file's stem>).
+
+    files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
+    baseline, and a name that comes again is one more boot of the same arm. Raises HprofError for input that
+    cannot be read or mixed, and for an `out` that already holds something unless `force`.
+    """
+    from profiler.importers.combine import Source, combine, manifest_fields
+    from profiler.writer import new_capture
+
+    wanted = [*((None, path) for path in files), *arms]
+    if not wanted:
+        raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
+    out = out or Path("traces") / wanted[0][1].name.split(".")[0]
+    sources = []
+    for arm, path in wanted:
+        imported = read_file(path, kind, ImportOptions(arm=arm))
+        # Of several files each is an arm, unless its own passes say more.
+        named = arm or (None if len(wanted) == 1 or "passes" in imported.tables else path.name.split(".")[0])
+        sources.append(Source(path.name, _size(path), named, imported))
+    _check_one_source(sources)
+    combined = combine(sources)
+    writer = new_capture(out, force=force, argv=list(argv), **manifest_fields(sources))
+    for number, imported in enumerate(combined):
+        for name, table in imported.tables.items():
+            if table.num_rows:
+                writer.write_part(name, table, f"file-{number:03d}")
+    writer.finish("complete")
+    return out
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.iterdir()) if path.is_dir() else path.stat().st_size
+
+
+def _check_one_source(sources: Sequence[Source]) -> None:
+    kinds = {source.imported.source: source.file_name for source in sources}
+    if len(kinds) > 1:
+        listed = " and ".join(f"{name} ({kind})" for kind, name in kinds.items())
+        raise HprofError(f"one capture holds traces of one tool, not {listed}; import them into a capture each.")

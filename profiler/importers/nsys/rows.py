@@ -79,15 +79,17 @@ def drop_impossible(rows: Rows, what: str, dropped: Counter[str], *, on_device: 
     return _without(rows, what, reasons, dropped)
 
 
-def drop_far(rows: Rows, dropped: Counter[str]) -> Rows:
-    """Without the rows more than 52 days away from the median one: damaged times."""
-    if len(rows) == 0:
-        return rows
-    start = rows["start"]
-    middle = int(np.partition(start, len(start) // 2)[len(start) // 2])
+def time_limits(start: Int64) -> tuple[int, int]:
+    """52 days before and after the median start: what lies outside has damaged times."""
+    middle = int(np.partition(start, len(start) // 2)[len(start) // 2]) if len(start) else 0
     low = max(middle - MAX_FROM_MIDDLE_NS, NULL + 1)
-    high = min(middle + MAX_FROM_MIDDLE_NS, np.iinfo(np.int64).max - MAX_DURATION_NS)
-    return _without(rows, "row", {"more than 52 days from the others": (start < low) | (start > high)}, dropped)
+    return low, min(middle + MAX_FROM_MIDDLE_NS, np.iinfo(np.int64).max - MAX_DURATION_NS)
+
+
+def drop_far(rows: Rows, what: str, limits: tuple[int, int], dropped: Counter[str]) -> Rows:
+    """Without the rows that start outside of `time_limits`."""
+    far = (rows["start"] < limits[0]) | (rows["start"] > limits[1])
+    return _without(rows, what, {"more than 52 days from the others": far}, dropped)
 
 
 def drop(rows: Rows, what: str, reason: str, mask: Mask, dropped: Counter[str]) -> Rows:
@@ -102,6 +104,12 @@ def _without(rows: Rows, what: str, reasons: Mapping[str, Mask], dropped: Counte
             dropped[f"{what}: {reason}"] += count
             bad |= mask
     return rows.where(~bad) if bad.any() else rows
+
+
+def distinct(values: Int64) -> tuple[Int64, Int64]:
+    """The distinct values in the order that they come, and the index of each value among them."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.dictionary.to_numpy(zero_copy_only=False), encoded.indices.to_numpy().astype(np.int64)
 
 
 def event_table(
@@ -127,7 +135,7 @@ def event_table(
     }
     for name, values in extra.items():
         columns[name] = _labels(values, labels[name]) if name in labels else _ints(values, EVENTS.field(name).type)
-    arrays = [columns.get(field.name, None) for field in EVENTS]
+    arrays = [columns.get(field.name) for field in EVENTS]
     filled = [pa.nulls(n_rows, f.type) if a is None else a for a, f in zip(arrays, EVENTS, strict=True)]
     return pa.Table.from_arrays(filled, schema=EVENTS)
 

@@ -1,0 +1,166 @@
+"""Lays several imported files one after the other on one clock, each an arm, with pass ids of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.importers.base import Imported
+from profiler.manifest import Arm
+from profiler.schema import PASSES
+
+_GAP_NS: Final = 1_000_000
+_TIMED: Final = ("events", "passes", "ubatches")
+_ID_TABLES: Final = ("events", "passes", "ubatches", "experts", "ordering")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file of an import: what was read, and the arm it stands for (None: the file says, or nothing does)."""
+
+    file_name: str
+    n_bytes: int
+    arm: str | None
+    imported: Imported
+
+
+def combine(sources: Sequence[Source]) -> list[Imported]:
+    """The same files with times, pass ids and orders that do not collide. The first time of all is 0.
+
+    A file that is an arm and has no passes of its own becomes one pass.
+    """
+    combined: list[Imported] = []
+    start_ns = next_id = 0
+    boots: Counter[str] = Counter()
+    for source in sources:
+        tables = dict(source.imported.tables)
+        if source.arm is not None:
+            tables = _as_arm(tables, source.arm)
+        tables = _booted(tables, boots)
+        span = _span(tables)
+        if span is not None:
+            tables = {name: _shifted(name, table, start_ns - span[0]) for name, table in tables.items()}
+            start_ns += span[1] - span[0] + _GAP_NS
+        tables, next_id = _renumbered(tables, next_id)
+        combined.append(replace(source.imported, tables=tables))
+    return combined
+
+
+def manifest_fields(sources: Sequence[Source]) -> dict[str, Any]:
+    """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops."""
+    fields = dict(sources[0].imported.manifest_fields)
+    several = len(sources) > 1
+    files = [
+        {"name": s.file_name, "bytes": s.n_bytes, "arm": s.arm}
+        | (dict(s.imported.manifest_fields.get("extra", {})) if several else {})
+        for s in sources
+    ]
+    fields["extra"] = ({} if several else dict(fields.get("extra", {}))) | {"files": files}
+    fields["arms"] = _arms(sources)
+    fields["source"] = sources[0].imported.source
+    fields["dropped"] = dict(sum((s.imported.dropped for s in sources), Counter[str]()))
+    for name in ("warnings", "cannot_say"):
+        remarks = [(s.file_name, text) for s in sources for text in getattr(s.imported, name)]
+        fields[name] = list(dict.fromkeys(f"{file}: {text}" if several else text for file, text in remarks))
+    return fields
+
+
+def _arms(sources: Sequence[Source]) -> list[Arm]:
+    found: dict[str, Arm] = {}
+    for source in sources:
+        own = cast("list[Arm]", source.imported.manifest_fields.get("arms", []))
+        if source.arm is None:
+            found |= {arm.name: arm for arm in own if arm.name not in found}
+        elif len(own) > 1:
+            found |= {f"{source.arm}/{a.name}": replace(a, name=f"{source.arm}/{a.name}") for a in own}
+        else:
+            found.setdefault(source.arm, replace(own[0], name=source.arm) if own else Arm(source.arm))
+    return list(found.values())
+
+
+def _as_arm(tables: dict[str, pa.Table], arm: str) -> dict[str, pa.Table]:
+    passes = tables.get("passes")
+    if passes is not None and passes.num_rows:
+        return tables | {"passes": _renamed(passes, arm)}
+    span = _span(tables) or (0, 0)
+    row: dict[str, Any] = {"pass_id": 0, "arm": arm, "repetition": 0, "boot": 0, "warmup": False}
+    row |= {"t_start": span[0], "t_end": span[1], "bytes_h2d": _bytes_h2d(tables)}
+    whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
+    if (events := tables.get("events")) is not None:
+        whole["events"] = _with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
+    return tables | whole
+
+
+def _renamed(passes: pa.Table, arm: str) -> pa.Table:
+    own = pc.unique(passes["arm"]).to_pylist()
+    names = [f"{arm}/{name}" for name in passes["arm"].to_pylist()] if len(own) > 1 else [arm] * passes.num_rows
+    return _with_column(passes, "arm", pa.array(names, pa.string()))
+
+
+def _booted(tables: dict[str, pa.Table], boots: Counter[str]) -> dict[str, pa.Table]:
+    """Files are processes of their own: a further file of an arm counts as its next boot."""
+    passes = tables.get("passes")
+    if passes is None or passes.num_rows == 0:
+        return tables
+    arms = set(passes["arm"].to_pylist())
+    earlier = max(boots[arm] for arm in arms)
+    boot = pc.add_checked(pc.fill_null(passes["boot"], 0), pa.scalar(earlier, pa.int32()))
+    boots.update(dict.fromkeys(arms, pc.max(boot).as_py() + 1 - earlier))
+    return tables | {"passes": _with_column(passes, "boot", boot)}
+
+
+def _bytes_h2d(tables: dict[str, pa.Table]) -> int | None:
+    """Bytes of the explicit H2D copies; None where there are no events or a copy does not say its size."""
+    events = tables.get("events")
+    if events is None:
+        return None
+    explicit = pc.and_(
+        pc.equal(events["kind"], "h2d"), pc.invert(pc.fill_null(pc.equal(events["detail"], "uvm"), False))
+    )
+    sizes = events["bytes"].filter(explicit)
+    return None if sizes.null_count else int(pc.sum(sizes).as_py() or 0)
+
+
+def _span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
+    """The first start and the last end of all timed tables."""
+    starts, ends = [], []
+    for name in _TIMED:
+        if name in tables and tables[name].num_rows:
+            starts.append(pc.min(tables[name]["t_start"]).as_py())
+            ends.append(pc.max(tables[name]["t_end"]).as_py())
+    known = [time for time in starts if time is not None], [time for time in ends if time is not None]
+    return (min(known[0]), max(known[1])) if all(known) else None
+
+
+def _shifted(name: str, table: pa.Table, by_ns: int) -> pa.Table:
+    if name not in _TIMED or by_ns == 0:
+        return table
+    for column in ("t_start", "t_end"):
+        table = _with_column(table, column, pc.add_checked(table[column], by_ns))
+    return table
+
+
+def _renumbered(tables: dict[str, pa.Table], first_id: int) -> tuple[dict[str, pa.Table], int]:
+    """Pass ids from `first_id` on; `order` counts on likewise, so that it stays the order of the run."""
+    passes = tables.get("passes")
+    if passes is None or passes.num_rows == 0:
+        return tables, first_id
+    own_last = pc.max(passes["pass_id"]).as_py()
+    if first_id:
+        for name in _ID_TABLES:
+            if name in tables:
+                column = pc.add_checked(tables[name]["pass_id"], pa.scalar(first_id, pa.int32()))
+                tables[name] = _with_column(tables[name], "pass_id", column)
+    orders = pc.add_checked(pc.fill_null(passes["order"], 0), pa.scalar(first_id, pa.int32()))
+    tables["passes"] = _with_column(tables["passes"], "order", orders)
+    return tables, first_id + own_last + 1
+
+
+def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)

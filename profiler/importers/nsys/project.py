@@ -1,0 +1,159 @@
+"""Which work belongs to which NVTX range, as `nsys stats -r nvtx_gpu_proj_trace` decides it, without loops.
+
+A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
+threads are laid end to end on one axis (`profiler.intervals.Line`), so one search serves them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from profiler.importers.nsys.tables import Int64
+from profiler.intervals import Line
+
+NONE: Final = -1
+# Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
+_MAX_CALL_LEVELS: Final = 16
+_MAX_RANGE_LEVELS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Intervals in groups (threads, or processes): int64 arrays of one length."""
+
+    group: Int64
+    start: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: Int64) -> Spans:
+        """Only these rows."""
+        return Spans(self.group[rows], self.start[rows], self.end[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """For each range: how many GPU operations it owns, and when the first began and the last ended."""
+
+    n_ops: Int64
+    first_ns: Int64  # meaningless where n_ops is 0
+    last_ns: Int64
+
+
+def match(process: Int64, number: Int64, other_process: Int64, other_number: Int64) -> Int64:
+    """For each (process, number) the row among the others with the same pair, the first of several, or NONE.
+
+    Correlation ids and domain ids mean something only inside their process, and 0 means none.
+    """
+    _, codes = np.unique(np.concatenate([process, other_process]), return_inverse=True)
+    key = _keys(codes[: len(number)], number)
+    other_key = _keys(codes[len(number) :], other_number)
+    rows = np.flatnonzero(other_key != NONE)
+    if len(rows) == 0:
+        return np.full(len(number), NONE)
+    rows = rows[np.argsort(other_key[rows], kind="stable")]
+    keys = other_key[rows]
+    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+    return np.where((key != NONE) & (keys[at] == key), rows[at], NONE)
+
+
+def _keys(process_code: Int64, number: Int64) -> Int64:
+    known = (number > 0) & (number < 1 << 32)
+    return np.where(known, (process_code << 32) | np.where(known, number, 0), NONE)
+
+
+def project(ranges: Spans, calls: Spans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:
+    """The operations that each range owns; `op_call` is the row of each operation's call, or NONE."""
+    owned = np.flatnonzero(op_call != NONE)
+    used, call_of_op = np.unique(op_call[owned], return_inverse=True)
+    n_ops = np.bincount(call_of_op, minlength=len(used))
+    first = np.full(len(used), np.iinfo(np.int64).max)
+    last = np.full(len(used), np.iinfo(np.int64).min)
+    np.minimum.at(first, call_of_op, op_start[owned])
+    np.maximum.at(last, call_of_op, op_end[owned])
+    return _projected(ranges, calls.take(used), n_ops, first, last)
+
+
+def _projected(ranges: Spans, calls: Spans, n_ops: Int64, first: Int64, last: Int64) -> Projection:
+    result = Projection(
+        np.zeros(len(ranges), np.int64),
+        np.full(len(ranges), np.iinfo(np.int64).max),
+        np.full(len(ranges), np.iinfo(np.int64).min),
+    )
+    if len(ranges) == 0 or len(calls) == 0:
+        return result
+    outer, inner = _on_one_axis(ranges, calls)
+    rows = np.argsort(inner.start, kind="stable")
+    for _ in range(_MAX_CALL_LEVELS):
+        if len(rows) == 0:
+            break
+        # Inside a level both starts and ends rise, so what a range contains is one slice.
+        rising = inner.end[rows] == np.maximum.accumulate(inner.end[rows])
+        here, rows = rows[rising], rows[~rising]
+        low = np.searchsorted(inner.start[here], outer.start, side="left")
+        high = np.maximum(np.searchsorted(inner.end[here], outer.end, side="right"), low)
+        counts = np.concatenate([[0], np.cumsum(n_ops[here])])
+        result.n_ops[:] += counts[high] - counts[low]
+        np.minimum(result.first_ns, _slice_minimum(first[here], low, high), out=result.first_ns)
+        np.maximum(result.last_ns, -_slice_minimum(-last[here], low, high), out=result.last_ns)
+    return result
+
+
+def innermost(ranges: Spans, inside: Spans) -> Int64:
+    """For each interval of `inside` the row of the innermost range around it in its group, or NONE.
+
+    Innermost is the latest start; ranges that overlap without nesting are allowed.
+    """
+    found = np.full(len(inside), NONE)
+    if len(ranges) == 0 or len(inside) == 0:
+        return found
+    outer, inner = _on_one_axis(ranges, inside)
+    best_start = np.full(len(inside), np.iinfo(np.int64).min)
+    rows = np.lexsort((-outer.end, outer.start))
+    for _ in range(_MAX_RANGE_LEVELS):
+        if len(rows) == 0:
+            break
+        here, rows = _outermost(rows, outer.end)
+        at = np.searchsorted(outer.start[here], inner.start, side="right") - 1
+        around = here[np.maximum(at, 0)]
+        covers = (at >= 0) & (outer.end[around] >= inner.end) & (outer.start[around] >= best_start)
+        found[covers] = around[covers]
+        best_start[covers] = outer.start[around[covers]]
+    return found
+
+
+def _outermost(rows: Int64, ends: Int64) -> tuple[Int64, Int64]:
+    """Split rows sorted by start: those that no earlier one contains (their ends rise), and the rest."""
+    furthest = np.maximum.accumulate(ends[rows])
+    free = np.concatenate([[True], ends[rows][1:] > furthest[:-1]])
+    return rows[free], rows[~free]
+
+
+def _on_one_axis(outer: Spans, inner: Spans) -> tuple[Spans, Spans]:
+    groups, codes = np.unique(np.concatenate([outer.group, inner.group]), return_inverse=True)
+    starts = np.concatenate([outer.start, inner.start])
+    ends = np.concatenate([outer.end, inner.end])
+    line = Line(codes, starts, ends, len(groups))
+    placed = Spans(codes, line.place(codes, starts), line.place(codes, ends))
+    n_outer = len(outer)
+    return placed.take(np.arange(n_outer)), placed.take(np.arange(n_outer, len(placed)))
+
+
+def _slice_minimum(values: Int64, low: Int64, high: Int64) -> Int64:
+    """min(values[low[i]:high[i]]) for each i, int64's largest where the slice is empty.
+
+    Two overlapping blocks of a power of two cover a slice; the table of block minima doubles step by step.
+    """
+    result = np.full(len(low), np.iinfo(np.int64).max)
+    length = high - low
+    blocks, width = values, 1
+    while width <= len(values):
+        rows = np.flatnonzero((length >= width) & (length < 2 * width))
+        result[rows] = np.minimum(blocks[low[rows]], blocks[high[rows] - width])
+        blocks, width = np.minimum(blocks[:-width], blocks[width:]), 2 * width
+    return result
