@@ -65,13 +65,17 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`data_start`: the aligned byte where tensor data begins."""
+    """The header takes `n_bytes`; tensor data begins at the next multiple of `alignment`."""
 
     version: int
     metadata: dict[str, Any]
     entries: list[TensorEntry]
     alignment: int
-    data_start: int
+    n_bytes: int
+
+    @property
+    def data_start(self) -> int:
+        return -(-self.n_bytes // self.alignment) * self.alignment
 
 
 def read_header(data: mmap.mmap | bytes, path: Path) -> Header:
@@ -82,9 +86,7 @@ def read_header(data: mmap.mmap | bytes, path: Path) -> Header:
     n_fields = cursor.count("metadata fields", MAX_FIELDS, _SMALLEST_FIELD)
     metadata = _read_metadata(cursor, n_fields)
     entries = [_read_entry(cursor) for _ in range(n_tensors)]
-    alignment = _alignment(cursor, metadata)
-    data_start = -(-cursor.position // alignment) * alignment
-    return Header(version, metadata, entries, alignment, data_start)
+    return Header(version, metadata, entries, _alignment(cursor, metadata), n_bytes=cursor.position)
 
 
 class _Cursor:

@@ -45,28 +45,32 @@ def place_tensors(header: Header, path: Path, file_bytes: int) -> dict[str, Plac
 
 
 def _place(entry: TensorEntry, header: Header, path: Path, file_bytes: int) -> PlacedTensor:
-    _check_name(entry.name, path)
-    info = TensorInfo(entry.name, _quant(entry, path), entry.dims[::-1], _n_bytes(entry, path))
-    tensor = PlacedTensor(info, header.data_start + entry.offset)
+    name, quant, shape = _checked_name(entry, path), _known_quant(entry, path), _checked_shape(entry, path)
+    if shape[-1] % (block_size := QUANTS[quant].block_size):
+        fact = (
+            f"tensor {name!r} has rows of {shape[-1]:,} weights, not a whole number of {quant} blocks of {block_size}"
+        )
+        raise _broken(path, fact)
     if entry.offset % header.alignment:
-        raise _broken(
-            path, f"tensor {entry.name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}"
-        )
+        raise _broken(path, f"tensor {name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}")
+    info = TensorInfo(name, quant, shape, tensor_bytes(quant, shape))
+    tensor = PlacedTensor(info, header.data_start + entry.offset)
     if tensor.end > file_bytes:
-        raise _broken(
-            path, f"tensor {entry.name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
-        )
+        fact = f"tensor {name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
+        raise _broken(path, fact)
     return tensor
 
 
-def _check_name(name: str, path: Path) -> None:
+def _checked_name(entry: TensorEntry, path: Path) -> str:
+    name = entry.name
     if not name.isprintable() or not name:
         raise _broken(path, f"the tensor name {name!r} is empty or not printable")
     if name.split(".")[0] == "blk" and not _BLOCK_NAME.fullmatch(name):
         raise _broken(path, f"the tensor name {name!r} is not of the form blk.NUMBER.NAME")
+    return name
 
 
-def _quant(entry: TensorEntry, path: Path) -> str:
+def _known_quant(entry: TensorEntry, path: Path) -> str:
     try:
         quant = str(GGMLQuantizationType(entry.type_id).name)
     except ValueError:
@@ -79,19 +83,12 @@ def _quant(entry: TensorEntry, path: Path) -> str:
     return quant
 
 
-def _n_bytes(entry: TensorEntry, path: Path) -> int:
+def _checked_shape(entry: TensorEntry, path: Path) -> tuple[int, ...]:
     """Python's integers do not overflow, so a product of lying sizes is seen as what it is."""
     shape = entry.dims[::-1]
-    quant = _quant(entry, path)
     if not 0 < math.prod(shape) <= _MAX_WEIGHTS:
         raise _broken(path, f"tensor {entry.name!r} claims the impossible shape {shape}")
-    if shape[-1] % QUANTS[quant].block_size:
-        raise _broken(
-            path,
-            f"tensor {entry.name!r} has rows of {shape[-1]:,} weights, "
-            f"which is not a whole number of {quant} blocks of {QUANTS[quant].block_size}",
-        )
-    return tensor_bytes(quant, shape)
+    return shape
 
 
 def _check_overlap(placed: Mapping[str, PlacedTensor], path: Path) -> None:

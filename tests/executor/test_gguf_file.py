@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import os
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -33,7 +38,7 @@ def content(quant: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(n_bytes).integers(0, 256, (*shape[:-1], n_bytes), dtype=np.uint8)
 
 
-def write_model(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]], **writer: int) -> dict[str, np.ndarray]:
+def write_model(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]], **writer: int) -> dict[str, np.ndarray]:
     """A GGUF of random bytes by gguf's writer; returns what it holds."""
     out = gguf.GGUFWriter(path, "llama", **writer)
     held = {name: content(quant, shape) for name, (quant, shape) in tensors.items()}
@@ -101,7 +106,14 @@ def test_every_quant_type_comes_back(tmp_path: Path) -> None:
 
 def test_metadata_of_every_type(tmp_path: Path) -> None:
     out = gguf.GGUFWriter(tmp_path / "meta.gguf", "llama")
-    scalars = {"uint8": 255, "int8": -1, "uint16": 65535, "int16": -2, "uint32": 2**32 - 1, "int32": -3}
+    scalars: dict[str, int | str] = {
+        "uint8": 255,
+        "int8": -1,
+        "uint16": 65535,
+        "int16": -2,
+        "uint32": 2**32 - 1,
+        "int32": -3,
+    }
     scalars |= {"uint64": 2**64 - 1, "int64": -(2**63), "bool": True, "string": "é<b>"}
     for kind, value in scalars.items():
         getattr(out, f"add_{kind}")(f"a.{kind}", value)
@@ -205,22 +217,46 @@ def test_split_model_that_is_not_whole(split_model: tuple[list[Path], dict[str, 
     with pytest.raises(HprofError, match=r"big-00002-of-00003\.gguf: no such file"):
         open_gguf(first)
     renamed = first.rename(first.with_name("model.gguf"))
-    with pytest.raises(HprofError, match="must be named NAME-00001-of-COUNT.gguf"):
+    with pytest.raises(HprofError, match=r"must be named NAME-00001-of-COUNT\.gguf"):
         open_gguf(renamed)
 
 
-@pytest.mark.parametrize("case", ["absent", "folder", "empty", "other", "unreadable"])
-def test_not_a_model(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("content_of_file", "expected"),
+    [(None, "no such file"), (b"", "only 0 bytes"), (b"GGUF\3\0\0", "only 7 bytes"), (b"PK" * 99, "not a GGUF file")],
+)
+def test_not_a_model(content_of_file: bytes | None, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    expected = {"absent": "no such file", "folder": "not a file", "empty": "only 0 bytes"}
-    expected |= {"other": "not a GGUF file", "unreadable": r"cannot be read \(Permission denied\)"}
-    if case == "folder":
-        path.mkdir()
-    elif case != "absent":
-        path.write_bytes(b"" if case == "empty" else b"PK\x03\x04" * 100)
-    if case == "unreadable":
-        monkeypatch.setattr(
-            Path, "open", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "Permission denied"))
-        )
-    with pytest.raises(HprofError, match=f"x.gguf: {expected[case]}"):
+    if content_of_file is not None:
+        path.write_bytes(content_of_file)
+    with pytest.raises(HprofError, match=rf"x\.gguf: {expected}"):
         open_gguf(path)
+
+
+def test_folders_pipes_and_impossible_names(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(HprofError, match="not a file; give a model's path"):
+            open_gguf(path)
+    with pytest.raises(HprofError, match=r"cannot be read \(File name too long\)"):
+        open_gguf(tmp_path / ("x" * 300))
+
+
+def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    write_model(tmp_path / "m.gguf", {"a.weight": ("F32", (2, 2))})
+    monkeypatch.setattr(os, "open", refuse)  # root may read anything, whatever the file's mode
+    with pytest.raises(HprofError, match=r"m\.gguf: cannot be read \(Permission denied\)"):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_closes_its_file(tmp_path: Path) -> None:
+    write_model(tmp_path / "m.gguf", {"a.weight": ("F32", (2, 2))})
+    before = psutil.Process().num_fds()
+    models = [open_gguf(tmp_path / "m.gguf") for _ in range(10)]
+    assert psutil.Process().num_fds() > before
+    del models
+    gc.collect()
+    assert psutil.Process().num_fds() == before
