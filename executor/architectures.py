@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError
 from executor.gguf_fields import GgufFields
 from executor.model import TensorInfo
 from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape
+from executor.shape_check import check_shape
 from executor.tensors import all_shapes
 
 Tensors = Mapping[str, TensorInfo]
@@ -25,7 +26,7 @@ class _Architecture:
     """What llama.cpp's code for an architecture knows and its files do not say."""
 
     interleaved_rope: bool = False
-    qk_norm: bool = False
+    qk_norm: Literal["never", "optional", "always"] = "never"
     sinks: bool = False
     window_every: int | None = None  # of each so many layers all but the last have the sliding window
     scoring: Scoring = "softmax"
@@ -38,8 +39,9 @@ ARCHITECTURES: Final[dict[str, _Architecture]] = {
     "llama": _Architecture(interleaved_rope=True),
     "qwen2": _Architecture(),
     "qwen2moe": _Architecture(normalise=False, shared_gate=True),
-    "qwen3": _Architecture(qk_norm=True),
-    "qwen3moe": _Architecture(qk_norm=True),
+    "qwen3": _Architecture(qk_norm="always"),
+    "qwen3moe": _Architecture(qk_norm="always"),
+    "glm4moe": _Architecture(qk_norm="optional", scoring="sigmoid"),
     "gpt-oss": _Architecture(
         sinks=True, window_every=2, scoring="softmax_topk", normalise=False, activation="oai_swiglu"
     ),
@@ -58,7 +60,7 @@ def shape_from_gguf(
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
     reader = _Reader(ARCHITECTURES[name], GgufFields(metadata, name, origin), tensors, rope_factors)
-    shape = reader.model()
+    shape = check_shape(reader.model(), origin)
     _check_tensors(shape, tensors, origin)
     return shape
 
@@ -79,11 +81,11 @@ class _Reader:
     def model(self) -> ModelShape:
         fields = self.fields
         n_vocab, hidden = self._vocabulary()
-        n_layers = fields.integer("block_count")
-        if n_layers > len(self.tensors):
+        n_layers = fields.integer("block_count") - fields.integer("nextn_predict_layers", 0, low=0)
+        if not 1 <= n_layers <= len(self.tensors):
             raise HprofError(
-                f"{fields.origin}: its metadata say {n_layers} layers, but it holds only {len(self.tensors)} "
-                "tensors; the file is damaged, fetch it again."
+                f"{fields.origin}: its metadata say {n_layers} layers, but it holds {len(self.tensors)} tensors; "
+                "the file is damaged, fetch it again."
             )
         return ModelShape(
             name=str(fields.metadata.get("general.name", "unnamed"))[:80],
@@ -108,9 +110,7 @@ class _Reader:
 
     def _layers(self, n_layers: int, hidden: int) -> tuple[LayerShape, ...]:
         heads = self.fields.integers("attention.head_count", n_layers)
-        kv_heads = [
-            self.fields.integers("attention.head_count_kv", n_layers, default=heads[0])[i] for i in range(n_layers)
-        ]
+        kv_heads = self.fields.integers("attention.head_count_kv", n_layers, default=heads[0])
         rope = self._rope(hidden // heads[0])
         return tuple(
             LayerShape(self._attention(i, heads[i], kv_heads[i], hidden, rope), self._ffn(i, n_layers))
@@ -120,10 +120,10 @@ class _Reader:
     def _attention(self, i: int, heads: int, kv_heads: int, hidden: int, rope: RopeShape) -> AttentionShape:
         fields, known = self.fields, self.architecture
         head_dim = fields.integer("attention.key_length", hidden // heads)
-        if fields.integer("attention.value_length", head_dim) != head_dim or heads % kv_heads:
+        if fields.integer("attention.value_length", head_dim) != head_dim:
             raise HprofError(
-                f"{fields.origin}: layer {i} has {heads} query heads over {kv_heads} key heads, or values of "
-                "another width than its keys, which hprof does not run; use a model without that."
+                f"{fields.origin}: its values are not as wide as its keys, which hprof does not run with the "
+                f"architecture {fields.architecture}; use a model without that."
             )
         return AttentionShape(
             n_heads=heads,
@@ -131,11 +131,15 @@ class _Reader:
             head_dim=head_dim,
             rope=rope,
             window=self._window(i),
-            qk_norm=known.qk_norm,
+            qk_norm=self._has_qk_norm(i),
             bias=f"blk.{i}.attn_q.bias" in self.tensors,
             output_bias=f"blk.{i}.attn_output.bias" in self.tensors,
             sinks=known.sinks,
         )
+
+    def _has_qk_norm(self, i: int) -> bool:
+        rule = self.architecture.qk_norm
+        return rule == "always" or (rule == "optional" and f"blk.{i}.attn_q_norm.weight" in self.tensors)
 
     def _window(self, i: int) -> int | None:
         every = self.architecture.window_every
@@ -145,29 +149,36 @@ class _Reader:
 
     def _rope(self, default_dims: int) -> RopeShape:
         fields = self.fields
-        dims = fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims))
-        scaling = fields.text("rope.scaling.type", "none")
-        if scaling not in ("none", "linear", "yarn"):
-            raise HprofError(
-                f"{fields.origin}: its rope scaling {scaling!r} is not known; known are none, linear and yarn."
-            )
-        factor = fields.number("rope.scaling.factor", 1.0)
-        attention_factor = fields.number("rope.scaling.attn_factor", 1.0)
-        if scaling == "yarn":
-            attention_factor *= 1.0 + 0.1 * math.log(max(factor, 1.0))
-        return RopeShape(
+        plain = RopeShape(
             theta=fields.number("rope.freq_base", 10000.0, above=1.0),
-            dims=dims,
+            dims=fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims)),
             interleaved=self.architecture.interleaved_rope,
-            scaling=scaling,  # type: ignore[arg-type]
+            factors=self.rope_factors,
+        )
+        factor = fields.number("rope.scaling.factor", 1.0)
+        match fields.text("rope.scaling.type", "none"):
+            case "none":
+                return plain
+            case "linear":
+                return replace(plain, scaling="linear", factor=factor)
+            case "yarn":
+                return self._yarn(plain, factor)
+            case other:
+                raise HprofError(
+                    f"{fields.origin}: its rope scaling {other[:40]!r} is not known; known are none, linear and yarn."
+                )
+
+    def _yarn(self, plain: RopeShape, factor: float) -> RopeShape:
+        fields = self.fields
+        trained = fields.integer("context_length", 131072)
+        return replace(
+            plain,
+            scaling="yarn",
             factor=factor,
-            original_context=fields.integer(
-                "rope.scaling.original_context_length", fields.integer("context_length", 131072)
-            ),
-            attention_factor=attention_factor,
+            original_context=fields.integer("rope.scaling.original_context_length", trained),
+            attention_factor=fields.number("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(max(factor, 1.0))),
             beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
-            factors=self.rope_factors,
         )
 
     def _ffn(self, i: int, n_layers: int) -> Ffn:
@@ -182,22 +193,23 @@ class _Reader:
         fields, known = self.fields, self.architecture
         n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
         gating = fields.integer("expert_gating_func", 0, low=0)
-        if n_used > n_experts or (gating and gating not in _GATING_FUNCTIONS):
+        if gating and gating not in _GATING_FUNCTIONS:
             raise HprofError(
-                f"{fields.origin}: it says that each token uses {n_used} of {n_experts} experts with gating "
-                f"function {gating}, which cannot be; the file is damaged, fetch it again."
+                f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
+                "2 (sigmoid) and 3 (softmax over the chosen)."
             )
         shared = f"blk.{i}.ffn_up_shexp.weight" in self.tensors
         n_ff = fields.integer("expert_feed_forward_length", self._feed_forward_length())
+        n_shared = fields.integer("expert_shared_count", 1)
         return MoeFfn(
             n_experts=n_experts,
             n_used=n_used,
             n_ff_expert=n_ff,
-            n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_ff) if shared else 0,
+            n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_shared * n_ff) if shared else 0,
             shared_gate=shared and known.shared_gate,
             scoring=_GATING_FUNCTIONS.get(gating, known.scoring),
             normalise=fields.flag("expert_weights_norm", known.normalise),
-            scale=fields.number("expert_weights_scale", 1.0) or 1.0,
+            scale=fields.number("expert_weights_scale", 1.0),
             score_bias=f"blk.{i}.exp_probs_b.bias" in self.tensors,
             expert_bias=f"blk.{i}.ffn_up_exps.bias" in self.tensors,
             activation=known.activation,

@@ -33,6 +33,7 @@ from executor.shape import (
     ModelShape,
     MoeFfn,
 )
+from executor.shape_check import check_shape
 from executor.tensors import QuantPlan
 
 _MIXERS: Final[dict[str, type[Mixer]]] = {
@@ -80,7 +81,7 @@ def parse_preset(table: Mapping[str, Any], name: str) -> Preset:
         quant.get("experts", quant["weights"]),
         quant.get("embeddings", quant["weights"]),
     )
-    return Preset(model, plan, table["source"])
+    return Preset(check_shape(model, where), plan, table["source"])
 
 
 def _kind(kinds: Mapping[str, type[Any]], table: Mapping[str, Any], where: str) -> Any:

@@ -1,0 +1,193 @@
+"""GGUF metadata to shapes: what each architecture's files give, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from executor.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
+from executor.errors import HprofError
+from executor.gguf_file import open_gguf
+from executor.model import TensorInfo
+from executor.presets import load_preset
+from executor.shape import AttentionShape, DenseFfn, ModelShape, MoeFfn
+from executor.tensors import QuantPlan, model_tensors
+from tests.support import shared_path
+
+Metadata = dict[str, Any]
+Tensors = dict[str, TensorInfo]
+
+
+def metadata_of(shape: ModelShape, **extra: Any) -> Metadata:
+    """What a GGUF file of `shape` says (its first layer speaks for all)."""
+    mixer, ffn = shape.layers[0].mixer, shape.layers[-1].ffn
+    assert isinstance(mixer, AttentionShape)
+    facts: Metadata = {
+        "block_count": len(shape.layers),
+        "embedding_length": shape.hidden,
+        "context_length": shape.context_length,
+        "attention.head_count": mixer.n_heads,
+        "attention.head_count_kv": mixer.n_kv_heads,
+        "attention.key_length": mixer.head_dim,
+        "attention.value_length": mixer.head_dim,
+        "attention.layer_norm_rms_epsilon": shape.norm_eps,
+        "rope.freq_base": mixer.rope.theta,
+        "rope.dimension_count": mixer.rope.dims,
+        "feed_forward_length": next((x.ffn.n_ff for x in shape.layers if isinstance(x.ffn, DenseFfn)), 5632),
+    }
+    if isinstance(ffn, MoeFfn):
+        facts |= {"expert_count": ffn.n_experts, "expert_used_count": ffn.n_used}
+        facts |= {"expert_feed_forward_length": ffn.n_ff_expert}
+    named = {f"{shape.architecture}.{key}": value for key, value in (facts | extra).items()}
+    return {"general.architecture": shape.architecture, "general.name": shape.name, **named}
+
+
+def round_trip(preset: str, **extra: Any) -> tuple[ModelShape, ModelShape]:
+    """A preset's shape, and the shape read back from the file that such a model would be stored in."""
+    want = load_preset(preset).shape
+    tensors = model_tensors(want, QuantPlan.uniform("F16"))
+    return want, shape_from_gguf(metadata_of(want, **extra), tensors, "model.gguf")
+
+
+def test_qwen3moe() -> None:
+    want, got = round_trip("qwen3-30b-a3b")
+    assert got.layers == want.layers
+    assert (got.n_vocab, got.hidden, got.norm_eps) == (want.n_vocab, want.hidden, want.norm_eps)
+
+
+def test_mixtral_is_a_llama_with_experts() -> None:
+    want, got = round_trip("mixtral-8x7b")
+    assert [layer.ffn for layer in got.layers] == [layer.ffn for layer in want.layers]
+
+
+def test_qwen2_has_biases_and_tied_embeddings() -> None:
+    want, got = round_trip("qwen2.5-0.5b")
+    assert got.layers == want.layers
+    assert got.tied_embeddings
+
+
+def test_gpt_oss_alternates_windows_and_scales_its_rotation() -> None:
+    yarn = {"type": "yarn", "factor": 32.0, "original_context_length": 4096}
+    want, got = round_trip(
+        "gpt-oss-20b",
+        **{"attention.sliding_window": 128, **{f"rope.scaling.{key}": value for key, value in yarn.items()}},
+    )
+    assert got.layers == want.layers
+    windows = [layer.mixer.window for layer in got.layers if isinstance(layer.mixer, AttentionShape)]
+    assert windows == [128, None] * 12
+
+
+def test_glm4moe_begins_dense_and_leaves_out_the_extra_prediction_layer() -> None:
+    want, got = round_trip(
+        "glm-4.5-air",
+        block_count=47,
+        nextn_predict_layers=1,
+        leading_dense_block_count=1,
+        expert_gating_func=2,
+        expert_shared_count=1,
+    )
+    assert got.layers == want.layers
+
+
+def small_qwen2moe() -> tuple[Metadata, Tensors]:
+    shape = load_preset("qwen2.5-0.5b").shape.sliced(1)
+    moe = MoeFfn(8, 2, 96, n_ff_shared=128, shared_gate=True, normalise=False)
+    layer = type(shape.layers[0])(shape.layers[0].mixer, moe)
+    moe_shape = ModelShape("m", "qwen2moe", 32, shape.hidden, (layer,), 1e-6)
+    metadata = metadata_of(moe_shape, expert_shared_feed_forward_length=128)
+    return metadata, model_tensors(moe_shape, QuantPlan.uniform("F16"))
+
+
+def test_qwen2moe_has_a_gated_shared_expert_and_keeps_its_weights_as_they_are() -> None:
+    metadata, tensors = small_qwen2moe()
+    ffn = shape_from_gguf(metadata, tensors, "m.gguf").layers[0].ffn
+    assert ffn == MoeFfn(8, 2, 96, n_ff_shared=128, shared_gate=True, normalise=False)
+
+
+def test_a_vector_stored_as_a_one_row_matrix_is_taken() -> None:
+    metadata, tensors = small_qwen2moe()
+    gate = tensors["blk.0.ffn_gate_inp_shexp.weight"]
+    tensors[gate.name] = TensorInfo(gate.name, gate.quant, (1, *gate.shape), gate.n_bytes)
+    assert shape_from_gguf(metadata, tensors, "m.gguf").hidden == gate.shape[0]
+
+
+def test_real_files() -> None:
+    for name, architecture in (("llama-dense-F16", "llama"), ("qwen3moe-e8k2-Q4_K", "qwen3moe")):
+        file = open_gguf(shared_path("data", "gguf", f"{name}.gguf"))
+        shape = shape_from_gguf(file.metadata, file.tensors, name)
+        assert shape.architecture == architecture
+        assert len(shape.layers) == 2
+        assert set(needed_tensors(shape, file.tensors)) == set(file.tensors)
+
+
+def test_rope_factors_of_the_file_are_part_of_the_shape() -> None:
+    want = load_preset("tiny-dense").shape
+    tensors = model_tensors(want, QuantPlan.uniform("F16"))
+    factors = tuple(float(i + 1) for i in range(32))
+    got = shape_from_gguf(metadata_of(want), tensors, "model.gguf", factors)
+    mixer = got.layers[0].mixer
+    assert isinstance(mixer, AttentionShape)
+    assert mixer.rope.factors == factors
+    with pytest.raises(HprofError, match="3 rotation factors"):
+        shape_from_gguf(metadata_of(want), tensors, "model.gguf", factors[:3])
+
+
+Change = Callable[[Metadata, Tensors], object]
+
+
+def dropped(metadata: Metadata, key: str) -> None:
+    del metadata[f"llama.{key}"]
+
+
+def reshaped(tensors: Tensors, name: str) -> None:
+    tensors[name] = TensorInfo(name, "F16", (7, 7), 98)
+
+
+BAD: dict[str, tuple[Change, str]] = {
+    "unknown architecture": (lambda m, t: m.update({"general.architecture": "lama"}), "'lama'.*llama.*nearest"),
+    "no architecture": (lambda m, t: m.pop("general.architecture"), "does not say its architecture"),
+    "odd architecture": (lambda m, t: m.update({"general.architecture": 3}), "does not say its architecture"),
+    "missing key": (lambda m, t: dropped(m, "block_count"), "llama.block_count is missing"),
+    "layers as a text": (lambda m, t: m.update({"llama.block_count": "8"}), "llama.block_count is '8'"),
+    "layers as a truth": (lambda m, t: m.update({"llama.block_count": True}), "llama.block_count is True"),
+    "a million layers": (lambda m, t: m.update({"llama.block_count": 10**6}), "1000000 layers"),
+    "no layers": (lambda m, t: m.update({"llama.nextn_predict_layers": 8}), "0 layers"),
+    "too many layers": (lambda m, t: m.update({"llama.block_count": 9}), "blk.8.attn_norm.weight is missing"),
+    "a short list": (lambda m, t: m.update({"llama.attention.head_count_kv": [4] * 7}), "a list of 7"),
+    "heads that do not fit": (lambda m, t: m.update({"llama.attention.head_count_kv": 3}), "8 query heads over 3"),
+    "odd rotation": (lambda m, t: m.update({"llama.rope.dimension_count": 63}), "63 rotated dimensions"),
+    "epsilon nan": (lambda m, t: m.update({"llama.attention.layer_norm_rms_epsilon": float("nan")}), "is nan"),
+    "unknown scaling": (lambda m, t: m.update({"llama.rope.scaling.type": "longrope"}), "'longrope'"),
+    "wide values": (lambda m, t: m.update({"llama.attention.value_length": 128}), "not as wide"),
+    "no vocabulary": (lambda m, t: t.pop("token_embd.weight"), "token_embd.weight"),
+    "missing tensor": (lambda m, t: t.pop("blk.3.ffn_up.weight"), "blk.3.ffn_up.weight is missing"),
+    "wrong shape": (lambda m, t: reshaped(t, "blk.5.attn_q.weight"), r"blk.5.attn_q.weight has the shape \(7, 7\)"),
+    "too many used": (
+        lambda m, t: m.update({"llama.expert_count": 2, "llama.expert_used_count": 3}),
+        "3 of 2 experts",
+    ),
+    "unknown gating": (
+        lambda m, t: m.update({"llama.expert_count": 2, "llama.expert_used_count": 1, "llama.expert_gating_func": 9}),
+        "gating function 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_are_refused_in_one_sentence(case: str) -> None:
+    shape = load_preset("tiny-dense").shape
+    metadata, tensors = metadata_of(shape), model_tensors(shape, QuantPlan.uniform("F16"))
+    change, words = BAD[case]
+    change(metadata, tensors)
+    with pytest.raises(HprofError, match=words) as caught:
+        shape_from_gguf(metadata, tensors, "model.gguf")
+    assert str(caught.value).startswith("model.gguf")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_unknown_are_told_all_known_ones() -> None:
+    with pytest.raises(HprofError) as caught:
+        shape_from_gguf({"general.architecture": "bert"}, {}, "model.gguf")
+    assert all(name in str(caught.value) for name in ARCHITECTURES)
