@@ -21,6 +21,7 @@ class ImportOptions:
     """What the user asked for, the same for every importer."""
 
     arm: str | None = None  # the name of the arm that this file is, from `--arm NAME=FILE`
+    arm_by: tuple[str, ...] = ()  # fields that set arms apart, from `--arm-by`; empty: those that differ
 
 
 @dataclass(slots=True)

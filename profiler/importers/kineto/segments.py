@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from executor.nvtx_names import PassName, StepName, UbatchName, parse
 from profiler.importers.kineto.tables import Launches
 from profiler.schema import PASSES, UBATCHES
+from profiler.writer import conform
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
 Int64 = NDArray[np.int64]
@@ -150,13 +151,13 @@ def _passes_table(passes: _Ranges, ids: list[int], arm: str, in_pass: Int64, row
         "n_prompt": each(lambda name: name.n_prompt),
         "n_gen": each(lambda name: name.n_gen),
         "repetition": [name.repetition if isinstance(name, PassName) else i for i, name in enumerate(passes.names)],
-        "order": range(n),
+        "order": list(range(n)),
         "boot": [0] * n,
         "warmup": [isinstance(name, PassName) and name.warmup for name in passes.names],
         "t_start": passes.start,
         "t_end": ends,
     }
-    return _filled(columns, PASSES, n)
+    return conform("passes", columns)
 
 
 def _ubatches_table(ubatches: _Ranges, pass_ids: pa.Array) -> pa.Table:
@@ -168,20 +169,4 @@ def _ubatches_table(ubatches: _Ranges, pass_ids: pa.Array) -> pa.Table:
         "t_start": ubatches.start,
         "t_end": ubatches.end,
     }
-    return _filled(columns, UBATCHES, len(ubatches.names))
-
-
-def _filled(columns: dict[str, Any], schema: pa.Schema, n_rows: int) -> pa.Table:
-    arrays = [
-        _array(columns[field.name], field.type) if field.name in columns else pa.nulls(n_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return values.cast(kind)
-    if pa.types.is_dictionary(kind):
-        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
-    return pa.array(values, kind)
+    return conform("ubatches", columns)

@@ -1,0 +1,47 @@
+"""json and jsonl: one object a row. A json array that was cut off keeps its whole rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from profiler.importers.kineto.scan import scan
+from profiler.importers.llama_bench.parsed import UNREADABLE, Parsed, RawRow
+
+
+def parse_json(text: str) -> Parsed:
+    """The objects of the array, or of an object's list `results`; the array need not be closed."""
+    parsed = Parsed("json")
+    inside = text[text.index("[") + 1 :].encode()
+    found = scan(inside)
+    for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
+        _take(parsed, _loads(inside[start:end]))
+    parsed.truncated = found.array_end is None
+    return parsed
+
+
+def parse_jsonl(text: str) -> Parsed:
+    """One object a line; other lines are the log that llama-bench prints beside its rows."""
+    parsed = Parsed("jsonl")
+    lines = [line for line in text.splitlines() if line.lstrip().startswith("{")]
+    for line in lines:
+        _take(parsed, _loads(line.encode()))
+    if parsed.dropped and lines and _loads(lines[-1].encode()) is None:
+        parsed.truncated = True
+    return parsed
+
+
+def _take(parsed: Parsed, row: RawRow | None) -> None:
+    if row is None:
+        parsed.dropped[UNREADABLE] += 1
+    else:
+        parsed.rows.append(row)
+
+
+def _loads(text: bytes) -> RawRow | None:
+    try:
+        value: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

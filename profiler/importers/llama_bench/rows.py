@@ -1,0 +1,181 @@
+"""A raw row, whatever its format and age, as what it measured and under which settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from profiler.importers.llama_bench.parsed import RawRow
+
+Setting = str | int | float | None
+
+_MAX: Final = 2**62
+_MAX_COUNT: Final = 2**31 - 1
+_MAX_NS: Final = 2**50  # 13 days for one sample
+_MAX_TEXT: Final = 400
+_TEST: Final = re.compile(r"^(?:pp(\d{1,9}))?\+?(?:tg(\d{1,9}))?(?: ?@ ?d(\d{1,9}))?$")
+# everything else in a row is a setting
+MEASURED: Final = frozenset(
+    {
+        *(
+            "n_prompt",
+            "n_gen",
+            "n_depth",
+            "n_ubatch",
+            "test",
+            "test_time",
+            "avg_ns",
+            "stddev_ns",
+            "avg_ts",
+            "stddev_ts",
+        ),
+        *("samples_ns", "samples_ts", "pp", "tg", "n_kv", "t_pp", "speed_pp", "t_tg", "speed_tg", "t", "speed", "pl"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One row: a test, its settings and its times in ns.
+
+    `samples_ns` holds one time a repetition where the format has them, else the mean alone.
+    For sweep-bench rows, which time prompt and generation apart, it is empty and `parts_ns` has both.
+    """
+
+    n_prompt: int
+    n_gen: int
+    n_depth: int
+    n_ubatch: int | None
+    samples_ns: tuple[int, ...]
+    stddev_ns: int | None  # of the samples that a mean stands for; null where the samples are there
+    parts_ns: tuple[int, int] | None
+    test_time: str | None
+    settings: dict[str, Setting]
+
+
+def bench_row(raw: RawRow) -> BenchRow | str:
+    """The row, or why it cannot be used."""
+    if "t_pp" in raw and "t_tg" in raw:
+        return _sweep_row(raw)
+    size = _test_size(raw)
+    if size is None:
+        return "rows without n_prompt, n_gen or a test name"
+    n_prompt, n_gen, n_depth = size
+    if n_prompt + n_gen == 0:
+        return "rows that neither prompt nor generate"
+    samples = _samples(raw.get("samples_ns"))
+    mean = _mean_ns(raw, n_prompt + n_gen)
+    if not samples and mean is None:
+        return "rows without a time"
+    return BenchRow(
+        n_prompt,
+        n_gen,
+        n_depth,
+        _count(raw.get("n_ubatch")),
+        samples or (mean or 0,),
+        None if samples else _stddev_ns(raw, mean or 0),
+        None,
+        _text(raw.get("test_time")),
+        _settings(raw),
+    )
+
+
+def _sweep_row(raw: RawRow) -> BenchRow | str:
+    """ik_llama's llama-sweep-bench: seconds for a prompt and for a generation, at a depth of n_kv."""
+    if _int(raw.get("pl", 1)) != 1:
+        return "rows of parallel sequences"
+    numbers = [_count(raw.get(name)) for name in ("pp", "tg", "n_kv")]
+    times = [_scaled_ns(raw.get(name), 10**9) for name in ("t_pp", "t_tg")]
+    if None in numbers or None in times:
+        return "rows without a time"
+    n_prompt, n_gen, n_depth = (n or 0 for n in numbers)
+    parts = (times[0] or 0, times[1] or 0)
+    return BenchRow(n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")), (), None, parts, None, _settings(raw))
+
+
+def _test_size(raw: RawRow) -> tuple[int, int, int] | None:
+    n_prompt, n_gen, n_depth = (_count(raw.get(name)) for name in ("n_prompt", "n_gen", "n_depth"))
+    if n_prompt is not None and n_gen is not None:
+        return n_prompt, n_gen, n_depth or 0  # before it had depths, llama-bench always began at 0
+    match = _TEST.match(_text(raw.get("test")) or "-")
+    if match is None:
+        return None
+    named = [int(part or 0) for part in match.groups()]
+    return named[0], named[1], named[2]
+
+
+def _samples(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > 100_000:
+        return ()
+    samples = tuple(n for n in map(_int, value) if n is not None and 0 < n < _MAX_NS)
+    return samples if len(samples) == len(value) else ()
+
+
+def _mean_ns(raw: RawRow, n_tokens: int) -> int | None:
+    mean = _int(raw.get("avg_ns"))
+    if mean is not None and 0 < mean < _MAX_NS:
+        return mean
+    speed = _float(raw.get("avg_ts"))
+    ns = n_tokens * 1e9 / speed if speed else 0
+    return round(ns) if 0 < ns < _MAX_NS else None
+
+
+def _stddev_ns(raw: RawRow, mean_ns: int) -> int | None:
+    """stddev_ns, or for md its first-order estimate: the same share of the mean as the t/s column's."""
+    exact = _int(raw.get("stddev_ns"))
+    if exact is not None:
+        return exact
+    speed, spread = _float(raw.get("avg_ts")), _float(raw.get("stddev_ts"))
+    return round(mean_ns * spread / speed) if speed and spread is not None and spread < speed else None
+
+
+def _settings(raw: Mapping[str, Any]) -> dict[str, Setting]:
+    return {
+        name[:_MAX_TEXT]: _setting(value)
+        for name, value in list(raw.items())[:200]
+        if name not in MEASURED and not isinstance(value, dict | list)
+    }
+
+
+def _setting(value: Any) -> Setting:
+    """Booleans, and numbers that csv and sql spell as text, come out as numbers: one spelling for all formats."""
+    number = _int(value)
+    if number is not None:
+        return number
+    return value if isinstance(value, float) else _text(value)
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value.strip(), re.ASCII):
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < _MAX else None
+
+
+def _count(value: Any) -> int | None:
+    number = _int(value)
+    return number if number is not None and 0 <= number <= _MAX_COUNT else None
+
+
+def _float(value: Any) -> float | None:
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and 0 <= number < 1e15 else None
+
+
+def _scaled_ns(value: Any, factor: int) -> int | None:
+    try:
+        ns = Decimal(str(value)) * factor
+    except InvalidOperation:
+        return None
+    return round(ns) if ns.is_finite() and 0 <= ns < _MAX_NS else None
+
+
+def _text(value: Any) -> str | None:
+    return value[:_MAX_TEXT] if isinstance(value, str) else None
