@@ -82,6 +82,11 @@ class PassRun:
                 lane.device.drain()
         return self._result(t_start, t_first, t_end)
 
+    @property
+    def logits(self) -> torch.Tensor:
+        """Float32 logits (n_logits, vocab): after the prompt, then after each decode step."""
+        return self._logits
+
     def _run_prompt(self) -> None:
         prefill = [u for u in self._ubatches if u.phase == "prefill"]
         for ubatch in prefill:
@@ -204,9 +209,7 @@ class PassRun:
                     state.fill_noise(self._job.n_depth, self._plant.seed + layer)
 
     def _prompt_ids(self) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(self._plant.seed * 1_000_003 + self._job.repetition)
-        n = max(1, self._job.n_prompt)
-        ids = torch.randint(self._plant.model.shape.n_vocab, (n,), generator=generator)
+        ids = self._plant.prompt_ids(self._job.repetition, max(1, self._job.n_prompt))
         if self._plant.is_simulated:
             return ids
         token = self._first.exchange.token[0]

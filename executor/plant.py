@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +30,8 @@ class Plant:
     routing: Routing | None
     dtype: torch.dtype
     seed: int
+    prompt: Sequence[int] | None = None
+    """Tokens that every prompt repeats; None: seeded random ones, new in each repetition."""
     tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(default_factory=dict)
     split_of: dict[tuple[int, StepKind], Split] = field(default_factory=dict)
 
@@ -60,6 +62,14 @@ class Plant:
         """The tensors that a step reads."""
         return self.tensors_of.get((layer, kind), [])
 
+    def prompt_ids(self, repetition: int, n_tokens: int) -> torch.Tensor:
+        """The prompt (n_tokens,) int64: the same for every arm of a repetition."""
+        if self.prompt:
+            given = torch.tensor(self.prompt, dtype=torch.int64)
+            return given.repeat(-(-n_tokens // given.numel()))[:n_tokens]
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
+        return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
+
     def with_splits(self, splits: Sequence[Split]) -> Plant:
         """The same plant with another set of streamed splits (the `full` arm streams none)."""
-        return Plant(self.model, self.lanes, self.lane_of, splits, self.host, self.routing, self.dtype, self.seed)
+        return replace(self, splits=splits, tensors_of={}, split_of={})

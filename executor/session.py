@@ -46,6 +46,7 @@ class SessionOptions:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     seed: int = 0
     routing: Routing | None = None
+    prompt: Sequence[int] | None = None
 
 
 class Session:
@@ -54,6 +55,8 @@ class Session:
     def __init__(self, model: Model, placement: Placement, arms: Sequence[str], options: SessionOptions) -> None:
         self.model, self.placement, self.options = model, placement, options
         self.warnings: list[str] = []
+        self.last_logits: torch.Tensor | None = None
+        """Of the pass that ran last: float32 (n_logits, vocab), on its device."""
         self.policies = {arm: make_policy(arm, options.policy) for arm in dict.fromkeys(arms)}
         self.load_mode = self._effective_load_mode()
         self.devices = make_devices(options.device)
@@ -72,6 +75,7 @@ class Session:
         plant = self._plant.with_splits([]) if job.arm == FULL else self._plant
         run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
         result = run.run()
+        self.last_logits = run.logits
         policy.learn(result)
         vram = self.vram(job.arm)
         return replace(
@@ -144,7 +148,15 @@ class Session:
         host_dtype = torch.bfloat16 if options.device.kind == "cuda" else torch.float32
         routing = options.routing
         return Plant(
-            model, lanes, lane_of, splits, HostWeights(model, host_dtype), routing, options.dtype, options.seed
+            model,
+            lanes,
+            lane_of,
+            splits,
+            HostWeights(model, host_dtype),
+            routing,
+            options.dtype,
+            options.seed,
+            options.prompt,
         )
 
     def _lane(self, device: Device, layers: Sequence[int]) -> Lane:

@@ -8,6 +8,7 @@ files): each tensor where the file has it, so a run costs one copy a tensor.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,9 +19,12 @@ from numpy.typing import NDArray
 from executor.devices.base import Device, Range
 from executor.model import Model, TensorInfo
 from executor.placement import Placement
+from executor.shape import MoeFfn
 
 StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
 LoadMode = Literal["none", "mmap", "register"]
+_STEP_ORDER: tuple[StepKind, ...] = ("mix", "ffn", "router", "shared", "experts")
+_LOADERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +93,23 @@ def step_kind(tensor: TensorInfo, *, is_moe: bool) -> StepKind:
 
 def build_splits(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[Split]:
     """Group the host tensors by layer and step and put their bytes where copies will start from."""
-    splits: list[Split] = []
-    for layer, shape in enumerate(model.shape.layers):
-        is_moe = hasattr(shape.ffn, "n_experts")
-        host = [t for t in model.tensors.values() if t.layer == layer and placement.is_host(t.name)]
-        for kind in ("mix", "ffn", "shared", "experts"):
-            tensors = sorted((t for t in host if step_kind(t, is_moe=is_moe) == kind), key=_stored_order)
-            if tensors:
-                splits.append(_build(len(splits), layer, kind, tensors, model, device, load_mode))
-    return splits
+    groups = _group(model, placement)
+    with ThreadPoolExecutor(_LOADERS) as pool:  # reading and filling release the interpreter's lock
+        jobs = [
+            pool.submit(_build, number, layer, kind, tensors, model, device, load_mode)
+            for number, (layer, kind, tensors) in enumerate(groups)
+        ]
+        return [job.result() for job in jobs]
+
+
+def _group(model: Model, placement: Placement) -> list[tuple[int, StepKind, list[TensorInfo]]]:
+    groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
+    for tensor in model.tensors.values():
+        if tensor.layer is not None and placement.is_host(tensor.name):
+            is_moe = isinstance(model.shape.layers[tensor.layer].ffn, MoeFfn)
+            groups.setdefault((tensor.layer, step_kind(tensor, is_moe=is_moe)), []).append(tensor)
+    in_order = sorted(groups, key=lambda key: (key[0], _STEP_ORDER.index(key[1])))
+    return [(layer, kind, sorted(groups[layer, kind], key=_stored_order)) for layer, kind in in_order]
 
 
 def _stored_order(tensor: TensorInfo) -> tuple[bool, str]:
@@ -120,9 +132,11 @@ def _build(
     parts = _packed_parts(tensors, n_experts) if packed else _in_place_parts(tensors, n_experts)
     n_bytes = sum(t.n_bytes for t in tensors)
     if packed:
-        slab = device.host_slab(n_bytes, pinned=load_mode == "none")
+        slab = device.host_slab(n_bytes, pinned=False)
         _fill(slab, parts, n_experts, model)
-        segments = (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
+        if load_mode == "none":
+            device.register(slab)  # after the fill: pinning pages that were touched is ten times as fast
+        segments: tuple[Segment, ...] = (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
     else:
         if load_mode == "register":
             for view in in_place:

@@ -17,6 +17,7 @@ from executor.placement import is_movable
 from executor.splits import Part, Split
 
 _ALIGNMENT = 256
+_STORED_AS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 class ResidentStore:
@@ -52,7 +53,7 @@ class ResidentStore:
         if name in self._constants:
             return self._constants[name]
         info = self._model.tensors[name]
-        return dequantise(self.raw(name), info.quant, self.dtype).view(info.shape)
+        return in_dtype(self.raw(name), info, self.dtype)
 
     def _upload(self, tensor: TensorInfo) -> None:
         if self._device.torch_device.type == "meta":
@@ -63,8 +64,7 @@ class ResidentStore:
             self._model.source.read_into(tensor.name, staging)
         self._raw[tensor.name].copy_(staging)
         if (not is_movable(tensor) and tensor.layer is not None) or len(tensor.shape) == 1:
-            info = self._model.tensors[tensor.name]
-            self._constants[tensor.name] = dequantise(self.raw(tensor.name), info.quant, self.dtype).view(info.shape)
+            self._constants[tensor.name] = in_dtype(self.raw(tensor.name), tensor, self.dtype)
 
 
 class StepWeights:
@@ -85,7 +85,7 @@ class StepWeights:
             return self._store.get(name)
         assert self._slot is not None
         raw = self._slot[part.offset : part.offset + part.info.n_bytes]
-        return dequantise(rows_view(raw, part.info), part.info.quant, self._store.dtype).view(part.info.shape)
+        return in_dtype(rows_view(raw, part.info), part.info, self._store.dtype)
 
     def maybe(self, short_name: str) -> torch.Tensor | None:
         return self(short_name) if self._prefix + short_name in self._tensors else None
@@ -146,7 +146,7 @@ class HostWeights:
             if raw is None:
                 raw = torch.empty(info.n_bytes, dtype=torch.uint8)
                 self._model.source.read_into(name, raw)
-            self._kept[name] = dequantise(rows_view(raw, info), info.quant, self.dtype).view(info.shape)
+            self._kept[name] = in_dtype(rows_view(raw, info), info, self.dtype)
         return self._kept[name]
 
     def __contains__(self, name: str) -> bool:
@@ -173,6 +173,13 @@ class HostStepWeights:
 
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
         return self._weights.get(self._prefix + name)
+
+
+def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes (..., row_bytes) as the tensor in `dtype`; where they are that already, a view of them."""
+    if _STORED_AS.get(info.quant) == dtype and raw.storage_offset() % dtype.itemsize == 0:
+        return raw.view(dtype).view(info.shape)
+    return dequantise(raw, info.quant, dtype).view(info.shape)
 
 
 def rows_view(raw: torch.Tensor, info: TensorInfo) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.errors import HprofError
 
+_REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
 _PROBE_BYTES = 256 << 20  # one copy this large reaches the link's ceiling
 
 
@@ -78,11 +79,14 @@ class CudaDevice(Device):
         """Pin host memory in place (cudaHostRegister), so that copies from it are asynchronous DMA."""
         if memory.numel() == 0:
             return
-        code = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        cudart = torch.cuda.cudart()
+        code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        if int(code) != 0:  # a read-only mapping is refused unless it is announced as one
+            code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), _REGISTER_READ_ONLY)
         if int(code) != 0:
             raise HprofError(
                 f"the driver refused to pin {memory.numel() / 2**30:.1f} GiB of host memory "
-                f"({torch.cuda.cudart().cudaGetErrorString(code)}): raise the locked-memory limit (ulimit -l), "
+                f"({cudart.cudaGetErrorString(code)}): raise the locked-memory limit (ulimit -l), "
                 "run a slice of the model (--layers N), or use --load-mode mmap"
             )
         self._registered.append(memory)
@@ -119,7 +123,7 @@ class CudaDevice(Device):
         assert isinstance(event, CudaEvent)
         if event.host_ns is not None:
             return event.host_ns
-        return round(self._zero.elapsed_time(event.cuda) * 1e6)
+        return round(float(self._zero.elapsed_time(event.cuda)) * 1e6)
 
     def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
         if stream == "host":

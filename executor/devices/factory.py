@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,12 +16,12 @@ DeviceKind = Literal["cpu", "cuda", "sim"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
-    """`n_devices` of one kind. Link options are for `cpu` and `sim`; `cuda` measures its own."""
+    """`n_devices` of one kind. Link options are for `cpu` and `sim` (None: their own); `cuda` measures its link."""
 
     kind: DeviceKind
     n_devices: int = 1
     link_gb_s: float | None = None
-    link_latency_us: float = 10.0
+    link_latency_us: float | None = None
     n_threads: int | None = None
     memory_bytes: int | None = None
     machine: SimMachine | None = None
@@ -44,7 +44,7 @@ def make_devices(options: DeviceOptions) -> list[Device]:
         CpuDevice(
             index,
             link_gb_s=options.link_gb_s or 8.0,
-            link_latency_us=options.link_latency_us,
+            link_latency_us=10.0 if options.link_latency_us is None else options.link_latency_us,
             n_threads=options.n_threads,
             memory_bytes=options.memory_bytes,
         )
@@ -67,8 +67,8 @@ def _cuda_devices(options: DeviceOptions) -> list[Device]:
 def _sim_devices(options: DeviceOptions) -> list[Device]:
     machine = options.machine or SimMachine()
     if options.link_gb_s is not None:
-        machine = SimMachine(
-            **{field: getattr(machine, field) for field in SimMachine.__slots__} | {"link_gb_s": options.link_gb_s}
-        )
+        machine = replace(machine, link_gb_s=options.link_gb_s)
+    if options.link_latency_us is not None:
+        machine = replace(machine, link_latency_us=options.link_latency_us)
     clock = SimHostClock()
     return [SimDevice(index, machine, clock) for index in range(options.n_devices)]

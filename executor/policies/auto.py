@@ -14,7 +14,7 @@ from executor.policies.simple import Off, On
 from executor.records import PassResult
 
 _KEPT = 5  # the latest times of each candidate
-_ROUNDS = 3  # warm-up passes a candidate: the first teaches `hot` what the other two can use
+_ROUNDS = 2  # warm-up passes a candidate: the first round teaches `hot` what the second uses
 
 Place = tuple[int, int]
 """Size class and depth class of a ubatch."""

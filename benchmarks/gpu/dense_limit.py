@@ -1,0 +1,67 @@
+"""Dense prefetch against its limit: `on` over max(sum C, sum T), the link's speed, and the recorder's cost.
+
+C is the busy compute of a pass with everything resident; T the busy copy of the `on` pass itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks.gpu.common import Cell, busy_ms, gb_s, open_session, passes, prefill_ms, wall_ms
+from executor.job import PassJob
+from executor.model import Model
+from executor.session import Session
+
+UBATCHES = (512, 2048, 8192)
+
+
+def run(model: Model, n_pairs: int = 5) -> list[dict[str, Any]]:
+    """One row a ubatch size; a pass has at least eight ubatches, so that the pipeline is full."""
+    cells = [Cell(n_prompt=max(8192, 4 * n), n_ubatch=n) for n in UBATCHES]
+    with open_session(model, ["off", "on", "full"], cells, overrides="ffn_(gate|up|down).*=CPU") as session:
+        return [_row(session, cell, n_pairs) for cell in cells]
+
+
+def _row(session: Session, cell: Cell, n_pairs: int) -> dict[str, Any]:
+    results = passes(session, ["off", "on", "full"], cell, n_pairs)
+    on = results["on"]
+    compute = statistics.median(busy_ms(r, ("compute",)) for r in results["full"])
+    copy = statistics.median(busy_ms(r, ("h2d",)) for r in on)
+    wall, limit = prefill_ms(on), max(compute, copy)
+    full_wall = statistics.median(wall_ms(r, first_ubatch=1) for r in on)
+    full_compute = statistics.median(busy_ms(r, ("compute",), first_ubatch=1) for r in results["full"])
+    full_copy = statistics.median(busy_ms(r, ("h2d",), first_ubatch=1) for r in on)
+    return {
+        "n_ubatch": cell.n_ubatch,
+        "n_prompt": cell.n_prompt,
+        "off_ms": prefill_ms(results["off"]),
+        "on_ms": wall,
+        "resident_ms": prefill_ms(results["full"]),
+        "sum_c_ms": compute,
+        "sum_t_ms": copy,
+        "on_over_limit": wall / limit,
+        "on_over_limit_from_second_ubatch": full_wall / max(full_compute, full_copy),
+        "copy_gb_s": gb_s(on[0]),
+        "link_gb_s": session.devices[0].link_gb_s,
+        "same_logits": len({r.logits_digest for arm in results.values() for r in arm[:1]}) == 1,
+    }
+
+
+def recorder_cost(model: Model, n_pairs: int = 6) -> dict[str, Any]:
+    """Time of `on` and `off` passes with the recorder over the time without, paired and interleaved."""
+    cell = Cell(n_prompt=8192, n_ubatch=512)
+    row: dict[str, Any] = {}
+    with open_session(model, ["off", "on"], [cell], overrides="ffn_(gate|up|down).*=CPU") as session:
+        for arm in ("off", "on"):
+            ratios = [_pair(session, arm, cell, repetition) for repetition in range(n_pairs + 1)][1:]
+            row[f"{arm}_recorded_over_not"] = statistics.median(ratios)
+            row[f"{arm}_ratios"] = ratios
+    return row
+
+
+def _pair(session: Session, arm: str, cell: Cell, repetition: int) -> float:
+    job = PassJob(0, arm, cell.n_prompt, 0, cell.n_ubatch, 0, repetition)
+    order = (True, False) if repetition % 2 == 0 else (False, True)
+    times = {record: session.run_pass(job, record=record).prefill_ns or 0 for record in order}
+    return times[True] / times[False]

@@ -1,0 +1,106 @@
+"""The engine on CUDA: llama.cpp's logits, and every arm bit for bit the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.devices.factory import DeviceOptions
+from executor.job import PassJob
+from executor.load import load_model
+from executor.placement import place
+from executor.policies.base import PolicyOptions
+from executor.routing_spec import routing_from_spec
+from executor.session import Session, SessionOptions
+from executor.shape import MoeFfn
+from tests.support import shared_path
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
+]
+
+# (file, largest median error): an exact forward's figure in ../shared/data/gguf/README.md, and room for rounding
+FILES = [
+    ("llama-dense-F16", 0.0015),
+    ("llama-dense-Q4_0", 0.0033),
+    ("llama-dense-Q4_K", 0.0022),
+    ("llama-dense-Q8_0", 0.0205),
+    ("qwen3-dense-Q8_0", 0.0196),
+    ("qwen3moe-e8k2-Q4_K", 0.0022),
+    ("qwen3moe-e8k2-Q8_0", 0.0204),
+]
+SAME_DEVICE_ARMS = ["off", "off-whole", "on", "gated", "hot", "auto", "cache", "hot+cache", "full"]
+
+
+def _session(spec: str, arms: list[str], n_prompt: int, n_gen: int, **options: Any) -> Session:
+    model = load_model(spec)
+    settings: dict[str, Any] = {
+        "device": DeviceOptions("cuda"),
+        "max_positions": n_prompt + n_gen,
+        "max_ubatch": n_prompt,
+        "max_ubatches": n_prompt + n_gen,
+        "policy": PolicyOptions(cache_bytes=4 << 20),
+        **options,
+    }
+    return Session(model, place(model.tensors), arms, SessionOptions(**settings))
+
+
+@pytest.mark.parametrize(("name", "limit"), FILES)
+def test_reference_logits(name: str, limit: float) -> None:
+    reference = np.load(shared_path("data", "gguf", f"{name}.logits.npz"))
+    tokens, wanted = reference["tokens"], reference["logits"]
+    path: Path = shared_path("data", "gguf", f"{name}.gguf")
+    session = _session(str(path), ["on"], len(tokens), 0, prompt=[int(t) for t in tokens])
+    errors = []
+    try:
+        for n in range(1, len(tokens) + 1, 3):
+            session.run_pass(PassJob(0, "on", n, 0, 16, 0, 0))
+            assert session.last_logits is not None
+            got = session.last_logits[0].cpu().numpy()
+            errors.append(np.linalg.norm(got - wanted[n - 1]) / np.linalg.norm(wanted[n - 1]))
+    finally:
+        session.close()
+    assert np.median(errors) <= limit
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe", "qwen3moe-e8k2-Q4_K"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_arms_are_bit_identical(spec: str, dtype: torch.dtype) -> None:
+    is_file = spec.startswith("qwen3moe")
+    path = str(shared_path("data", "gguf", f"{spec}.gguf")) if is_file else spec
+    model = load_model(path)
+    moe = [(i, layer.ffn) for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)]
+    routing = None
+    if moe and not is_file:
+        shape = moe[0][1]
+        routing = routing_from_spec(
+            "lognormal", layers=[i for i, _ in moe], n_experts=shape.n_experts, n_used=shape.n_used, seed=0
+        )
+    arms = [*SAME_DEVICE_ARMS, "cpu"]
+    session = _session(path, arms, 200, 4, dtype=dtype, routing=routing)
+    try:
+        for repetition in range(3):
+            results = {arm: session.run_pass(PassJob(0, arm, 200, 4, 64, 0, repetition)) for arm in arms}
+            digests = {arm: results[arm].logits_digest for arm in SAME_DEVICE_ARMS}
+            assert len(set(digests.values())) == 1, digests
+            assert len({tuple(results[arm].tokens) for arm in SAME_DEVICE_ARMS}) == 1
+            assert results["on"].bytes_h2d > 0
+    finally:
+        session.close()
+
+
+def test_every_interval_is_inside_its_pass() -> None:
+    session = _session("tiny-dense", ["on"], 256, 4)
+    try:
+        for repetition in range(3):
+            result = session.run_pass(PassJob(0, "on", 256, 4, 64, 0, repetition))
+    finally:
+        session.close()
+    assert all(0 <= event.t_start <= event.t_end for event in result.events)
+    slack_ns = 50_000  # the host's clock and the device's are aligned once, at the start of the pass
+    assert max(event.t_end for event in result.events) <= result.t_end + slack_ns
