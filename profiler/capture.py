@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -72,6 +72,19 @@ class Capture:
         columns: read only these. pass_ids: only these passes' rows, skipping parts that hold none of them.
         filters: an arrow expression over columns of the schema, applied part by part.
         """
+        found = list(self.tables(name, columns, filters, pass_ids))
+        if found:
+            return pa.concat_tables(found).unify_dictionaries()
+        return TABLES[name].empty_table().select(columns or TABLES[name].names)
+
+    def tables(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        filters: pc.Expression | None = None,
+        pass_ids: Collection[int] | None = None,
+    ) -> Iterator[pa.Table]:
+        """As `table`, one part after the other; a part of hprof's own captures holds one whole pass."""
         if name not in TABLES:
             raise HprofError(f"there is no table '{name}'; the tables are {', '.join(TABLES)}.")
         if columns is not None and (unknown := set(columns) - set(TABLES[name].names)):
@@ -141,11 +154,7 @@ def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
     store = Store(root)
     if not store.exists():
         raise HprofError(f"{store.where()} does not exist; name the folder that holds the captures.")
-    found = [
-        _summary(store.where(name), name)
-        for name in store.entries()
-        if store.exists(f"{name}/{MANIFEST_NAME}")
-    ]
+    found = [_summary(store.where(name), name) for name in store.entries() if store.exists(f"{name}/{MANIFEST_NAME}")]
     return sorted(found, key=lambda s: s.created_utc or "", reverse=True)
 
 
@@ -171,9 +180,7 @@ def _summary(path: str, name: str) -> CaptureSummary:
 
 def _part_names(store: Store, table_name: str) -> list[str]:
     names = store.entries(table_name)
-    return [
-        name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")
-    ]
+    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
 
 
 def _why_none(store: Store) -> str:

@@ -44,6 +44,8 @@ def union(starts: Int64, ends: Int64) -> Intervals:
         return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     starts, ends = _sorted(starts), _sorted(ends)
     gap = starts[1:] > ends[:-1]
+    if gap.all():
+        return Intervals(starts, ends)
     return Intervals(starts[np.r_[True, gap]], ends[np.r_[gap, True]])
 
 
@@ -120,23 +122,28 @@ class Line:
         span = np.maximum(last - first, 0) + 2
         if span.sum(dtype=np.float64) > _MAX_LINE_NS:
             raise HprofError("the times of this trace span more than 146 years: it is damaged, capture again.")
-        self._origins = np.concatenate([[0], np.cumsum(span)[:-1]])
+        self._origins = np.cumsum(span) - span
+        self._first, self._last = first, np.maximum(first, last)
         self._shift = self._origins - first
         self.n_groups = n_groups
 
     def place(self, groups: Int64, times: Int64) -> Int64:
-        """Positions on the line of times in groups."""
+        """Positions on the line of times that lie inside their groups' spans."""
         placed: Int64 = times + self._shift[groups]
         return placed
+
+    def place_clipped(self, groups: Int64, times: Int64) -> Int64:
+        """As `place`, for any times: those outside a group's span go to its edge, where nothing is."""
+        return self.place(groups, np.clip(times, self._first[groups], self._last[groups]))
 
     def union(self, groups: Int64, starts: Int64, ends: Int64) -> Intervals:
         """The union of every group, as positions on the line."""
         return union(self.place(groups, starts), self.place(groups, ends))
 
     def group_of(self, positions: Int64) -> Int64:
-        """The group that each position belongs to."""
-        found: Int64 = np.searchsorted(self._origins, positions, side="right") - 1
-        return found
+        """The group that each of these sorted positions belongs to."""
+        edges = np.searchsorted(positions, np.append(self._origins, _MAX_LINE_NS))
+        return np.repeat(np.arange(self.n_groups), np.diff(edges))
 
     def times_of(self, positions: Int64, groups: Int64) -> Int64:
         """Positions back as times in their groups."""

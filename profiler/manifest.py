@@ -64,9 +64,7 @@ class Manifest:
     def from_json(cls, data: bytes, origin: str = MANIFEST_NAME) -> Manifest:
         """Parse and check; `origin` names the file in errors. Raises HprofError for anything unusable."""
         if len(data) > MAX_MANIFEST_BYTES:
-            raise HprofError(
-                f"{origin} is larger than {MAX_MANIFEST_BYTES >> 20} MiB; it is no hprof manifest."
-            )
+            raise HprofError(f"{origin} is larger than {MAX_MANIFEST_BYTES >> 20} MiB; it is no hprof manifest.")
         try:
             raw = orjson.loads(data)
         except orjson.JSONDecodeError as error:
@@ -110,9 +108,7 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     elif name == "dropped":
         fits = fits and all(isinstance(count, int) for count in value.values())
     if not fits:
-        raise HprofError(
-            f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there."
-        )
+        raise HprofError(f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there.")
     return value
 
 

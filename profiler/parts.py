@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,14 +27,14 @@ def read_parts(
     columns: Sequence[str],
     filters: pc.Expression | None = None,
     pass_ids: Collection[int] | None = None,
-) -> pa.Table:
-    """The rows of the named parts as one table of `columns`, in the schema's types.
+) -> Iterator[pa.Table]:
+    """The rows of each named part as a table of `columns`, in the schema's types.
 
     `pass_ids` skips row groups by their statistics, then keeps only those passes' rows; `filters` is an
     arrow expression over columns of the schema. Raises HprofError that names the file it cannot read.
     """
     schema = pa.schema([TABLES[table_name].field(name) for name in columns])
-    tables, n_rows = [], 0
+    n_rows = 0
     for part in parts:
         table = _read_part(store, f"{table_name}/{part}.parquet", table_name, filters, pass_ids, schema)
         n_rows += table.num_rows
@@ -42,8 +42,7 @@ def read_parts(
             raise HprofError(
                 f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
             )
-        tables.append(table)
-    return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
+        yield table
 
 
 def _read_part(
@@ -57,9 +56,7 @@ def _read_part(
     where = store.where(name)
     full = TABLES[table_name]
     # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
-    needed = (
-        full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
-    )
+    needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
     try:
         with store.open(name) as source:
             file = pq.ParquetFile(
@@ -69,12 +66,13 @@ def _read_part(
                 thrift_container_size_limit=_THRIFT_LIMIT,
             )
             _check_size(file.metadata, where)
-            groups = _row_groups(file, pass_ids)
-            present = [column for column in dict.fromkeys(needed) if column in file.schema_arrow.names]
+            names = file.schema_arrow.names
+            groups = _row_groups(file.metadata, names, pass_ids)
+            present = [column for column in dict.fromkeys(needed) if column in names]
             table = file.read_row_groups(groups, columns=present)
         table = _fit(table, full, needed)
         if pass_ids is not None:
-            table = table.filter(pc.is_in(table["pass_id"], pa.array(sorted(pass_ids), pa.int32())))
+            table = _of_passes(table, pass_ids)
         if filters is not None:
             table = table.filter(filters)
         return table.select(schema.names)
@@ -96,20 +94,26 @@ def _check_size(metadata: Any, where: str) -> None:
         raise HprofError(f"{where} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
 
 
-def _row_groups(file: Any, pass_ids: Collection[int] | None) -> list[int]:
-    everything = list(range(file.metadata.num_row_groups))
-    if pass_ids is None or "pass_id" not in file.schema_arrow.names:
+def _row_groups(metadata: Any, names: Sequence[str], pass_ids: Collection[int] | None) -> list[int]:
+    everything = list(range(metadata.num_row_groups))
+    if pass_ids is None or "pass_id" not in names:
         return everything
-    column = file.schema_arrow.names.index("pass_id")
-    return [
-        i for i in everything if _may_hold(file.metadata.row_group(i).column(column).statistics, pass_ids)
-    ]
+    column = names.index("pass_id")
+    return [i for i in everything if _may_hold(metadata.row_group(i).column(column).statistics, pass_ids)]
 
 
 def _may_hold(statistics: Any, pass_ids: Collection[int]) -> bool:
     if statistics is None or not statistics.has_min_max:
         return True
     return any(statistics.min <= pass_id <= statistics.max for pass_id in pass_ids)
+
+
+def _of_passes(table: pa.Table, pass_ids: Collection[int]) -> pa.Table:
+    """Only these passes' rows; most parts hold a single pass, and then nothing is copied."""
+    edges = pc.min_max(table["pass_id"]).as_py()
+    if edges["min"] == edges["max"] and edges["min"] in pass_ids and table["pass_id"].null_count == 0:
+        return table
+    return table.filter(pc.is_in(table["pass_id"], pa.array(sorted(pass_ids), pa.int32())))
 
 
 def _fit(table: pa.Table, schema: pa.Schema, columns: Collection[str]) -> pa.Table:

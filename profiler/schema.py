@@ -60,6 +60,7 @@ PASSES: Final = pa.schema(
         ("prefill_ns", pa.int64()),
         ("decode_ns", pa.int64()),
         ("sampling_ns", pa.int64()),
+        ("n_decoded", pa.int32()),  # tokens that decode_ns covers; null: n_gen - 1
         ("tokens", pa.list_(pa.int32())),
         ("bytes_h2d", pa.int64()),
         ("vram_peak", pa.int64()),
@@ -99,9 +100,7 @@ EXPERTS: Final = pa.schema(
     ]
 )
 
-_RANGES = pa.list_(
-    pa.struct([("space", pa.string()), ("from", pa.int64()), ("to", pa.int64()), ("tag", pa.string())])
-)
+_RANGES = pa.list_(pa.struct([("space", pa.string()), ("from", pa.int64()), ("to", pa.int64()), ("tag", pa.string())]))
 
 ORDERING: Final = pa.schema(
     [

@@ -45,9 +45,7 @@ class Store:
                 return []
             self._check_inside(folder)
             self._fs.invalidate_cache(self._path(folder))
-            return sorted(
-                str(p).rstrip("/").rsplit("/", 1)[-1] for p in self._fs.ls(self._path(folder), detail=False)
-            )
+            return sorted(str(p).rstrip("/").rsplit("/", 1)[-1] for p in self._fs.ls(self._path(folder), detail=False))
 
     def open(self, name: str) -> IO[bytes]:
         """Open for reading; refuses a link that leads out of the folder."""
@@ -118,7 +116,5 @@ def _translated(where: str, verb: str) -> Any:
         yield
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        advice = (
-            "check the address and its permissions" if verb == "read" else "free space or choose another -o"
-        )
+        advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
         raise HprofError(f"cannot {verb} {where}: {reason}; {advice}.") from error

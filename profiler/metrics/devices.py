@@ -1,0 +1,112 @@
+"""Figures of whole captures per process and device: for imported traces these are the main thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from profiler.metrics.recording import Recording
+from profiler.metrics.roles import ABSENT, COMPUTE, COPIES, ROLES
+from profiler.metrics.streams import StreamSums
+
+_KEYS: Final = ("process", "device", "role")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFigures:
+    """Copies of one direction on one device. `gb_s` is bytes / busy time, in 10^9 bytes a second."""
+
+    count: int
+    bytes: int | None  # null where a row does not say its size
+    busy_ns: int
+    hidden_ns: int
+    gb_s: float | None
+    pinned_bytes: int | None  # null where no row says what memory it was
+    pageable_bytes: int | None
+    streams: list[int | str]
+
+    @property
+    def exposed_ns(self) -> int:
+        """Copy time that no compute covered."""
+        return self.busy_ns - self.hidden_ns
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
+    """One device of one process; `process` and `device` are null where the source does not name them."""
+
+    process: int | None
+    device: int | None
+    kernels: int
+    compute_busy_ns: int
+    compute_streams: list[int | str]
+    copies: dict[str, CopyFigures]  # only the directions that occur, keys of DIRECTIONS
+
+
+def device_figures(recording: Recording, *, by_pass: bool) -> list[DeviceFigures]:
+    """Figures of every (process, device) that copied or computed, in that order.
+
+    by_pass: take unions inside each pass and add them up, for captures whose passes have clocks of their own
+    (hprof's); otherwise over the whole capture, passes or not.
+    """
+    overlap = recording.device_overlap(by_pass=by_pass)
+    sums = _by_role(recording.streams)
+    found: dict[tuple[int, int], DeviceFigures] = {}
+    for group, key in enumerate(zip(*(overlap.keys[name].tolist() for name in _KEYS), strict=True)):
+        process, device, role = key
+        entry = found.setdefault((process, device), _blank(process, device))
+        if role == COMPUTE:
+            found[process, device] = replace(
+                entry,
+                kernels=sum(stream.n_rows for stream in sums[key]),
+                compute_busy_ns=int(overlap.busy_compute_ns[group]),
+                compute_streams=_stream_names(sums[key]),
+            )
+        elif role in COPIES:
+            times = int(overlap.busy_copy_ns[group]), int(overlap.hidden_copy_ns[group])
+            entry.copies[ROLES[role]] = _copy_figures(sums[key], *times)
+    return [entry for entry in found.values() if entry.kernels or entry.copies]
+
+
+def _by_role(streams: list[StreamSums]) -> dict[tuple[int, ...], list[StreamSums]]:
+    found: dict[tuple[int, ...], list[StreamSums]] = {}
+    for stream in streams:
+        found.setdefault((stream.process, stream.device, stream.role), []).append(stream)
+    return found
+
+
+def _copy_figures(streams: list[StreamSums], busy_ns: int, hidden_ns: int) -> CopyFigures:
+    says_size = not any(stream.n_sizeless for stream in streams)
+    says_memory = says_size and any(stream.n_told_memory for stream in streams)
+    n_bytes = sum(stream.bytes for stream in streams) if says_size else None
+    return CopyFigures(
+        count=sum(stream.n_rows for stream in streams),
+        bytes=n_bytes,
+        busy_ns=busy_ns,
+        hidden_ns=hidden_ns,
+        gb_s=n_bytes / busy_ns if n_bytes is not None and busy_ns > 0 else None,
+        pinned_bytes=sum(stream.pinned_bytes for stream in streams) if says_memory else None,
+        pageable_bytes=sum(stream.pageable_bytes for stream in streams) if says_memory else None,
+        streams=_stream_names(streams),
+    )
+
+
+def _stream_names(streams: list[StreamSums]) -> list[int | str]:
+    """Their names, those that are numbers as numbers and first."""
+    names = {_as_number(stream.stream) for stream in streams if stream.stream is not None}
+    return sorted(names, key=lambda name: (isinstance(name, str), name))
+
+
+def _as_number(name: str) -> int | str:
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else name
+
+
+def _blank(process: int, device: int) -> DeviceFigures:
+    return DeviceFigures(
+        process=None if process == ABSENT else process,
+        device=None if device == ABSENT else device,
+        kernels=0,
+        compute_busy_ns=0,
+        compute_streams=[],
+        copies={},
+    )

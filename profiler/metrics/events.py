@@ -1,0 +1,117 @@
+"""The events table as numpy arrays: what every metric starts from. Null is ABSENT, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.intervals import MAX_ABS_NS, Int64
+from profiler.metrics.groups import Mask
+from profiler.metrics.roles import ABSENT, MEMORIES, PHASES, ROLES
+
+Codes = npt.NDArray[np.int8]
+Ints = npt.NDArray[np.int32]
+
+EVENT_COLUMNS: Final = (
+    *("pass_id", "phase", "ubatch", "layer", "process", "device", "stream", "kind", "tensor"),
+    *("t_start", "t_end", "bytes", "whole_bytes", "source_memory", "detail"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Parallel arrays, one element a row. Labels are codes: `role` indexes ROLES, `phase` PHASES, ..."""
+
+    pass_id: Ints
+    phase: Codes
+    ubatch: Ints
+    layer: Ints
+    process: Int64
+    device: Ints
+    stream: Ints  # indexes stream_names
+    role: Codes
+    tensor: Ints
+    start: Int64  # ns
+    end: Int64  # ns
+    n_bytes: Int64
+    whole_bytes: Int64
+    memory: Codes
+    stream_names: tuple[str, ...]
+    n_impossible: int  # rows left out: no times, an end before its start, times beyond 104 days
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self, mask: Mask) -> Events:
+        """Only the rows that `mask` keeps."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept: dict[str, Any] = {n: v[mask] for n, v in columns.items() if isinstance(v, np.ndarray)}
+        return replace(self, **kept)
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Events:
+        """Arrays of a table with EVENT_COLUMNS; rows with impossible times are left out and counted."""
+        stream, stream_names = labels(table["stream"])
+        tensor, _ = labels(table["tensor"])
+        events = cls(
+            **{name: _ints(table[name], np.int32) for name in ("pass_id", "ubatch", "layer", "device")},
+            process=_ints(table["process"], np.int64),
+            phase=_codes(table["phase"], PHASES),
+            role=_roles(table["kind"], table["detail"]),
+            memory=_codes(table["source_memory"], MEMORIES),
+            stream=stream,
+            tensor=tensor,
+            start=_ints(table["t_start"], np.int64, null=MAX_ABS_NS + 1),
+            end=_ints(table["t_end"], np.int64, null=-MAX_ABS_NS - 1),
+            n_bytes=_ints(table["bytes"], np.int64),
+            whole_bytes=_ints(table["whole_bytes"], np.int64),
+            stream_names=stream_names,
+            n_impossible=0,
+        )
+        return _without_impossible(events)
+
+
+def _without_impossible(events: Events) -> Events:
+    possible = (events.start >= -MAX_ABS_NS) & (events.end <= MAX_ABS_NS) & (events.end >= events.start)
+    n_impossible = len(events) - int(np.count_nonzero(possible))
+    if n_impossible == 0:
+        return events
+    kept = events.where(possible)
+    return replace(kept, n_impossible=n_impossible)
+
+
+def _ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSENT) -> npt.NDArray[Any]:
+    filled = pc.fill_null(column, null) if column.null_count else column
+    values: npt.NDArray[Any] = filled.to_numpy()
+    return values.astype(kind, copy=False)
+
+
+def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
+    """Codes into the column's own labels, ABSENT for null."""
+    if column.num_chunks == 0:
+        return np.empty(0, np.int32), ()
+    array = column.unify_dictionaries().combine_chunks()
+    names = tuple(str(name) for name in array.dictionary.to_pylist())
+    indices = array.indices
+    return (indices.fill_null(ABSENT) if indices.null_count else indices).to_numpy(), names
+
+
+def _roles(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> Codes:
+    roles, details = _codes(kind, ROLES), _codes(detail, ("uvm", "memset", "collective", "graph"))
+    for plain, managed in (("h2d", "uvm_h2d"), ("d2h", "uvm_d2h")):
+        roles[(roles == ROLES.index(plain)) & (details == 0)] = ROLES.index(managed)
+    roles[details >= 1] = ABSENT
+    return roles
+
+
+def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Codes:
+    """Codes into `known`, ABSENT for null and for any other label."""
+    indices, names = labels(column)
+    translation = np.array([known.index(n) if n in known else ABSENT for n in names] + [ABSENT], np.int8)
+    return translation[indices]

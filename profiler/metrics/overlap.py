@@ -1,0 +1,123 @@
+"""How much copying there was, how much computing, and how much of the copying the computing hid.
+
+busy copy     union of the host-to-device copies of a group, on each device
+busy compute  union of the group's compute intervals, on each device
+hidden        the part of busy copy during which that device computed anything in the same pass
+exposed       busy copy - hidden
+
+A group is a pass, a phase, a ubatch or a layer; rows belong to the group that they serve, not to the moment when they
+ran: a copy made ahead for the next layer counts as that layer's, and the layer that computes meanwhile hides it.
+With several devices a group's figure is the sum of the devices' unions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from profiler.intervals import Int64, Line, covered_length
+from profiler.metrics.groups import Floats, Groups, group_by, sum_by
+from profiler.metrics.roles import COMPUTE, COPIES, H2D
+from profiler.metrics.segments import Segments, regrouped
+
+if TYPE_CHECKING:
+    from profiler.metrics.activity import Activity
+
+PASS_ON_DEVICE = ("pass_id", "process", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """One element a group; `keys` are the columns that it was grouped by. All times in ns."""
+
+    keys: dict[str, Int64]
+    busy_copy_ns: Int64
+    busy_compute_ns: Int64
+    hidden_copy_ns: Int64
+    smaller_busy_ns: Int64  # min(busy copy, busy compute), taken on each device
+
+    @property
+    def exposed_copy_ns(self) -> Int64:
+        """Copy time that no compute covered."""
+        return self.busy_copy_ns - self.hidden_copy_ns
+
+    @property
+    def overlap_efficiency(self) -> Floats:
+        """hidden / min(busy copy, busy compute); NaN where either is zero."""
+        return ratio(self.hidden_copy_ns, self.smaller_busy_ns)
+
+    @property
+    def hidden_ratio(self) -> Floats:
+        """hidden / busy copy; NaN where nothing was copied."""
+        return ratio(self.hidden_copy_ns, self.busy_copy_ns)
+
+    def regroup(self, names: Sequence[str]) -> Overlap:
+        """These figures added up over groups that agree in fewer of their keys."""
+        groups = group_by({name: self.keys[name] for name in names})
+        sums = (self.busy_copy_ns, self.busy_compute_ns, self.hidden_copy_ns, self.smaller_busy_ns)
+        return Overlap(groups.keys, *map(groups.sum, sums))
+
+
+def ratio(part: Int64, whole: Int64) -> Floats:
+    """part / whole as floats, NaN where whole is zero."""
+    quotient: Floats = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+    return quotient
+
+
+class OverlapIndex:
+    """All copies against the compute of their context, measured once; `by` then gives any grouping's figures.
+
+    context: inside what a compute interval may hide a copy (default: a pass on a device).
+    """
+
+    def __init__(self, activity: Activity, context: Sequence[str] = PASS_ON_DEVICE) -> None:
+        self._activity, self._context_names = activity, tuple(context)
+        copies, computes = activity.of_role(*COPIES), activity.of_role(COMPUTE)
+        contexts = activity.coarse(context)
+        self._context = contexts.of_row
+        owners, starts, ends = (np.concatenate(pair) for pair in zip(copies, computes, strict=True))
+        self._line = Line(self._context[owners], starts, ends, len(contexts))
+        self._busy = self._line.union(self._context[computes.owner], computes.starts, computes.ends)
+        n_fine = activity.n_fine
+        self._fine_copy = sum_by(copies.owner, copies.lengths, n_fine)
+        self._fine_hidden = sum_by(copies.owner, self._hidden(copies, self._context), n_fine)
+        self._fine_compute = sum_by(computes.owner, computes.lengths, n_fine)
+        # Sets that do not meet have a union as long as the sum of their lengths: then any grouping is a sum.
+        self._computes_apart = self._busy.total == computes.lengths.sum()
+        directions = activity.coarse((*self._context_names, "role"))
+        self._copies_apart = activity.busy_ns(directions, *COPIES).sum() == copies.lengths.sum()
+
+    def by(self, names: Sequence[str], roles: tuple[int, ...] = (H2D,)) -> Overlap:
+        """Figures of the copies with these roles, grouped by columns of `activity.KEYS`.
+
+        With several roles, 'role' must be among the names: directions are never added up.
+        """
+        per_device = self._activity.coarse(tuple(dict.fromkeys((*names, *self._context_names))))
+        copy, hidden = self._copy_sums(per_device, roles)
+        compute = self._compute_sums(per_device)
+        return Overlap(per_device.keys, copy, compute, hidden, np.minimum(copy, compute)).regroup(names)
+
+    def _copy_sums(self, groups: Groups, roles: tuple[int, ...]) -> tuple[Int64, Int64]:
+        if self._copies_apart:
+            wanted = np.isin(self._activity.keys["role"], roles)
+            return groups.sum(self._fine_copy * wanted), groups.sum(self._fine_hidden * wanted)
+        _, united = regrouped(self._activity.of_role(*roles), groups.of_row, len(groups))
+        context_of = np.empty(len(groups), np.int64)
+        context_of[groups.of_row] = self._context
+        return (
+            sum_by(united.owner, united.lengths, len(groups)),
+            sum_by(united.owner, self._hidden(united, context_of), len(groups)),
+        )
+
+    def _compute_sums(self, groups: Groups) -> Int64:
+        if self._computes_apart:
+            return groups.sum(self._fine_compute)
+        return self._activity.busy_ns(groups, COMPUTE)
+
+    def _hidden(self, copies: Segments, context_of: Int64) -> Int64:
+        context = context_of[copies.owner]
+        edges = (self._line.place(context, times) for times in (copies.starts, copies.ends))
+        return covered_length(self._busy, *edges)

@@ -1,0 +1,126 @@
+"""Every figure of every pass: the whole pass, its prefill and its decode."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.intervals import Int64
+from profiler.metrics.experts import ExpertUse, expert_use
+from profiler.metrics.groups import Floats
+from profiler.metrics.names import FIGURES
+from profiler.metrics.overlap import Overlap
+from profiler.metrics.recording import Recording
+from profiler.metrics.roles import PHASES
+from profiler.metrics.transfers import Transfers
+
+Scope = Literal["pass", "prefill", "decode"]
+SCOPES: Final[tuple[Scope, ...]] = ("pass", "prefill", "decode")
+_ZERO_WHEN_RECORDED: Final = (
+    *("busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns"),
+    "bytes_h2d",
+)
+
+
+def pass_figures(
+    passes: pa.Table, recording: Recording, experts: pa.Table, ubatches: pa.Table
+) -> dict[Scope, pd.DataFrame]:
+    """One frame a scope, one row a pass (index: pass_id, in the table's order), one float column a FIGURES name.
+
+    NaN is null: what the tables cannot give. A pass that has events but no copies copied 0 bytes in 0 ns; a pass
+    without any events (an import, recording switched off) has nulls there. Pass ids must be unique.
+    """
+    index = pd.Index(int_column(passes, "pass_id"), name="pass_id")
+    frames: dict[Scope, pd.DataFrame] = {}
+    for scope in SCOPES:
+        frame = pd.DataFrame(np.nan, index=index, columns=list(FIGURES))
+        names = ("pass_id",) if scope == "pass" else ("pass_id", "phase")
+        recorded = _recorded(recording, scope)
+        for part in (recording.overlap(names), recording.transfers(names), expert_use(experts, names)):
+            _fill(frame, part, scope, index.isin(recorded))
+        _fill_windows(frame, scope, passes, ubatches, recording)
+        frames[scope] = frame
+    _fill_from_passes(frames, passes)
+    return frames
+
+
+def int_column(table: pa.Table, name: str, null: int = -1) -> Int64:
+    """An integer column as int64; null becomes `null`."""
+    values: Int64 = pc.fill_null(table[name], null).to_numpy().astype(np.int64)
+    return values
+
+
+def float_column(table: pa.Table, name: str) -> Floats:
+    """A numeric column as floats; null becomes NaN."""
+    values: Floats = table[name].cast(pa.float64(), safe=False).to_numpy()
+    return values
+
+
+def _fill(frame: pd.DataFrame, part: Overlap | Transfers | ExpertUse, scope: Scope, recorded: np.ndarray) -> None:
+    """Put the figures of one scope into the rows of their passes."""
+    mine = part.keys["phase"] == PHASES.index(scope) if scope != "pass" else slice(None)
+    for name in FIGURES:
+        if hasattr(part, name):
+            default = np.where(recorded, 0.0, np.nan) if name in _ZERO_WHEN_RECORDED else np.nan
+            values = np.full(len(frame), default)
+            _place(values, frame.index, part.keys["pass_id"][mine], getattr(part, name)[mine])
+            frame[name] = values
+
+
+def _place(into: Floats, index: pd.Index, pass_ids: Int64, values: np.ndarray) -> None:
+    rows = index.get_indexer(pd.Index(pass_ids))
+    into[rows[rows >= 0]] = values[rows >= 0]
+
+
+def _recorded(recording: Recording, scope: Scope) -> Int64:
+    pass_id, phase = recording.keys("pass_id", "phase")
+    return np.unique(pass_id if scope == "pass" else pass_id[phase >= 0])
+
+
+def _fill_windows(
+    frame: pd.DataFrame, scope: Scope, passes: pa.Table, ubatches: pa.Table, recording: Recording
+) -> None:
+    windows = passes if scope == "pass" else _phase_windows(ubatches, scope)
+    windows = windows.filter(pc.and_(pc.is_valid(windows["t_start"]), pc.is_valid(windows["t_end"])))
+    pass_id, starts, ends = (int_column(windows, name) for name in ("pass_id", "t_start", "t_end"))
+    columns = {"wall_ns": ends - starts, "idle_ns": recording.idle(pass_id, starts, ends)}
+    for name, values in columns.items():
+        placed = np.full(len(frame), np.nan)
+        _place(placed, frame.index, pass_id, values)
+        frame[name] = placed
+
+
+def _phase_windows(ubatches: pa.Table, scope: Scope) -> pa.Table:
+    mine = ubatches.filter(pc.equal(ubatches["phase"].cast(pa.string()), scope))
+    spans = mine.group_by("pass_id").aggregate([("t_start", "min"), ("t_end", "max")])
+    return spans.rename_columns({"t_start_min": "t_start", "t_end_max": "t_end"})
+
+
+def _fill_from_passes(frames: dict[Scope, pd.DataFrame], passes: pa.Table) -> None:
+    whole = frames["pass"]
+    ttft, prefill, decode = (float_column(passes, f"{name}_ns") for name in ("ttft", "prefill", "decode"))
+    prefill = np.where(np.isnan(prefill), ttft - float_column(passes, "sampling_ns"), prefill)
+    n_decoded = float_column(passes, "n_decoded")
+    n_decoded = np.where(np.isnan(n_decoded), float_column(passes, "n_gen") - 1, n_decoded)
+    figures = {
+        "ttft_ns": ttft,
+        "prefill_tokens_per_s": _rate(float_column(passes, "n_prompt"), prefill),
+        "decode_tokens_per_s": _rate(n_decoded, decode),
+        "vram_peak_bytes": float_column(passes, "vram_peak"),
+    }
+    for name, values in figures.items():
+        whole[name] = values
+    told = float_column(passes, "bytes_h2d")
+    whole["bytes_h2d"] = np.where(np.isnan(told), whole["bytes_h2d"], told)
+    for name in ("ttft_ns", "prefill_tokens_per_s"):
+        frames["prefill"][name] = figures[name]
+    frames["decode"]["decode_tokens_per_s"] = figures["decode_tokens_per_s"]
+
+
+def _rate(count: Floats, time_ns: Floats) -> Floats:
+    rate: Floats = np.divide(count * 1e9, time_ns, out=np.full(len(count), np.nan), where=(time_ns > 0) & (count > 0))
+    return rate

@@ -1,0 +1,46 @@
+"""The tables that metrics need, read from a capture with only the columns that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from executor.errors import HprofError
+from profiler.metrics.events import EVENT_COLUMNS
+from profiler.metrics.experts import EXPERT_COLUMNS
+from profiler.metrics.recording import Recording
+
+if TYPE_CHECKING:
+    from profiler.capture import Capture
+
+
+class Tables(NamedTuple):
+    """What `pass_figures` takes, in its order. `passes` come in the order of the run."""
+
+    passes: pa.Table
+    recording: Recording
+    experts: pa.Table
+    ubatches: pa.Table
+
+
+def load_tables(capture: Capture, pass_ids: Collection[int] | None = None) -> Tables:
+    """Read them; `pass_ids` limits all of them to some passes. Raises HprofError for a damaged capture."""
+    passes = capture.table("passes", pass_ids=pass_ids).sort_by([("order", "ascending"), ("pass_id", "ascending")])
+    if passes["pass_id"].null_count or len(pc.unique(passes["pass_id"])) != passes.num_rows:
+        raise HprofError(f"two passes of {capture.path} share a number, or one has none; capture again.")
+    return Tables(
+        passes,
+        Recording(_event_tables(capture, pass_ids)),
+        capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
+        capture.table("ubatches", pass_ids=pass_ids),
+    )
+
+
+def _event_tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterable[pa.Table]:
+    """hprof writes each pass as a part of its own; in other captures a pass may go on in the next part."""
+    if capture.manifest.source == "hprof":
+        return capture.tables("events", EVENT_COLUMNS, pass_ids=pass_ids)
+    return [capture.table("events", EVENT_COLUMNS, pass_ids=pass_ids)]
