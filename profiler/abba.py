@@ -1,0 +1,60 @@
+"""The A/B protocol: which pass comes next, and which passes do not count.
+
+Arms are interleaved in mirror order, so that a drift of the machine (heat, clocks, other users) touches all
+arms alike: repetition 0 runs them forward, repetition 1 backward, which makes ABBA blocks of two repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+MAX_WARMUPS: Final = 3
+WARMUP_TOLERANCE: Final = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the grid; every arm is measured in every cell."""
+
+    n_prompt: int
+    n_gen: int
+    n_ubatch: int
+    n_depth: int
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that the KV cache must hold."""
+        return self.n_depth + self.n_prompt + self.n_gen
+
+    @property
+    def n_ubatches(self) -> int:
+        """Ubatches of the prompt, and one a generated token."""
+        return -(-self.n_prompt // self.n_ubatch) + self.n_gen
+
+
+def grid(
+    n_prompts: Sequence[int], n_gens: Sequence[int], n_ubatches: Sequence[int], n_depths: Sequence[int]
+) -> list[Cell]:
+    """All cells, in llama-bench's order: ubatch outermost, then depth, prompt, generation."""
+    return [Cell(p, n, ub, d) for ub, d, p, n in product(n_ubatches, n_depths, n_prompts, n_gens)]
+
+
+def arm_order(arms: Sequence[str], repetition: int) -> list[str]:
+    """The arms of one repetition, mirrored every other time."""
+    return list(arms) if repetition % 2 == 0 else list(reversed(arms))
+
+
+def needs_warmup(durations_ns: Sequence[int]) -> bool:
+    """Whether an arm needs one more discarded pass in a cell, given those it had there.
+
+    It has settled when its last two took the same time within 10 %; after three it is measured as it is.
+    """
+    if len(durations_ns) >= MAX_WARMUPS:
+        return False
+    if len(durations_ns) < 2:
+        return True
+    before, last = durations_ns[-2:]
+    return abs(last - before) >= WARMUP_TOLERANCE * max(last, before)

@@ -1,0 +1,93 @@
+"""`hprof run`: run A/B passes and write a capture."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from profiler.cli.run_options import run_options
+
+
+class _KeepsArguments(click.Command):
+    """Keeps the words of the command line, for the manifest and for fresh processes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["hprof.arguments"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_KeepsArguments)
+@run_options
+@click.pass_context
+def command(ctx: click.Context, /, **values: Any) -> None:
+    """Run A/B passes of a hybrid model and write a capture.
+
+    \b
+    hprof run
+    hprof run -m model.gguf -ot "ffn_(gate|up|down).*=CPU" -pw 0,1 -ub 64,256 -p 512 -n 16
+    hprof run -m tiny-moe --arms off,on,full -ub 128-1024*2 --device sim
+
+    All arms of a repetition get the same tokens, in mirrored order; warm-up passes are kept apart. Each
+    configuration of -ot, -ncmoe and -ngl is a placement; the second one's arms are called off@2, on@2.
+    """
+    arguments = ctx.meta["hprof.arguments"]
+    if values["engine"] == "llama-bench":
+        _run_llama_bench(values, arguments)
+    elif values["boot"] is not None:
+        _run_boot(ctx, values)
+    else:
+        path = _run(values, arguments)
+        _show(path, as_json=values["as_json"])
+
+
+def _run(values: Mapping[str, Any], arguments: list[str]) -> str:
+    from profiler.boots import run_boots
+    from profiler.cli.run_request import build_request
+    from profiler.plan import plan_run
+    from profiler.progress import make_progress
+    from profiler.run_manifest import initial_fields
+    from profiler.runner import run_capture
+    from profiler.writer import new_capture
+
+    plan = plan_run(build_request(values))
+    output = values["output"] or _default_output(plan.model.shape.name)
+    fields = initial_fields(plan, ["hprof", "run", *arguments])
+    writer = new_capture(output, force=values["force"], source="hprof", **fields)
+    if plan.request.boots > 1:
+        run_boots(writer.path, arguments, plan.request.boots)
+    else:
+        run_capture(plan, writer, make_progress())
+        writer.finish()
+    return writer.path
+
+
+def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
+    from profiler.boots import attach
+    from profiler.cli.run_request import build_request
+    from profiler.plan import plan_run
+    from profiler.progress import make_progress
+    from profiler.runner import InterruptedRunError, run_capture
+
+    writer, position = attach(values["boot_path"], values["boot"])
+    try:
+        run_capture(plan_run(build_request(values)), writer, make_progress(), position)
+    except InterruptedRunError as interrupted:
+        ctx.exit(interrupted.exit_code)  # the parent says it
+
+
+def _run_llama_bench(values: Mapping[str, Any], arguments: list[str]) -> None:
+    raise NotImplementedError
+
+
+def _default_output(model: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
+    return f"traces/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _show(path: str, *, as_json: bool) -> None:
+    click.echo(f"Wrote {path}", err=as_json)

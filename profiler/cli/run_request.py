@@ -1,0 +1,94 @@
+"""Turns the values of `hprof run`'s options into a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from executor.devices.factory import DeviceOptions, default_kind
+from executor.errors import HprofError
+from executor.placement import split_configurations
+from executor.policies.base import PolicyOptions
+from profiler.abba import grid
+from profiler.ranges import parse_numbers
+from profiler.request import PlacementOptions, RunRequest
+
+
+def build_request(values: Mapping[str, Any]) -> RunRequest:
+    """The request that the options spell. Raises HprofError, naming the option, for what is no list or range."""
+    return RunRequest(
+        cells=tuple(
+            grid(
+                _numbers(values["n_prompt"], "-p", 0),
+                _numbers(values["n_gen"], "-n", 0),
+                _numbers(values["n_ubatch"], "-ub", 1),
+                _numbers(values["n_depth"], "-d", 0),
+            )
+        ),
+        device=_device(values),
+        model=values["model"],
+        quant=values["quant"],
+        layers=values["layers"],
+        arms=_arms(values["arms"], values["prefetch_weights"]),
+        placements=_placements(values["override_tensor"], values["n_cpu_moe"], values["n_gpu_layers"]),
+        repetitions=values["repetitions"],
+        dtype=values["dtype"],
+        load_mode=values["load_mode"],
+        policy=_policy(values),
+        routing=values["routing"],
+        seed=values["seed"],
+        record=not values["no_record"],
+        boots=values["boots"],
+    )
+
+
+def _numbers(texts: Sequence[str], option: str, lowest: int) -> tuple[int, ...]:
+    return parse_numbers(",".join(texts), option, lowest)
+
+
+def _device(values: Mapping[str, Any]) -> DeviceOptions:
+    return DeviceOptions(
+        kind=values["device"] or default_kind(),
+        n_devices=values["n_devices"],
+        link_gb_s=values["link_gb_s"],
+        link_latency_us=values["link_latency_us"],
+        n_threads=values["threads"],
+    )
+
+
+def _policy(values: Mapping[str, Any]) -> PolicyOptions:
+    return PolicyOptions(
+        slots=values["slots"],
+        gate_min_batch=values["gate_min_batch"],
+        op_offload_min_batch=values["op_offload_min_batch"],
+        cache_bytes=values["moe_cache_mib"] << 20,
+        cache_policy=values["cache_policy"],
+    )
+
+
+def _arms(arms: str | None, prefetch: str | None) -> tuple[str, ...]:
+    if arms is not None and prefetch is not None:
+        raise HprofError("-pw and --arms both choose the arms: give one of them.")
+    if arms is not None:
+        return tuple(dict.fromkeys(name for name in (part.strip() for part in arms.split(",")) if name))
+    return tuple("on" if flag else "off" for flag in _flags(prefetch or "0,1"))
+
+
+def _flags(text: str) -> tuple[int, ...]:
+    flags = parse_numbers(text, "-pw", 0)
+    if any(flag > 1 for flag in flags):
+        raise HprofError(f"-pw {text[:60]}: give 0 (off), 1 (on), or 0,1 for both.")
+    return flags
+
+
+def _placements(
+    overrides: Sequence[str], n_cpu_moe: Sequence[str], n_gpu_layers: Sequence[str]
+) -> tuple[PlacementOptions, ...]:
+    """Every combination. As soon as one option is given, what the others leave unsaid stays resident."""
+    if not (overrides or n_cpu_moe or n_gpu_layers):
+        return (PlacementOptions(),)
+    texts: Sequence[str] = split_configurations(",".join(overrides)) if overrides else [""]
+    experts = _numbers(n_cpu_moe, "-ncmoe", 0) if n_cpu_moe else (0,)
+    layers: Sequence[int | None] = _numbers(n_gpu_layers, "-ngl", -1) if n_gpu_layers else (None,)
+    return tuple(PlacementOptions(*choice) for choice in product(dict.fromkeys(texts), experts, layers))

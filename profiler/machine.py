@@ -1,0 +1,135 @@
+"""The machine that a capture was taken on, as far as it can be told; what cannot be told is None."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import torch
+
+_TIMEOUT_S: Final = 10
+_GPU_QUERY: Final = {
+    "name": "name",
+    "uuid": "uuid",
+    "memory_mib": "memory.total",
+    "driver": "driver_version",
+    "pcie_generation": "pcie.link.gen.max",
+    "pcie_width": "pcie.link.width.max",
+    "pcie_generation_now": "pcie.link.gen.current",
+    "pcie_width_now": "pcie.link.width.current",
+    "power_limit_w": "power.limit",
+    "clock_max_mhz": "clocks.max.sm",
+}
+_NUMBERS: Final = frozenset(_GPU_QUERY) - {"name", "uuid", "driver"}
+_RESULT_VARIABLES: Final = (
+    *("OMP_", "MKL_", "OPENBLAS_", "KMP_", "CUDA_", "NVIDIA_", "PYTORCH_", "TORCH", "TRITON_", "HPROF_"),
+    *("GGML_", "LLAMA_ARG_"),
+)
+_SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
+
+
+def describe_machine() -> dict[str, Any]:
+    """CPU, memory, system, versions and GPUs."""
+    return {
+        "cpu": cpu_model(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cpu_governor": _read_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os": _os_name(),
+        "kernel": platform.release() or None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpus": describe_gpus(),
+    }
+
+
+def cpu_model() -> str | None:
+    """The processor's name."""
+    try:
+        with Path("/proc/cpuinfo").open() as file:
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            return next(names, None) or platform.processor() or None
+    except OSError:
+        return platform.processor() or None
+
+
+def describe_gpus() -> list[dict[str, Any]]:
+    """One entry an NVIDIA GPU, by nvidia-smi's word; empty where there is none."""
+    text = command_output(
+        ["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY.values())}", "--format=csv,noheader,nounits"]
+    )
+    return parse_gpus(text or "")
+
+
+def parse_gpus(text: str) -> list[dict[str, Any]]:
+    """nvidia-smi's CSV rows as dicts; fields that it does not know (`[N/A]`) are None."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    return [
+        {name: _value(name, cell) for name, cell in zip(_GPU_QUERY, row, strict=True)}
+        for row in rows
+        if len(row) == len(_GPU_QUERY)
+    ]
+
+
+def result_variables() -> dict[str, str]:
+    """Environment variables that can change what is measured, without anything that looks like a secret."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_RESULT_VARIABLES) and not any(word in name for word in _SECRET_WORDS)
+    }
+
+
+def source_commit() -> dict[str, Any] | None:
+    """hprof's own git commit, and whether files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    commit = command_output(["git", "-C", str(root), "rev-parse", "HEAD"])
+    if commit is None:
+        return None
+    changes = command_output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
+    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
+
+
+def command_output(command: Sequence[str]) -> str | None:
+    """What a command prints; None where it does not exist, fails, or takes longer than 10 s."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _value(name: str, cell: str) -> str | float | int | None:
+    if not cell or cell.startswith("["):
+        return None
+    if name not in _NUMBERS:
+        return cell
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else number
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _read_line(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except OSError:
+        return None

@@ -1,0 +1,153 @@
+"""Checks a request against its model before anything is written, loaded or reserved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from executor.errors import HprofError
+from executor.load import load_model
+from executor.model import Model
+from executor.placement import Placement, place
+from executor.policies import make_policy
+from executor.session import FULL, SessionOptions
+from executor.shape import MoeFfn
+from profiler.memory import check_needs
+from profiler.request import PlacementOptions, RunRequest
+
+if TYPE_CHECKING:
+    from executor.routing import Routing
+
+MAX_CELLS: Final = 512
+_DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`."""
+
+    suffix: str
+    placement: Placement
+    arms: tuple[str, ...]
+
+    def label(self, arm: str) -> str:
+        """The arm's name in the capture."""
+        return arm + self.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A request that can be run."""
+
+    request: RunRequest
+    model: Model
+    setups: tuple[Setup, ...]
+    session: SessionOptions
+    routing_label: str | None
+    warnings: tuple[str, ...]
+
+
+def plan_run(request: RunRequest) -> RunPlan:
+    """Open the model's header, decide placements, and check that all of it fits.
+
+    Raises HprofError, one sentence, for what cannot work.
+    """
+    _check_grid(request)
+    for arm in request.arms:
+        make_policy(arm, request.policy)
+    model = load_model(request.model, request.quant, request.layers, request.seed)
+    setups = _setups(request, model)
+    routing = _routing(request, model)
+    session = _session_options(request, routing)
+    for setup in setups:
+        check_needs(model, setup.placement, setup.arms, session, request.cells)
+    label = None if routing is None else routing.label
+    return RunPlan(request, model, setups, session, label, tuple(_warnings(request, model, setups)))
+
+
+def _check_grid(request: RunRequest) -> None:
+    if not request.arms:
+        raise HprofError("--arms names no arm: give at least one, for example --arms off,on.")
+    if request.repetitions < 1:
+        raise HprofError(f"-r {request.repetitions} measures nothing: give 1 or more, and 6 or more for a verdict.")
+    if any(cell.n_ubatch < 1 for cell in request.cells):
+        raise HprofError("-ub 0: a ubatch holds at least one token; give 1 or more.")
+    if any(cell.n_prompt + cell.n_gen == 0 for cell in request.cells):
+        raise HprofError("-p 0 with -n 0 has nothing to run: give a prompt (-p), tokens to generate (-n), or both.")
+    n_cells = len(request.cells) * len(request.placements)
+    if n_cells > MAX_CELLS:
+        raise HprofError(f"the grid has {n_cells} cells and hprof runs up to {MAX_CELLS}: give fewer -p -n -ub -d -ot.")
+
+
+def _setups(request: RunRequest, model: Model) -> tuple[Setup, ...]:
+    """`full` streams nothing, so one placement measures it for all."""
+    setups = []
+    for number, options in enumerate(request.placements, start=1):
+        arms = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
+        if arms:
+            setups.append(Setup("" if number == 1 else f"@{number}", _place(model, options), arms))
+    return tuple(setups)
+
+
+def _place(model: Model, options: PlacementOptions) -> Placement:
+    if options.n_cpu_moe and not any("_exps" in name for name in model.tensors):
+        raise HprofError(
+            f"-ncmoe {options.n_cpu_moe}: {model.shape.name} has no experts; choose its host weights with -ot."
+        )
+    return place(
+        model.tensors,
+        overrides=options.overrides,
+        n_cpu_moe=options.n_cpu_moe,
+        n_gpu_layers=options.n_gpu_layers,
+    )
+
+
+def _routing(request: RunRequest, model: Model) -> Routing | None:
+    layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
+    is_synthetic = model.origin.startswith("preset:")
+    if not layers or request.routing == "model" or (request.routing is None and not is_synthetic):
+        return None
+    from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
+
+    spec = request.routing or DEFAULT_ROUTING
+    sizes = {(moe.n_experts, moe.n_used) for moe in layers.values()}
+    if len(sizes) > 1:
+        raise HprofError(f"--routing {spec[:80]}: {model.shape.name} has layers of different expert counts.")
+    [(n_experts, n_used)] = sizes
+    return routing_from_spec(spec, layers=layers, n_experts=n_experts, n_used=n_used, seed=request.seed)
+
+
+def _session_options(request: RunRequest, routing: Routing | None) -> SessionOptions:
+    cells = request.cells
+    default = torch.float32 if request.device.kind == "cpu" else torch.bfloat16
+    return SessionOptions(
+        device=request.device,
+        max_positions=max(cell.n_positions for cell in cells),
+        max_ubatch=max(1, *(min(cell.n_ubatch, cell.n_prompt) for cell in cells)),
+        max_ubatches=max(cell.n_ubatches for cell in cells),
+        dtype=_DTYPES.get(request.dtype, default),
+        load_mode=request.load_mode,
+        policy=request.policy,
+        seed=request.seed,
+        routing=routing,
+    )
+
+
+def _warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) -> list[str]:
+    warnings = []
+    longest = max(cell.n_positions for cell in request.cells)
+    if longest > model.shape.context_length:
+        warnings.append(
+            f"{longest:,} positions are more than the {model.shape.context_length:,} that {model.shape.name} "
+            "was made for; times are right, what it would write is not."
+        )
+    warnings += [
+        f"{setup.placement.spelled} leaves no weight in host memory, so all arms of it do the same."
+        for setup in setups
+        if not setup.placement.host and setup.arms != (FULL,)
+    ]
+    if request.repetitions < 6:
+        warnings.append(f"-r {request.repetitions} gives {request.repetitions} pairs; a verdict needs 6 or more.")
+    return warnings

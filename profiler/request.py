@@ -1,0 +1,43 @@
+"""What a run is asked to do: plain values, checked where they are used (`profiler.plan`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from executor.devices.factory import DeviceOptions
+from executor.policies.base import PolicyOptions
+from executor.splits import LoadMode
+from profiler.abba import Cell
+
+DtypeName = Literal["auto", "f32", "bf16", "f16"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """One configuration of `-ot`, `-ncmoe` and `-ngl`. All unset: the FFN weights live in host memory."""
+
+    overrides: str | None = None
+    n_cpu_moe: int = 0
+    n_gpu_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One capture's worth of passes: every arm, in every cell, under every placement."""
+
+    cells: tuple[Cell, ...]
+    device: DeviceOptions
+    model: str = "tiny-dense"
+    quant: str | None = None
+    layers: int | None = None
+    arms: tuple[str, ...] = ("off", "on")
+    placements: tuple[PlacementOptions, ...] = (PlacementOptions(),)
+    repetitions: int = 6
+    dtype: DtypeName = "auto"
+    load_mode: LoadMode = "none"
+    policy: PolicyOptions = field(default_factory=PolicyOptions)
+    routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
+    seed: int = 0
+    record: bool = True
+    boots: int = 1

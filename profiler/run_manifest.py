@@ -1,0 +1,114 @@
+"""The manifest's fields for a run: what was asked, what was placed where, and what served each arm in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from executor.model import Model
+from executor.placement import Placement
+from executor.session import FULL, Session
+from profiler.abba import MAX_WARMUPS, WARMUP_TOLERANCE
+from profiler.machine import describe_machine, result_variables, source_commit
+from profiler.manifest import Arm
+from profiler.plan import RunPlan, Setup
+
+
+def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
+    """What is known before the model is loaded."""
+    request = plan.request
+    return {
+        "argv": argv,
+        "machine": describe_machine() | {"device": request.device.kind, "n_devices": request.device.n_devices},
+        "model": model_fields(plan.model) | {"routing": plan.routing_label},
+        "placement": {"configurations": [_placement_fields(plan.model, setup) for setup in plan.setups]},
+        "arms": [Arm(setup.label(arm), requested=arm) for setup in plan.setups for arm in setup.arms],
+        "grid": _grid_fields(plan),
+        "seeds": {"seed": request.seed},
+        "environment": result_variables(),
+        "warnings": list(plan.warnings),
+        "extra": {"hprof_source": source_commit()},
+    }
+
+
+def model_fields(model: Model) -> dict[str, Any]:
+    """Name, origin, digest, bytes, quant types and shape of a model."""
+    quants: dict[str, int] = {}
+    for tensor in model.tensors.values():
+        quants[tensor.quant] = quants.get(tensor.quant, 0) + tensor.n_bytes
+    shape = model.shape
+    return {
+        "name": shape.name,
+        "origin": model.origin,
+        "digest": model.source.digest(),
+        "architecture": shape.architecture,
+        "n_bytes": model.n_bytes,
+        "quant_bytes": dict(sorted(quants.items(), key=lambda item: -item[1])),
+        "n_layers": len(shape.layers),
+        "hidden": shape.hidden,
+        "n_vocab": shape.n_vocab,
+        "layer_kinds": layer_kinds(model),
+        "notes": list(shape.notes),
+    }
+
+
+def layer_kinds(model: Model) -> dict[str, int]:
+    """How many layers there are of each kind, e.g. `attention + dense ffn`."""
+    kinds: dict[str, int] = {}
+    for layer in model.shape.layers:
+        mixer = type(layer.mixer).__name__.removesuffix("Shape").lower()
+        ffn = "experts" if hasattr(layer.ffn, "n_experts") else "dense ffn"
+        window = getattr(layer.mixer, "window", None)
+        name = f"{mixer}{f' (window {window})' if window else ''} + {ffn}"
+        kinds[name] = kinds.get(name, 0) + 1
+    return kinds
+
+
+def arms_of_session(setup: Setup, session: Session) -> list[Arm]:
+    """Requested and effective policy of each arm of an open session."""
+    return [_arm(setup, described, session.warnings) for described in session.describe_arms()]
+
+
+def _arm(setup: Setup, described: Mapping[str, Any], warnings: list[str]) -> Arm:
+    name = described["name"]
+    requested, effective = described["requested"], described["effective"]
+    streams_nothing = name != FULL and not effective["host_bytes"]
+    notes = list(warnings) if requested["load_mode"] != effective["load_mode"] else []
+    if streams_nothing:
+        notes.append("no weight is in host memory, so nothing is streamed")
+    if setup.suffix:
+        notes.append("measured in a session of its own, after the arms of the placements before it")
+    return Arm(
+        name=setup.label(name),
+        requested=name,
+        effective=FULL if streams_nothing else name,
+        options={"placement": setup.placement.spelled, "requested": requested, "effective": effective},
+        notes=notes,
+    )
+
+
+def _placement_fields(model: Model, setup: Setup) -> dict[str, Any]:
+    placement: Placement = setup.placement
+    host_bytes = sum(model.tensors[name].n_bytes for name in placement.host)
+    return {
+        "suffix": setup.suffix,
+        "spelled": placement.spelled,
+        "host_bytes": host_bytes,
+        "resident_bytes": model.n_bytes - host_bytes,
+        "n_host_tensors": len(placement.host),
+        "host_layers": placement.host_layers(),
+    }
+
+
+def _grid_fields(plan: RunPlan) -> dict[str, Any]:
+    request = plan.request
+    axes = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
+    return {
+        **{axis: list(dict.fromkeys(getattr(cell, axis) for cell in request.cells)) for axis in axes},
+        "repetitions": request.repetitions,
+        "boots": request.boots,
+        "order": "ABBA: arms forward, then backward, repetition after repetition",
+        "warmups": {"at_most": MAX_WARMUPS, "until_last_two_differ_less_than": WARMUP_TOLERANCE},
+        "dtype": str(plan.session.dtype).removeprefix("torch."),
+        "recorded": request.record,
+    }

@@ -1,0 +1,147 @@
+"""Runs a plan: every arm in every cell, interleaved, pass after pass, each written as soon as it is done."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from executor.errors import HprofError
+from executor.job import PassJob
+from executor.records import PassResult
+from executor.session import Session
+from profiler.abba import Cell, arm_order, needs_warmup
+from profiler.plan import RunPlan, Setup
+from profiler.progress import NoProgress, RunProgress
+from profiler.run_manifest import arms_of_session
+from profiler.writer import CaptureWriter, PassKey
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a run is in its capture: the next pass's id, and the end of the last pass on the capture's clock."""
+
+    next_pass: int = 0
+    end_ns: int = 0
+    boot: int = 0
+
+
+class InterruptedRunError(HprofError):
+    """Ctrl-C: the pass under way is dropped, and the capture says so."""
+
+    def __init__(self, path: str, n_passes: int) -> None:
+        kept = f"{n_passes} finished pass{'' if n_passes == 1 else 'es'}"
+        super().__init__(f"interrupted; {path} keeps {kept}, and `hprof report` reads it.", exit_code=130)
+
+
+def run_capture(
+    plan: RunPlan, writer: CaptureWriter, progress: RunProgress | None = None, position: Position | None = None
+) -> Position:
+    """Run every pass of `plan` into `writer`; the caller finishes the capture.
+
+    Raises InterruptedRunError after Ctrl-C, and HprofError when memory runs out; the capture then says so.
+    """
+    run = _Run(plan, writer, progress or NoProgress(), position or Position())
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        writer.finish("interrupted")
+        raise InterruptedRunError(writer.path, run.position.next_pass) from None
+    except torch.OutOfMemoryError as error:
+        writer.finish("interrupted")
+        reason = str(error).splitlines()[0]
+        raise HprofError(f"GPU memory ran out ({reason}): use a smaller -ub or -d, or fewer resident layers.") from None
+    except BaseException:
+        writer.finish("interrupted")
+        raise
+    return run.position
+
+
+class _Run:
+    def __init__(self, plan: RunPlan, writer: CaptureWriter, progress: RunProgress, position: Position) -> None:
+        self.position = position
+        self._plan, self._writer, self._progress = plan, writer, progress
+        self._request = plan.request
+        self._started_ns = time.perf_counter_ns() - position.end_ns
+
+    def run(self) -> None:
+        n_arms = sum(len(setup.arms) for setup in self._plan.setups)
+        self._progress.start(n_arms * len(self._request.cells) * self._request.repetitions)
+        try:
+            for setup in self._plan.setups:
+                self._run_setup(setup)
+        finally:
+            self._progress.stop()
+
+    def _run_setup(self, setup: Setup) -> None:
+        self._progress.before_pass(f"loading {self._plan.model.shape.name}")
+        session = Session(self._plan.model, setup.placement, setup.arms, self._plan.session)
+        try:
+            self._describe(setup, session)
+            for cell in self._request.cells:
+                self._warm_up(setup, session, cell)
+                for repetition in range(self._request.repetitions):
+                    for arm in arm_order(setup.arms, repetition):
+                        self._pass(setup, session, cell, arm, repetition, warmup=False)
+        finally:
+            session.close()
+
+    def _describe(self, setup: Setup, session: Session) -> None:
+        known = {arm.name: arm for arm in self._writer.manifest.arms}
+        known |= {arm.name: arm for arm in arms_of_session(setup, session)}
+        warnings = [*self._writer.manifest.warnings, *session.warnings]
+        self._writer.update_manifest(
+            arms=list(known.values()),
+            warnings=list(dict.fromkeys(warnings)),
+            link_h2d_gb_s=session.devices[0].link_gb_s,
+        )
+
+    def _warm_up(self, setup: Setup, session: Session, cell: Cell) -> None:
+        """Discarded passes, on tokens that no measured repetition uses."""
+        durations_ns: dict[str, list[int]] = {arm: [] for arm in setup.arms}
+        waiting = list(setup.arms)
+        while waiting:
+            for arm in waiting:
+                repetition = self._request.repetitions + len(durations_ns[arm])
+                result = self._pass(setup, session, cell, arm, repetition, warmup=True)
+                durations_ns[arm].append(result.t_end - result.t_start)
+            waiting = [arm for arm in waiting if needs_warmup(durations_ns[arm])]
+
+    def _pass(
+        self, setup: Setup, session: Session, cell: Cell, arm: str, repetition: int, *, warmup: bool
+    ) -> PassResult:
+        pass_id = self.position.next_pass
+        label = setup.label(arm)
+        size = {"n_prompt": cell.n_prompt, "n_gen": cell.n_gen, "n_ubatch": cell.n_ubatch, "n_depth": cell.n_depth}
+        job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup)
+        self._progress.before_pass(f"{label} -ub {cell.n_ubatch}{' (warm-up)' if warmup else ''}")
+        zero_ns = self._zero_ns(session)
+        with _no_collection():
+            result = session.run_pass(job, record=self._request.record)
+        key = PassKey(label, **size, repetition=repetition, order=pass_id, boot=self.position.boot, warmup=warmup)
+        self._writer.plan_pass(pass_id, key, zero_ns=zero_ns)
+        self._writer.record_pass(pass_id, result)
+        self._progress.after_pass(counts=not warmup)
+        self.position = replace(self.position, next_pass=pass_id + 1, end_ns=zero_ns + result.t_end)
+        return result
+
+    def _zero_ns(self, session: Session) -> int:
+        """Where the next pass's zero lies on the capture's clock; virtual passes lie end to end."""
+        if session.devices[0].kind == "sim":
+            return self.position.end_ns
+        return max(self.position.end_ns, time.perf_counter_ns() - self._started_ns)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now, and not while a pass is timed."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
