@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 
 from profiler.importers.nsys import enums
-from profiler.importers.nsys.rows import ABSENT, MEMORIES, Rows, drop, drop_impossible, kind_code, make_rows
+from profiler.importers.nsys.dropping import drop, impossible_times
+from profiler.importers.nsys.rows import ABSENT, MEMORIES, Rows, kind_code, make_rows
 from profiler.importers.nsys.strings import Labels
 from profiler.importers.nsys.tables import NULL, Int64, Tables
 
@@ -61,9 +62,8 @@ def copies(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
     )
     between_hosts = oper == enums.HOST_TO_HOST
     unknown = (rows["kind"] == ABSENT) & ~between_hosts
-    rows = drop(rows, "copy", "unknown copy kind", unknown, dropped)
-    rows = drop(rows, "copy", "from host to host", between_hosts[~unknown], dropped)
-    return _possible(rows, "copy", dropped)
+    kinds = {"unknown copy kind": unknown, "from host to host": between_hosts}
+    return _possible(drop(rows, "copy", kinds, dropped), "copy", dropped)
 
 
 def _common(read: dict[str, Int64]) -> dict[str, Int64]:
@@ -85,11 +85,12 @@ def process_of(global_id: Int64) -> Int64:
 
 
 def _possible(rows: Rows, what: str, dropped: Counter[str]) -> Rows:
-    rows = drop_impossible(rows, what, dropped, on_device=True)
-    device = rows["device"]
-    rows = drop(rows, what, "no such device number", (device < 0) | (device > _MAX_DEVICE), dropped)
-    size = rows["bytes"]
-    return drop(rows, what, "negative size", (size < 0) & (size != NULL), dropped)
+    device, size = rows["device"], rows["bytes"]
+    reasons = impossible_times(rows["start"], rows["end"], on_device=True) | {
+        "no such device number": (device < 0) | (device > _MAX_DEVICE),
+        "negative size": (size < 0) & (size != NULL),
+    }
+    return drop(rows, what, reasons, dropped)
 
 
 def _by_oper(values: dict[int, int]) -> Int64:

@@ -9,7 +9,8 @@ import numpy as np
 
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.device_rows import process_of
-from profiler.importers.nsys.rows import ABSENT, Rows, drop_impossible, make_rows
+from profiler.importers.nsys.dropping import drop, impossible_times
+from profiler.importers.nsys.rows import ABSENT, Rows, make_rows
 from profiler.importers.nsys.strings import Labels, api_name
 from profiler.importers.nsys.tables import NULL, Int64, Tables
 
@@ -29,7 +30,7 @@ def api_calls(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
         correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
         name=labels.of_ids(read["nameId"], api_name),
     )
-    return drop_impossible(rows, "API call", dropped, on_device=False)
+    return _possible(rows, "API call", dropped)
 
 
 def synchronisations(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
@@ -49,8 +50,12 @@ def synchronisations(tables: Tables, labels: Labels, dropped: Counter[str]) -> R
         correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
         name=names[np.where((sync_type < 0) | (sync_type > 4), 0, sync_type)] if len(sync_type) else ABSENT,
     )
-    return drop_impossible(rows, "synchronisation", dropped, on_device=False)
+    return _possible(rows, "synchronisation", dropped)
 
 
 def _without_none(stream: Int64) -> Int64:
     return np.where(stream == enums.NO_STREAM, NULL, stream)
+
+
+def _possible(rows: Rows, what: str, dropped: Counter[str]) -> Rows:
+    return drop(rows, what, impossible_times(rows["start"], rows["end"], on_device=False), dropped)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from executor.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
 from profiler.importers.nsys import enums
-from profiler.importers.nsys.places import Launches, Places
+from profiler.importers.nsys.nvtx import Ranges
+from profiler.importers.nsys.places import Places
 from profiler.importers.nsys.project import NONE, Spans, innermost
-from profiler.importers.nsys.rows import ABSENT, PHASES, Mask, Rows
-from profiler.importers.nsys.strings import Labels
+from profiler.importers.nsys.recorded import Recorded
+from profiler.importers.nsys.rows import ABSENT, PHASES, Mask, look_up
 from profiler.importers.nsys.tables import NULL, Int64
 
 _WHOLE: Final = "whole"
@@ -61,73 +64,65 @@ class HprofRanges:
         return np.array(own if len(set(own)) == len(own) else range(len(own)), np.int64)
 
 
-def hprof_ranges(ranges: Rows, texts: Sequence[str]) -> HprofRanges | None:
-    """The domain's ranges; None when the trace has no such domain. `texts`: what the codes of `ranges` mean."""
-    if DOMAIN not in texts:
+def hprof_ranges(ranges: Ranges) -> HprofRanges | None:
+    """The domain's ranges; None when the trace has no such domain."""
+    ours = pc.index_in(pa.array([DOMAIN]), ranges.texts).to_pylist()[0]
+    if ours is None:
         return None
-    ours = ranges.where(ranges["detail"] == texts.index(DOMAIN))
-    used, code = np.unique(ours["name"], return_inverse=True)
-    names = [parse(texts[number]) if number >= 0 else None for number in used.tolist()]
-    return HprofRanges(
-        names,
-        _of_sort(PassName, names, code, ours),
-        _of_sort(UbatchName, names, code, ours),
-        _of_sort(StepName, names, code, ours),
-        n_unknown=int(np.count_nonzero(_is(type(None), names)[code])) if len(code) else 0,
-    )
+    ranges = ranges.where(ranges.domain == ours)
+    used, code = np.unique(ranges.name, return_inverse=True)
+    texts = ranges.texts.take(pa.array(np.maximum(used, 0))).to_pylist() if len(used) else []
+    names = [None if number == ABSENT else parse(text) for number, text in zip(used.tolist(), texts, strict=True)]
+    passes, ubatches, steps = (_of_sort(s, names, code, ranges.spans) for s in (PassName, UbatchName, StepName))
+    n_unknown = int(np.count_nonzero(_is(type(None), names)[code]))
+    return HprofRanges(names, passes, ubatches, steps, n_unknown)
 
 
-def places(hprof: HprofRanges, rows: Rows, launches: Launches, labels: Labels) -> Places:
-    """What the ranges say of each row: by its launching call, for the pass also by the row's own time."""
-    found = Places.unknown(len(rows))
-    in_pass = pass_of(hprof, rows, launches)
-    found.pass_id = _look_up(hprof.pass_ids(), in_pass, NULL)
+def places(hprof: HprofRanges, recorded: Recorded) -> Places:
+    """What the ranges around each row's launching call say, but for the pass: see `pass_of`."""
+    launches = recorded.launches
     in_ubatch = launches.gather(innermost(hprof.ubatches.spans, launches.calls))
-    ubatch_code = _look_up(hprof.ubatches.code, in_ubatch, NONE)
-    found.ubatch = _look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch_code, NULL)
+    ubatch_code = look_up(hprof.ubatches.code, in_ubatch, NONE)
     phases = hprof.values(lambda name: PHASES.index(name.phase) if isinstance(name, UbatchName) else None, ABSENT)
-    found.phase = _look_up(phases, ubatch_code, ABSENT)
     in_step = launches.gather(innermost(hprof.steps.spans, launches.calls))
-    _place_in_steps(found, hprof, rows, _look_up(hprof.steps.code, in_step, NONE), labels)
+    found = _steps(hprof, recorded, look_up(hprof.steps.code, in_step, NONE))
+    found.ubatch = look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch_code, NULL)
+    found.phase = look_up(phases, ubatch_code, ABSENT)
     return found
 
 
-def pass_of(hprof: HprofRanges, rows: Rows, launches: Launches) -> Int64:
-    """The pass range of each row, or NONE. Passes of a process never overlap, so any of its threads counts."""
-    calls = launches.calls
-    of_calls = innermost(hprof.passes.by_process, Spans(calls.group >> enums.TID_BITS, calls.start, calls.end))
-    by_call = launches.gather(of_calls)
-    by_time = innermost(hprof.passes.by_process, Spans(rows["process"], rows["start"], rows["end"]))
-    return np.where(launches.call == NONE, by_time, by_call)
+def pass_of(hprof: HprofRanges, recorded: Recorded) -> Int64:
+    """The pass id of each row, by its launching call, else by its own time; NULL outside of passes.
+
+    Passes of a process never overlap, so any of its threads counts.
+    """
+    launches, rows = recorded.launches, recorded.rows
+    calls, passes = launches.calls, hprof.passes.by_process
+    of_calls = innermost(passes, Spans(calls.group >> enums.TID_BITS, calls.start, calls.end))
+    by_time = innermost(passes, Spans(rows["process"], rows["start"], rows["end"]))
+    return look_up(hprof.pass_ids(), np.where(launches.call == NONE, by_time, launches.gather(of_calls)), NULL)
 
 
-def _place_in_steps(found: Places, hprof: HprofRanges, rows: Rows, step: Int64, labels: Labels) -> None:
+def _steps(hprof: HprofRanges, recorded: Recorded, step: Int64) -> Places:
     steps = [name if isinstance(name, StepName) else None for name in hprof.names]
-    tensors = [None if name is None or name.tensor is None else labels.code(name.tensor) for name in steps]
-    found.layer = _look_up(hprof.values(lambda name: getattr(name, "layer", None)), step, NULL)
-    found.tensor = _look_up(np.array([ABSENT if t is None else t for t in tensors], np.int64), step, ABSENT)
-    found.in_copy_step = (step != NONE) & (found.tensor != ABSENT)
-    found.in_compute_step = (step != NONE) & (found.tensor == ABSENT)
-    whole = _look_up(_is_whole(steps), step, 0) == 1
-    found.whole_bytes = np.where(whole, rows["bytes"], NULL)
+    code_of = recorded.labels.code
+    codes = [ABSENT if name is None or name.tensor is None else code_of(name.tensor) for name in steps]
+    tensor = look_up(np.array(codes, np.int64), step, ABSENT)
+    whole = np.array([name is not None and name.what == _WHOLE for name in steps], np.int64)
+    return Places(
+        layer=look_up(hprof.values(lambda name: getattr(name, "layer", None)), step, NULL),
+        tensor=tensor,
+        whole_bytes=np.where(look_up(whole, step, 0) == 1, recorded.rows["bytes"], NULL),
+        in_copy_step=(step != NONE) & (tensor != ABSENT),
+        in_compute_step=(step != NONE) & (tensor == ABSENT),
+    )
 
 
-def _is_whole(steps: Sequence[StepName | None]) -> Int64:
-    return np.array([int(name is not None and name.what == _WHOLE) for name in steps], np.int64)
-
-
-def _of_sort(sort: type[Name], names: Sequence[Name | None], code: Int64, ranges: Rows) -> Named:
-    mine = np.flatnonzero(_is(sort, names)[code]) if len(code) else np.empty(0, np.int64)
-    mine = mine[np.argsort(ranges["start"][mine], kind="stable")]
-    spans = Spans(ranges["thread"][mine], ranges["start"][mine], ranges["end"][mine])
-    return Named(spans, code[mine])
+def _of_sort(sort: type[Name], names: Sequence[Name | None], code: Int64, spans: Spans) -> Named:
+    mine = np.flatnonzero(_is(sort, names)[code])
+    mine = mine[np.argsort(spans.start[mine], kind="stable")]
+    return Named(spans.take(mine), code[mine])
 
 
 def _is(sort: type[Name] | type[None], names: Sequence[Name | None]) -> Mask:
     return np.array([isinstance(name, sort) for name in names], np.bool_)
-
-
-def _look_up(values: Int64, index: Int64, missing: int) -> Int64:
-    if len(values) == 0:
-        return np.full(len(index), missing)
-    return np.where(index < 0, missing, values[np.maximum(index, 0)])

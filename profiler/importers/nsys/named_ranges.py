@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.importers.nsys.nvtx import Ranges
 from profiler.importers.nsys.places import Launches, Places
-from profiler.importers.nsys.project import NONE, Spans, innermost
-from profiler.importers.nsys.rows import Rows
+from profiler.importers.nsys.project import innermost
+from profiler.importers.nsys.rows import look_up
 from profiler.importers.nsys.tables import NULL, Int64
 
 # A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
@@ -22,31 +22,25 @@ LAYER: Final = re.compile(_WORD + r"(?:layers?|blk|decoder_layers?)" + _NUMBER, 
 UBATCH: Final = re.compile(_WORD + r"(?:u-?batch|micro[ _-]?batch)" + _NUMBER, re.IGNORECASE)
 
 
-def places(ranges: Rows, texts: Sequence[str], rows: Rows, launches: Launches) -> Places:
+def places(ranges: Ranges, launches: Launches) -> Places:
     """The layer and ubatch of each row by the innermost range around its launching call that names one."""
-    found = Places.unknown(len(rows))
-    used, code = np.unique(ranges["name"], return_inverse=True)
-    names = [texts[number] if number >= 0 else "" for number in used.tolist()]
-    found.layer = _numbers(LAYER, names, code, ranges, launches)
-    found.ubatch = _numbers(UBATCH, names, code, ranges, launches)
-    return found
+    return Places(layer=_numbers(LAYER, ranges, launches), ubatch=_numbers(UBATCH, ranges, launches))
 
 
-def _numbers(pattern: re.Pattern[str], names: Sequence[str], code: Int64, ranges: Rows, launches: Launches) -> Int64:
-    number = _number_in(pattern, names)
-    mine = np.flatnonzero(number[code] != NULL) if len(code) else np.empty(0, np.int64)
+def _numbers(pattern: re.Pattern[str], ranges: Ranges, launches: Launches) -> Int64 | None:
+    number = look_up(_number_in(pattern, ranges.texts), ranges.name, NULL)
+    mine = np.flatnonzero(number != NULL)
     if len(mine) == 0:
-        return np.full(len(launches.call), NULL)
-    spans = Spans(ranges["thread"][mine], ranges["start"][mine], ranges["end"][mine])
-    at = launches.gather(innermost(spans, launches.calls))
-    return np.where(at == NONE, NULL, number[code[mine[np.maximum(at, 0)]]])
+        return None
+    return look_up(number[mine], launches.gather(innermost(ranges.spans.take(mine), launches.calls)), NULL)
 
 
-def _number_in(pattern: re.Pattern[str], names: Sequence[str]) -> Int64:
-    """The number in each name, NULL where there is none. Arrow sifts: most traces have names by the 100,000."""
+def _number_in(pattern: re.Pattern[str], names: pa.StringArray) -> Int64:
+    """The number in each name, NULL where there is none. Arrow sifts: some traces have names by the 100,000."""
     found = np.full(len(names), NULL)
-    sifted = pc.match_substring_regex(pa.array(names, pa.string()), pattern.pattern, ignore_case=True)
-    for index in np.flatnonzero(sifted.to_numpy(zero_copy_only=False)).tolist():
-        if (match := pattern.search(names[index])) is not None:
-            found[index] = int(match.group(1))
+    sifted = pc.match_substring_regex(names, pattern.pattern, ignore_case=True).fill_null(False)
+    rows = np.flatnonzero(sifted.to_numpy(zero_copy_only=False))
+    for row, name in zip(rows.tolist(), names.take(pa.array(rows)).to_pylist(), strict=True):
+        if (match := pattern.search(name)) is not None:
+            found[row] = int(match.group(1))
     return found

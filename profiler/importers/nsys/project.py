@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from profiler.importers.nsys.event_table import distinct
 from profiler.importers.nsys.tables import Int64
 from profiler.intervals import Line
 
@@ -31,6 +32,10 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start)
 
+    def part(self, rows: slice) -> Spans:
+        """A view of some neighbours."""
+        return Spans(self.group[rows], self.start[rows], self.end[rows])
+
     def take(self, rows: Int64) -> Spans:
         """Only these rows."""
         return Spans(self.group[rows], self.start[rows], self.end[rows])
@@ -50,14 +55,16 @@ def match(process: Int64, number: Int64, other_process: Int64, other_number: Int
 
     Correlation ids and domain ids mean something only inside their process, and 0 means none.
     """
-    _, codes = np.unique(np.concatenate([process, other_process]), return_inverse=True)
+    _, codes = distinct(np.concatenate([process, other_process]))
     key = _keys(codes[: len(number)], number)
     other_key = _keys(codes[len(number) :], other_number)
     rows = np.flatnonzero(other_key != NONE)
     if len(rows) == 0:
         return np.full(len(number), NONE)
-    rows = rows[np.argsort(other_key[rows], kind="stable")]
     keys = other_key[rows]
+    if (keys[1:] < keys[:-1]).any():
+        order = np.argsort(keys, kind="stable")
+        rows, keys = rows[order], keys[order]
     at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
     return np.where((key != NONE) & (keys[at] == key), rows[at], NONE)
 
@@ -69,14 +76,16 @@ def _keys(process_code: Int64, number: Int64) -> Int64:
 
 def project(ranges: Spans, calls: Spans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:
     """The operations that each range owns; `op_call` is the row of each operation's call, or NONE."""
-    owned = np.flatnonzero(op_call != NONE)
-    used, call_of_op = np.unique(op_call[owned], return_inverse=True)
-    n_ops = np.bincount(call_of_op, minlength=len(used))
-    first = np.full(len(used), np.iinfo(np.int64).max)
-    last = np.full(len(used), np.iinfo(np.int64).min)
-    np.minimum.at(first, call_of_op, op_start[owned])
-    np.maximum.at(last, call_of_op, op_end[owned])
-    return _projected(ranges, calls.take(used), n_ops, first, last)
+    owned = op_call != NONE
+    if not owned.all():
+        op_call, op_start, op_end = op_call[owned], op_start[owned], op_end[owned]
+    n_ops = np.bincount(op_call, minlength=len(calls))
+    first = np.full(len(calls), np.iinfo(np.int64).max)
+    last = np.full(len(calls), np.iinfo(np.int64).min)
+    np.minimum.at(first, op_call, op_start)
+    np.maximum.at(last, op_call, op_end)
+    used = np.flatnonzero(n_ops)
+    return _projected(ranges, calls.take(used), n_ops[used], first[used], last[used])
 
 
 def _projected(ranges: Spans, calls: Spans, n_ops: Int64, first: Int64, last: Int64) -> Projection:
@@ -135,13 +144,13 @@ def _outermost(rows: Int64, ends: Int64) -> tuple[Int64, Int64]:
 
 
 def _on_one_axis(outer: Spans, inner: Spans) -> tuple[Spans, Spans]:
-    groups, codes = np.unique(np.concatenate([outer.group, inner.group]), return_inverse=True)
+    groups, codes = distinct(np.concatenate([outer.group, inner.group]))
     starts = np.concatenate([outer.start, inner.start])
     ends = np.concatenate([outer.end, inner.end])
     line = Line(codes, starts, ends, len(groups))
     placed = Spans(codes, line.place(codes, starts), line.place(codes, ends))
     n_outer = len(outer)
-    return placed.take(np.arange(n_outer)), placed.take(np.arange(n_outer, len(placed)))
+    return placed.part(slice(n_outer)), placed.part(slice(n_outer, len(placed)))
 
 
 def _slice_minimum(values: Int64, low: Int64, high: Int64) -> Int64:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from profiler.importers.nsys.device_rows import MEMCPY
 from profiler.importers.nsys.hprof_ranges import HprofRanges
-from profiler.importers.nsys.places import Launches
 from profiler.importers.nsys.project import NONE
-from profiler.importers.nsys.rows import ABSENT, Rows, kind_code
+from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.tables import NULL, Tables
 
 _NO_PASSES: Final = (
@@ -19,20 +17,20 @@ _NO_PASSES: Final = (
 )
 
 
-def cannot_say(tables: Tables, rows: Rows, launches: Launches, *, has_passes: bool) -> list[str]:
+def cannot_say(tables: Tables, recorded: Recorded, *, has_passes: bool) -> list[str]:
     """What this export could not give."""
     said = ["experts, slots, VRAM and which copy a kernel waits for: Nsight Systems does not record them"]
     if not has_passes:
         said.append(_NO_PASSES)
-    on_device = (rows["device"] != NULL) & (rows["kind"] != kind_code("sync"))
-    explicit = on_device & (rows["correlation"] != NULL)
-    no_call = int(np.count_nonzero(explicit & (launches.call == NONE)))
+    rows = recorded.device_rows
+    explicit = rows["correlation"] != NULL
+    no_call = int(np.count_nonzero(explicit & (recorded.launches.call[recorded.device_slice] == NONE)))
     if no_call:
         said.append(
             f"when the host issued {no_call} of {int(np.count_nonzero(explicit))} device operations: "
             "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
         )
-    if on_device.any() and (rows["process"][on_device] == NULL).any():
+    if (rows["process"] == NULL).any():
         said.append("which process the device work belongs to: the export has no globalPid")
     if tables.columns(MEMCPY) and "srcKind" not in tables.columns(MEMCPY):
         said.append("whether copies read pinned or pageable memory: the export has no srcKind")
@@ -41,14 +39,15 @@ def cannot_say(tables: Tables, rows: Rows, launches: Launches, *, has_passes: bo
     return said
 
 
-def warnings(rows: Rows, texts: Sequence[str], hprof: HprofRanges | None) -> list[str]:
+def warnings(recorded: Recorded, hprof: HprofRanges | None) -> list[str]:
     """What a reader of the figures must know."""
     said = []
-    if not ((rows["device"] != NULL) & (rows["kind"] != kind_code("sync"))).any():
+    if recorded.n_device == 0:
         said.append(
             "The export holds no device work (no kernel, copy or memset): record with `nsys profile -t cuda,nvtx`."
         )
-    if graphs := _count(rows, texts, "graph"):
+    graph = recorded.labels.code("graph")
+    if graphs := int(np.count_nonzero(recorded.device_rows["detail"] == graph)):
         said.append(
             f"{graphs} CUDA graph launches were recorded as a whole: the kernels and copies inside them have no "
             "rows and count in no figure; record with `--cuda-graph-trace=node` to see them."
@@ -58,8 +57,3 @@ def warnings(rows: Rows, texts: Sequence[str], hprof: HprofRanges | None) -> lis
             f"{hprof.n_unknown} ranges of domain hprof have names that this hprof does not know; upgrade hprof."
         )
     return said
-
-
-def _count(rows: Rows, texts: Sequence[str], detail: str) -> int:
-    code = texts.index(detail) if detail in texts else ABSENT - 1
-    return int(np.count_nonzero(rows["detail"] == code))

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from profiler.importers.nsys import enums
+from profiler.importers.nsys.event_table import distinct
 from profiler.importers.nsys.places import Places
-from profiler.importers.nsys.rows import ABSENT, Mask, Rows, distinct, kind_code
+from profiler.importers.nsys.recorded import Recorded
+from profiler.importers.nsys.rows import ABSENT, Rows, kind_code, look_up
 from profiler.importers.nsys.tables import NULL, Int64, Tables, first_present
 
 _KEY: Final = ("processId", "contextId", "streamId")
 _CONTEXT: Final = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 _STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _MAX_LISTED: Final = 256
+_MAX_PACKED: Final = 1 << 60
 
 
-def stream_labels(rows: Rows, places: Places) -> tuple[Int64, list[str]]:
-    """A code for each row, and what the codes mean.
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """A label for each row (negative: none), and the (process, device, context, stream) that rows lie on."""
 
-    Device streams are their number, with `context/` before it where a process has the number twice; streams on
-    which hprof's own ranges computed or copied are "compute" and "copy" as in its captures; calls of the host
-    are their thread.
+    codes: Int64
+    labels: list[str]
+    keys: Int64  # (number of streams, 4)
+
+
+def label_streams(recorded: Recorded, places: Places) -> Streams:
+    """Device streams are their number, with `context/` before it where a process has the number twice.
+
+    Streams on which hprof's own ranges computed or copied are "compute" and "copy", as in its captures; calls
+    of the host are on "thread N".
     """
-    on_host = (rows["thread"] != NULL) & (rows["kind"] == kind_code("api"))
-    on_device = ~on_host & (rows["stream"] != NULL)
-    codes = np.full(len(rows), ABSENT)
-    texts: list[str] = []
-    threads, inverse = distinct(rows["thread"][on_host])
-    codes[on_host] = inverse
-    texts += [f"thread {thread & enums.ID_MASK}" for thread in threads.tolist()]
-    keys, inverse = _distinct_streams(rows.where(on_device))
-    codes[on_device] = inverse + len(texts)
-    roles = _roles(rows, places, on_device, keys, inverse)
+    rows, n_calls = recorded.rows, recorded.n_calls
+    threads, thread_line = distinct(rows["thread"][:n_calls])
+    others = rows.part(slice(n_calls, len(rows)))
+    keys, line = _distinct_streams(others)
+    codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
+    texts = [f"thread {thread & enums.ID_MASK}" for thread in threads.tolist()]
+    roles = _roles(others, places, keys, line)
     texts += [role or text for role, text in zip(roles, _numbers(keys), strict=True)]
     # Two processes may have the same number: one label for both.
     labels = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(labels)}
-    translation = np.array([code_of[text] for text in texts] + [ABSENT], np.int64)
-    return translation[codes], labels
+    return Streams(look_up(np.array([code_of[text] for text in texts], np.int64), codes, ABSENT), labels, keys)
 
 
-def stream_facts(tables: Tables, used: set[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """What the export says of the (process, context, stream) that carried work: name, kind, priority."""
+def stream_facts(tables: Tables, streams: Streams) -> list[dict[str, Any]]:
+    """What the export says of the streams in use: name, kind, priority."""
+    used = {(process & enums.ID_MASK, context, stream) for process, _, context, stream in streams.keys.tolist()}
     names = {_key(row): row["name"] for row in tables.small("TARGET_INFO_NVTX_CUDA_STREAM", ["name", *_KEY])}
     table = first_present(tables, *_CONTEXT)
     null_column = "nullStreamId" if table == _CONTEXT[0] else "streamId"
@@ -61,21 +70,19 @@ def stream_facts(tables: Tables, used: set[tuple[int, int, int]]) -> list[dict[s
     return facts[:_MAX_LISTED]
 
 
-def used_streams(rows: Rows) -> set[tuple[int, int, int]]:
-    """(pid, context, stream) of every stream that carries a device row."""
-    keys, _ = _distinct_streams(rows.where((rows["device"] != NULL) & (rows["stream"] != NULL)))
-    return {(process & enums.ID_MASK, context, stream) for process, _, context, stream in keys.tolist()}
-
-
 def _distinct_streams(rows: Rows) -> tuple[Int64, Int64]:
     """The distinct (process, device, context, stream), one a line, and the line of each row."""
-    line = np.zeros(len(rows), np.int64)
-    for name in ("process", "device", "context", "stream"):
+    names = ("process", "device", "context", "stream")
+    packed = np.zeros(len(rows), np.int64)
+    for name in names:
         values, code = distinct(rows[name])
-        _, line = distinct(line * len(values) + code)
-    first = np.zeros(int(line.max()) + 1 if len(line) else 0, np.int64)
+        if len(packed) and len(values) * (int(packed.max()) + 1) > _MAX_PACKED:
+            packed = distinct(packed)[1]
+        packed = packed * len(values) + code
+    found, line = distinct(packed)
+    first = np.zeros(len(found), np.int64)
     first[line[::-1]] = np.arange(len(line))[::-1]
-    return np.stack([rows[n][first] for n in ("process", "device", "context", "stream")], axis=1), line
+    return np.stack([rows[name][first] for name in names], axis=1), line
 
 
 def _numbers(keys: Int64) -> list[str]:
@@ -88,13 +95,16 @@ def _numbers(keys: Int64) -> list[str]:
     ]
 
 
-def _roles(rows: Rows, places: Places, on_device: Mask, keys: Int64, line: Int64) -> list[str | None]:
+def _roles(others: Rows, places: Places, keys: Int64, line: Int64) -> list[str | None]:
     """ "compute" and "copy" for the stream of each device that hprof's compute and copy ranges used most."""
-    computes = places.in_compute_step & (rows["kind"] == kind_code("compute"))
-    copies = places.in_copy_step & (rows["kind"] == kind_code("h2d"))
+    if places.in_compute_step is None or places.in_copy_step is None:
+        return [None] * len(keys)
+    last = slice(len(places.in_copy_step) - len(others), None)
+    computes = places.in_compute_step[last] & (others["kind"] == kind_code("compute"))
+    copies = places.in_copy_step[last] & (others["kind"] == kind_code("h2d"))
     roles: list[str | None] = [None] * len(keys)
     for role, mask in (("compute", computes), ("copy", copies)):
-        count = np.bincount(line[mask[on_device]], minlength=len(keys))
+        count = np.bincount(line[mask], minlength=len(keys))
         taken: set[tuple[int, int]] = set()
         for index in np.argsort(-count, kind="stable").tolist():
             device = (int(keys[index, 0]), int(keys[index, 1]))

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.importers.nsys.rows import ABSENT
+from profiler.importers.nsys.rows import ABSENT, Mask
 from profiler.importers.nsys.tables import NULL, Int64, Tables
 
+_MAX_TABLE: Final = 1 << 21
 _API_VERSION: Final = re.compile(r"_v\d+$")
 
 
@@ -23,8 +24,12 @@ class Labels:
         values = tables.texts("StringIds", "value")
         order = np.argsort(ids, kind="stable")
         self._ids = ids[order]
-        self._values = values.take(order)
+        self._values = values.combine_chunks().take(pa.array(order))
         self._codes: dict[str, int] = {}
+        self._row_of_id: Int64 | None = None
+        if len(order) and self._ids[0] >= 0 and self._ids[-1] < _MAX_TABLE:
+            self._row_of_id = np.zeros(self._ids[-1] + 1, np.int64)
+            self._row_of_id[self._ids[::-1]] = np.arange(len(order))[::-1]
 
     def code(self, text: str) -> int:
         """The code of a text, a new one where needed."""
@@ -32,23 +37,34 @@ class Labels:
 
     def of_ids(self, ids: Int64, clean: Callable[[str], str] | None = None) -> Int64:
         """Codes of StringIds; `clean` changes a text first. A repeated id means its first row."""
+        at, known = self._find(ids)
         if len(self._ids) == 0:
-            return np.full(len(ids), ABSENT)
-        at = np.searchsorted(self._ids, ids)
-        at[at == len(self._ids)] = 0
-        known = (self._ids[at] == ids) & (ids != NULL)
+            return at
         return np.where(known, self._translation(at[known], clean)[at], ABSENT)
 
-    def of_texts(self, texts: pa.ChunkedArray) -> Int64:
-        """Codes of a text column."""
-        encoded = texts.dictionary_encode().unify_dictionaries().combine_chunks()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = pa.concat_arrays(encoded.chunks) if encoded.num_chunks else None
-        if encoded is None or len(encoded.dictionary) == 0:
-            return np.full(len(texts), ABSENT)
-        translation = np.array([self.code(text) for text in encoded.dictionary.to_pylist()] + [ABSENT])
-        indices: Int64 = encoded.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False)
-        return translation[indices]
+    def _find(self, ids: Int64) -> tuple[Int64, Mask]:
+        """Where each id lies among the sorted ones (ABSENT where there are none), and whether it is there."""
+        if len(self._ids) == 0:
+            return np.full(len(ids), ABSENT), np.zeros(len(ids), np.bool_)
+        at = self._rows_of(ids)
+        return at, (self._ids[at] == ids) & (ids != NULL)
+
+    def _rows_of(self, ids: Int64) -> Int64:
+        """Some row for each id; the right one where the id is there. Usual ids are small: a table of them."""
+        if self._row_of_id is not None:
+            return self._row_of_id[np.clip(ids, 0, len(self._row_of_id) - 1)]
+        at = np.searchsorted(self._ids, ids)
+        at[at == len(self._ids)] = 0
+        return at
+
+    def values_of_ids(self, ids: Int64) -> tuple[Int64, pa.StringArray]:
+        """For columns with names by the 100,000: codes into the strings beside them, ABSENT where unknown."""
+        at, known = self._find(ids)
+        used = np.zeros(len(self._ids), np.bool_)
+        used[at[known]] = True
+        codes = np.cumsum(used) - 1
+        strings = self._values.filter(pa.array(used))
+        return (np.where(known, codes[at], ABSENT) if len(codes) else at), strings
 
     @property
     def texts(self) -> list[str]:
@@ -60,7 +76,7 @@ class Labels:
         used[used_rows] = True
         rows = np.flatnonzero(used)
         codes = np.full(len(self._ids), ABSENT)
-        for row, text in zip(rows.tolist(), self._values.take(rows).to_pylist(), strict=True):
+        for row, text in zip(rows.tolist(), self._values.take(pa.array(rows)).to_pylist(), strict=True):
             if text is not None:
                 codes[row] = self.code(clean(text) if clean else text)
         return codes
