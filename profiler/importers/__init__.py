@@ -40,13 +40,15 @@ def import_files(
     *,
     kind: Kind | None = None,
     arms: Sequence[tuple[str, Path]] = (),
+    arm_by: Sequence[str] = (),
     force: bool = False,
     argv: Sequence[str] = (),
 ) -> Path:
     """Read traces and write them as one capture at `out` (default: traces/<first file's stem>).
 
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
-    baseline, and a name that comes again is one more boot of the same arm. Raises HprofError for input that
+    baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
+    set arms apart (default: those that differ). Raises HprofError for input that
     cannot be read or mixed, and for an `out` that already holds something unless `force`.
     """
     from profiler.importers.combine import Source, combine, manifest_fields
@@ -58,9 +60,10 @@ def import_files(
     out = out or Path("traces") / wanted[0][1].name.split(".")[0]
     sources = []
     for arm, path in wanted:
-        imported = read_file(path, kind, ImportOptions(arm=arm))
+        imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
         # Of several files each is an arm, unless its own passes say more.
-        named = arm or (None if len(wanted) == 1 or "passes" in imported.tables else path.name.split(".")[0])
+        says_more = "passes" in imported.tables and imported.default_arm is None
+        named = arm or (None if len(wanted) == 1 or says_more else path.name.split(".")[0])
         sources.append(Source(path.name, _size(path), named, imported))
     _check_one_source(sources)
     combined = combine(sources)

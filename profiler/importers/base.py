@@ -39,6 +39,7 @@ class Imported:
     cannot_say: list[str] = field(default_factory=list)  # a sentence for each thing the source could not say
     dropped: Counter[str] = field(default_factory=Counter)  # reason -> rows that were left out
     warnings: list[str] = field(default_factory=list)  # sentences to show beside the figures
+    default_arm: str | None = None  # the arm of its passes where the file itself names none
 
 
 class Importer(Protocol):

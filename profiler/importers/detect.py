@@ -31,9 +31,7 @@ def detect(path: Path) -> Kind:
         return "nsys"
     kind = _detect_bytes(read_head(path))
     if kind is None:
-        raise HprofError(
-            f"{path} is no trace that hprof knows; if it is one of {_KNOWN}, say so with --kind."
-        )
+        raise HprofError(f"{path} is no trace that hprof knows; if it is one of {_KNOWN}, say so with --kind.")
     return kind
 
 
@@ -57,8 +55,7 @@ def _detect_folder(path: Path) -> Kind:
     if any(path.glob("*.parquet")) or any(path.glob("*.arrow")):
         return "nsys"
     raise HprofError(
-        f"{path} holds no .parquet or .arrow tables; "
-        "give the folder that `nsys export -t parquetdir` wrote, or a file."
+        f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, or a file."
     )
 
 
