@@ -20,10 +20,8 @@ from profiler.importers.kineto.source import open_source
 from profiler.importers.kineto.stream import EventStream
 from profiler.importers.kineto.tables import Launches, events_table, without_strays
 
-DEFAULT_ARM = "trace"
 
-
-def read(path: Path, options: ImportOptions) -> Imported:
+def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a trace says nothing that they change
     """Read one trace. Raises HprofError where it is no trace, or unpacks to more than a trace can be."""
     with open_source(path) as source, _no_garbage_collection():
         stream, collector = EventStream(source), RowCollector()
@@ -35,9 +33,10 @@ def read(path: Path, options: ImportOptions) -> Imported:
                 collector.add(stream.reparsed())
     dropped = collector.dropped + stream.dropped
     rows = without_strays(collector.table(), dropped)
-    segments = segment(rows, Launches(rows), options.arm or DEFAULT_ARM)
+    segments = segment(rows, Launches(rows))
     events = events_table(rows, segments.context, dropped)
     tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
+    tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     return Imported(
         source="kineto",
         tables=tables,
@@ -45,6 +44,7 @@ def read(path: Path, options: ImportOptions) -> Imported:
         cannot_say=cannot_say(tables),
         dropped=+dropped,
         warnings=warnings(events, stream.lost),
+        default_arm=segments.default_arm,
     )
 
 

@@ -34,15 +34,16 @@ def manifest_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def cannot_say(tables: Mapping[str, pa.Table]) -> list[str]:
     """A sentence for each thing that this trace does not tell."""
-    events, passes = tables["events"], tables["passes"]
+    events, passes = tables["events"], tables.get("passes")
     said = [
         "torch.profiler does not record device memory in use, unified-memory migrations or the link's speed.",
-        "TTFT, prefill and decode times are not in the trace.",
     ]
-    if passes.num_rows == 0:
+    if passes is None:
         said.append("No annotation names passes, ubatches or layers (hprof's ranges or ProfilerStep).")
     elif passes["n_ubatch"].null_count == passes.num_rows:
         said.append("Passes are the ProfilerStep ranges; their ubatch size, prompt and depth are not said.")
+    if passes is None or passes["ttft_ns"].null_count == passes.num_rows:
+        said.append("TTFT, prefill and decode times are not in the trace.")
     if events.num_rows and events["tensor"].null_count == events.num_rows:
         said.append("Copies do not name the tensor that they move.")
     if _copies_without(events, "source_memory"):

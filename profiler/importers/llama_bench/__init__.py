@@ -12,7 +12,7 @@ from typing import Any
 
 from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions
-from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, unsaid_differences
+from profiler.importers.llama_bench.arms import DEFAULT_ARM, arm_name, arm_settings, cell, unsaid_differences
 from profiler.importers.llama_bench.facts import cannot_say, manifest_fields, warnings
 from profiler.importers.llama_bench.formats import parse, read_text
 from profiler.importers.llama_bench.parsed import Parsed
@@ -44,6 +44,7 @@ def read_rows(parsed: Parsed, origin: str, arm_by: Sequence[str] = ()) -> Import
         manifest_fields=manifest_fields(rows, names),
         cannot_say=cannot_say(rows, parsed.format),
         dropped=+dropped,
+        default_arm=None if names else DEFAULT_ARM,
         warnings=warnings(names, unsaid_differences(rows, names), truncated=parsed.truncated),
     )
 

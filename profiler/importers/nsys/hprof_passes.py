@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.nvtx_names import PassName, UbatchName
+from profiler.importers.durations import durations
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.project import NONE, Projection, innermost
 from profiler.importers.nsys.rows import Rows, kind_code
@@ -17,11 +18,7 @@ from profiler.schema import PASSES, UBATCHES
 
 
 def pass_table(hprof: HprofRanges, rows: Rows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
-    """One row a pass. It ends when its range and all the work that it launched have ended.
-
-    ttft_ns and prefill_ns run from the host's start of the first prefill ubatch to that of the first decode
-    ubatch (to the pass's end where nothing is decoded): no range marks the instant the token was known.
-    """
+    """One row a pass. It ends when its range and all the work that it launched have ended."""
     numbers = hprof.pass_ids()
     last_end, bytes_h2d = _work_of_passes(rows, pass_id, numbers)
     spans = hprof.passes.spans
@@ -30,7 +27,7 @@ def pass_table(hprof: HprofRanges, rows: Rows, pass_id: Int64, ubatches: pa.Tabl
         end = max(int(spans.end[index]), int(last_end[index]))
         own = ubatches.filter(pc.equal(ubatches["pass_id"], number))
         window = {"t_start": int(spans.start[index]), "t_end": end}
-        records.append(_asked(name) | window | _durations(own, end) | {"pass_id": number, "order": index, "boot": 0})
+        records.append(_asked(name) | window | durations(own, end) | {"pass_id": number, "order": index, "boot": 0})
         records[-1]["bytes_h2d"] = int(bytes_h2d[index])
     return pa.Table.from_pylist(records, schema=PASSES)
 
@@ -59,16 +56,6 @@ def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
 def _asked(name: PassName) -> dict[str, Any]:
     columns = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
     return {column: getattr(name, column) for column in columns}
-
-
-def _durations(ubatches: pa.Table, end: int) -> dict[str, int | None]:
-    prefill = ubatches.filter(pc.equal(ubatches["phase"], "prefill"))["t_start"].to_pylist()
-    decode = ubatches.filter(pc.equal(ubatches["phase"], "decode"))["t_start"].to_pylist()
-    if not prefill:
-        return {"ttft_ns": None, "prefill_ns": None, "decode_ns": end - min(decode) if decode else None}
-    known = min(decode) if decode else end
-    ttft = known - min(prefill)
-    return {"ttft_ns": ttft, "prefill_ns": ttft, "decode_ns": end - known if decode else None}
 
 
 def _work_of_passes(rows: Rows, pass_id: Int64, numbers: Int64) -> tuple[Int64, Int64]:

@@ -15,7 +15,15 @@ from tests.profiler.importers.kineto.traces import annotation, call, h2d, import
 
 
 def test_tables_have_the_exact_schemas(tmp_path: Path) -> None:
-    result = imported(tmp_path, [kernel(1, 2), h2d(3, 4), annotation("ProfilerStep#1", 0, 9)])
+    result = imported(
+        tmp_path,
+        [
+            kernel(1, 2),
+            h2d(3, 4),
+            annotation("ProfilerStep#1", 0, 9),
+            annotation("ubatch=0 phase=decode n_tokens=1", 1, 2),
+        ],
+    )
     assert result.source == "kineto"
     assert result.tables["events"].schema.equals(EVENTS)
     assert result.tables["passes"].schema.equals(PASSES)
@@ -128,13 +136,13 @@ def test_profiler_steps_become_passes_and_the_last_one_is_kept(tmp_path: Path) -
             call(t + 10, 1, step + 1, tid=77),
             kernel(t + 60, 30, correlation=step + 1),
         ]
-    result = imported(tmp_path, events, arm="on")
+    result = imported(tmp_path, events)
     assert [r["pass_id"] for r in rows(result) if r["kind"] == "compute"] == [0, 1, 2]
     passes = rows(result, "passes")
     assert [(p["arm"], p["repetition"], p["t_start"], p["t_end"]) for p in passes] == [
-        ("on", 0, 0, 90_000),
-        ("on", 1, 100_000, 190_000),
-        ("on", 2, 200_000, 290_000),
+        ("trace", 0, 0, 90_000),
+        ("trace", 1, 100_000, 190_000),
+        ("trace", 2, 200_000, 290_000),
     ]
     assert passes[0]["n_ubatch"] is None
 
@@ -163,7 +171,8 @@ def test_hprof_ranges_restore_arm_pass_ubatch_layer_and_tensor(tmp_path: Path) -
     (row,) = rows(result, "passes")
     assert (row["arm"], row["n_ubatch"], row["pass_id"], row["t_end"]) == ("hot 64", 8, 3, 301_000)
     (ubatch,) = rows(result, "ubatches")
-    assert (ubatch["pass_id"], ubatch["ubatch"], ubatch["n_tokens"]) == (3, 2, 8)
+    assert (ubatch["pass_id"], ubatch["ubatch"], ubatch["n_tokens"], ubatch["n_past"]) == (3, 2, 8, 0)
+    assert (row["ttft_ns"], row["decode_ns"]) == (301_000 - 5_000, None)
 
 
 def test_what_the_file_says_of_the_machine_reaches_the_manifest(tmp_path: Path) -> None:

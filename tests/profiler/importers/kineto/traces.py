@@ -39,8 +39,8 @@ def write(path: Path, events: list[Event], **keys: Any) -> Path:
     return path
 
 
-def imported(tmp_path: Path, events: list[Event], arm: str | None = None, **keys: Any) -> Imported:
-    return read(write(tmp_path / "trace.json", events, **keys), ImportOptions(arm=arm))
+def imported(tmp_path: Path, events: list[Event], **keys: Any) -> Imported:
+    return read(write(tmp_path / "trace.json", events, **keys), ImportOptions())
 
 
 def rows(result: Imported, table: str = "events") -> list[dict[str, Any]]:
