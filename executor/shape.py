@@ -42,6 +42,7 @@ class AttentionShape:
     output_bias: bool = False
     sinks: bool = False  # one learned logit a head joins the softmax's denominator (gpt-oss)
     output_gate: bool = False  # q's projection carries a sigmoid gate of the same width (Qwen3.5)
+    head_gate: bool = False  # one softplus gate a head, with a projection of its own (Laguna)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class DeltaNetShape:
     value_dim: int
     conv_width: int
 
+    @property
+    def channels(self) -> int:
+        """Width of queries, keys and values together, which the short convolution runs over."""
+        return 2 * self.n_key_heads * self.key_dim + self.n_value_heads * self.value_dim
+
 
 @dataclass(frozen=True, slots=True)
 class MlaShape:
@@ -65,6 +71,7 @@ class MlaShape:
     nope_dim: int
     value_dim: int
     rope: RopeShape  # rope.dims is the rotated part that all heads share
+    window: int | None = None
 
 
 Mixer = AttentionShape | DeltaNetShape | MlaShape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from executor.errors import HprofError
-from executor.shape import AttentionShape, DenseFfn, Ffn, Mixer, ModelShape, MoeFfn, RopeShape
+from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, Ffn, Mixer, MlaShape, ModelShape, MoeFfn, RopeShape
 
 
 def check_shape(shape: ModelShape, origin: str) -> ModelShape:
@@ -28,13 +28,22 @@ def _outer_problems(shape: ModelShape) -> Iterator[str]:
 
 
 def _mixer_problems(mixer: Mixer) -> Iterator[str]:
-    if not isinstance(mixer, AttentionShape):
-        return
-    if min(mixer.n_heads, mixer.n_kv_heads, mixer.head_dim) < 1 or mixer.n_heads % mixer.n_kv_heads:
-        yield f"{mixer.n_heads} query heads over {mixer.n_kv_heads} key heads"
-    if mixer.window is not None and mixer.window < 1:
+    match mixer:
+        case AttentionShape():
+            if min(mixer.n_heads, mixer.n_kv_heads, mixer.head_dim) < 1 or mixer.n_heads % mixer.n_kv_heads:
+                yield f"{mixer.n_heads} query heads over {mixer.n_kv_heads} key heads"
+            yield from _rope_problems(mixer.rope, mixer.head_dim)
+        case DeltaNetShape():
+            if min(mixer.n_key_heads, mixer.n_value_heads) < 1 or mixer.n_value_heads % mixer.n_key_heads:
+                yield f"{mixer.n_value_heads} value heads over {mixer.n_key_heads} key heads"
+            if min(mixer.key_dim, mixer.value_dim) < 1 or mixer.conv_width < 2:
+                yield f"heads of {mixer.key_dim} and {mixer.value_dim} and a convolution over {mixer.conv_width}"
+        case MlaShape():
+            if min(mixer.n_heads, mixer.kv_lora_rank, mixer.nope_dim, mixer.value_dim) < 1:
+                yield f"{mixer.n_heads} heads over latents of {mixer.kv_lora_rank}"
+            yield from _rope_problems(mixer.rope, mixer.rope.dims)
+    if not isinstance(mixer, DeltaNetShape) and mixer.window is not None and mixer.window < 1:
         yield f"a window of {mixer.window}"
-    yield from _rope_problems(mixer.rope, mixer.head_dim)
 
 
 def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:

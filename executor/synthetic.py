@@ -14,8 +14,13 @@ from executor.quants import fill_random
 if TYPE_CHECKING:
     import torch
 
-_NORM_SPREAD: Final = 0.1
-_BIAS_STD: Final = 0.02
+# (mean, standard deviation) of vectors, by the end of their names; other vectors and biases are small.
+_VECTORS: Final = {
+    "norm.weight": (1.0, 0.1),
+    "ssm_a": (-1.0, 0.1),  # with the next line: a gated delta net forgets about 5 % a token
+    "ssm_dt.bias": (-3.0, 0.5),
+}
+_SMALL: Final = (0.0, 0.02)
 
 
 class SyntheticSource:
@@ -32,9 +37,10 @@ class SyntheticSource:
     def read_into(self, name: str, out: torch.Tensor) -> None:
         info = self._tensors[name]
         seed = zlib.crc32(name.encode(), self._seed & 0xFFFFFFFF)
-        fill_random(out, info.quant, _std(info), seed)
-        if name.endswith("norm.weight"):
-            out.view(_float32()).add_(1.0)
+        mean, std = _distribution(info)
+        fill_random(out, info.quant, std, seed)
+        if mean:
+            out.view(_float32()).add_(mean)
 
     def mapped(self, name: str) -> None:
         return None
@@ -44,12 +50,13 @@ class SyntheticSource:
         return hashlib.sha256("\n".join([f"synthetic {self._seed}", *facts]).encode()).hexdigest()[:16]
 
 
-def _std(info: TensorInfo) -> float:
-    if info.name.endswith("norm.weight"):
-        return _NORM_SPREAD
+def _distribution(info: TensorInfo) -> tuple[float, float]:
+    for end, distribution in _VECTORS.items():
+        if info.name.endswith(end):
+            return distribution
     if len(info.shape) == 1 or info.name.endswith(".bias"):
-        return _BIAS_STD
-    return 1.0 / math.sqrt(info.shape[-1])
+        return _SMALL
+    return 0.0, 1.0 / math.sqrt(info.shape[-1])
 
 
 def _float32() -> torch.dtype:

@@ -8,7 +8,7 @@ from typing import Final
 
 from executor.model import TensorInfo
 from executor.quants import quant_type, tensor_bytes
-from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, Mixer, ModelShape, MoeFfn
+from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, Ffn, LayerShape, Mixer, MlaShape, ModelShape, MoeFfn
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -100,7 +100,10 @@ def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:
     match mixer:
         case AttentionShape():
             return shapes | _attention_shapes(mixer, hidden)
-    raise NotImplementedError(type(mixer).__name__)
+        case DeltaNetShape():
+            return shapes | _delta_net_shapes(mixer, hidden)
+        case MlaShape():
+            return shapes | _mla_shapes(mixer, hidden)
 
 
 def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
@@ -118,9 +121,44 @@ def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
         shapes["attn_output.bias"] = (hidden,)
     if a.qk_norm:
         shapes |= {"attn_q_norm.weight": (a.head_dim,), "attn_k_norm.weight": (a.head_dim,)}
+    if a.head_gate:
+        shapes["attn_gate.weight"] = (a.n_heads, hidden)
     if a.sinks:
         shapes["attn_sinks.weight"] = (a.n_heads,)
     return shapes
+
+
+def _delta_net_shapes(d: DeltaNetShape, hidden: int) -> Shapes:
+    width = d.n_value_heads * d.value_dim
+    return {
+        "attn_qkv.weight": (d.channels, hidden),
+        "attn_gate.weight": (width, hidden),
+        "ssm_alpha.weight": (d.n_value_heads, hidden),
+        "ssm_beta.weight": (d.n_value_heads, hidden),
+        "ssm_a": (d.n_value_heads,),
+        "ssm_dt.bias": (d.n_value_heads,),
+        "ssm_conv1d.weight": (d.channels, d.conv_width),
+        "ssm_norm.weight": (d.value_dim,),
+        "ssm_out.weight": (hidden, width),
+    }
+
+
+def _mla_shapes(m: MlaShape, hidden: int) -> Shapes:
+    q_rows, rank = m.n_heads * (m.nope_dim + m.rope.dims), m.kv_lora_rank
+    shapes: Shapes = {"attn_q.weight": (q_rows, hidden)}
+    if m.q_lora_rank is not None:
+        shapes = {
+            "attn_q_a.weight": (m.q_lora_rank, hidden),
+            "attn_q_a_norm.weight": (m.q_lora_rank,),
+            "attn_q_b.weight": (q_rows, m.q_lora_rank),
+        }
+    return shapes | {
+        "attn_kv_a_mqa.weight": (rank + m.rope.dims, hidden),
+        "attn_kv_a_norm.weight": (rank,),
+        "attn_k_b.weight": (m.n_heads, rank, m.nope_dim),
+        "attn_v_b.weight": (m.n_heads, m.value_dim, rank),
+        "attn_output.weight": (hidden, m.n_heads * m.value_dim),
+    }
 
 
 def _ffn_shapes(ffn: Ffn, hidden: int) -> Shapes:

@@ -27,10 +27,7 @@ def attend(
     With `window` a position sees itself and the window - 1 before it; `sinks` (heads,) are logits that join
     the softmax's denominator; `scale` defaults to dim ** -0.5. Returns (n, heads, dim).
     """
-    n, total = q.shape[0], keys.shape[0]
-    if window is not None and total > window:
-        seen = min(total, n + window - 1)
-        keys, values = keys[total - seen :], values[total - seen :]
+    keys, values = (visible(t, q.shape[0], window) for t in (keys, values))
     band = window if window is not None and keys.shape[0] > window else None
     if sinks is None and band is None:
         return _causal(q, keys, values, scale)
@@ -39,6 +36,12 @@ def attend(
         return out
     # A key of logit `sink` and value 0 scales the rest by 1 - its weight, which is sigmoid(lse - sink).
     return out * torch.sigmoid(log_sum_exp - sinks.float()).unsqueeze(-1).to(out.dtype)
+
+
+def visible(past: torch.Tensor, n: int, window: int | None) -> torch.Tensor:
+    """Of all rows (total, ...) those that any of the last n positions sees."""
+    total = past.shape[0]
+    return past if window is None else past[max(0, total - n - window + 1) :]
 
 
 def _causal(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None) -> torch.Tensor:

@@ -25,10 +25,12 @@ def attention(
         k = rms_norm(k, w("attn_k_norm.weight"), eps)
     keys, values = state.append(k, v, n_past)
     sinks = w("attn_sinks.weight") if shape.sinks else None
-    out = attend(rotate(q, state.rope, n_past), keys, values, shape.window, sinks).flatten(1)
+    out = attend(rotate(q, state.rope, n_past), keys, values, shape.window, sinks)
     if gate is not None:
         out = out * torch.sigmoid(gate)
-    return project(out, w, "attn_output")
+    if shape.head_gate:
+        out = out * F.softplus(project(h, w, "attn_gate")).unsqueeze(-1)
+    return project(out.flatten(1), w, "attn_output")
 
 
 def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
@@ -39,11 +41,11 @@ def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
 def _queries(
     h: torch.Tensor, w: Weights, shape: AttentionShape, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Queries (n, heads, head_dim) before rotation; the gate (n, heads * head_dim) where there is one."""
+    """Queries (n, heads, head_dim) before rotation; the gate of the same shape where there is one."""
     q = project(h, w, "attn_q").view(h.shape[0], shape.n_heads, -1)
     gate = None
     if shape.output_gate:  # each head's rows hold its queries, then its gate
-        q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :].flatten(1)
+        q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :]
     if shape.qk_norm:
         q = rms_norm(q, w("attn_q_norm.weight"), eps)
     return q, gate

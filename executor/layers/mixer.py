@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 
 from executor.layers.attention import attention
+from executor.layers.delta_net import delta_net
+from executor.layers.mla import mla
 from executor.layers.norm import rms_norm
-from executor.layers.state import AttentionState, MixerState
+from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
 from executor.layers.weights import Weights
-from executor.shape import AttentionShape, LayerShape
+from executor.shape import AttentionShape, DeltaNetShape, LayerShape, MlaShape
 
 
 def mix(x: torch.Tensor, w: Weights, layer: LayerShape, state: MixerState, n_past: int, eps: float) -> torch.Tensor:
@@ -17,4 +19,8 @@ def mix(x: torch.Tensor, w: Weights, layer: LayerShape, state: MixerState, n_pas
     match layer.mixer, state:
         case AttentionShape() as shape, AttentionState():
             return x + attention(h, w, shape, state, n_past, eps)
+        case DeltaNetShape() as shape, DeltaNetState():
+            return x + delta_net(h, w, shape, state, n_past, eps)
+        case MlaShape() as shape, MlaState():
+            return x + mla(h, w, shape, state, n_past, eps)
     raise TypeError(f"no mixer for {type(layer.mixer).__name__} with {type(state).__name__}")

@@ -84,6 +84,7 @@ VARIANTS = {
     "biases": AttentionShape(4, 2, 16, ROPE, bias=True, output_bias=True),
     "norms": AttentionShape(4, 4, 16, ROPE, qk_norm=True),
     "window and sinks": AttentionShape(4, 1, 16, ROPE, window=5, sinks=True),
+    "a gate a head": AttentionShape(4, 2, 16, ROPE, head_gate=True),
     "gated, half rotated": AttentionShape(4, 2, 16, RopeShape(1e4, 8), qk_norm=True, output_gate=True),
 }
 
@@ -109,6 +110,18 @@ def test_gate_and_biases_by_definition() -> None:
     gate = (w("attn_q.weight") @ h[0] + w("attn_q.bias"))[4:]
     value = w("attn_v.weight") @ h[0] + w("attn_v.bias")
     want = x + w("attn_output.weight") @ (value * gate.sigmoid()) + w("attn_output.bias")
+    got = mix(x, w, layer, new_state(shape, 1, CPU, torch.float32), 0, 1e-5)
+    torch.testing.assert_close(got, want)
+
+
+def test_head_gate_by_definition() -> None:
+    shape = AttentionShape(2, 1, 4, RopeShape(1e4, 4), head_gate=True)
+    layer = LayerShape(shape, DenseFfn(8))
+    w, x = RandomWeights(layer, hidden=6), torch.randn(1, 6)
+    h = x / (x.pow(2).mean() + 1e-5).sqrt() * w("attn_norm.weight")
+    gates = (w("attn_gate.weight") @ h[0]).exp().log1p()
+    value = w("attn_v.weight") @ h[0]
+    want = x + w("attn_output.weight") @ torch.cat([gates[0] * value, gates[1] * value])
     got = mix(x, w, layer, new_state(shape, 1, CPU, torch.float32), 0, 1e-5)
     torch.testing.assert_close(got, want)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,28 @@ import torch
 
 from executor.errors import HprofError
 from executor.load import load_model
+from executor.model import Model
 from executor.presets import load_preset, preset_names
 from executor.presets.loader import parse_preset
 from executor.quants import dequantise
 from executor.reference import forward
+from executor.shape import ModelShape, MoeFfn
+from executor.synthetic import SyntheticSource
 from executor.tensors import QuantPlan, fitting, layer_tensors, model_tensors
 
 # Published parameter counts in 1e9, as reference tables of llama-bench and the models' makers give them.
 PARAMETERS = {
+    "deepseek-v4-flash": 283.73,
     "glm-4.5-air": 106.85,
     "gpt-oss-20b": 20.91,
     "gpt-oss-120b": 116.83,
+    "laguna-s-2.1": 117.6,
     "llama-3.1-8b": 8.03,
     "mixtral-8x7b": 46.70,
     "qwen2.5-0.5b": 0.494,
     "qwen3-30b-a3b": 30.53,
+    "qwen3.5-27b": 26.90,
+    "qwen3.6-35b-a3b": 34.66,
     "qwen3-235b-a22b": 235.09,
 }
 
@@ -60,6 +68,28 @@ def test_tiny_models_run(name: str, dtype: torch.dtype) -> None:
     assert 0.5 < logits.std() < 2
 
 
+@pytest.mark.parametrize("name", ["qwen3.5-27b", "deepseek-v4-flash", "laguna-s-2.1", "gpt-oss-20b"])
+def test_every_kind_of_layer_runs_in_bfloat16(name: str) -> None:
+    """A published model's layers, made narrow: the same mixers, heads, window and routing."""
+    shape = narrowed(load_preset(name).shape)
+    tensors = model_tensors(shape, QuantPlan.uniform("F16"))
+    logits = forward(Model(shape, tensors, SyntheticSource(tensors, 0), name), range(24), torch.bfloat16, n_ubatch=20)
+    assert logits.isfinite().all()
+    assert 0.3 < logits.std() < 3
+
+
+def narrowed(shape: ModelShape) -> ModelShape:
+    layers = []
+    for layer in dict.fromkeys(shape.layers):
+        ffn = layer.ffn
+        if isinstance(ffn, MoeFfn):
+            ffn = replace(ffn, n_experts=8, n_used=2, n_ff_expert=32, n_ff_shared=32 if ffn.n_ff_shared else 0)
+        else:
+            ffn = replace(ffn, n_ff=64)
+        layers.append(replace(layer, ffn=ffn))
+    return replace(shape, n_vocab=64, hidden=128, layers=tuple(layers))
+
+
 @pytest.mark.parametrize("quant", ["F16", "Q4_0", "Q4_K", "MXFP4"])
 def test_any_quant_type(quant: str) -> None:
     model = load_model("tiny-moe", quant=quant, layers=1)
@@ -74,9 +104,8 @@ def test_activations_stay_finite_in_a_deep_bfloat16_model() -> None:
     table["ffns"]["dense"]["n_ff"] = 96
     table["layers"][0]["repeat"] = 64
     shape = parse_preset(table, "deep").shape
-    model = load_model("tiny-dense")
     tensors = model_tensors(shape, QuantPlan.uniform("F16"))
-    deep = type(model)(shape, tensors, type(model.source)(tensors, 0), "deep")  # type: ignore[call-arg]
+    deep = Model(shape, tensors, SyntheticSource(tensors, 0), "deep")
     assert forward(deep, range(30), torch.bfloat16).isfinite().all()
 
 
@@ -113,7 +142,11 @@ def test_impossible_slices_are_refused(layers: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("tiny-dens", "did you mean tiny-dense"), ("qwen3-30b", "qwen3-30b-a3b"), ("zzz", "presets are glm-4.5-air")],
+    [
+        ("tiny-dens", "did you mean tiny-dense"),
+        ("qwen3-30b", "qwen3-30b-a3b"),
+        ("zzz", "presets are deepseek-v4-flash, glm"),
+    ],
 )
 def test_unknown_names_are_told_near_ones(name: str, words: str) -> None:
     with pytest.raises(HprofError, match=words):
