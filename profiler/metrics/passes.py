@@ -31,8 +31,8 @@ def pass_figures(
 ) -> dict[Scope, pd.DataFrame]:
     """One frame a scope, one row a pass (index: pass_id, in the table's order), one float column a FIGURES name.
 
-    NaN is null: what the tables cannot give. A pass that has events but no copies copied 0 bytes in 0 ns; a pass
-    without any events (an import, recording switched off) has nulls there. Pass ids must be unique.
+    NaN is null: what the tables cannot give. A pass (or phase) that has events but no copies copied 0 bytes in
+    0 ns; one without any events (an import, recording switched off) has nulls there. Pass ids must be unique.
     """
     index = pd.Index(int_column(passes, "pass_id"), name="pass_id")
     frames: dict[Scope, pd.DataFrame] = {}
@@ -78,7 +78,7 @@ def _place(into: Floats, index: pd.Index, pass_ids: Int64, values: np.ndarray) -
 
 def _recorded(recording: Recording, scope: Scope) -> Int64:
     pass_id, phase = recording.keys("pass_id", "phase")
-    return np.unique(pass_id if scope == "pass" else pass_id[phase >= 0])
+    return np.unique(pass_id if scope == "pass" else pass_id[phase == PHASES.index(scope)])
 
 
 def _fill_windows(
