@@ -53,7 +53,7 @@ class PassRun:
         self._plant, self._policy, self._streamers, self._job = plant, policy, streamers, job
         self._trace = PassTrace(enabled=record)
         self._ubatches = job.ubatches()
-        self._routed = RoutedFlags(plant, self._ubatches, job.repetition, host_flags)
+        self._routed = RoutedFlags(plant, self._ubatches, job.token_set, host_flags)
         self._items = self._plan_items()
         by_step = {(item.ubatch.number, item.split.number): item for lane in self._items for item in lane}
         self._steps = StepRunner(plant, policy, streamers, by_step, self._routed, self._trace)
@@ -209,7 +209,7 @@ class PassRun:
                     state.fill_noise(self._job.n_depth, self._plant.seed + layer)
 
     def _prompt_ids(self) -> torch.Tensor:
-        ids = self._plant.prompt_ids(self._job.repetition, max(1, self._job.n_prompt))
+        ids = self._plant.prompt_ids(self._job.token_set, max(1, self._job.n_prompt))
         if self._plant.is_simulated:
             return ids
         token = self._first.exchange.token[0]

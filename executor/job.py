@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from executor.nvtx_names import PassName
 from executor.policies.base import Ubatch
 
+_WARMUP_TOKENS = 500_000  # repetitions are fewer
+
 
 @dataclass(frozen=True, slots=True)
 class PassJob:
-    """One pass of one arm. Arms of the same `repetition` get the same tokens and the same routing."""
+    """One pass of one arm. Arms get the same tokens and the same routing in passes of the same `repetition`."""
 
     pass_id: int
     arm: str
@@ -20,6 +22,11 @@ class PassJob:
     n_depth: int
     repetition: int
     warmup: bool = False
+
+    @property
+    def token_set(self) -> int:
+        """Numbers the pass's tokens (and synthetic routing): warm-ups never see what is measured later."""
+        return self.repetition + (_WARMUP_TOKENS if self.warmup else 0)
 
     @property
     def n_decode(self) -> int:

@@ -47,14 +47,15 @@ def arm_order(arms: Sequence[str], repetition: int) -> list[str]:
     return list(arms) if repetition % 2 == 0 else list(reversed(arms))
 
 
-def needs_warmup(durations_ns: Sequence[int]) -> bool:
+def needs_warmup(durations_ns: Sequence[int], least: int = 1) -> bool:
     """Whether an arm needs one more discarded pass in a cell, given those it had there.
 
-    It has settled when its last two took the same time within 10 %; after three it is measured as it is.
+    It has had at least `least`, and has settled when its last two took the same time within 10 %; after three (or
+    `least`, where an arm has more to learn) it is measured as it is.
     """
-    if len(durations_ns) >= MAX_WARMUPS:
+    if len(durations_ns) >= max(MAX_WARMUPS, least):
         return False
-    if len(durations_ns) < 2:
+    if len(durations_ns) < max(2, least):
         return True
     before, last = durations_ns[-2:]
     return abs(last - before) >= WARMUP_TOLERANCE * max(last, before)

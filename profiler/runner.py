@@ -101,15 +101,14 @@ class _Run:
         )
 
     def _warm_up(self, setup: Setup, session: Session, cell: Cell) -> None:
-        """Discarded passes, on tokens that no measured repetition uses."""
+        """Discarded passes, on tokens that no measured repetition uses; `repetition` counts them."""
         durations_ns: dict[str, list[int]] = {arm: [] for arm in setup.arms}
         waiting = list(setup.arms)
         while waiting:
             for arm in waiting:
-                repetition = self._request.repetitions + len(durations_ns[arm])
-                result = self._pass(setup, session, cell, arm, repetition, warmup=True)
+                result = self._pass(setup, session, cell, arm, len(durations_ns[arm]), warmup=True)
                 durations_ns[arm].append(result.t_end - result.t_start)
-            waiting = [arm for arm in waiting if needs_warmup(durations_ns[arm])]
+            waiting = [arm for arm in waiting if needs_warmup(durations_ns[arm], session.policies[arm].min_warmups)]
 
     def _pass(
         self, setup: Setup, session: Session, cell: Cell, arm: str, repetition: int, *, warmup: bool

@@ -33,7 +33,9 @@ _GRID: Final = [
     _grid("-n", "--n-gen", default="16", help="Tokens to generate after the prompt."),
     _grid("-ub", "--n-ubatch", default="64,256", help="Tokens that go through the layers together."),
     _grid("-d", "--n-depth", default="0", help="Tokens in the KV cache before the prompt."),
-    click.option("-r", "--repetitions", type=click.IntRange(min=1), default=6, help="Measured passes an arm and cell."),
+    click.option(
+        "-r", "--repetitions", type=click.IntRange(1, 100_000), default=6, help="Measured passes an arm and cell."
+    ),
     click.option("--boots", type=click.IntRange(1, 100), default=1, help="Repeat all of it in fresh processes."),
 ]
 _PLACEMENT: Final = [
