@@ -1,0 +1,45 @@
+# make setup | run | test | model | bench | gpu-check | docs    (all but `setup` set up first, in .venv)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Where no CPU build of torch is at hand: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test model bench gpu-check docs
+
+help:
+	@sed -n 1p Makefile
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "setup: installing hprof and its tools into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hprof needs Python 3.11 or later: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet $(PIP_INDEX) --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+run: setup
+	$(BIN)/hprof run
+
+test: setup
+	@echo "test: ruff, mypy --strict, then pytest"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest
+
+model: setup
+	@$(BIN)/python -m executor.fetch_model
+
+bench: setup
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+gpu-check: setup
+	@$(BIN)/python -m pytest -m cuda -rs tests
+
+docs: setup
+	@$(BIN)/python -m profiler.cli.reference docs/commands.md
