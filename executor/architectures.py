@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError
-from executor.gguf_fields import GgufFields
+from executor.fields import Fields
 from executor.model import TensorInfo
 from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape
 from executor.shape_check import check_shape
@@ -59,7 +59,7 @@ def shape_from_gguf(
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
-    reader = _Reader(ARCHITECTURES[name], GgufFields(metadata, name, origin), tensors, rope_factors)
+    reader = _Reader(name, ARCHITECTURES[name], Fields(metadata, origin, f"{name}."), tensors, rope_factors)
     shape = check_shape(reader.model(), origin)
     _check_tensors(shape, tensors, origin)
     return shape
@@ -73,8 +73,9 @@ def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
+    name: str
     architecture: _Architecture
-    fields: GgufFields
+    fields: Fields
     tensors: Tensors
     rope_factors: tuple[float, ...]
 
@@ -88,8 +89,8 @@ class _Reader:
                 "the file is damaged, fetch it again."
             )
         return ModelShape(
-            name=str(fields.metadata.get("general.name", "unnamed"))[:80],
-            architecture=fields.architecture,
+            name=str(fields.values.get("general.name", "unnamed"))[:80],
+            architecture=self.name,
             n_vocab=n_vocab,
             hidden=hidden,
             layers=self._layers(n_layers, hidden),
@@ -123,7 +124,7 @@ class _Reader:
         if fields.integer("attention.value_length", head_dim) != head_dim:
             raise HprofError(
                 f"{fields.origin}: its values are not as wide as its keys, which hprof does not run with the "
-                f"architecture {fields.architecture}; use a model without that."
+                f"architecture {self.name}; use a model without that."
             )
         return AttentionShape(
             n_heads=heads,
