@@ -20,7 +20,7 @@ from profiler.storage import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from profiler.report.build import Report
+    from profiler.report.data import Report
 
 _SUFFIX = ".parquet"
 

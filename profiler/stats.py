@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from scipy import special, stats
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 Floats = npt.NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 
 CONFIDENCE: Final = 0.95
 MIN_PAIRS: Final = 6
@@ -83,7 +84,7 @@ def outliers(values: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray((distance > OUTLIER_MADS * spread) & (spread > 0))
 
 
-def paired(baseline: Mapping[Hashable, float], arm: Mapping[Hashable, float]) -> tuple[Floats, Floats]:
+def paired(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> tuple[Floats, Floats]:
     """The values of both where both have one (finite and positive) under the same key, in the key's order."""
     keys = [key for key, value in baseline.items() if _usable(value) and _usable(arm.get(key))]
     return np.array([baseline[key] for key in keys]), np.array([arm[key] for key in keys])

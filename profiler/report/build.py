@@ -1,0 +1,100 @@
+"""Judges a capture: gathers its figures, intervals, verdicts, findings and warnings into a Report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from profiler.capture import Capture
+from profiler.findings import find
+from profiler.manifest import Manifest
+from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
+from profiler.report.cells import JUDGED, judge_cells
+from profiler.report.data import Cell, Report
+from profiler.report.summary import summarise
+from profiler.stats import DEFAULT_NOISE, OUTLIER_MADS
+
+_GB: Final = 1e9
+
+
+def build_report(capture: Capture, noise: float = DEFAULT_NOISE) -> Report:
+    """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError."""
+    manifest = capture.manifest
+    tables = load_tables(capture)
+    is_native = manifest.source == "hprof"
+    cells = judge_cells(
+        tables.passes.to_pandas(),
+        pass_figures(*tables),
+        manifest.arms,
+        is_moe=tables.experts.num_rows > 0,
+        noise=noise,
+    )
+    report = Report(
+        capture=capture.path,
+        state=manifest.state,
+        source=manifest.source,
+        baseline=_baseline(manifest, cells),
+        model=_label(manifest.model),
+        machine=_machine_label(manifest.machine),
+        created_utc=manifest.created_utc or None,
+        link_h2d_gb_s=manifest.link_h2d_gb_s,
+        arms=manifest.arms,
+        cells=cells,
+        devices=device_figures(tables.recording, by_pass=is_native),
+        findings=find(capture),
+        warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
+        notes=[str(note) for note in _list(manifest.model.get("notes"))],
+        cannot_say=manifest.cannot_say,
+        dropped=manifest.dropped,
+    )
+    return replace(report, summary=summarise(report))
+
+
+def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:
+    if cells:
+        return cells[0].baseline
+    return manifest.arms[0].name if manifest.arms else None
+
+
+def _warnings(manifest: Manifest, tables: Tables, cells: list[Cell]) -> list[str]:
+    found = [f"{count:,} rows of the source were left out: {reason}." for reason, count in manifest.dropped.items()]
+    if n_impossible := tables.recording.n_impossible:
+        found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
+    found += [f"The arm {arm.name}: {note.rstrip('.')}." for arm in manifest.arms for note in arm.notes]
+    return found + _outlier_warnings(cells)
+
+
+def _outlier_warnings(cells: list[Cell]) -> list[str]:
+    counts = {name: sum(_n_outliers(cell, name) for cell in cells) for name in JUDGED}
+    told = [f"{count} of {FIGURES[name].label}" for name, count in counts.items() if count]
+    if not told:
+        return []
+    return [
+        f"Outliers, more than {OUTLIER_MADS:.0f} median deviations off, are kept in: {', '.join(told)}; "
+        "if other programs were running, close them and repeat."
+    ]
+
+
+def _n_outliers(cell: Cell, name: str) -> int:
+    estimates = (arm.figures["pass"][name] for arm in cell.arms.values())
+    return sum(found.n_outliers for found in estimates if found is not None)
+
+
+def _label(model: dict[str, Any]) -> str | None:
+    name = model.get("name")
+    if not isinstance(name, str):
+        return None
+    size = model.get("n_bytes")
+    return f"{name}, {size / _GB:.2f} GB" if isinstance(size, int) else name
+
+
+def _machine_label(machine: dict[str, Any]) -> str | None:
+    names = [gpu.get("name") for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
+    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    labels = [str(label) for label in (*counted, machine.get("cpu")) if label]
+    device = machine.get("device")
+    return ", ".join([*labels, f"device {device}"] if device else labels) or None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,99 @@
+"""Judges each cell: every arm's figures with intervals, and each arm against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from profiler.manifest import Arm
+from profiler.metrics import FIGURES, SCOPES, Scope
+from profiler.report.data import ArmFigures, Cell
+from profiler.report.sameness import PAIR_KEYS, Sameness, sameness
+from profiler.stats import Comparison, compare, estimate, paired
+
+CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
+JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
+_AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
+Frames = dict[Scope, pd.DataFrame]
+
+
+def judge_cells(passes: pd.DataFrame, frames: Frames, arms: Sequence[Arm], *, is_moe: bool, noise: float) -> list[Cell]:
+    """Every cell that has measured passes, in the order of its keys.
+
+    passes: the `passes` table; frames: `pass_figures` of it, in the same order; arms: the manifest's, whose order
+    sets the baseline. is_moe: other tokens mean other experts, so other work.
+    """
+    measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
+    judge = _Judge(frames, arms, is_moe, noise)
+    return [judge.cell(rows) for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=True)]
+
+
+class _Judge:
+    def __init__(self, frames: Frames, arms: Sequence[Arm], is_moe: bool, noise: float) -> None:
+        self._frames, self._is_moe, self._noise = frames, is_moe, noise
+        self._order = {arm.name: position for position, arm in enumerate(arms)}
+        self._on_host = {arm.name for arm in arms if "cpu" in (arm.requested, arm.name)}
+
+    def cell(self, rows: pd.DataFrame) -> Cell:
+        names = sorted(rows["arm"].unique(), key=lambda name: self._order.get(name, len(self._order)))
+        by_arm = {name: rows[rows["arm"] == name] for name in names}
+        same = sameness(by_arm, self._on_host)
+        baseline, *others = names
+        return Cell(
+            **{key: _int(rows[key].iloc[0]) for key in CELL_KEYS},
+            arms={name: self._figures(of_arm) for name, of_arm in by_arm.items()},
+            against_baseline={
+                name: self._comparisons(by_arm[baseline], by_arm[name], name in same.other_tokens) for name in others
+            },
+            same_tokens=same.same_tokens,
+            bit_identical=same.bit_identical,
+            notes=self._notes(same, baseline),
+        )
+
+    def _figures(self, rows: pd.DataFrame) -> ArmFigures:
+        picked = {scope: self._frames[scope].loc[rows["pass_id"]] for scope in SCOPES}
+        figures = {
+            scope: {name: estimate(frame[name].to_numpy()) for name in FIGURES} for scope, frame in picked.items()
+        }
+        return ArmFigures(figures, len(rows))
+
+    def _comparisons(
+        self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
+    ) -> dict[str, Comparison | None]:
+        work = "other tokens were generated, which use other experts" if has_other_tokens and self._is_moe else None
+        return {
+            name: compare(
+                *paired(self._by_pair(baseline, name), self._by_pair(arm, name)),
+                better=_better(name),
+                noise=self._noise,
+                different=work if name in _AFTER_FIRST_TOKEN else None,
+            )
+            for name in JUDGED
+        }
+
+    def _by_pair(self, rows: pd.DataFrame, name: str) -> dict[tuple[float, ...], float]:
+        keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
+        return dict(zip(keys, self._frames["pass"][name].loc[rows["pass_id"]].tolist(), strict=True))
+
+    def _notes(self, same: Sameness, baseline: str) -> list[str]:
+        notes = []
+        for arm in same.other_tokens:
+            cause = " (it computes on the host, which rounds differently)" if arm in self._on_host else ""
+            notes.append(f"{arm} generated other tokens than {baseline}{cause}.")
+        if same.other_logits:
+            names = ", ".join(same.other_logits)
+            notes.append(
+                f"The logits of {names} are not bit-identical to those of {baseline}: a fault, run hprof check."
+            )
+        return notes
+
+
+def _better(name: str) -> Literal["lower", "higher"]:
+    return FIGURES[name].better or "lower"
+
+
+def _int(value: float | None) -> int | None:
+    return None if value is None or np.isnan(value) else int(value)

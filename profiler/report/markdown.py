@@ -1,0 +1,60 @@
+"""A report as GitHub-flavoured markdown, safe to paste: text of the capture cannot become markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from profiler.report.data import Report
+from profiler.report.tables import Table, cell_tables, device_table, header_lines, sameness_line
+
+_SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def render_markdown(report: Report) -> str:
+    """The whole report as one markdown text."""
+    return "\n".join(_lines(report)).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    """`text` as literal markdown on one line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"# {escape(report.capture)} ({escape(report.state)})\n"
+    yield from (f"{escape(line)}\n" for line in header_lines(report))
+    yield from _listed("Warnings", report.warnings)
+    for cell in report.cells:
+        for table in cell_tables(cell):
+            yield from _table(table)
+        if (line := sameness_line(cell)) is not None:
+            yield f"{escape(line)}\n"
+    if not report.cells and (devices := device_table(report.devices)) is not None:
+        yield from _table(devices)
+    yield from _listed("The source could not say", report.cannot_say)
+    yield from _listed("Approximated", report.notes)
+    findings = [f"{found.severity}, {found.rule}: {found.evidence} {found.advice}" for found in report.findings]
+    yield from _listed("Findings", findings)
+    yield "## In words\n"
+    yield escape(report.summary)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"## {escape(table.title)}\n"
+    yield _row(table.columns)
+    yield _row([":--", *["--:"] * (len(table.columns) - 1)], is_rule=True)
+    yield from map(_row, table.rows)
+    yield ""
+
+
+def _row(texts: Sequence[str], is_rule: bool = False) -> str:
+    return f"| {' | '.join(text if is_rule else escape(text) for text in texts)} |"
+
+
+def _listed(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"## {title}\n"
+        yield from (f"- {escape(line)}" for line in lines)
+        yield ""

@@ -1,0 +1,144 @@
+"""The closing paragraph: what was copied, how fast, how much of it was hidden, what bounds the pass, what helped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from profiler.metrics import DeviceFigures
+from profiler.report.data import ArmFigures, Cell, Report
+from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
+from profiler.stats import Comparison
+
+_NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone
+
+
+def summarise(report: Report) -> str:
+    """A few sentences in plain words about the telling cell, or about the devices where there are no passes."""
+    if report.cells:
+        cell = telling_cell(report.cells)
+        return " ".join(_cell_sentences(cell, report))
+    if report.devices:
+        return " ".join(_device_sentences(report.devices, report.link_h2d_gb_s))
+    return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
+
+
+def telling_cell(cells: Sequence[Cell]) -> Cell:
+    """The cell to speak about: most arms compared, then most tokens."""
+    return max(cells, key=lambda cell: (len(cell.arms), cell.n_prompt or 0, cell.n_ubatch or 0))
+
+
+def describe_cell(cell: Cell) -> str:
+    """The cell's sizes in words."""
+    parts = [
+        f"{cell.n_prompt} prompt tokens" if cell.n_prompt else None,
+        f"{cell.n_gen} generated" if cell.n_gen else None,
+        f"ubatches of {cell.n_ubatch}" if cell.n_ubatch else None,
+        f"depth {cell.n_depth}" if cell.n_depth else None,
+    ]
+    return ", ".join(part for part in parts if part) or "a pass of unknown size"
+
+
+def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
+    copying = [text for name, arm in cell.arms.items() if (text := _copied(name, arm, report.link_h2d_gb_s))]
+    if copying:
+        yield f"In one pass ({describe_cell(cell)}), {'; '.join(copying)}."
+    if bound := _bound(cell):
+        yield bound
+    for name, compared in cell.against_baseline.items():
+        yield from _changes(cell.baseline, name, compared)
+        yield from _bytes_changed(cell, name)
+
+
+def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
+    n_bytes, busy_ns = _median(arm, "bytes_h2d"), _median(arm, "busy_copy_ns")
+    hidden = _median(arm, "hidden_ratio")
+    if n_bytes is None:
+        return None
+    if n_bytes == 0:
+        return f"{name} copied nothing to the device"
+    if not busy_ns:
+        return f"{name} copied {format_bytes(n_bytes)} to the device"
+    speed = n_bytes / busy_ns
+    share = f" ({speed / link_gb_s * 100:.0f} % of the link's {format_gb_s(link_gb_s)})" if link_gb_s else ""
+    shown = f", {format_share(hidden)} of it hidden behind compute" if hidden is not None else ""
+    return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
+
+
+def _bound(cell: Cell) -> str | None:
+    """What bounds the arm that streams ahead (the last one), or the only one: no overlap can beat the larger part."""
+    name, arm = list(cell.arms.items())[-1]
+    copy_ns, compute_ns = _median(arm, "busy_copy_ns"), _median(arm, "busy_compute_ns")
+    if not copy_ns or not compute_ns:
+        return None
+    both = f"{format_ns(copy_ns)} of copying against {format_ns(compute_ns)} of computing"
+    if abs(copy_ns - compute_ns) <= _NEAR * max(copy_ns, compute_ns):
+        bound = "Copy and compute bound it about equally"
+    else:
+        bound = "Copying bounds it" if copy_ns > compute_ns else "Computing bounds it"
+    limit = f"{bound} ({name}: {both}), so no overlap can bring it below {format_ns(max(copy_ns, compute_ns))}"
+    wall_ns = _median(arm, "wall_ns")
+    return f"{limit}; it took {format_ns(wall_ns)}." if wall_ns else f"{limit}."
+
+
+def _changes(baseline: str, name: str, compared: dict[str, Comparison | None]) -> Iterator[str]:
+    words = {"ttft_ns": "time to first token", "decode_tokens_per_s": "decode speed"}
+    if compared.get("ttft_ns") is None:
+        words = {"prefill_tokens_per_s": "prefill speed", "decode_tokens_per_s": "decode speed"}
+    told = [f"{words[key]} {_change(found)}" for key in words if (found := compared.get(key)) is not None]
+    if told:
+        yield f"Against {baseline}, {name} has {' and '.join(told)}."
+
+
+def _change(found: Comparison) -> str:
+    within = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else ""
+    verdict = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
+    return f"x{found.ratio:.3f}{within}, {verdict}"
+
+
+def _bytes_changed(cell: Cell, name: str) -> Iterator[str]:
+    """Prefetch of experts gives up the selective copy; say what that costs."""
+    before, after = (_median(cell.arms[arm], "bytes_h2d") for arm in (cell.baseline, name))
+    saved = _median(cell.arms[cell.baseline], "selective_saving_bytes")
+    if before and after and saved and after > before:
+        yield (
+            f"{name} gives up the selective copy: it copied {after / before:.2f} times the bytes "
+            f"({cell.baseline} saved {format_bytes(saved)})."
+        )
+
+
+def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None) -> Iterator[str]:
+    for device in devices[:4]:
+        yield from _device_sentence(device, link_gb_s)
+    if len(devices) > 4:
+        yield f"{len(devices) - 4} more devices are in the table."
+
+
+def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator[str]:
+    where = device_name(device)
+    copies = device.copies.get("h2d") or device.copies.get("uvm_h2d")
+    if copies is None:
+        kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
+        yield f"{where}: {kernels}, no host to device copies."
+        return
+    amount = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies of unknown size"
+    speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
+    share = f" ({copies.gb_s / link_gb_s * 100:.0f} % of the link)" if link_gb_s and copies.gb_s else ""
+    hidden = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else "none"
+    longer = "copying" if copies.busy_ns > device.compute_busy_ns else "computing"
+    kernels = format_ns(device.compute_busy_ns)
+    yield (
+        f"{where}: {amount} went to the device{speed}{share} in {format_ns(copies.busy_ns)}, "
+        f"{hidden} of it hidden behind {kernels} of kernels; {longer} takes longer."
+    )
+
+
+def device_name(device: DeviceFigures) -> str:
+    """`Process 17068, device 0`, as far as the source names them."""
+    process = f"process {device.process}, " if device.process is not None else ""
+    name = f"{process}device {device.device}" if device.device is not None else f"{process}a device without a number"
+    return name[0].upper() + name[1:]
+
+
+def _median(arm: ArmFigures, name: str) -> float | None:
+    found = arm.figures["pass"][name]
+    return found.median if found is not None else None

@@ -1,0 +1,128 @@
+"""A report laid out as tables of text, which the terminal and the markdown renderer only draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from profiler.metrics import FIGURES, DeviceFigures
+from profiler.report.data import Cell, Report
+from profiler.report.summary import device_name
+from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
+from profiler.stats import Comparison, Estimate
+
+MAX_ARMS: Final = 5  # side by side; more go into further tables with the baseline repeated
+UNKNOWN: Final = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text cells; the first column is left-aligned, the rest right."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def cell_tables(cell: Cell) -> Iterator[Table]:
+    """The arms of a cell side by side: figures as rows, verdicts under what is judged."""
+    baseline, *others = cell.arms
+    width = MAX_ARMS - 1
+    for start in range(0, max(len(others), 1), width):
+        names = [baseline, *others[start : start + width]]
+        yield Table(cell_title(cell), ["", *names], list(_figure_rows(cell, names)))
+
+
+def cell_title(cell: Cell) -> str:
+    """`-p 512 -n 16 -ub 64 -d 0`: what to type to run this cell again."""
+    flags = (("-p", cell.n_prompt), ("-n", cell.n_gen), ("-ub", cell.n_ubatch), ("-d", cell.n_depth))
+    return " ".join(f"{flag} {value}" for flag, value in flags if value is not None) or "all passes"
+
+
+def sameness_line(cell: Cell) -> str | None:
+    """Whether the arms computed the same thing; null where that cannot be told."""
+    words = [
+        _said(cell.same_tokens, "same tokens", "TOKENS DIFFER"),
+        _said(cell.bit_identical, "logits bit-identical", "LOGITS DIFFER"),
+    ]
+    line = ", ".join(word for word in words if word)
+    return " ".join([f"Arms: {line}." if line else "", *cell.notes]).strip() or None
+
+
+def _said(fact: bool | None, yes: str, no: str) -> str:
+    return "" if fact is None else (yes if fact else no)
+
+
+def device_table(devices: Sequence[DeviceFigures]) -> Table | None:
+    """Copies of every device and direction, with what compute hid."""
+    columns = ["device", "copies", "count", "bytes", "GB/s", "busy", "hidden", "exposed", "memory", "streams"]
+    rows = [row for device in devices for row in _device_rows(device)]
+    return Table("Devices over the whole capture", columns, rows) if rows else None
+
+
+def header_lines(report: Report) -> list[str]:
+    """What was measured, where, and which policies served it."""
+    link = format_gb_s(report.link_h2d_gb_s) if report.link_h2d_gb_s else None
+    parts = {"model": report.model, "machine": report.machine, "link, host to device": link, "source": report.source}
+    lines = ["; ".join(f"{name}: {value}" for name, value in parts.items() if value)]
+    served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
+    return [*lines, *([f"Requested and effective policy differ: {'; '.join(served)}."] if served else [])]
+
+
+def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
+    for key, figure in FIGURES.items():
+        found = [cell.arms[name].figures["pass"][key] for name in names]
+        if all(estimate is None for estimate in found):
+            continue
+        unit = " t/s" if figure.unit == "tokens/s" else ""
+        yield [figure.label + unit, *(_estimate(estimate, figure.unit) for estimate in found)]
+        compared = [cell.against_baseline.get(name, {}).get(key) for name in names]
+        if any(compared):
+            yield [f"  against {names[0]}", *map(_comparison, compared)]
+    yield ["passes", *(str(cell.arms[name].n_passes) for name in names)]
+
+
+def _estimate(found: Estimate | None, unit: str) -> str:
+    if found is None:
+        return UNKNOWN
+    value = format_value(found.median, unit)
+    if found.low is None or found.high is None or found.low == found.high:
+        return value
+    return f"{value} [{format_value(found.low, unit)}, {format_value(found.high, unit)}]"
+
+
+def _comparison(found: Comparison | None) -> str:
+    if found is None:
+        return ""
+    bounds = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None and found.high is not None else ""
+    return f"x{found.ratio:.3f}{bounds} {found.verdict}"
+
+
+def _device_rows(device: DeviceFigures) -> Iterator[list[str]]:
+    name = device_name(device)
+    for direction, copies in device.copies.items():
+        yield [
+            name,
+            direction,
+            f"{copies.count:,}",
+            format_bytes(copies.bytes) if copies.bytes is not None else UNKNOWN,
+            f"{copies.gb_s:.3g}" if copies.gb_s is not None else UNKNOWN,
+            format_ns(copies.busy_ns),
+            format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN,
+            format_ns(copies.exposed_ns),
+            _memory(copies.pinned_bytes, copies.pageable_bytes),
+            _streams(copies.streams),
+        ]
+    kernels = [f"{device.kernels:,}", "", "", format_ns(device.compute_busy_ns), "", "", ""]
+    yield [name, "kernels", *kernels, _streams(device.compute_streams)]
+
+
+def _memory(pinned: int | None, pageable: int | None) -> str:
+    kinds = [name for name, n_bytes in (("pinned", pinned), ("pageable", pageable)) if n_bytes]
+    return ", ".join(kinds) or UNKNOWN
+
+
+def _streams(streams: Sequence[int | str]) -> str:
+    shown = ", ".join(map(str, streams[:4]))
+    return f"{shown}, and {len(streams) - 4} more" if len(streams) > 4 else shown
