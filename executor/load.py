@@ -1,4 +1,4 @@
-"""One way to a model: a GGUF file's path, or a preset's name."""
+"""One way to a model: a GGUF file's path, a Hugging Face config's, or a preset's name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from executor.architectures import needed_tensors, shape_from_gguf
 from executor.errors import HprofError
+from executor.hf_config import read_config
 from executor.model import Model, TensorInfo, WeightSource
 from executor.presets import load_preset
 from executor.quants import quant_type
@@ -17,14 +18,16 @@ from executor.tensors import QuantPlan, model_tensors
 
 
 def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
-    """The model that `spec` names: a path (ends in .gguf, or holds a slash), else a preset.
+    """The model that `spec` names: a GGUF file, a Hugging Face config (ends in .json), else a preset.
 
-    `quant` stores a preset's matrices in that type (a file's are what they are), `layers` keeps only the first so
-    many, `seed` makes a preset's weights. HprofError says what is wrong with any of them.
+    `quant` stores synthetic matrices in that type (a GGUF file's are what they are), `layers` keeps only the first
+    so many, `seed` makes a preset's or config's weights. HprofError says what is wrong with any of them.
     """
+    if spec.endswith(".json"):
+        return _from_config(spec, quant, layers, seed)
     if spec.endswith(".gguf") or "/" in spec or Path(spec).is_file():
         if quant is not None:
-            raise HprofError(f"--quant {quant} works on presets only; {spec} holds its own quant types.")
+            raise HprofError(f"--quant {quant} works on presets and configs only; {spec} holds its own quant types.")
         return _from_file(spec, layers)
     return _from_preset(spec, quant, layers, seed)
 
@@ -32,9 +35,18 @@ def load_model(spec: str, quant: str | None = None, layers: int | None = None, s
 def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) -> Model:
     preset = load_preset(name)
     plan = preset.quant if quant is None else QuantPlan.uniform(quant_type(quant).name)
-    shape = _sliced(preset.shape, layers)
+    return _synthetic(_sliced(preset.shape, layers), plan, seed, f"preset:{name}")
+
+
+def _from_config(path: str, quant: str | None, layers: int | None, seed: int) -> Model:
+    shape, published = read_config(Path(path))
+    plan = QuantPlan.uniform(quant_type(quant or published).name)
+    return _synthetic(_sliced(shape, layers), plan, seed, f"config:{path}")
+
+
+def _synthetic(shape: ModelShape, plan: QuantPlan, seed: int, origin: str) -> Model:
     tensors = model_tensors(shape, plan)
-    return Model(shape, tensors, SyntheticSource(tensors, seed), f"preset:{name}")
+    return Model(shape, tensors, SyntheticSource(tensors, seed), origin)
 
 
 def _from_file(path: str, layers: int | None) -> Model:

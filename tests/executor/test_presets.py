@@ -156,7 +156,7 @@ def test_unknown_names_are_told_near_ones(name: str, words: str) -> None:
 def test_bad_quant_types() -> None:
     with pytest.raises(HprofError, match="Q9"):
         load_model("tiny-dense", quant="Q9")
-    with pytest.raises(HprofError, match="presets only"):
+    with pytest.raises(HprofError, match="presets and configs only"):
         load_model("some/model.gguf", quant="Q4_0")
 
 

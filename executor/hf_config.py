@@ -1,0 +1,237 @@
+"""A Hugging Face `config.json` as a shape: transformers' dense and mixture-of-experts families, by their own keys."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from executor.errors import HprofError
+from executor.fields import Fields
+from executor.hf_families import FAMILIES, Family
+from executor.shape import (
+    AttentionShape,
+    DeltaNetShape,
+    DenseFfn,
+    Ffn,
+    LayerShape,
+    Mixer,
+    MlaShape,
+    ModelShape,
+    MoeFfn,
+    RopeShape,
+)
+from executor.shape_check import check_shape
+
+_MAX_BYTES: Final = 2**20
+_MAX_LAYERS: Final = 1000
+_QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_LAYER_TYPES: Final = ("full_attention", "sliding_attention", "linear_attention")
+_EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def read_config(path: Path) -> tuple[ModelShape, str]:
+    """The shape that a config describes, and the quant type that its weights are published in.
+
+    HprofError where the file is absent, no such JSON, of an unknown family, or states what cannot be.
+    """
+    values = _json(path)
+    if isinstance(values.get("text_config"), dict):  # a multi-modal model: its language part
+        values = {key: values[key] for key in ("model_type", "torch_dtype") if key in values} | values["text_config"]
+    return shape_from_config(values, path.parent.name or path.stem, str(path)), _published_quant(values)
+
+
+def shape_from_config(values: Mapping[str, Any], name: str, origin: str) -> ModelShape:
+    """The shape that a config's parsed JSON describes; `origin` names it in messages."""
+    family = str(values.get("model_type", "")).removesuffix("_text")
+    if family not in FAMILIES:
+        raise HprofError(f"{origin}: the model type {family[:40]!r} is not known; known are {', '.join(FAMILIES)}.")
+    return check_shape(_Reader(FAMILIES[family], Fields(values, origin)).model(name), origin)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise HprofError(f"{path} is larger than 1 MiB, which no model's config is; name a config.json.")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HprofError(f"{path} cannot be read ({error.strerror or error}); name a model's config.json.") from error
+    except (ValueError, RecursionError) as error:
+        raise HprofError(f"{path} is not JSON ({str(error)[:80]}); name a model's config.json.") from error
+    if not isinstance(values, dict):
+        raise HprofError(f"{path} holds no table of keys; name a model's config.json.")
+    return values
+
+
+def _published_quant(values: Mapping[str, Any]) -> str:
+    return _QUANTS.get(str(values.get("dtype", values.get("torch_dtype"))), "BF16")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    family: Family
+    fields: Fields
+
+    def model(self, name: str) -> ModelShape:
+        fields = self.fields
+        n_layers = fields.integer("num_hidden_layers")
+        if n_layers > _MAX_LAYERS:
+            raise fields.refusal("num_hidden_layers", n_layers, f"at most {_MAX_LAYERS}")
+        kinds = self._kinds(n_layers)
+        mixers = {kind: self._mixer(kind) for kind in dict.fromkeys(kinds)}
+        return ModelShape(
+            name=name,
+            architecture=self.family.architecture,
+            n_vocab=fields.integer("vocab_size"),
+            hidden=fields.integer("hidden_size"),
+            layers=tuple(LayerShape(mixers[kind], self._ffn(i)) for i, kind in enumerate(kinds)),
+            norm_eps=fields.number("rms_norm_eps", 1e-6),
+            tied_embeddings=fields.flag("tie_word_embeddings", False),
+            context_length=fields.integer("max_position_embeddings", 131072),
+            notes=self.family.notes,
+        )
+
+    def _kinds(self, n_layers: int) -> tuple[str, ...]:
+        """Which kind of mixer each layer has."""
+        fields, family = self.fields, self.family
+        if fields.has("layer_types"):
+            return fields.texts("layer_types", n_layers, _LAYER_TYPES)
+        if family.other_kind is not None:
+            every = fields.integer("full_attention_interval", family.full_every)
+            return tuple("full_attention" if (i + 1) % every == 0 else family.other_kind for i in range(n_layers))
+        slides = fields.has("sliding_window") and fields.flag("use_sliding_window", family.architecture == "llama")
+        return ("sliding_attention" if slides else "full_attention",) * n_layers
+
+    def _mixer(self, kind: str) -> Mixer:
+        if kind == "linear_attention":
+            return self._delta_net()
+        return self._mla() if self.family.has_mla else self._attention(kind)
+
+    def _attention(self, kind: str) -> AttentionShape:
+        fields, family = self.fields, self.family
+        heads = fields.integer("num_attention_heads")
+        head_dim = fields.integer("head_dim", fields.integer("hidden_size") // heads)
+        bias = fields.flag("attention_bias", family.bias)
+        return AttentionShape(
+            n_heads=heads,
+            n_kv_heads=fields.integer("num_key_value_heads", heads),
+            head_dim=head_dim,
+            rope=self._rope(kind, head_dim),
+            window=fields.integer("sliding_window") if kind == "sliding_attention" else None,
+            qk_norm=family.qk_norm or fields.flag("use_qk_norm", False),
+            bias=bias,
+            output_bias=bias and family.is_gpt_oss,
+            sinks=family.is_gpt_oss,
+            output_gate=family.output_gate,
+        )
+
+    def _delta_net(self) -> DeltaNetShape:
+        fields = self.fields
+        return DeltaNetShape(
+            n_key_heads=fields.integer("linear_num_key_heads", 16),
+            n_value_heads=fields.integer("linear_num_value_heads", 32),
+            key_dim=fields.integer("linear_key_head_dim", 128),
+            value_dim=fields.integer("linear_value_head_dim", 128),
+            conv_width=fields.integer("linear_conv_kernel_dim", 4, low=2),
+        )
+
+    def _mla(self) -> MlaShape:
+        fields = self.fields
+        rotated = fields.integer("qk_rope_head_dim")
+        return MlaShape(
+            n_heads=fields.integer("num_attention_heads"),
+            q_lora_rank=fields.integer("q_lora_rank") if fields.has("q_lora_rank") else None,
+            kv_lora_rank=fields.integer("kv_lora_rank"),
+            nope_dim=fields.integer("qk_nope_head_dim"),
+            value_dim=fields.integer("v_head_dim"),
+            rope=self._rope("full_attention", rotated),
+        )
+
+    def _rope(self, kind: str, head_dim: int) -> RopeShape:
+        """Newer configs say it in `rope_parameters`, for all layers or for each kind; older ones in two places."""
+        fields = self.fields
+        stated = fields.table("rope_parameters" if fields.has("rope_parameters") else "rope_scaling")
+        if stated.has(kind):
+            stated = stated.table(kind)
+        share = fields.number("partial_rotary_factor", self.family.rotated)
+        plain = RopeShape(
+            theta=stated.number("rope_theta", fields.number("rope_theta", 10000.0, above=1.0), above=1.0),
+            dims=int(head_dim * stated.number("partial_rotary_factor", share)),
+            interleaved=self.family.architecture in ("llama", "deepseek2"),
+        )
+        return self._scaled(plain, stated)
+
+    def _scaled(self, plain: RopeShape, stated: Fields) -> RopeShape:
+        rule = stated.text("rope_type", stated.text("type", "default"))
+        if rule in ("default", "mrope"):
+            return plain
+        factor = stated.number("factor", 1.0)
+        if rule == "linear":
+            return replace(plain, scaling="linear", factor=factor)
+        context = self.fields.integer("max_position_embeddings", 131072)
+        original = stated.integer("original_max_position_embeddings", context)
+        match rule:
+            case "yarn":
+                return replace(
+                    plain,
+                    scaling="yarn",
+                    factor=factor,
+                    original_context=original,
+                    attention_factor=stated.number("attention_factor", _yarn_attention_factor(stated, factor)),
+                    beta_fast=stated.number("beta_fast", 32.0),
+                    beta_slow=stated.number("beta_slow", 1.0),
+                )
+            case "llama3":
+                return replace(
+                    plain,
+                    scaling="llama3",
+                    factor=factor,
+                    original_context=original,
+                    low_frequency_factor=stated.number("low_freq_factor", 1.0),
+                    high_frequency_factor=stated.number("high_freq_factor", 4.0),
+                )
+        raise stated.refusal("rope_type", rule, "default, linear, yarn or llama3")
+
+    def _ffn(self, i: int) -> Ffn:
+        fields = self.fields
+        counts = [key for key in _EXPERT_COUNTS if fields.has(key)]
+        if not counts or not self._is_moe(i):
+            return DenseFfn(fields.integer("intermediate_size"))
+        family = self.family
+        width = fields.integer("moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size")
+        shared = fields.integer("n_shared_experts", 0, low=0) * width
+        return MoeFfn(
+            n_experts=fields.integer(counts[0]),
+            n_used=fields.integer("num_experts_per_tok"),
+            n_ff_expert=width,
+            n_ff_shared=fields.integer("shared_expert_intermediate_size", shared, low=0),
+            shared_gate=fields.has("shared_expert_intermediate_size"),
+            scoring=family.scoring,
+            normalise=fields.flag("norm_topk_prob", family.normalise),
+            scale=fields.number("routed_scaling_factor", 1.0),
+            score_bias=family.scoring == "sigmoid",
+            expert_bias=family.is_gpt_oss,
+            activation="oai_swiglu" if family.is_gpt_oss else "silu",
+        )
+
+    def _is_moe(self, i: int) -> bool:
+        fields = self.fields
+        dense = fields.values.get("mlp_only_layers") or []
+        if not isinstance(dense, list):
+            raise fields.refusal("mlp_only_layers", dense, "a list of layer numbers")
+        every = fields.integer("decoder_sparse_step", 1)
+        return i >= fields.integer("first_k_dense_replace", 0, low=0) and (i + 1) % every == 0 and i not in dense
+
+
+def _yarn_attention_factor(stated: Fields, factor: float) -> float:
+    """transformers' `_compute_yarn_parameters`: DeepSeek states two scales, whose ratio counts."""
+
+    def scale(mscale: float) -> float:
+        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if stated.has("mscale") and stated.has("mscale_all_dim"):
+        return scale(stated.number("mscale")) / scale(stated.number("mscale_all_dim"))
+    return scale(1.0)
