@@ -106,7 +106,7 @@ def _place(model: Model, options: PlacementOptions) -> Placement:
 
 def _routing(request: RunRequest, model: Model) -> Routing | None:
     layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
-    is_synthetic = model.origin.startswith("preset:")
+    is_synthetic = model.origin.startswith(("preset:", "config:"))
     if not layers or request.routing == "model" or (request.routing is None and not is_synthetic):
         return None
     from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
