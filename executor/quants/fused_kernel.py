@@ -6,38 +6,43 @@ from triton import jit
 from triton import language as tl
 
 
-@jit(do_not_specialize=["n_chunks"])
+@jit(do_not_specialize=["flags", "place_of", "n_cells"])
 def unpack_stack(
     raw: tl.tensor,
     out: tl.tensor,
     flags: tl.tensor,
     place_of: tl.tensor,
     stride: tl.tensor,
-    n_chunks: tl.tensor,
+    n_cells: tl.tensor,
     DECODE: tl.constexpr,
     BLOCK_BYTES: tl.constexpr,
-    BLOCK_CHUNKS: tl.constexpr,
-    TILE_CHUNKS: tl.constexpr,
+    BLOCK_CELLS: tl.constexpr,
+    PLANES: tl.constexpr,
+    PLANE_STRIDE: tl.constexpr,
+    TILE_CELLS: tl.constexpr,
 ) -> None:
-    """Expert program_id(1)'s bytes lie at raw + place * stride; its weights go to out + 8 * expert * n_chunks.
+    """Expert e's bytes lie at raw + place * stride, its weights go to out + e * 8 * PLANES * n_cells.
 
-    `flags` None: all are used; `place_of` None: expert e lies at place e.
+    `flags` None: every expert is used; `place_of` None: expert e lies at place e. The rest is `fused_formats.Format`.
     """
     expert = tl.program_id(1)
     place = expert
     if place_of is not None:
         place = tl.load(place_of + expert)
-    if flags is not None:
-        if tl.load(flags + expert) == 0:  # noqa: SIM102 - the outer condition is known when compiling
+    if flags is not None:  # noqa: SIM102 - decided when compiling, the inner one when running
+        if tl.load(flags + expert) == 0:
             return
     tile = tl.program_id(0)
-    chunk = tl.arange(0, TILE_CHUNKS)
+    cell = tl.arange(0, TILE_CELLS)
     lane = tl.arange(0, 8)
-    inside = chunk < n_chunks - tile * TILE_CHUNKS
+    inside = cell < n_cells - tile * TILE_CELLS
     # 64-bit from here: a stack can hold more than 2 ** 31 weights
-    first = tile.to(tl.int64) * TILE_CHUNKS
-    first_byte = tile.to(tl.int64) * (TILE_CHUNKS // BLOCK_CHUNKS * BLOCK_BYTES)
-    blocks = raw + place.to(tl.int64) * stride + first_byte + chunk // BLOCK_CHUNKS * BLOCK_BYTES
-    values = DECODE(blocks, chunk % BLOCK_CHUNKS, lane, inside)
-    target = out + (expert.to(tl.int64) * n_chunks + first) * 8
-    tl.store(target + chunk[:, None] * 8 + lane[None, :], values.to(out.dtype.element_ty), mask=inside[:, None])
+    first_byte = place.to(tl.int64) * stride + tile.to(tl.int64) * (TILE_CELLS // BLOCK_CELLS * BLOCK_BYTES)
+    first_cell = expert.to(tl.int64) * n_cells + tile.to(tl.int64) * TILE_CELLS
+    blocks = raw + first_byte + cell // BLOCK_CELLS * BLOCK_BYTES
+    planes = DECODE(blocks, cell % BLOCK_CELLS, lane, inside)
+    ROW_CELLS: tl.constexpr = PLANE_STRIDE // 8  # as many neighbouring cells interleave their planes
+    weights = out + first_cell * 8 * PLANES + cell // ROW_CELLS * PLANE_STRIDE * PLANES + cell % ROW_CELLS * 8
+    for plane in tl.static_range(PLANES):
+        targets = (weights + plane * PLANE_STRIDE)[:, None] + lane[None, :]
+        tl.store(targets, planes[plane].to(out.dtype.element_ty), mask=inside[:, None])

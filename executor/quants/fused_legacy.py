@@ -1,4 +1,7 @@
-"""Decoders of `executor.quants.legacy`'s types for the fused kernels: blocks of 32 weights, 4 chunks.
+"""Decoders of `executor.quants.legacy`'s types for the fused kernel: blocks of 32 weights.
+
+A decoder takes pointers to blocks, which of its block's cells each cell is, the lanes and the mask; it returns the
+cell's planes as (cells, 8) float32. Here plane 0 is weights 0 to 15 of a block, plane 1 weights 16 to 31.
 """
 
 from __future__ import annotations
@@ -6,41 +9,48 @@ from __future__ import annotations
 from triton import jit
 from triton import language as tl
 
-from executor.quants.fused_loads import Chunks, Lanes, Mask, Pointers, Weights, bits, byte, eight, half, times
+from executor.quants.fused_loads import Cells, Lanes, Mask, Plane, Pointers, eight, half, times
+
 
 @jit
-def number(q, ZERO: tl.constexpr):
-    return (q | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + ZERO)
+def q8_0(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane]:
+    q = eight(blocks, 2 + cell * 8, lane, inside).to(tl.int8)
+    return (times(q, half(blocks, 0, inside)),)
+
 
 @jit
-def q4_0(blocks: Pointers, chunk: Chunks, lane: Lanes, inside: Mask) -> Weights:
-    q = bits(eight(blocks, 2 + chunk % 2 * 8, lane, inside), chunk // 2 * 4, 4)
-    return number(q, 8) * half(blocks, 0, inside)[:, None]
+def q4_0(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
+    d = half(blocks, 0, inside)
+    q = eight(blocks, 2 + cell * 8, lane, inside)
+    return times((q & 15) - 8, d), times((q >> 4) - 8, d)
+
 
 @jit
-def q4_0b(blocks: Pointers, chunk: Chunks, lane: Lanes, inside: Mask) -> Weights:
-    offset=2+chunk%2*8
-    q = tl.load((blocks + offset)[:, None] + lane[None, :], mask=inside[:, None])
-    high = chunk // 2 > 0
-    q = tl.where(high[:,None], q>>4, q & 15).to(tl.int32)
-    return number(q, 8) * half(blocks, 0, inside)[:, None]
+def q4_1(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
+    d, m = half(blocks, 0, inside), half(blocks, 2, inside)[:, None]
+    q = eight(blocks, 4 + cell * 8, lane, inside)
+    return times(q & 15, d) + m, times(q >> 4, d) + m
+
 
 @jit
-def q4_0c(blocks: Pointers, chunk: Chunks, lane: Lanes, inside: Mask) -> Weights:
-    offset=2+chunk%2*8
-    q = tl.load((blocks + offset)[:, None] + lane[None, :], mask=inside[:, None])
-    q = (q >> (chunk//2*4).to(tl.uint8)[:,None]) & 15
-    return number(q.to(tl.int32), 8) * half(blocks, 0, inside)[:, None]
+def q5_0(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
+    d = half(blocks, 0, inside)
+    q = eight(blocks, 6 + cell * 8, lane, inside)
+    first, second = _fifth_bits(blocks, 2, cell, lane, inside), _fifth_bits(blocks, 4, cell, lane, inside)
+    return times(((q & 15) | first) - 16, d), times(((q >> 4) | second) - 16, d)
+
 
 @jit
-def q4_0d(blocks: Pointers, chunk: Chunks, lane: Lanes, inside: Mask) -> Weights:
-    """mask in place, scale by power of two instead of shift: high nibble n*16 -> scale d/16"""
-    offset=2+chunk%2*8
-    q = tl.load((blocks + offset)[:, None] + lane[None, :], mask=inside[:, None]).to(tl.int32)
-    high = chunk // 2
-    mask = 15 << (high * 4)
-    # float with exponent such that the nibble's unit is 1: 2**23 or 2**19
-    magic = 0x4B000000 - (high << 25)
-    zero = tl.where(high > 0, 524288.0+8, 8388608.0+8)
-    x = ((q & mask[:, None]) | magic[:, None]).to(tl.float32, bitcast=True) - zero[:, None]
-    return x * half(blocks, 0, inside)[:, None]
+def q5_1(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
+    d, m = half(blocks, 0, inside), half(blocks, 2, inside)[:, None]
+    q = eight(blocks, 8 + cell * 8, lane, inside)
+    first, second = _fifth_bits(blocks, 4, cell, lane, inside), _fifth_bits(blocks, 6, cell, lane, inside)
+    return times((q & 15) | first, d) + m, times((q >> 4) | second, d) + m
+
+
+@jit
+def _fifth_bits(blocks: Pointers, offset: Cells, cell: Cells, lane: Lanes, inside: Mask) -> Plane:
+    """The 2 bytes at `offset` hold a plane's 16 fifth bits, weight 0's lowest."""
+    of_plane = tl.load((blocks + offset).to(tl.pointer_type(tl.uint16)), mask=inside).to(tl.int32)
+    of_cell = of_plane >> (cell * 8)
+    return ((of_cell[:, None] >> lane[None, :]) & 1) << 4

@@ -1,50 +1,48 @@
-"""How the fused kernels read a tile of blocks, and the names of the shapes they compute with.
+"""How the fused kernel reads stored weights, and the names of the shapes that it computes with.
 
-A chunk is 8 neighbouring weights: 16 bytes of bfloat16, which one thread computes and stores at once. Blocks and
-sub-blocks are whole chunks, so a scale is read and unpacked once a chunk. Integers are int32, floats float32.
+A cell is 8 neighbouring bytes of packed weights, which one thread reads once. A byte holds 1, 2 or 4 weights: its
+first weight is in plane 0, and so on. A plane is 8 neighbouring weights, so 16 bytes of bfloat16 in one store.
 """
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from triton import jit
 from triton import language as tl
 
-CHUNK: Final = 8
-
-Pointers: TypeAlias = tl.tensor  # (chunks,) pointers to the first byte of each chunk's block
-Chunks: TypeAlias = tl.tensor  # (chunks,) one number a chunk
+Pointers: TypeAlias = tl.tensor  # (cells,) to the first byte of each cell's block
+Cells: TypeAlias = tl.tensor  # (cells,) one number a cell, int32 or float32
 Lanes: TypeAlias = tl.tensor  # (8,) 0 to 7
-Mask: TypeAlias = tl.tensor  # (chunks,) false behind the tensor's end
-Weights: TypeAlias = tl.tensor  # (chunks, 8) one number a weight
+Mask: TypeAlias = tl.tensor  # (cells,) false behind the end of the weights
+Plane: TypeAlias = tl.tensor  # (cells, 8) one number a weight or byte, int32 or float32
 
 
 @jit
-def byte(blocks: Pointers, offset: Chunks, inside: Mask) -> Chunks:
-    """The byte `offset` bytes into each block."""
+def byte(blocks: Pointers, offset: Cells, inside: Mask) -> Cells:
+    """The byte at `offset` in each block."""
     return tl.load(blocks + offset, mask=inside).to(tl.int32)
 
 
 @jit
-def half(blocks: Pointers, offset: Chunks, inside: Mask) -> Chunks:
-    """The float16 at an even address `offset` bytes into each block."""
+def word(blocks: Pointers, offset: Cells, inside: Mask) -> Cells:
+    """The 4 bytes at `offset`, a multiple of 4, in each block; the lowest byte is the first."""
+    return tl.load((blocks + offset).to(tl.pointer_type(tl.int32)), mask=inside)
+
+
+@jit
+def half(blocks: Pointers, offset: Cells, inside: Mask) -> Cells:
+    """The float16 at `offset`, which is even, in each block."""
     return tl.load((blocks + offset).to(tl.pointer_type(tl.float16)), mask=inside).to(tl.float32)
 
 
 @jit
-def eight(blocks: Pointers, offset: Chunks, lane: Lanes, inside: Mask) -> Weights:
+def eight(blocks: Pointers, offset: Cells, lane: Lanes, inside: Mask) -> Plane:
     """The 8 bytes from `offset` on."""
     return tl.load((blocks + offset)[:, None] + lane[None, :], mask=inside[:, None]).to(tl.int32)
 
 
 @jit
-def bits(packed: Weights, shift: Chunks, WIDTH: tl.constexpr) -> Weights:
-    """`WIDTH` bits of each byte, from bit `shift` of its chunk on."""
-    return (packed >> shift[:, None]) & ((1 << WIDTH) - 1)
-
-
-@jit
-def times(values: Weights, scale: Chunks) -> Weights:
-    """Integers times their chunk's scale."""
-    return values.to(tl.float32) * scale[:, None]
+def times(integers: Plane, scale: Cells) -> Plane:
+    """Integers times their cell's scale, in float32."""
+    return integers.to(tl.float32) * scale[:, None]
