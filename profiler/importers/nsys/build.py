@@ -41,7 +41,7 @@ def build(tables: Tables) -> Imported:
     found.tables["events"] = _events(recorded, places, streams)
     found.manifest_fields["machine"] = facts.machine_facts(tables)
     found.manifest_fields["extra"] = _manifest_extra(tables, recorded, streams)
-    found.warnings += facts.diagnostics(tables)[0] + remarks.warnings(recorded, hprof)
+    found.warnings += remarks.warnings(recorded, hprof)
     found.cannot_say += remarks.cannot_say(tables, recorded, has_passes=hprof is not None)
     return found
 
@@ -66,10 +66,12 @@ def _pids(process: Int64) -> Int64:
 
 
 def _manifest_extra(tables: Tables, recorded: Recorded, found: Streams) -> dict[str, Any]:
+    errors, milder = facts.diagnostics(tables)
     return {
         "nsys": {"export": facts.export_facts(tables), "capture": facts.capture_facts(tables)},
         "origin_ns": recorded.origin_ns,
         "nvtx_ranges": len(recorded.ranges),
         "streams": stream_facts(tables, found),
-        "profiler_warnings": facts.diagnostics(tables)[1],
+        "profiler_errors": errors,
+        "profiler_warnings": milder,
     }

@@ -40,12 +40,6 @@ def event_table(
     return pa.Table.from_arrays(filled, schema=EVENTS)
 
 
-def distinct(values: Int64) -> tuple[Int64, Int64]:
-    """The distinct values in the order that they come, and the index of each value among them."""
-    encoded = pa.array(values).dictionary_encode()
-    return encoded.dictionary.to_numpy(zero_copy_only=False), encoded.indices.to_numpy().astype(np.int64)
-
-
 def _ints(values: Int64, kind: pa.DataType) -> pa.Array:
     missing = values == NULL
     if kind == pa.int32():

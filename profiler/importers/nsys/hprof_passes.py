@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from executor.nvtx_names import PassName, UbatchName
 from profiler.importers.durations import durations
 from profiler.importers.nsys.hprof_ranges import HprofRanges
-from profiler.importers.nsys.project import NONE, Projection, innermost
+from profiler.importers.nsys.project import Projection, innermost
 from profiler.importers.nsys.rows import Rows, kind_code
 from profiler.importers.nsys.tables import NULL, Int64
+from profiler.joins import NONE
 from profiler.schema import PASSES, UBATCHES
 
 

@@ -14,10 +14,11 @@ from executor.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, pa
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.nvtx import Ranges
 from profiler.importers.nsys.places import Places
-from profiler.importers.nsys.project import NONE, Spans, innermost
+from profiler.importers.nsys.project import Spans, innermost
 from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.rows import ABSENT, PHASES, Mask, look_up
 from profiler.importers.nsys.tables import NULL, Int64
+from profiler.joins import NONE
 
 _WHOLE: Final = "whole"
 

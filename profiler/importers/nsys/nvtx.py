@@ -12,10 +12,11 @@ import pyarrow as pa
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.device_rows import process_of
 from profiler.importers.nsys.dropping import drop, impossible_times
-from profiler.importers.nsys.project import Spans, match
+from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import ABSENT, Mask, look_up
 from profiler.importers.nsys.strings import Labels
 from profiler.importers.nsys.tables import NULL, Int64, Tables
+from profiler.joins import match
 
 NVTX: Final = "NVTX_EVENTS"
 _COLUMNS: Final = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")

@@ -11,11 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from profiler.importers.nsys.event_table import distinct
 from profiler.importers.nsys.tables import Int64
 from profiler.intervals import Line
+from profiler.joins import NONE, distinct
 
-NONE: Final = -1
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
 _MAX_CALL_LEVELS: Final = 16
 _MAX_RANGE_LEVELS: Final = 256
@@ -48,30 +47,6 @@ class Projection:
     n_ops: Int64
     first_ns: Int64  # meaningless where n_ops is 0
     last_ns: Int64
-
-
-def match(process: Int64, number: Int64, other_process: Int64, other_number: Int64) -> Int64:
-    """For each (process, number) the row among the others with the same pair, the first of several, or NONE.
-
-    Correlation ids and domain ids mean something only inside their process, and 0 means none.
-    """
-    _, codes = distinct(np.concatenate([process, other_process]))
-    key = _keys(codes[: len(number)], number)
-    other_key = _keys(codes[len(number) :], other_number)
-    rows = np.flatnonzero(other_key != NONE)
-    if len(rows) == 0:
-        return np.full(len(number), NONE)
-    keys = other_key[rows]
-    if (keys[1:] < keys[:-1]).any():
-        order = np.argsort(keys, kind="stable")
-        rows, keys = rows[order], keys[order]
-    at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-    return np.where((key != NONE) & (keys[at] == key), rows[at], NONE)
-
-
-def _keys(process_code: Int64, number: Int64) -> Int64:
-    known = (number > 0) & (number < 1 << 32)
-    return np.where(known, (process_code << 32) | np.where(known, number, 0), NONE)
 
 
 def project(ranges: Spans, calls: Spans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:

@@ -11,10 +11,11 @@ from profiler.importers.nsys import device_rows, host_rows
 from profiler.importers.nsys.dropping import drop, far_times, time_limits
 from profiler.importers.nsys.nvtx import Ranges, read_ranges
 from profiler.importers.nsys.places import Launches
-from profiler.importers.nsys.project import Spans, match
+from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import Rows, concatenate
 from profiler.importers.nsys.strings import Labels
 from profiler.importers.nsys.tables import NULL, Tables
+from profiler.joins import match
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+"""Findings: what a capture shows that someone should change, as data.
+
+A rule is a function from a `View` of the events to any number of findings. To add one, write it and list it in
+RULES; it must say figures in its evidence and what to do in its advice, and stay silent below 1 % of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from profiler.findings import copies, recording, waiting
+from profiler.findings.finding import SEVERITIES, Finding, Severity
+from profiler.findings.view import View
+
+if TYPE_CHECKING:
+    from profiler.capture import Capture
+
+__all__ = ["RULES", "Finding", "Severity", "View", "find", "find_in"]
+
+RULES: Final[tuple[Callable[[View], Iterable[Finding]], ...]] = (
+    copies.pageable_copies,
+    copies.copies_on_compute_stream,
+    copies.synchronous_copies,
+    waiting.idle_copy_engine,
+    waiting.late_prefetch,
+    copies.small_copies,
+    waiting.device_idle,
+    recording.unified_memory,
+    recording.cuda_graphs,
+    recording.dropped_rows,
+    recording.lost_events,
+)
+
+
+def find(capture: Capture) -> list[Finding]:
+    """All findings of a capture, the serious ones first."""
+    return find_in(View.of(capture))
+
+
+def find_in(view: View) -> list[Finding]:
+    """All findings of a view, the serious ones first; rules keep their order within a severity."""
+    found = [finding for rule in RULES for finding in rule(view)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))

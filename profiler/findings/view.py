@@ -1,0 +1,222 @@
+"""The events of a capture laid out for the rules: per (arm, process, device), all passes on one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, intersect, union
+from profiler.manifest import Manifest
+from profiler.metrics.groups import group_by
+
+if TYPE_CHECKING:
+    from profiler.capture import Capture
+
+ABSENT: Final = -1
+_INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
+_LABELS: Final = ("stream", "kind", "name", "detail", "source_memory")
+COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
+DEVICE_KINDS: Final = ("h2d", "d2h", "d2d", "compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a finding speaks of: one device of one process, in one arm where the capture has arms."""
+
+    arm: str | None
+    process: int | None
+    device: int | None
+
+    @property
+    def label(self) -> str:
+        """`Arm on, GPU 0 of process 111`."""
+        arm = "" if self.arm is None else f"Arm {self.arm}, "
+        device = "the GPU" if self.device is None else f"GPU {self.device}"
+        text = f"{arm}{device}" + ("" if self.process is None else f" of process {self.process}")
+        return text[0].upper() + text[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of the events, in parallel; `start` and `end` are positions on the view's one axis."""
+
+    row: Int64  # index into the view's columns
+    context: Int64
+    group: Int64
+    start: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def where(self, mask: Any) -> Rows:
+        """Only the rows that `mask` keeps."""
+        return Rows(*(getattr(self, name)[mask] for name in ("row", "context", "group", "start", "end")))
+
+    @property
+    def length(self) -> Int64:
+        """Durations in ns."""
+        return self.end - self.start
+
+
+class View:
+    """Columns as numpy arrays, nulls and unknown labels as ABSENT, and what several rules need of them.
+
+    Warm-up passes are left out. A context is (pass, process, device): passes may have clocks of their own, so
+    each context gets its own stretch of one axis, and one union serves them all.
+    """
+
+    def __init__(self, events: pa.Table, passes: pa.Table, manifest: Manifest) -> None:
+        self.manifest = manifest
+        events = _measured(events, passes)
+        self.ints = {name: _ints(events[name]) for name in _INTS}
+        self.ints |= {name: _ints(events[name], missing=MAX_ABS_NS) for name in ("t_start", "t_end")}
+        self.labels = {name: _labels(events[name]) for name in _LABELS}
+        start, end = self.ints["t_start"], self.ints["t_end"]
+        possible = (end >= start) & (np.abs(start) < MAX_ABS_NS) & (np.abs(end) < MAX_ABS_NS)
+        on_device = possible & np.isin(self.codes("kind"), [self.code("kind", kind) for kind in DEVICE_KINDS])
+        self._rows = np.flatnonzero(on_device)
+        self._contexts = group_by({name: self.ints[name][self._rows] for name in ("pass_id", "process", "device")})
+        self.groups, self.group_of_context = _groups(self._contexts.keys, passes)
+        self.context_of_row = np.full(len(start), ABSENT)
+        self.context_of_row[self._rows] = self._contexts.of_row
+        n_contexts = len(self.group_of_context)
+        self._line = Line(self._contexts.of_row, start[self._rows], end[self._rows], n_contexts)
+
+    @classmethod
+    def of(cls, capture: Capture) -> View:
+        """The view of a whole capture."""
+        passes = capture.table("passes", ["pass_id", "arm", "warmup"])
+        return cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
+
+    def codes(self, name: str) -> Int64:
+        """A label column as codes."""
+        return self.labels[name][0]
+
+    def code(self, name: str, text: str) -> int:
+        """The code of one label; one that no row has where the label does not occur."""
+        texts = self.labels[name][1]
+        return texts.index(text) if text in texts else ABSENT - 1
+
+    def rows(self, mask: Any) -> Rows:
+        """Device rows that `mask` (over all rows) keeps."""
+        mine = mask[self._rows]
+        row, context = self._rows[mine], self._contexts.of_row[mine]
+        start, end = (self._line.place(context, self.ints[name][row]) for name in ("t_start", "t_end"))
+        return Rows(row, context, self.group_of_context[context], start, end)
+
+    @cached_property
+    def h2d(self) -> Rows:
+        """Explicit host to device copies (no unified-memory migrations)."""
+        is_uvm = self.codes("detail") == self.code("detail", "uvm")
+        return self.rows((self.codes("kind") == self.code("kind", "h2d")) & ~is_uvm)
+
+    @cached_property
+    def compute(self) -> Rows:
+        """Kernels and compute intervals; memsets, graph launches and collectives hide nothing."""
+        uncounted = [self.code("detail", detail) for detail in ("memset", "graph", "collective")]
+        return self.rows(
+            (self.codes("kind") == self.code("kind", "compute")) & ~np.isin(self.codes("detail"), uncounted)
+        )
+
+    @cached_property
+    def everything(self) -> Rows:
+        """All that devices did."""
+        return self.rows(np.ones(len(self.ints["t_start"]), np.bool_))
+
+    @cached_property
+    def busy_h2d(self) -> Intervals:
+        """Union of the copies, on the axis."""
+        return union(self.h2d.start, self.h2d.end)
+
+    @cached_property
+    def busy_compute(self) -> Intervals:
+        """Union of the computing, on the axis."""
+        return union(self.compute.start, self.compute.end)
+
+    @cached_property
+    def h2d_ns(self) -> Int64:
+        """Busy copy of each group."""
+        return self.length_by_group(self.busy_h2d)
+
+    @cached_property
+    def hidden_ns(self) -> Int64:
+        """Copy time of each group that computing covers."""
+        return self.length_by_group(intersect(self.busy_h2d, self.busy_compute))
+
+    @cached_property
+    def compute_ns(self) -> Int64:
+        """Busy compute of each group."""
+        return self.length_by_group(self.busy_compute)
+
+    @cached_property
+    def window_ns(self) -> Int64:
+        """From the first to the last device row, summed over the contexts of each group."""
+        first, last = self._edges(self.everything)
+        return self.sum(self.group_of_context, last - first)
+
+    def hidden_of(self, rows: Rows) -> Int64:
+        """How much of each row computing covers."""
+        return covered_length(self.busy_compute, rows.start, rows.end)
+
+    def length_by_group(self, intervals: Intervals) -> Int64:
+        """Summed length of intervals on the axis, by group."""
+        group = self.group_of_context[self._line.group_of(intervals.starts)]
+        return self.sum(group, intervals.ends - intervals.starts)
+
+    def sum(self, group: Int64, values: Any) -> Int64:
+        """Sum of values by group; exact below 2^53."""
+        return np.bincount(group, weights=values, minlength=len(self.groups)).astype(np.int64)
+
+    def spans(self, rows: Rows) -> tuple[Int64, Int64]:
+        """First start and last end in each context; 0 and 0 where it has no such row."""
+        return self._edges(rows)
+
+    def context_of(self, positions: Int64) -> Int64:
+        """The context that positions on the axis belong to."""
+        return self._line.group_of(positions)
+
+    def _edges(self, rows: Rows) -> tuple[Int64, Int64]:
+        n_contexts = len(self.group_of_context)
+        first = np.full(n_contexts, np.iinfo(np.int64).max)
+        last = np.full(n_contexts, np.iinfo(np.int64).min)
+        np.minimum.at(first, rows.context, rows.start)
+        np.maximum.at(last, rows.context, rows.end)
+        some = last > first
+        return np.where(some, first, 0), np.where(some, last, 0)
+
+
+def _measured(events: pa.Table, passes: pa.Table) -> pa.Table:
+    warm = passes.filter(pc.fill_null(passes["warmup"], False))["pass_id"]
+    if len(warm) == 0:
+        return events
+    return events.filter(pc.invert(pc.fill_null(pc.is_in(events["pass_id"], value_set=warm.combine_chunks()), False)))
+
+
+def _groups(keys: dict[str, Int64], passes: pa.Table) -> tuple[list[Group], Int64]:
+    arms = dict(zip(passes["pass_id"].to_pylist(), passes["arm"].to_pylist(), strict=True))
+    index: dict[Group, int] = {}
+    of_context = []
+    for pass_id, process, device in zip(*(keys[n].tolist() for n in ("pass_id", "process", "device")), strict=True):
+        known = (None if number == ABSENT else number for number in (process, device))
+        of_context.append(index.setdefault(Group(arms.get(pass_id), *known), len(index)))
+    return list(index), np.array(of_context, np.int64)
+
+
+def _ints(column: pa.ChunkedArray, missing: int = ABSENT) -> Int64:
+    filled = pc.fill_null(column, missing) if column.null_count else column
+    values: Int64 = filled.to_numpy().astype(np.int64, copy=False)
+    return values
+
+
+def _labels(column: pa.ChunkedArray) -> tuple[Int64, list[str]]:
+    if column.num_chunks == 0:
+        return np.empty(0, np.int64), []
+    array = column.unify_dictionaries().combine_chunks()
+    indices = array.indices.fill_null(ABSENT) if array.null_count else array.indices
+    return indices.to_numpy(zero_copy_only=False).astype(np.int64), [str(text) for text in array.dictionary.to_pylist()]
