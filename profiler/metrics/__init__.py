@@ -7,18 +7,21 @@ layer_figures(tables.events)         # C, T, wait of every layer
 
 from __future__ import annotations
 
-from profiler.metrics.devices import CopyFigures, DeviceFigures, device_figures
+from profiler.metrics.devices import NO_COPIES, CopyFigures, DeviceFigures, device_figures
 from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.layers import layer_figures
 from profiler.metrics.names import FIGURES, Figure
 from profiler.metrics.passes import SCOPES, Scope, pass_figures
 from profiler.metrics.recording import Recording
+from profiler.metrics.roles import DIRECTIONS
 from profiler.metrics.tables import Tables, load_tables
 from profiler.metrics.ubatches import ubatch_figures
 
 __all__ = [
+    "DIRECTIONS",
     "EVENT_COLUMNS",
     "FIGURES",
+    "NO_COPIES",
     "SCOPES",
     "CopyFigures",
     "DeviceFigures",

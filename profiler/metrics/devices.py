@@ -31,6 +31,9 @@ class CopyFigures:
         return self.busy_ns - self.hidden_ns
 
 
+NO_COPIES: Final = CopyFigures(0, 0, 0, 0, None, 0, 0, [])
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
     """One device of one process; `process` and `device` are null where the source does not name them."""

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from profiler.metrics.recording import Recording
+from profiler.metrics.roles import WAIT
 from profiler.metrics.ubatches import figures_by, phase_names
 
 _KEYS: Final = ("pass_id", "phase", "ubatch", "layer")
@@ -37,7 +38,7 @@ def layer_figures(recording: Recording) -> pd.DataFrame:
         }
     )
     frame = frame.drop(columns=["overlap_efficiency", "hidden_ratio", "selective_saving_bytes"])
-    keys, waited_ns = recording.waits(_KEYS)
+    keys, waited_ns = recording.busy(_KEYS, WAIT)
     frame = frame.merge(pd.DataFrame({**keys, "wait_ns": waited_ns}), how="left", on=list(_KEYS))
     frame = frame[frame["layer"] >= 0].reset_index(drop=True)
     says_waits = frame["pass_id"].isin(np.unique(keys["pass_id"]))

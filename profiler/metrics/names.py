@@ -31,6 +31,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "overlap_efficiency": Figure("overlap eff.", "share", "hidden / min(busy copy, busy compute)", "higher"),
     "hidden_ratio": Figure("hidden", "share", "hidden / busy copy", "higher"),
     "idle_ns": Figure("idle", "ns", "time in which the device neither copied nor computed", "lower"),
+    "wait_ns": Figure("waiting", "ns", "union of the waits of the compute stream for copies", "lower"),
+    "host_compute_ns": Figure("host compute", "ns", "union of what the host computed"),
     "distinct_share": Figure("distinct", "share", "expert weights touched / all expert weights"),
     "selective_saving_bytes": Figure("saved", "bytes", "bytes not copied thanks to the selective copy"),
     "cache_hit_rate": Figure("cache hits", "share", "expert cache hits / look-ups", "higher"),

@@ -15,7 +15,7 @@ from profiler.metrics.groups import Floats
 from profiler.metrics.names import FIGURES
 from profiler.metrics.overlap import Overlap
 from profiler.metrics.recording import Recording
-from profiler.metrics.roles import PHASES
+from profiler.metrics.roles import CPU_COMPUTE, PHASES, WAIT
 from profiler.metrics.transfers import Transfers
 
 Scope = Literal["pass", "prefill", "decode"]
@@ -42,6 +42,7 @@ def pass_figures(
         recorded = _recorded(recording, scope)
         for part in (recording.overlap(names), recording.transfers(names), expert_use(experts, names)):
             _fill(frame, part, scope, index.isin(recorded))
+        _fill_busy(frame, scope, recording, index.isin(recorded))
         _fill_windows(frame, scope, passes, ubatches, recording)
         frames[scope] = frame
     _fill_from_passes(frames, passes)
@@ -69,6 +70,18 @@ def _fill(frame: pd.DataFrame, part: Overlap | Transfers | ExpertUse, scope: Sco
             values = np.full(len(frame), default)
             _place(values, frame.index, part.keys["pass_id"][mine], getattr(part, name)[mine])
             frame[name] = values
+
+
+def _fill_busy(frame: pd.DataFrame, scope: Scope, recording: Recording, recorded: np.ndarray) -> None:
+    """Waits and host compute; a source that never tells of either gives nulls, not zeros."""
+    names = ("pass_id",) if scope == "pass" else ("pass_id", "phase")
+    roles = recording.keys("role")[0]
+    for name, role in (("wait_ns", WAIT), ("host_compute_ns", CPU_COMPUTE)):
+        keys, busy_ns = recording.busy(names, role)
+        mine = keys["phase"] == PHASES.index(scope) if scope != "pass" else slice(None)
+        values = np.where(recorded & bool((roles == role).any()), 0.0, np.nan)
+        _place(values, frame.index, keys["pass_id"][mine], busy_ns[mine])
+        frame[name] = values
 
 
 def _place(into: Floats, index: pd.Index, pass_ids: Int64, values: np.ndarray) -> None:

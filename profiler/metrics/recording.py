@@ -14,7 +14,7 @@ from profiler.metrics.activity import Activity
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Floats
 from profiler.metrics.overlap import Overlap, OverlapIndex
-from profiler.metrics.roles import COPIES, WAIT
+from profiler.metrics.roles import COPIES
 from profiler.metrics.streams import StreamSums
 from profiler.metrics.transfers import Transfers
 from profiler.schema import EVENTS
@@ -54,14 +54,14 @@ class Recording:
         """Bytes moved, grouped by these names, 'pass_id' among them."""
         return _joined([piece.transfers.by(names) for piece in self._pieces])
 
-    def waits(self, names: Sequence[str]) -> tuple[dict[str, Int64], Int64]:
-        """Groups that waited (their keys), and the union of each one's waits in ns; 'pass_id' among the names."""
+    def busy(self, names: Sequence[str], role: int) -> tuple[dict[str, Int64], Int64]:
+        """Groups that have rows of this role (their keys), and the union of those rows in ns; with 'pass_id'."""
         found = []
         for piece in self._pieces:
             groups = piece.coarse(names)
-            waited = groups.sum(piece.keys["role"] == WAIT) > 0
-            columns = {**groups.keys, "": piece.busy_ns(groups, WAIT)}
-            found.append({name: values[waited] for name, values in columns.items()})
+            has_rows = groups.sum(piece.keys["role"] == role) > 0
+            columns = {**groups.keys, "": piece.busy_ns(groups, role)}
+            found.append({name: values[has_rows] for name, values in columns.items()})
         joined = _joined_columns(found)
         return joined, joined.pop("")
 

@@ -57,7 +57,7 @@ def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:
 
 
 def _warnings(manifest: Manifest, tables: Tables, cells: list[Cell]) -> list[str]:
-    found = [f"{count:,} rows of the source were left out: {reason}." for reason, count in manifest.dropped.items()]
+    found = []
     if n_impossible := tables.recording.n_impossible:
         found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
     found += [f"The arm {arm.name}: {note.rstrip('.')}." for arm in manifest.arms for note in arm.notes]

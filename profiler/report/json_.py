@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from profiler.metrics import CopyFigures, DeviceFigures
+from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.report.data import ArmFigures, Cell, Figures, Report
 from profiler.stats import Comparison, Estimate
 
@@ -95,22 +95,13 @@ def _comparison(found: Comparison | None) -> dict[str, Any] | None:
 
 def _device(device: DeviceFigures) -> dict[str, Any]:
     compute = {"kernels": device.kernels, "busy_ns": device.compute_busy_ns, "streams": device.compute_streams}
-    copies = {direction: _copies(found) for direction, found in device.copies.items()}
+    copies = {direction: _copies(device.copies.get(direction, NO_COPIES)) for direction in DIRECTIONS}
     return {"process": device.process, "device": device.device, "compute": compute, "copies": copies}
 
 
 def _copies(found: CopyFigures) -> dict[str, Any]:
-    return {
-        "count": found.count,
-        "bytes": found.bytes,
-        "busy_ns": found.busy_ns,
-        "hidden_ns": found.hidden_ns,
-        "exposed_ns": found.exposed_ns,
-        "gb_s": _number(found.gb_s),
-        "pinned_bytes": found.pinned_bytes,
-        "pageable_bytes": found.pageable_bytes,
-        "streams": found.streams,
-    }
+    figures = asdict(found) | {"exposed_ns": found.exposed_ns}
+    return {name: _number(value) if isinstance(value, float) else value for name, value in figures.items()}
 
 
 def _finding(finding: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profiler.report.data import Report
-from profiler.report.tables import Table, cell_tables, device_table, header_lines, sameness_line
+from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -29,10 +29,10 @@ def _lines(report: Report) -> Iterator[str]:
     for cell in report.cells:
         for table in cell_tables(cell):
             yield from _table(table)
-        if (line := sameness_line(cell)) is not None:
-            yield f"{escape(line)}\n"
-    if not report.cells and (devices := device_table(report.devices)) is not None:
-        yield from _table(devices)
+        yield from (f"{escape(line)}\n" for line in (reasons_line(cell), sameness_line(cell)) if line)
+    if not report.cells:
+        for table in device_tables(report.devices):
+            yield from _table(table)
     yield from _listed("The source could not say", report.cannot_say)
     yield from _listed("Approximated", report.notes)
     findings = [f"{found.severity}, {found.rule}: {found.evidence} {found.advice}" for found in report.findings]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from profiler.metrics import DeviceFigures
+from profiler.metrics import CopyFigures, DeviceFigures
 from profiler.report.data import ArmFigures, Cell, Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
 from profiler.stats import Comparison
@@ -16,7 +17,7 @@ def summarise(report: Report) -> str:
     """A few sentences in plain words about the telling cell, or about the devices where there are no passes."""
     if report.cells:
         cell = telling_cell(report.cells)
-        return " ".join(_cell_sentences(cell, report))
+        return " ".join([*_cell_sentences(cell, report), *_over_cells(report.cells)])
     if report.devices:
         return " ".join(_device_sentences(report.devices, report.link_h2d_gb_s))
     return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
@@ -75,6 +76,8 @@ def _bound(cell: Cell) -> str | None:
         bound = "Copy and compute bound it about equally"
     else:
         bound = "Copying bounds it" if copy_ns > compute_ns else "Computing bounds it"
+    host_ns = _median(arm, "host_compute_ns")
+    both += f", beside {format_ns(host_ns)} of computing on the host" if host_ns else ""
     limit = f"{bound} ({name}: {both}), so no overlap can bring it below {format_ns(max(copy_ns, compute_ns))}"
     wall_ns = _median(arm, "wall_ns")
     return f"{limit}; it took {format_ns(wall_ns)}." if wall_ns else f"{limit}."
@@ -86,13 +89,29 @@ def _changes(baseline: str, name: str, compared: dict[str, Comparison | None]) -
         words = {"prefill_tokens_per_s": "prefill speed", "decode_tokens_per_s": "decode speed"}
     told = [f"{words[key]} {_change(found)}" for key in words if (found := compared.get(key)) is not None]
     if told:
-        yield f"Against {baseline}, {name} has {' and '.join(told)}."
+        yield f"{name} against {baseline}: {'; '.join(told)}."
 
 
 def _change(found: Comparison) -> str:
     within = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else ""
-    verdict = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
-    return f"x{found.ratio:.3f}{within}, {verdict}"
+    return f"x{found.ratio:.3f}{within}, {found.verdict}"
+
+
+def _over_cells(cells: Sequence[Cell]) -> Iterator[str]:
+    """How the verdicts are spread where there is more than one cell."""
+    if len(cells) < 2:
+        return
+    for name in dict.fromkeys(name for cell in cells for name in cell.against_baseline):
+        verdicts = Counter(verdict for cell in cells if (verdict := _first_verdict(cell, name)) is not None)
+        if verdicts:
+            spread = ", ".join(f"{verdict} in {count}" for verdict, count in verdicts.most_common())
+            yield f"Over {verdicts.total()} cells {name} is {spread}."
+
+
+def _first_verdict(cell: Cell, name: str) -> str | None:
+    compared = cell.against_baseline.get(name, {})
+    found = compared.get("ttft_ns") or compared.get("prefill_tokens_per_s") or compared.get("decode_tokens_per_s")
+    return found.verdict if found is not None else None
 
 
 def _bytes_changed(cell: Cell, name: str) -> Iterator[str]:
@@ -120,16 +139,20 @@ def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator
         kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
         yield f"{where}: {kernels}, no host to device copies."
         return
-    amount = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies of unknown size"
+    amount = format_bytes(copies.bytes) if copies.bytes is not None else f"an unknown amount ({copies.count:,} times)"
     speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
     share = f" ({copies.gb_s / link_gb_s * 100:.0f} % of the link)" if link_gb_s and copies.gb_s else ""
-    hidden = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else "none"
+    took = f"{speed}{share} in {format_ns(copies.busy_ns)}"
+    yield f"{where}: {amount} went to the device{took}; {_hidden(device, copies)}."
+
+
+def _hidden(device: DeviceFigures, copies: CopyFigures) -> str:
+    if not device.kernels:
+        return "no kernel ran that could hide it"
+    kernels = f"{format_ns(device.compute_busy_ns)} of kernels"
     longer = "copying" if copies.busy_ns > device.compute_busy_ns else "computing"
-    kernels = format_ns(device.compute_busy_ns)
-    yield (
-        f"{where}: {amount} went to the device{speed}{share} in {format_ns(copies.busy_ns)}, "
-        f"{hidden} of it hidden behind {kernels} of kernels; {longer} takes longer."
-    )
+    share = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else "none"
+    return f"{kernels} hid {share} of it, and {longer} takes longer"
 
 
 def device_name(device: DeviceFigures) -> str:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from profiler.metrics import FIGURES, DeviceFigures
+from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
 from profiler.report.data import Cell, Report
 from profiler.report.summary import device_name
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
 from profiler.stats import Comparison, Estimate
 
-MAX_ARMS: Final = 5  # side by side; more go into further tables with the baseline repeated
+MAX_ARMS: Final = 5
 UNKNOWN: Final = "–"
 
 
@@ -25,12 +25,15 @@ class Table:
     rows: list[list[str]]
 
 
-def cell_tables(cell: Cell) -> Iterator[Table]:
-    """The arms of a cell side by side: figures as rows, verdicts under what is judged."""
+def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
+    """The arms of a cell side by side: figures as rows, verdicts under what is judged.
+
+    More than `max_arms` (at least 2) go into further tables, with the baseline repeated.
+    """
     baseline, *others = cell.arms
-    width = MAX_ARMS - 1
-    for start in range(0, max(len(others), 1), width):
-        names = [baseline, *others[start : start + width]]
+    step = max(max_arms, 2) - 1
+    for start in range(0, max(len(others), 1), step):
+        names = [baseline, *others[start : start + step]]
         yield Table(cell_title(cell), ["", *names], list(_figure_rows(cell, names)))
 
 
@@ -50,15 +53,31 @@ def sameness_line(cell: Cell) -> str | None:
     return " ".join([f"Arms: {line}." if line else "", *cell.notes]).strip() or None
 
 
+def reasons_line(cell: Cell) -> str | None:
+    """Why verdicts are inconclusive, each reason once."""
+    compared = [found for arm in cell.against_baseline.values() for found in arm.values() if found and found.reason]
+    reasons = dict.fromkeys(found.reason for found in compared)
+    return f"Inconclusive: {'; '.join(filter(None, reasons))}." if reasons else None
+
+
 def _said(fact: bool | None, yes: str, no: str) -> str:
     return "" if fact is None else (yes if fact else no)
 
 
-def device_table(devices: Sequence[DeviceFigures]) -> Table | None:
-    """Copies of every device and direction, with what compute hid."""
-    columns = ["device", "copies", "count", "bytes", "GB/s", "busy", "hidden", "exposed", "memory", "streams"]
-    rows = [row for device in devices for row in _device_rows(device)]
-    return Table("Devices over the whole capture", columns, rows) if rows else None
+def device_tables(devices: Sequence[DeviceFigures]) -> Iterator[Table]:
+    """One table a device: its copies by direction, with what compute hid."""
+    columns = ["copies", "count", "bytes", "GB/s", "busy", "hidden", "exposed", "memory", "streams"]
+    for device in devices:
+        rows = [_copies_row(direction, copies) for direction, copies in device.copies.items()]
+        yield Table(f"{device_name(device)}: {kernels(device)}", columns, rows)
+
+
+def kernels(device: DeviceFigures) -> str:
+    """How many kernels ran, how long and where."""
+    if not device.kernels:
+        return "no kernels"
+    count = "1 kernel" if device.kernels == 1 else f"{device.kernels:,} kernels"
+    return f"{count}, {format_ns(device.compute_busy_ns)} busy, stream {_streams(device.compute_streams)}"
 
 
 def header_lines(report: Report) -> list[str]:
@@ -73,7 +92,7 @@ def header_lines(report: Report) -> list[str]:
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
     for key, figure in FIGURES.items():
         found = [cell.arms[name].figures["pass"][key] for name in names]
-        if all(estimate is None for estimate in found):
+        if not any(_is_telling(key, estimate) for estimate in found):
             continue
         unit = " t/s" if figure.unit == "tokens/s" else ""
         yield [figure.label + unit, *(_estimate(estimate, figure.unit) for estimate in found)]
@@ -81,6 +100,13 @@ def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
         if any(compared):
             yield [f"  against {names[0]}", *map(_comparison, compared)]
     yield ["passes", *(str(cell.arms[name].n_passes) for name in names)]
+
+
+def _is_telling(key: str, found: Estimate | None) -> bool:
+    """Known, and not one of the figures that are always zero where there are no experts and no host compute."""
+    if found is None:
+        return False
+    return found.median > 0 or key not in ("selective_saving_bytes", "host_compute_ns")
 
 
 def _estimate(found: Estimate | None, unit: str) -> str:
@@ -99,23 +125,18 @@ def _comparison(found: Comparison | None) -> str:
     return f"x{found.ratio:.3f}{bounds} {found.verdict}"
 
 
-def _device_rows(device: DeviceFigures) -> Iterator[list[str]]:
-    name = device_name(device)
-    for direction, copies in device.copies.items():
-        yield [
-            name,
-            direction,
-            f"{copies.count:,}",
-            format_bytes(copies.bytes) if copies.bytes is not None else UNKNOWN,
-            f"{copies.gb_s:.3g}" if copies.gb_s is not None else UNKNOWN,
-            format_ns(copies.busy_ns),
-            format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN,
-            format_ns(copies.exposed_ns),
-            _memory(copies.pinned_bytes, copies.pageable_bytes),
-            _streams(copies.streams),
-        ]
-    kernels = [f"{device.kernels:,}", "", "", format_ns(device.compute_busy_ns), "", "", ""]
-    yield [name, "kernels", *kernels, _streams(device.compute_streams)]
+def _copies_row(direction: str, copies: CopyFigures) -> list[str]:
+    return [
+        direction,
+        f"{copies.count:,}",
+        format_bytes(copies.bytes) if copies.bytes is not None else UNKNOWN,
+        f"{copies.gb_s:.3g}" if copies.gb_s is not None else UNKNOWN,
+        format_ns(copies.busy_ns),
+        format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN,
+        format_ns(copies.exposed_ns),
+        _memory(copies.pinned_bytes, copies.pageable_bytes),
+        _streams(copies.streams),
+    ]
 
 
 def _memory(pinned: int | None, pageable: int | None) -> str:

@@ -11,26 +11,27 @@ from rich.text import Text
 
 from profiler.capture import CaptureSummary
 from profiler.report.data import Cell, Report
-from profiler.report.tables import Table, cell_tables, device_table, header_lines, sameness_line
+from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
 
-_SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_SEVERITIES = {"serious": "bold red", "warning": "yellow", "info": "cyan"}
+_LABEL_WIDTH, _ARM_WIDTH = 16, 36  # characters that the figures' names and one arm's figures need
+_MAX_DEVICES = 16
 
 
 def print_report(report: Report, console: Console) -> None:
     """Draw the report on `console`."""
-    console.print(Group(*_parts(report)), soft_wrap=False)
+    console.print(Group(*_parts(report, console.width)))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield Text(f"{report.capture} ({report.state})", style="bold")
     yield from (Text(line, style="dim") for line in header_lines(report))
     yield from (Text(f"warning: {warning}", style="yellow") for warning in report.warnings)
     for cell in report.cells:
         yield Text()
-        yield from _cell(cell)
-    if not report.cells and (table := device_table(report.devices)) is not None:
-        yield Text()
-        yield _drawn(table)
+        yield from _cell(cell, (width - _LABEL_WIDTH) // _ARM_WIDTH)
+    if not report.cells:
+        yield from (part for table in _few(device_tables(report.devices)) for part in (Text(), table))
     yield from _listed("The source could not say", report.cannot_say)
     yield from _listed("Approximated", report.notes)
     yield from _findings(report)
@@ -38,11 +39,20 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield Text(report.summary)
 
 
-def _cell(cell: Cell) -> Iterator[RenderableType]:
-    yield from (_drawn(table) for table in cell_tables(cell))
+def _cell(cell: Cell, max_arms: int) -> Iterator[RenderableType]:
+    yield from (_drawn(table) for table in cell_tables(cell, max_arms))
+    if (reasons := reasons_line(cell)) is not None:
+        yield Text(reasons, style="dim")
     if (line := sameness_line(cell)) is not None:
         is_fault = False in (cell.same_tokens, cell.bit_identical)
         yield Text(line, style="yellow" if is_fault else "")
+
+
+def _few(tables: Iterable[Table]) -> Iterator[RenderableType]:
+    found = list(tables)
+    yield from map(_drawn, found[:_MAX_DEVICES])
+    if len(found) > _MAX_DEVICES:
+        yield Text(f"{len(found) - _MAX_DEVICES} more devices are in `--format md` and `--json`.")
 
 
 def _drawn(table: Table) -> RichTable:

@@ -25,6 +25,8 @@ def format_rate(value: float) -> str:
 
 def format_share(value: float) -> str:
     """A share of one as per cent: `71.2 %`."""
+    if value == 0:
+        return "0 %"
     return f"{value * 100:.{1 if abs(value) < 0.9995 else 0}f} %"
 
 
