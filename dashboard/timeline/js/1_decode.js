@@ -1,0 +1,137 @@
+// Reads the bytes that columns.py writes into typed arrays, one set a lane.
+
+function decodeTimeline(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (String.fromCharCode(...bytes.subarray(0, 4)) !== "HPT2") throw new Error("these bytes are no timeline");
+  const headerLength = view.getUint32(4, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + headerLength)));
+  const columns = {};
+  for (const [name, place] of Object.entries(header.columns)) {
+    columns[name] = readColumn(bytes, 8 + headerLength + place.offset, place);
+  }
+  const sides = splitSides(header, columns);
+  const waiting = sumDifferences(columns.waiting);
+  const waitedCopy = sumDifferences(columns.waited_copy);
+  const byCopy = Uint32Array.from(waitedCopy.keys()).sort((a, b) => waitedCopy[a] - waitedCopy[b]);
+  return { header, columns, sides, waiting, waitedCopy, byCopy, nEvents: columns.signature.length };
+}
+
+function readColumn(bytes, at, place) {
+  if (place.type === "var") return readVariable(bytes.subarray(at, at + place.bytes), place.length);
+  const kind = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array }[place.type];
+  // A copy, because the block may start at any address and typed arrays need theirs aligned.
+  return new kind(bytes.slice(at, at + place.length * kind.BYTES_PER_ELEMENT).buffer);
+}
+
+function readVariable(data, length) {
+  const values = new Float64Array(length);
+  for (let i = 0, at = 0; i < length; i++) {
+    let byte = data[at++];
+    let value = byte & 127;
+    for (let scale = 128; byte > 127; scale *= 128) {
+      byte = data[at++];
+      value += (byte & 127) * scale;
+    }
+    values[i] = value;
+  }
+  return values;
+}
+
+function sumDifferences(folded) {
+  const values = new Uint32Array(folded.length);
+  for (let i = 0, sum = 0; i < folded.length; i++) {
+    sum += folded[i] % 2 ? -(folded[i] + 1) / 2 : folded[i] / 2;
+    values[i] = sum;
+  }
+  return values;
+}
+
+function splitSides(header, columns) {
+  const nBins = header.n_bins;
+  let event = 0, exposed = 0, anchor = 0, share = 0;
+  return header.sides.map((side, number) => {
+    const lanes = side.lanes.map((facts) => {
+      const lane = { ...facts, side: number, first: event };
+      lane.signature = columns.signature.subarray(event, event + facts.events);
+      Object.assign(lane, times(columns.delta, columns.length, event, facts.events, side.base_ns));
+      lane.latest = runningMaximum(lane.end);
+      lane.exposedSpans = times(columns.exposed_delta, columns.exposed_length, exposed, facts.exposed, side.base_ns);
+      lane.busyShare = columns.busy_share.subarray(share, share + nBins);
+      lane.exposedShare = columns.exposed_share.subarray(share, share + nBins);
+      event += facts.events;
+      exposed += facts.exposed;
+      share += nBins;
+      return lane;
+    });
+    const starts = { from: anchor, to: anchor + side.layer_starts };
+    anchor = starts.to;
+    return { ...side, number, lanes, starts, offset: 0 };
+  });
+}
+
+function times(deltas, lengths, first, count, base) {
+  const start = new Float64Array(count), end = new Float64Array(count);
+  for (let i = 0, now = base; i < count; i++) {
+    now += deltas[first + i];
+    start[i] = now;
+    end[i] = now + lengths[first + i];
+  }
+  return { start, end };
+}
+
+function runningMaximum(values) {
+  const maxima = new Float64Array(values.length);
+  for (let i = 0, highest = -Infinity; i < values.length; i++) {
+    if (values[i] > highest) highest = values[i];
+    maxima[i] = highest;
+  }
+  return maxima;
+}
+
+// First index whose value is greater than (or, with `orEqual`, not less than) the limit.
+function firstAbove(values, limit, orEqual = false) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > limit || (orEqual && values[middle] === limit)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// Everything known about one event, by its number over all sides.
+function describeEvent(model, number) {
+  const lane = model.sides.flatMap((side) => side.lanes).find((l) => number >= l.first && number < l.first + l.events);
+  if (!lane) return null;
+  const row = number - lane.first, signature = lane.signature[row], column = model.columns;
+  const known = (name) => (column[`of_${name}`][signature] < 0 ? null : column[`of_${name}`][signature]);
+  const text = (name) => (known(name) === null ? null : model.header.texts[known(name)]);
+  const run = firstAbove(column.run_begin, number) - 1;
+  return {
+    number, lane, row, start: lane.start[row], end: lane.end[row],
+    name: text("name"), tensor: text("tensor"), memory: text("source_memory"), detail: text("detail"),
+    layer: known("layer"), tokens: known("n_tokens"), experts: known("n_experts"), slot: known("slot"),
+    bytes: known("bytes"), wholeBytes: known("whole_bytes"),
+    ubatch: run >= 0 && column.run_ubatch[run] >= 0 ? column.run_ubatch[run] : null,
+  };
+}
+
+function copyWaitedFor(model, number) {
+  const at = firstAbove(model.waiting, number, true);
+  return model.waiting[at] === number ? model.waitedCopy[at] : null;
+}
+
+// The events that wait for a copy, in the order of their numbers.
+function waitersOf(model, number) {
+  let low = 0, high = model.byCopy.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (model.waitedCopy[model.byCopy[middle]] < number) low = middle + 1;
+    else high = middle;
+  }
+  const found = [];
+  for (; low < model.byCopy.length && model.waitedCopy[model.byCopy[low]] === number; low++) {
+    found.push(model.waiting[model.byCopy[low]]);
+  }
+  return found.sort((a, b) => a - b);
+}

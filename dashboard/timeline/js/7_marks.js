@@ -1,0 +1,162 @@
+// What lies over the events: labels, the overview strip, the selection and its arrows, the pointer, a measured span.
+
+Object.assign(Painter.prototype, {
+  drawLabels(state) {
+    const { layout, theme, model } = state, c = this.context;
+    c.textAlign = "left";
+    for (const { side, top } of layout.sides) {
+      const badge = model.sides.length > 1 ? "AB"[side.number] : "";
+      c.fillStyle = theme.text;
+      this.font(theme, 13, "600");
+      c.fillText(fitText(c, badge ? `${badge}  ${side.title}` : side.title, layout.labelWidth - 14), 10, top + TITLE_HEIGHT / 2);
+    }
+    this.font(theme, 12);
+    for (const { lane, y, height } of layout.lanes) {
+      c.globalAlpha = 1;
+      c.fillStyle = theme.colours[lane.category];
+      c.fillRect(2, y, 3, height);
+      c.globalAlpha = 0.85;
+      c.fillStyle = theme.text;
+      this.font(theme, height < LANE_HEIGHT ? 11 : 12);
+      c.fillText(fitText(c, lane.label, layout.labelWidth - 16), 10, y + height / 2 + 0.5);
+    }
+    c.globalAlpha = 1;
+  },
+
+  drawStrip(state) {
+    const { model, layout, theme, view } = state, c = this.context, { top, height } = layout.strip;
+    const whole = view.bounds[1] - view.bounds[0] || 1, scale = layout.width / whole;
+    const row = height / Math.max(model.sides.length, 1);
+    c.fillStyle = theme.panel;
+    c.fillRect(layout.left, top, layout.width, height);
+    model.sides.forEach((side, number) => {
+      const edges = model.header.extent, y = top + number * row;
+      for (const [kind, key, colour, from, share] of [["compute", "busyShare", "compute", 0, 1], ["h2d", "exposedShare", "exposed", 0.5, 0.5]]) {
+        c.fillStyle = theme.colours[colour];
+        for (const lane of side.lanes.filter((l) => l.category === kind)) {
+          const bin = (edges[1] - edges[0]) / lane[key].length;
+          for (let i = 0; i < lane[key].length; i++) {
+            if (!lane[key][i]) continue;
+            c.globalAlpha = (lane[key][i] / 255) * 0.8;
+            const x = layout.left + (edges[0] + i * bin - side.offset - view.bounds[0]) * scale;
+            c.fillRect(x, y + 1 + from * (row - 2), Math.max(bin * scale, 0.5), share * (row - 2));
+          }
+        }
+      }
+    });
+    c.globalAlpha = 1;
+    const left = layout.left + Math.max(0, (view.from - view.bounds[0]) * scale);
+    const right = layout.left + Math.min(layout.width, (view.to - view.bounds[0]) * scale);
+    c.fillStyle = theme.background;
+    c.globalAlpha = 0.65;
+    c.fillRect(layout.left, top, left - layout.left, height);
+    c.fillRect(right, top, layout.left + layout.width - right, height);
+    c.globalAlpha = 1;
+    c.strokeStyle = theme.accent;
+    c.lineWidth = 1.5;
+    c.strokeRect(left + 0.75, top + 0.75, Math.max(right - left - 1.5, 3), height - 1.5);
+    c.lineWidth = 1;
+    c.fillStyle = theme.text;
+    c.globalAlpha = 0.7;
+    this.font(theme, 11);
+    c.textAlign = "left";
+    c.fillText("overview", 10, top + height / 2);
+    c.globalAlpha = 1;
+  },
+
+  drawMarks(state) {
+    const { layout } = state, bottom = layout.strip.top - STRIP_GAP;
+    this.inside(state, 0, bottom, () => {
+      if (state.selected !== null) this.drawSelection(state);
+      if (state.measured) this.drawMeasured(state, bottom);
+      if (state.pointer) this.drawPointer(state, bottom);
+    });
+  },
+
+  box(number, state) {
+    const place = state.layout.lanes.find(({ lane }) => number >= lane.first && number < lane.first + lane.events);
+    if (!place) return null;
+    const row = number - place.lane.first, side = place.side;
+    const left = this.x(place.lane.start[row] - side.offset, state), right = this.x(place.lane.end[row] - side.offset, state);
+    return { left, right, top: place.y, height: place.height, middle: place.y + place.height / 2 };
+  },
+
+  drawSelection(state) {
+    const { model, theme, selected } = state, c = this.context, box = this.box(selected, state);
+    if (!box) return;
+    const source = copyWaitedFor(model, selected);
+    if (source !== null) this.drawArrow(this.box(source, state), box, state);
+    for (const waiter of waitersOf(model, selected)) this.drawArrow(box, this.box(waiter, state), state);
+    c.strokeStyle = theme.text;
+    c.lineWidth = 2;
+    c.strokeRect(box.left - 1, box.top - 0.5, Math.max(box.right - box.left, 2) + 2, box.height + 1);
+    c.lineWidth = 1;
+  },
+
+  // From a copy's end to the start of the work that reads it.
+  drawArrow(from, to, state) {
+    if (!from || !to) return;
+    const c = this.context, { theme } = state;
+    const [x0, y0, x1, y1] = [from.right, from.middle, to.left, to.middle], bend = Math.max(18, Math.abs(x1 - x0) / 3);
+    for (const [colour, width] of [[theme.background, 5], [theme.text, 2]]) {
+      c.strokeStyle = c.fillStyle = colour;
+      c.lineWidth = width;
+      c.beginPath();
+      c.moveTo(x0, y0);
+      c.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 5, y1);
+      c.stroke();
+    }
+    c.beginPath();
+    c.moveTo(x1, y1);
+    c.lineTo(x1 - 8, y1 - 4.5);
+    c.lineTo(x1 - 8, y1 + 4.5);
+    c.fill();
+    c.lineWidth = 1;
+  },
+
+  drawMeasured(state, bottom) {
+    const { theme, measured } = state, c = this.context;
+    const [a, b] = [Math.min(...measured), Math.max(...measured)], left = this.x(a, state), right = this.x(b, state);
+    c.fillStyle = theme.accent;
+    c.globalAlpha = 0.15;
+    c.fillRect(left, AXIS_HEIGHT - 4, right - left, bottom);
+    c.globalAlpha = 1;
+    c.fillRect(left, AXIS_HEIGHT - 4, 1.5, bottom);
+    c.fillRect(right - 1.5, AXIS_HEIGHT - 4, 1.5, bottom);
+    this.pill(formatTime(b - a, 4), (left + right) / 2, 11, theme.accent, state);
+  },
+
+  drawPointer(state, bottom) {
+    const { theme, pointer } = state, c = this.context;
+    c.strokeStyle = theme.text;
+    c.globalAlpha = 0.35;
+    c.beginPath();
+    c.moveTo(Math.round(pointer.x) + 0.5, AXIS_HEIGHT - 4);
+    c.lineTo(Math.round(pointer.x) + 0.5, bottom);
+    c.stroke();
+    c.globalAlpha = 1;
+    const time = state.view.from + (pointer.x - state.layout.left) / this.scale;
+    if (!state.measured) this.pill(formatTime(time, 5), pointer.x, 11, theme.text, state);
+  },
+
+  pill(text, x, y, colour, state) {
+    const c = this.context, { layout, theme } = state;
+    this.font(theme, 11, "600");
+    const width = c.measureText(text).width + 12;
+    const left = Math.min(Math.max(x - width / 2, layout.left), layout.left + layout.width - width);
+    c.fillStyle = colour;
+    c.beginPath();
+    c.roundRect(left, y - 9, width, 18, 9);
+    c.fill();
+    c.fillStyle = luminance(colour) > 0.45 ? "#111" : "#fff";
+    c.textAlign = "center";
+    c.fillText(text, left + width / 2, y + 0.5);
+  },
+});
+
+function fitText(context, text, width) {
+  if (context.measureText(text).width <= width) return text;
+  let length = text.length;
+  while (length > 1 && context.measureText(`${text.slice(0, length)}…`).width > width) length--;
+  return `${text.slice(0, length)}…`;
+}
