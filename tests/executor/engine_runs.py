@@ -1,0 +1,81 @@
+"""Runs passes for tests: one session over a model, and each pass with its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from executor.devices.factory import DeviceOptions
+from executor.devices.sim import SimMachine
+from executor.job import PassJob
+from executor.load import load_model
+from executor.model import Model
+from executor.placement import place
+from executor.policies.base import PolicyOptions
+from executor.records import PassResult
+from executor.routing_spec import routing_from_spec
+from executor.session import Session, SessionOptions
+from executor.shape import MoeFfn
+
+FAST_LINK_GB_S = 100.0
+
+
+@contextmanager
+def open_session(
+    spec: str,
+    arms: Sequence[str],
+    *,
+    kind: Any = "cpu",
+    n_devices: int = 1,
+    overrides: str | None = None,
+    policy: PolicyOptions | None = None,
+    synthetic_routing: bool = False,
+    layers: int | None = None,
+    machine: SimMachine | None = None,
+    **options: Any,
+) -> Iterator[Session]:
+    """A session with room for the small passes of these tests, closed at the end."""
+    model = load_model(spec, layers=layers)
+    link = {} if machine is not None else {"link_gb_s": FAST_LINK_GB_S, "link_latency_us": 1.0}
+    device = DeviceOptions(kind, n_devices=n_devices, n_threads=1, machine=machine, **link)
+    settings = {"max_positions": 256, "max_ubatch": 128, "max_ubatches": 64, **options}
+    routing = routing_of(model) if synthetic_routing else None
+    chosen = SessionOptions(device, policy=policy or PolicyOptions(), routing=routing, **settings)
+    session = Session(model, place(model.tensors, overrides=overrides), arms, chosen)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def routing_of(model: Model) -> Any:
+    """The default synthetic routing for a model whose MoE layers are alike."""
+    layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
+    moe = next(iter(layers.values()))
+    return routing_from_spec("lognormal", layers=layers, n_experts=moe.n_experts, n_used=moe.n_used, seed=0)
+
+
+def run_pass(
+    session: Session,
+    arm: str,
+    n_prompt: int = 96,
+    n_gen: int = 4,
+    n_ubatch: int = 32,
+    n_depth: int = 0,
+    repetition: int = 0,
+) -> tuple[PassResult, torch.Tensor | None]:
+    """One pass and its float32 logits, a row a generated token; None on sim."""
+    result = session.run_pass(PassJob(0, arm, n_prompt, n_gen, n_ubatch, n_depth, repetition))
+    return result, None if session.last_logits is None else session.last_logits.clone()
+
+
+def weight_bytes(result: PassResult, phase: str | None = None) -> int:
+    """Bytes of weights that crossed the bus, activations left out."""
+    return sum(
+        event.bytes or 0
+        for event in result.events
+        if event.kind == "h2d" and event.tensor is not None and phase in (None, event.phase)
+    )

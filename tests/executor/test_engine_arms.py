@@ -1,0 +1,112 @@
+"""Every arm computes the same thing, and the plain reference forward agrees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from executor.policies.base import PolicyOptions
+from executor.reference import forward
+from tests.executor.engine_runs import open_session, run_pass
+from tests.support import shared_path, smollm2_path
+
+DENSE = ["llama-dense-F16", "llama-dense-Q4_0", "llama-dense-Q4_K", "llama-dense-Q8_0", "qwen3-dense-Q8_0"]
+MOE = ["qwen3moe-e8k2-Q4_K", "qwen3moe-e8k2-Q8_0"]
+PROMPT = [(7 * i) % 251 for i in range(96)]
+SAME_DEVICE = ["off", "off-whole", "on", "gated", "full"]
+# float32 on both sides, but other shapes of the same products: the last row alone, the whole prompt at once
+ROUNDING = 1e-5
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest relative L2 error of a row."""
+    return float(((got - want).norm(dim=-1) / want.norm(dim=-1)).max())
+
+
+@pytest.mark.parametrize("name", [*DENSE, *MOE])
+def test_every_arm_agrees_with_the_reference(name: str) -> None:
+    path = str(shared_path("data", "gguf", f"{name}.gguf"))
+    with open_session(path, [*SAME_DEVICE, "cpu"], prompt=PROMPT) as session:
+        runs = {arm: run_pass(session, arm, len(PROMPT)) for arm in [*SAME_DEVICE, "cpu"]}
+    result, logits = runs["off"]
+    assert logits is not None
+    want = forward(session.model, [*PROMPT, *result.tokens[:-1]])[len(PROMPT) - 1 :]
+    assert relative_error(logits, want) < ROUNDING
+    assert len({runs[arm][0].logits_digest for arm in SAME_DEVICE}) == 1
+    assert len({tuple(run.tokens) for run, _ in runs.values()}) == 1
+    on_host = runs["cpu"][1]
+    assert on_host is not None
+    assert relative_error(on_host, logits) < ROUNDING
+
+
+def test_tokens_are_the_likeliest() -> None:
+    with open_session("tiny-dense", ["off"], layers=2) as session:
+        result, logits = run_pass(session, "off", n_gen=5)
+    assert logits is not None
+    assert result.tokens == logits.argmax(-1).tolist()
+    assert len(result.tokens) == 5
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4])
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+def test_any_number_of_slots(slots: int, spec: str) -> None:
+    with open_session(spec, ["off", "on"], policy=PolicyOptions(slots=slots)) as session:
+        off, on = run_pass(session, "off"), run_pass(session, "on")
+        assert session.vram("on")["vram_slots"] == slots * session.split_bytes // len(session.model.shape.layers)
+    assert off[0].logits_digest == on[0].logits_digest
+    assert {e.slot for e in on[0].events if e.stream == "copy"} == set(range(slots))
+
+
+@pytest.mark.parametrize(("n_prompt", "n_ubatch"), [(70, 32), (33, 32), (32, 64), (1, 32)])
+def test_a_shorter_last_ubatch(n_prompt: int, n_ubatch: int) -> None:
+    with open_session("tiny-dense", ["off", "on", "full"], layers=3) as session:
+        runs = [run_pass(session, arm, n_prompt, 3, n_ubatch)[0] for arm in ("off", "on", "full")]
+    sizes = [u.n_tokens for u in runs[0].ubatches if u.phase == "prefill"]
+    assert sum(sizes) == n_prompt
+    assert sizes[:-1] == [n_ubatch] * (len(sizes) - 1)
+    assert len({run.logits_digest for run in runs}) == 1
+
+
+def test_depth_changes_the_result_and_not_the_agreement() -> None:
+    with open_session("tiny-dense", ["off", "on"], layers=3) as session:
+        deep = [run_pass(session, arm, 64, 3, 32, n_depth=100)[0] for arm in ("off", "on")]
+        shallow = run_pass(session, "off", 64, 3, 32)[0]
+    assert deep[0].logits_digest == deep[1].logits_digest
+    assert deep[0].logits_digest != shallow.logits_digest
+    assert [u.n_past for u in deep[0].ubatches] == [100, 132, 164, 165]
+
+
+def test_generation_without_a_prompt() -> None:
+    with open_session("tiny-dense", ["off", "on"], layers=2) as session:
+        runs = [run_pass(session, arm, 0, 4, 32, n_depth=20)[0] for arm in ("off", "on")]
+    assert runs[0].ttft_ns is None
+    assert runs[0].prefill_ns is None
+    assert runs[0].tokens == runs[1].tokens
+    assert len(runs[0].tokens) == 4
+
+
+def test_repetitions_differ_and_repeat() -> None:
+    with open_session("tiny-dense", ["off"], layers=2) as session:
+        digests = [run_pass(session, "off", repetition=r)[0].logits_digest for r in (0, 1, 0)]
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_two_devices_do_what_one_does() -> None:
+    runs = {}
+    for n_devices in (1, 2):
+        with open_session("tiny-moe", ["off", "on"], n_devices=n_devices, synthetic_routing=True) as session:
+            runs[n_devices] = [run_pass(session, arm)[0] for arm in ("off", "on")]
+    digests = {run.logits_digest for group in runs.values() for run in group}
+    assert len(digests) == 1
+    assert {e.device for e in runs[2][1].events if e.stream == "copy"} == {0, 1}
+
+
+@pytest.mark.model
+def test_smollm2_arms_are_bit_identical() -> None:
+    with open_session(str(smollm2_path()), ["off", "on", "full"], prompt=PROMPT, layers=10) as session:
+        runs = {arm: run_pass(session, arm, len(PROMPT), 3, 64) for arm in ("off", "on", "full")}
+    logits = runs["off"][1]
+    assert logits is not None
+    want = forward(session.model, [*PROMPT, *runs["off"][0].tokens[:-1]])[len(PROMPT) - 1 :]
+    assert relative_error(logits, want) < ROUNDING
+    assert len({run.logits_digest for run, _ in runs.values()}) == 1

@@ -1,0 +1,100 @@
+"""llama.cpp's placement options, on real tensor names."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor.errors import HprofError
+from executor.load import load_model
+from executor.model import Model
+from executor.placement import DEFAULT_OVERRIDE, parse_overrides, place, split_configurations
+
+
+@pytest.fixture(scope="module")
+def dense() -> Model:
+    return load_model("tiny-dense")
+
+
+@pytest.fixture(scope="module")
+def moe() -> Model:
+    return load_model("tiny-moe")
+
+
+def test_the_default_is_every_ffn_matrix(dense: Model, moe: Model) -> None:
+    placement = place(dense.tensors)
+    assert placement.host == {f"blk.{i}.ffn_{k}.weight" for i in range(8) for k in ("gate", "up", "down")}
+    assert placement.spelled == f"-ot {DEFAULT_OVERRIDE}"
+    assert placement.host_layers() == list(range(8))
+    assert place(moe.tensors).host == {
+        f"blk.{i}.ffn_{k}_exps.weight" for i in range(6) for k in ("gate", "up", "down")
+    }  # routers and norms stay
+
+
+def test_the_first_override_that_matches_decides(dense: Model) -> None:
+    placement = place(dense.tensors, overrides=r"blk\.[0-3]\.=GPU;ffn_up=CPU")
+    assert placement.host == {f"blk.{i}.ffn_up.weight" for i in range(4, 8)}
+    assert placement.host_layers() == [4, 5, 6, 7]
+
+
+def test_overrides_search_as_llama_cpp_does(dense: Model) -> None:
+    assert place(dense.tensors, overrides="attn_q=CPU").host == {f"blk.{i}.attn_q.weight" for i in range(8)}
+    assert place(dense.tensors, overrides=r"^blk\.7\.ffn_down\.weight$=CPU").host == {"blk.7.ffn_down.weight"}
+
+
+@pytest.mark.parametrize("buffer", ["CPU", "cpu", "HOST"])
+def test_host_buffers(dense: Model, buffer: str) -> None:
+    assert len(place(dense.tensors, overrides=f"ffn_up={buffer}").host) == 8
+
+
+@pytest.mark.parametrize("buffer", ["GPU", "GPU1", "CUDA0"])
+def test_device_buffers(dense: Model, buffer: str) -> None:
+    assert place(dense.tensors, overrides=f"ffn_up={buffer}").host == frozenset()
+
+
+def test_the_pattern_may_hold_an_equals_sign() -> None:
+    [override] = parse_overrides("a=b=CPU")
+    assert override.pattern.pattern == "a=b"
+
+
+def test_configurations_and_overrides_split_as_in_llama_bench() -> None:
+    assert split_configurations("a=CPU;b=GPU, ,c=CPU") == ["a=CPU;b=GPU", "", "c=CPU"]
+    assert parse_overrides("") == []
+
+
+def test_n_cpu_moe_takes_the_first_layers(moe: Model) -> None:
+    placement = place(moe.tensors, n_cpu_moe=2)
+    assert placement.host_layers() == [0, 1]
+    assert all("_exps" in name for name in placement.host)
+    assert placement.spelled == "-ncmoe 2"
+
+
+@pytest.mark.parametrize(("n", "host_layers"), [(0, list(range(8))), (3, [0, 1, 2, 3, 4]), (99, []), (-1, [])])
+def test_n_gpu_layers_keeps_the_last_ones(dense: Model, n: int, host_layers: list[int]) -> None:
+    placement = place(dense.tensors, n_gpu_layers=n)
+    assert placement.host_layers() == host_layers
+    assert not any("norm" in name or "embd" in name for name in placement.host)
+
+
+def test_options_add_up(moe: Model) -> None:
+    placement = place(moe.tensors, overrides="attn_k=CPU", n_cpu_moe=1)
+    assert len(placement.host) == 6 + 3
+    assert placement.spelled == "-ot attn_k=CPU -ncmoe 1"
+
+
+def test_a_pattern_that_matches_nothing_names_near_ones(dense: Model) -> None:
+    with pytest.raises(HprofError, match=r"-ot 'ffn_gates' matches no weight of the model; near ones are ffn_gate"):
+        place(dense.tensors, overrides="ffn_gates=CPU")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ffn_up", "has no '='"),
+        ("=CPU", "has no '='"),
+        ("ffn_up=DISK", "names the buffer 'DISK'"),
+        ("ffn_(up=CPU", "is not a regular expression"),
+    ],
+)
+def test_what_is_no_override_is_refused(text: str, message: str) -> None:
+    with pytest.raises(HprofError, match=message.replace("(", r"\(")):
+        parse_overrides(text)
