@@ -8,33 +8,34 @@ from typing import Any
 
 import click
 
+from profiler.cli.options import force_option, json_option, output_option
+
 _KINDS = ("nsys", "nsys-stats", "kineto", "llama-bench")
 
 
-class _ArmFile(click.ParamType):
-    """`NAME=FILE`."""
-
-    name = "NAME=FILE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
-        arm, equals, path = str(value).partition("=")
-        if not (arm and equals and path):
-            self.fail(f"{value!r} is not NAME=FILE, such as --arm on=on.sqlite", param, ctx)
-        return arm, Path(path)
+def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Each NAME=FILE in two."""
+    parts = [value.partition("=") for value in values]
+    for value, (arm, equals, file) in zip(values, parts, strict=True):
+        if not (arm and equals and file):
+            raise click.BadParameter(f"{value!r} is not NAME=FILE, such as --arm on=on.sqlite", context, parameter)
+    return [(arm, Path(file)) for arm, _, file in parts]
 
 
 @click.command("import")
 @click.argument("files", nargs=-1, metavar="[FILE_OR_DIR]...", type=click.Path(path_type=Path))
 @click.option("--kind", type=click.Choice(_KINDS), help="What the files are, where that cannot be detected.")
-@click.option("--arm", "arms", type=_ArmFile(), multiple=True, help="A trace that is one arm; repeatable.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The capture's folder.")
-@click.option("--force", is_flag=True, help="Replace a capture that is already there.")
-@click.option("--json", "as_json", is_flag=True, help="Print the capture's report as JSON.")
+@click.option(
+    "--arm", "arms", metavar="NAME=FILE", multiple=True, callback=_arm_files, help="One arm's trace; repeatable."
+)
+@output_option
+@force_option
+@json_option
 def command(
     files: tuple[Path, ...],
     kind: Any,
-    arms: tuple[tuple[str, Path], ...],
-    output: Path | None,
+    arms: list[tuple[str, Path]],
+    output: str | None,
     *,
     force: bool,
     as_json: bool,
@@ -46,10 +47,26 @@ def command(
     hprof import --arm off=off.sqlite --arm on=on.sqlite -o traces/ab
     hprof import trace.json.gz --kind kineto -o traces/torch
     """
-    from profiler.importers import import_files
-
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
+    from profiler.importers import import_files
+
     path = import_files(files, output, kind=kind, arms=arms, force=force, argv=sys.argv)
     click.echo(f"Wrote {path}", err=as_json)
     _show(path, as_json=as_json)
+
+
+def _show(path: str, *, as_json: bool) -> None:
+    from profiler.capture import Capture
+
+    report = Capture.open(path).report()
+    if as_json:
+        from profiler.report.json_ import render_json
+
+        click.echo(render_json(report))
+    else:
+        from rich.console import Console
+
+        from profiler.report.terminal import print_report
+
+        print_report(report, Console())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +26,10 @@ _IMPORTERS: Final[dict[Kind, str]] = {
     "llama-bench": "profiler.importers.llama_bench",
 }
 
+_ENDINGS: Final = re.compile(
+    r"((\.pt)?\.trace)?\.(sqlite|nsys-rep|qdrep|json|jsonl|csv|md|sql|txt)(\.gz)?$|_(pqtdir|arwdir)$", re.IGNORECASE
+)
+
 
 def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | None = None) -> Imported:
     """Read one trace with the importer of `kind`, or of the detected kind."""
@@ -36,15 +42,17 @@ def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | Non
 
 def import_files(
     files: Sequence[Path],
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     kind: Kind | None = None,
     arms: Sequence[tuple[str, Path]] = (),
     arm_by: Sequence[str] = (),
     force: bool = False,
     argv: Sequence[str] = (),
-) -> Path:
-    """Read traces and write them as one capture at `out` (default: traces/<first file's stem>).
+) -> str:
+    """Read traces and write them as one capture at `out`, a folder or fsspec URL; gives its address.
+
+    `out` is traces/<first file's stem> where it is left out.
 
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
     baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
@@ -57,13 +65,13 @@ def import_files(
     wanted = [*((None, path) for path in files), *arms]
     if not wanted:
         raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
-    out = out or Path("traces") / wanted[0][1].name.split(".")[0]
+    out = out or Path("traces") / _stem(wanted[0][1])
     sources = []
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
         # Of several files each is an arm, unless its own passes say more.
         says_more = "passes" in imported.tables and imported.default_arm is None
-        named = arm or (None if len(wanted) == 1 or says_more else path.name.split(".")[0])
+        named = arm or (None if len(wanted) == 1 or says_more else _stem(path))
         sources.append(Source(path.name, _size(path), named, imported))
     _check_one_source(sources)
     combined = combine(sources)
@@ -73,7 +81,12 @@ def import_files(
             if table.num_rows:
                 writer.write_part(name, table, f"file-{number:03d}")
     writer.finish("complete")
-    return out
+    return writer.path
+
+
+def _stem(path: Path) -> str:
+    """The name up to the ending of a trace: `3.1.2_run.sqlite` is `3.1.2_run`, `a.pt.trace.json.gz` is `a`."""
+    return _ENDINGS.sub("", path.name) or path.name
 
 
 def _size(path: Path) -> int:

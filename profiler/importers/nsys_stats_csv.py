@@ -72,7 +72,7 @@ def read_columns(path: Path, dropped: Counter[str]) -> Columns:
             "`nsys stats --report cuda_gpu_trace --format csv`."
         )
 
-    def skip(row: pacsv.InvalidRow) -> str:
+    def skip(_row: pacsv.InvalidRow) -> str:
         dropped["row: wrong number of cells"] += 1
         return "skip"
 

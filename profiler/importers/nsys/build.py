@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiler.importers.base import Imported
-from profiler.importers.nsys import enums, facts, hprof_ranges, named_ranges, remarks
+from profiler.importers.nsys import enums, facts, hprof_places, hprof_ranges, named_ranges, remarks
 from profiler.importers.nsys.event_table import event_table
 from profiler.importers.nsys.hprof_passes import pass_table, ubatch_table
 from profiler.importers.nsys.places import Places
@@ -28,10 +28,10 @@ def build(tables: Tables) -> Imported:
     hprof = hprof_ranges.hprof_ranges(recorded.ranges)
     found = Imported(source="nsys", tables={}, dropped=dropped, warnings=list(tables.warnings))
     if hprof is not None:
-        places = hprof_ranges.places(hprof, recorded)
+        places = hprof_places.places(hprof, recorded)
         ubatches = ubatch_table(hprof, projection(recorded, hprof.ubatches.spans))
         found.tables["ubatches"] = ubatches
-        places.pass_id = pass_id = hprof_ranges.pass_of(hprof, recorded)
+        places.pass_id = pass_id = hprof_places.pass_of(hprof, recorded)
         found.tables["passes"] = pass_table(hprof, recorded.rows, pass_id, ubatches)
         arms = dict.fromkeys(name.arm for name in hprof.pass_names())
         found.manifest_fields["arms"] = [Arm(name, requested=name) for name in arms]

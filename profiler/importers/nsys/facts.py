@@ -18,7 +18,7 @@ _CAPTURE_KEYS: Final = (
 )
 _SYSTEM_KEYS: Final = {
     "CpuDescription": "cpu",
-    "CpuCores": "cpu_cores",
+    "CpuCores": "threads",
     "OsDescription": "os",
     "NvDriverVersion": "driver",
     "CudaDriverVersion": "cuda_driver_version",
@@ -46,7 +46,7 @@ def capture_facts(tables: Tables) -> dict[str, str]:
 def machine_facts(tables: Tables) -> dict[str, Any]:
     """GPUs (empty: the export does not say), driver, CPU, operating system."""
     system = tables.small("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
-    known = {_SYSTEM_KEYS[row["name"]]: _short(row["value"]) for row in system if row["name"] in _SYSTEM_KEYS}
+    known = {_SYSTEM_KEYS[name]: text for name, text in _chosen(system, tuple(_SYSTEM_KEYS)).items()}
     gpus = [_gpu(row) for row in tables.small("TARGET_INFO_GPU", _GPU_COLUMNS)]
     return known | {"gpus": gpus} if gpus else known
 
@@ -70,7 +70,7 @@ def _gpu(row: dict[str, Any]) -> dict[str, Any]:
         "index": row["cuDevice"],
         "name": _short(row["name"]),
         "bus": _short(row["busLocation"]),
-        "memory_bytes": row["totalMemory"],
+        "memory_mib": row["totalMemory"] >> 20 if isinstance(row["totalMemory"], int) else None,
         "memory_bytes_per_s": row["memoryBandwidth"],
         "copy_engines": row["asyncEngines"],
         "multiprocessors": row["smCount"],
@@ -79,7 +79,11 @@ def _gpu(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, str]:
-    return {row["name"]: text for row in rows if row["name"] in keys and (text := _short(row["value"]))}
+    return {
+        row["name"]: text
+        for row in rows
+        if row["name"] in keys and (text := _short(row["value"])) not in (None, "", "unknown")
+    }
 
 
 def _short(value: Any) -> str | None:

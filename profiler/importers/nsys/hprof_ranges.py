@@ -13,12 +13,9 @@ import pyarrow.compute as pc
 from executor.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.nvtx import Ranges
-from profiler.importers.nsys.places import Places
-from profiler.importers.nsys.project import Spans, innermost
-from profiler.importers.nsys.recorded import Recorded
-from profiler.importers.nsys.rows import ABSENT, PHASES, Mask, look_up
+from profiler.importers.nsys.project import Spans
+from profiler.importers.nsys.rows import ABSENT, Mask
 from profiler.importers.nsys.tables import NULL, Int64
-from profiler.joins import NONE
 
 _WHOLE: Final = "whole"
 
@@ -77,46 +74,6 @@ def hprof_ranges(ranges: Ranges) -> HprofRanges | None:
     passes, ubatches, steps = (_of_sort(s, names, code, ranges.spans) for s in (PassName, UbatchName, StepName))
     n_unknown = int(np.count_nonzero(_is(type(None), names)[code]))
     return HprofRanges(names, passes, ubatches, steps, n_unknown)
-
-
-def places(hprof: HprofRanges, recorded: Recorded) -> Places:
-    """What the ranges around each row's launching call say, but for the pass: see `pass_of`."""
-    launches = recorded.launches
-    in_ubatch = launches.gather(innermost(hprof.ubatches.spans, launches.calls))
-    ubatch_code = look_up(hprof.ubatches.code, in_ubatch, NONE)
-    phases = hprof.values(lambda name: PHASES.index(name.phase) if isinstance(name, UbatchName) else None, ABSENT)
-    in_step = launches.gather(innermost(hprof.steps.spans, launches.calls))
-    found = _steps(hprof, recorded, look_up(hprof.steps.code, in_step, NONE))
-    found.ubatch = look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch_code, NULL)
-    found.phase = look_up(phases, ubatch_code, ABSENT)
-    return found
-
-
-def pass_of(hprof: HprofRanges, recorded: Recorded) -> Int64:
-    """The pass id of each row, by its launching call, else by its own time; NULL outside of passes.
-
-    Passes of a process never overlap, so any of its threads counts.
-    """
-    launches, rows = recorded.launches, recorded.rows
-    calls, passes = launches.calls, hprof.passes.by_process
-    of_calls = innermost(passes, Spans(calls.group >> enums.TID_BITS, calls.start, calls.end))
-    by_time = innermost(passes, Spans(rows["process"], rows["start"], rows["end"]))
-    return look_up(hprof.pass_ids(), np.where(launches.call == NONE, by_time, launches.gather(of_calls)), NULL)
-
-
-def _steps(hprof: HprofRanges, recorded: Recorded, step: Int64) -> Places:
-    steps = [name if isinstance(name, StepName) else None for name in hprof.names]
-    code_of = recorded.labels.code
-    codes = [ABSENT if name is None or name.tensor is None else code_of(name.tensor) for name in steps]
-    tensor = look_up(np.array(codes, np.int64), step, ABSENT)
-    whole = np.array([name is not None and name.what == _WHOLE for name in steps], np.int64)
-    return Places(
-        layer=look_up(hprof.values(lambda name: getattr(name, "layer", None)), step, NULL),
-        tensor=tensor,
-        whole_bytes=np.where(look_up(whole, step, 0) == 1, recorded.rows["bytes"], NULL),
-        in_copy_step=(step != NONE) & (tensor != ABSENT),
-        in_compute_step=(step != NONE) & (tensor == ABSENT),
-    )
 
 
 def _of_sort(sort: type[Name], names: Sequence[Name | None], code: Int64, spans: Spans) -> Named:
