@@ -22,10 +22,10 @@ from executor.shape import DenseFfn, LayerShape
 class ModelWeights:
     """`Weights` and `ExpertStack` straight from the source: each call reads and dequantises again."""
 
-    def __init__(self, model: Model, layer: int | None, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, layer: int | None, dtype: torch.dtype, device: torch.device) -> None:
         self._model = model
         self._prefix = "" if layer is None else f"blk.{layer}."
-        self._dtype = dtype
+        self._dtype, self._device = dtype, device
 
     def __call__(self, short_name: str) -> torch.Tensor:
         info = self._model.tensors[self._prefix + short_name]
@@ -49,22 +49,26 @@ class ModelWeights:
         info = self._model.tensors[self._prefix + short_name]
         raw = torch.empty(info.n_bytes, dtype=torch.uint8)
         self._model.source.read_into(info.name, raw)
-        return raw.view(*info.shape[:-1], -1)
+        return raw.view(*info.shape[:-1], -1).to(self._device)
 
 
 def forward(
-    model: Model, tokens: Sequence[int], dtype: torch.dtype = torch.float32, n_ubatch: int | None = None
+    model: Model,
+    tokens: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+    n_ubatch: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """Float32 logits (n, vocab) after each of n tokens, on the CPU; `n_ubatch` cuts the prompt (default: not)."""
-    shape, device = model.shape, torch.device("cpu")
+    """Float32 logits (n, vocab) after each of n tokens, computed on `device`; `n_ubatch` cuts the prompt."""
+    shape, device = model.shape, torch.device(device)
     states = [new_state(layer.mixer, len(tokens), device, dtype) for layer in shape.layers]
-    outer = ModelWeights(model, None, dtype)
+    outer = ModelWeights(model, None, dtype, device)
     pieces = []
     n_past = 0
-    for ids in torch.tensor(tokens).split(n_ubatch or len(tokens)):
+    for ids in torch.tensor(tokens, device=device).split(n_ubatch or len(tokens)):
         x = embed(ids, outer, shape)
         for i, layer in enumerate(shape.layers):
-            w = ModelWeights(model, i, dtype)
+            w = ModelWeights(model, i, dtype, device)
             x = mix(x, w, layer, states[i], n_past, shape.norm_eps)
             x = _ffn(x, w, layer, shape.norm_eps)
         pieces.append(logits(x, outer, shape))

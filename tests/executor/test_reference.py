@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
+from benchmarks.reference_logits import Closeness, closeness
 from executor.load import load_model
 from executor.reference import forward
 from tests.support import shared_path, smollm2_path
-
-Floats = NDArray[np.float32]
 
 # file -> relative L2 error of float32 per position (median, largest), equal top-1, and bfloat16's median
 EXPECTED = {
@@ -28,56 +22,54 @@ EXPECTED = {
 }
 
 
-@functools.cache
-def reference_logits(name: str) -> tuple[list[int], Floats]:
-    with np.load(shared_path("data", "gguf", f"{name}.logits.npz")) as archive:
-        return archive["tokens"].tolist(), archive["logits"]
-
-
-def relative_errors(got: torch.Tensor, want: Floats) -> Floats:
-    distance = np.linalg.norm(got.numpy() - want, axis=1)
-    return np.asarray(distance / np.linalg.norm(want, axis=1))
-
-
-def run(path: Path, name: str, dtype: torch.dtype, n_ubatch: int | None = None) -> tuple[Floats, int]:
-    """Relative errors per position, and how many positions agree on the likeliest token."""
-    tokens, want = reference_logits(name)
-    got = forward(load_model(str(path)), tokens, dtype, n_ubatch)
-    assert got.dtype == torch.float32
-    return relative_errors(got, want), int((got.numpy().argmax(1) == want.argmax(1)).sum())
+def measured(name: str, dtype: torch.dtype, device: str = "cpu") -> Closeness:
+    folder = shared_path("data", "gguf")
+    return closeness(folder / f"{name}.gguf", folder / f"{name}.logits.npz", dtype, device)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_float32_is_as_close_as_an_exact_forward(name: str) -> None:
-    median, largest, same, _ = EXPECTED[name]
-    errors, agreeing = run(shared_path("data", "gguf", f"{name}.gguf"), name, torch.float32)
-    assert np.median(errors) == pytest.approx(median, abs=1e-4)
-    assert errors.max() == pytest.approx(largest, rel=0.03)
-    assert agreeing == same
+    median, largest, agreeing, _ = EXPECTED[name]
+    got = measured(name, torch.float32)
+    assert got.median == pytest.approx(median, abs=1e-4)
+    assert got.largest == pytest.approx(largest, rel=0.03)
+    assert (got.agreeing, got.positions) == (agreeing, 40)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_bfloat16_is_somewhat_above(name: str) -> None:
-    errors, agreeing = run(shared_path("data", "gguf", f"{name}.gguf"), name, torch.bfloat16)
-    assert np.median(errors) < EXPECTED[name][3]
-    assert agreeing >= 36
+    got = measured(name, torch.bfloat16)
+    assert got.median < EXPECTED[name][3]
+    assert got.agreeing >= 36
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("name", EXPECTED)
+def test_cuda_is_as_close(name: str) -> None:
+    median, largest, agreeing, bfloat16_median = EXPECTED[name]
+    exact = measured(name, torch.float32, "cuda")
+    assert exact.median == pytest.approx(median, abs=2e-4)
+    assert exact.largest == pytest.approx(largest, rel=0.05)
+    assert exact.agreeing == agreeing
+    assert measured(name, torch.bfloat16, "cuda").median < bfloat16_median
 
 
 @pytest.mark.parametrize("name", ["llama-dense-Q4_0", "qwen3moe-e8k2-Q4_K"])
 @pytest.mark.parametrize("n_ubatch", [1, 7, 39])
 def test_cutting_the_prompt_into_ubatches_changes_rounding_only(name: str, n_ubatch: int) -> None:
-    tokens, _ = reference_logits(name)
     model = load_model(str(shared_path("data", "gguf", f"{name}.gguf")))
-    whole, cut = forward(model, tokens), forward(model, tokens, n_ubatch=n_ubatch)
-    assert relative_errors(cut, whole.numpy()).max() < 1e-4
+    whole, cut = forward(model, range(40)), forward(model, range(40), n_ubatch=n_ubatch)
+    assert ((cut - whole).norm(dim=1) < 1e-4 * whole.norm(dim=1)).all()
 
 
 @pytest.mark.model
 def test_smollm2() -> None:
-    errors, agreeing = run(smollm2_path(), "smollm2-135m-instruct-q4_1", torch.float32)
-    assert np.median(errors) == pytest.approx(0.039, abs=5e-4)
-    assert errors.max() == pytest.approx(0.102, abs=1e-3)
-    assert agreeing == 5
+    logits = shared_path("data", "gguf", "smollm2-135m-instruct-q4_1.logits.npz")
+    got = closeness(smollm2_path(), logits, torch.float32)
+    assert got.median == pytest.approx(0.039, abs=5e-4)
+    assert got.largest == pytest.approx(0.102, abs=1e-3)
+    assert (got.agreeing, got.positions) == (5, 6)
 
 
 def test_first_layers_alone_run() -> None:
