@@ -111,6 +111,11 @@ def empty(path: Path) -> Capture:
     return Capture.open(path)
 
 
+def dense_result(arm: str = "off") -> PassResult:
+    """One dense pass as the executor hands it over: 12 events, 3 ubatches."""
+    return _dense_pass(arm, 0, "same")
+
+
 def _dense_writer(path: Path) -> CaptureWriter:
     arms = [Arm("off", "off", "off"), Arm("on", "on", "on")]
     return new_capture(path, arms=arms, link_h2d_gb_s=LINK_GB_S, model={"name": "tiny"})

@@ -1,0 +1,167 @@
+"""Opening captures: what they hold, how they ended, and what a hostile one may not do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import hprof
+from executor.errors import HprofError
+from profiler import parts
+from profiler.capture import Capture, list_captures
+from profiler.schema import EVENTS, PASSES
+from tests.profiler import makers
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Capture:
+    return makers.dense_off_on(tmp_path / "dense", n_pairs=2)
+
+
+def test_open_by_the_public_name(dense: Capture) -> None:
+    opened = hprof.open(dense.path)
+    assert opened.name == "dense"
+    assert opened.passes["arm"].tolist() == ["off", "on", "off", "on", "on", "off"]
+    assert opened.warnings == []
+    assert opened.report().baseline == "off"
+
+
+def test_columns_filters_and_passes_are_pruned(dense: Capture) -> None:
+    table = dense.table("events", ["bytes"], filters=pc.field("kind") == "h2d", pass_ids=[3])
+    assert table.column_names == ["bytes"]
+    assert table["bytes"].to_pylist() == [8000] * 6
+    assert dense.table("events", pass_ids=[99]).num_rows == 0
+    assert dense.table("events", pass_ids=[]).schema == EVENTS
+
+
+def test_labels_are_categoricals_in_frames(dense: Capture) -> None:
+    frame = dense.frame("events", ["kind", "t_start"])
+    assert str(frame["kind"].dtype) == "category"
+    assert frame["t_start"].dtype == "int64"
+
+
+def test_unknown_tables_and_columns_are_named(dense: Capture) -> None:
+    with pytest.raises(HprofError, match="no table 'event'"):
+        dense.table("event")
+    with pytest.raises(HprofError, match=r"no column \['colour'\]"):
+        dense.table("events", ["colour"])
+
+
+def test_interrupted_captures_show_completed_passes_alone(tmp_path: Path) -> None:
+    capture = makers.interrupted(tmp_path / "c", n_pairs=2)
+    assert len(capture.passes) == 6
+    assert capture.table("events").num_rows == 6 * 12, "the pass under way has events and no row: they do not count"
+    assert capture.warnings == ["The capture is still running, or was killed; it holds 6 completed passes."]
+
+
+def test_imports_need_no_passes(tmp_path: Path) -> None:
+    assert makers.imported_without_passes(tmp_path / "c").table("events").num_rows == 6
+
+
+@pytest.mark.parametrize(("name", "said"), [("missing", "does not exist"), ("folder", "hprof import")])
+def test_what_is_no_capture_says_what_to_do(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(HprofError, match=said):
+        Capture.open(tmp_path / name)
+
+
+def test_an_address_that_nobody_can_read() -> None:
+    with pytest.raises(HprofError, match="no way to read"):
+        Capture.open("gopher://example.com/x")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -9])
+def test_a_cut_part_is_named(dense: Capture, keep: int) -> None:
+    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part.write_bytes(part.read_bytes()[:keep])
+    with pytest.raises(HprofError, match=r"pass-000002.parquet is not a readable parquet part"):
+        dense.table("events")
+
+
+def test_a_part_with_flipped_bits_never_shows_a_traceback(dense: Capture) -> None:
+    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    data = part.read_bytes()
+    for position in range(0, len(data), max(1, len(data) // 60)):
+        part.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
+        try:
+            dense.table("events")
+        except HprofError as error:
+            assert "pass-000002.parquet" in str(error)  # noqa: PT017 - most flips go unnoticed by parquet
+
+
+def test_columns_of_another_type_are_refused(dense: Capture) -> None:
+    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    pq.write_table(pa.table({"kind": ["h2d"], "t_start": ["soon"]}), part)
+    with pytest.raises(HprofError, match=r"pass-000002\.parquet"):
+        dense.table("events")
+
+
+def test_foreign_columns_are_ignored_and_missing_ones_null(dense: Capture) -> None:
+    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    pq.write_table(pa.table({"kind": ["h2d"], "colour": ["red"]}), part)
+    table = dense.table("events", pass_ids=None)
+    assert table.schema == EVENTS
+    assert table["t_start"].null_count == 1
+
+
+def test_a_few_bytes_cannot_claim_a_billion_rows(dense: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    n_rows = parts.MAX_ROW_GROUP_ROWS + 1
+    pq.write_table(pa.table({"layer": pa.repeat(1, n_rows)}), part, row_group_size=n_rows)
+    assert part.stat().st_size < 100_000
+    with pytest.raises(HprofError, match=r"row group of 4,194,305 rows"):
+        dense.table("events")
+    part.unlink()
+    monkeypatch.setattr(parts, "MAX_TABLE_ROWS", 20)
+    with pytest.raises(HprofError, match="more than 20 rows"):
+        dense.table("events")
+
+
+@pytest.mark.parametrize("what", ["part", "table", "manifest"])
+def test_links_out_of_the_capture_are_refused(dense: Capture, tmp_path: Path, what: str) -> None:
+    root = Path(dense.path)
+    target = {"part": root / "events/pass-000002.parquet", "table": root / "events", "manifest": root / "manifest.json"}
+    outside = tmp_path / "outside"
+    target[what].rename(outside)
+    target[what].symlink_to(outside)
+    with pytest.raises(HprofError, match="leads out of the capture's folder"):
+        Capture.open(root).table("events")
+
+
+def test_no_path_in_a_manifest_is_followed(dense: Capture, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("do not read")
+    manifest = dense.manifest.with_changes(model={"name": str(secret)}, extra={"events": str(secret)})
+    (Path(dense.path) / "manifest.json").write_bytes(manifest.to_json())
+    secret.chmod(0)
+    os.utime(secret, (0, 0))
+    capture = Capture.open(dense.path)
+    assert capture.report().model == str(secret)
+    assert secret.stat().st_atime == 0
+
+
+def test_passes_that_share_a_number_are_refused(dense: Capture) -> None:
+    part = Path(dense.path) / "passes" / "pass-000002.parquet"
+    pq.write_table(pa.Table.from_pylist([{"pass_id": 3, "arm": "off"}], schema=PASSES), part)
+    with pytest.raises(HprofError, match="share a number"):
+        dense.report()
+
+
+def test_a_folder_of_captures_is_listed(tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "a", n_pairs=1)
+    makers.imported_without_passes(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("{")
+    listed = {summary.name: summary for summary in list_captures(tmp_path)}
+    assert set(listed) == {"a", "b", "broken"}
+    assert (listed["a"].n_passes, listed["a"].arms, listed["a"].model) == (4, ["off", "on"], "tiny")
+    assert listed["b"].source == "nsys"
+    assert "not valid JSON" in (listed["broken"].problem or "")
+    with pytest.raises(HprofError, match="does not exist"):
+        list_captures(tmp_path / "nowhere")
