@@ -22,7 +22,7 @@ from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.records import PassResult, UbatchRecord
 from executor.routed import RoutedFlags
-from executor.steps import Flow, StepRunner
+from executor.steps import StepRunner
 from executor.streamer import Streamer
 from executor.trace import PassTrace
 from executor.weights import StepWeights, whole_copy
@@ -99,45 +99,45 @@ class PassRun:
     def _run_decode(self) -> None:
         for ubatch in self._ubatches:
             if ubatch.phase == "decode":
-                self._run_ubatch(ubatch, self._first.exchange.token[0], wants_logits=True)
+                self._run_ubatch(ubatch, self._first.on_device.token, wants_logits=True)
                 self._take_token()
 
     def _run_ubatch(self, ubatch: Ubatch, ids: torch.Tensor, *, wants_logits: bool) -> None:
         start = self._trace.mark(self._first.device, "compute")
         with ubatch_range(UbatchName(ubatch.number, ubatch.phase, ubatch.n_tokens)):
-            flow = self._embed(ubatch, ids)
+            self._embed(ubatch, ids)
             lane = self._first
             for layer in range(len(self._plant.layers)):
                 if self._plant.lane(layer) is not lane:
-                    self._hop(ubatch, flow, lane, self._plant.lane(layer))
+                    self._hop(ubatch, lane, self._plant.lane(layer))
                     lane = self._plant.lane(layer)
-                self._steps.layer(ubatch, layer, flow)
+                self._steps.layer(ubatch, layer)
             if wants_logits:
-                self._head(ubatch, flow)
+                self._head(ubatch)
         self._ubatch_marks.append((ubatch, start, self._trace.mark(self._last.device, "compute")))
 
-    def _embed(self, ubatch: Ubatch, ids: torch.Tensor) -> Flow:
-        plant, flow = self._plant, Flow(x=torch.empty(0))
+    def _embed(self, ubatch: Ubatch, ids: torch.Tensor) -> None:
+        plant = self._plant
         weights = StepWeights(plant.model, self._first.store, None, None, None)
+        x = self._first.on_device.rows(ubatch.n_tokens).x
 
         def compute() -> None:
-            flow.x = head.embed(ids, weights, plant.model.shape)
+            x.copy_(head.embed(ids, weights, plant.model.shape))
 
         self._launch(self._first, ubatch, "embed", compute, Work())
-        return flow
 
-    def _head(self, ubatch: Ubatch, flow: Flow) -> None:
+    def _head(self, ubatch: Ubatch) -> None:
         """Logits of the ubatch's last token, and the likeliest next token."""
         plant, lane = self._plant, self._last
         weights = StepWeights(plant.model, lane.store, None, None, None)
+        x, token = lane.on_device.rows(ubatch.n_tokens).x, lane.on_device.token
         row = self._logits[len(self._tokens)]
-        token = lane.exchange.token
 
         def compute() -> None:
-            row.copy_(head.logits(flow.x[-1:], weights, plant.model.shape)[0])
+            row.copy_(head.logits(x[-1:], weights, plant.model.shape)[0])
 
         def sample() -> None:
-            token[0].copy_(row.argmax().view(1))
+            token.copy_(row.argmax().view(1))
 
         name = "token_embd.weight" if plant.model.shape.tied_embeddings else "output.weight"
         self._launch(lane, ubatch, "logits", compute, dense_work([plant.model.tensors[name]], 1))
@@ -149,36 +149,34 @@ class PassRun:
     def _take_token(self) -> int:
         """Bring the sampled token to the host (and to the first device); the host's time then."""
         lane = self._last
-        on_device, on_host = lane.exchange.token
-        lane.device.copy_out("compute", on_device, on_host)
+        lane.device.copy_out("compute", lane.on_device.token, lane.on_host.token)
         known = lane.device.event()
         lane.device.record("compute", known)
         lane.device.synchronize(known)
         at_ns = lane.device.now_ns()
-        self._tokens.append(-1 if self._plant.is_simulated else int(on_host[0]))
+        self._tokens.append(-1 if self._plant.is_simulated else int(lane.on_host.token[0]))
         if lane is not self._first:
-            self._first.exchange.token[1].copy_(on_host)
-            self._first.device.copy_in("compute", [whole_copy(*reversed(self._first.exchange.token))])
+            first = self._first
+            first.on_host.token.copy_(lane.on_host.token)
+            first.device.copy_in("compute", [whole_copy(first.on_host.token, first.on_device.token)])
         return at_ns
 
-    def _hop(self, ubatch: Ubatch, flow: Flow, source: Lane, target: Lane) -> None:
+    def _hop(self, ubatch: Ubatch, source: Lane, target: Lane) -> None:
         """Carry the activations from one device to the next, through host memory."""
-        n = ubatch.n_tokens
-        out_device, out_host = (t[:n] for t in source.exchange.hidden)
-        in_device = target.exchange.hidden[0][:n]
-        source.device.launch("compute", lambda: _assign(out_device, flow.x), Work())
-        source.device.copy_out("compute", out_device, out_host)
+        on_source, on_host = (a.rows(ubatch.n_tokens).x for a in (source.on_device, source.on_host))
+        start = self._trace.mark(source.device, "compute")
+        source.device.copy_out("compute", on_source, on_host)
         sent = source.device.event()
         source.device.record("compute", sent)
+        n_bytes = on_source.numel() * on_source.element_size()
+        name = "copy activations"
+        self._trace.add(source.device, "compute", "d2h", name, ubatch, start, sent, bytes=n_bytes)
         target.device.wait("compute", sent)
-        piece = whole_copy(out_host, in_device)
-        target.device.copy_in("compute", [piece])
-        self._trace.count_h2d(piece.n_bytes)
-
-        def receive() -> None:
-            flow.x = in_device.clone()
-
-        target.device.launch("compute", receive, Work())
+        start = self._trace.mark(target.device, "compute")
+        target.device.copy_in("compute", [whole_copy(on_host, target.on_device.rows(ubatch.n_tokens).x)])
+        end = self._trace.mark(target.device, "compute")
+        self._trace.count_h2d(n_bytes)
+        self._trace.add(target.device, "compute", "h2d", name, ubatch, start, end, bytes=n_bytes)
 
     def _launch(self, lane: Lane, ubatch: Ubatch, name: str, compute: Callable[[], None], work: Work) -> None:
         start = self._trace.mark(lane.device, "compute")
@@ -212,8 +210,7 @@ class PassRun:
         ids = self._plant.prompt_ids(self._job.token_set, max(1, self._job.n_prompt))
         if self._plant.is_simulated:
             return ids
-        token = self._first.exchange.token[0]
-        token.copy_(ids[:1])
+        self._first.on_device.token.copy_(ids[:1])
         return ids.to(self._first.device.torch_device)
 
     def _zeros(self, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -259,10 +256,6 @@ class PassRun:
             for ubatch, start, end in self._ubatch_marks
             if start is not None and end is not None
         ]
-
-
-def _assign(target: torch.Tensor, source: torch.Tensor) -> None:
-    target.copy_(source)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

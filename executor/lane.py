@@ -1,4 +1,8 @@
-"""What one device holds for a run: resident weights, mixer states, slots, and small exchange buffers."""
+"""What one device holds for a run: resident weights, mixer states, slots, and fixed buffers for activations.
+
+Steps read and write these buffers in place, so nothing is allocated between steps and a device may replay a
+step's launches.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,33 @@ from dataclasses import dataclass, field
 import torch
 
 from executor.devices.base import Device
+from executor.layers.moe import Routed
 from executor.layers.state import MixerState, new_state
 from executor.model import Model
 from executor.shape import MoeFfn
 from executor.weights import ResidentStore
 
-_NO_EXPERTS = 1
-
 
 @dataclass(slots=True)
-class Exchange:
-    """Fixed buffers through which activations cross the bus, a pair (device, host) each; rows are tokens."""
+class Activations:
+    """A ubatch on its way through the layers; rows are tokens. On the device, or (pinned) on the host."""
 
-    hidden: tuple[torch.Tensor, torch.Tensor]
-    result: tuple[torch.Tensor, torch.Tensor]
-    ids: tuple[torch.Tensor, torch.Tensor]
-    weights: tuple[torch.Tensor, torch.Tensor]
-    token: tuple[torch.Tensor, torch.Tensor]
+    x: torch.Tensor  # (n, hidden), the residual stream
+    h: torch.Tensor  # (n, hidden), normed for the experts
+    ids: torch.Tensor  # (n * n_used,) int64, the router's choice
+    shares: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
+    added: torch.Tensor  # (n, hidden), what routed experts add
+    shared: torch.Tensor  # (n, hidden), what the shared expert adds
+    token: torch.Tensor  # (1,) int64, the sampled token
+
+    def rows(self, n: int) -> Activations:
+        """Views of the first n rows; `ids` and `shares` stay whole, as their width is a layer's."""
+        return Activations(self.x[:n], self.h[:n], self.ids, self.shares, self.added[:n], self.shared[:n], self.token)
+
+    def routed(self, n_used: int) -> Routed:
+        """The rows as the experts take them."""
+        n = self.h.shape[0]
+        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.shares[: n * n_used].view(n, n_used))
 
 
 @dataclass(slots=True)
@@ -35,24 +49,32 @@ class Lane:
     layers: tuple[int, ...]
     store: ResidentStore
     states: dict[int, MixerState]
-    exchange: Exchange
+    on_device: Activations
+    on_host: Activations
     flags: torch.Tensor
     """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
+    max_tokens: int
     slots: list[torch.Tensor] = field(default_factory=list)
+    given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
+    """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
 
     @property
     def state_bytes(self) -> int:
         return sum(state.n_bytes for state in self.states.values())
 
+    def give_ids(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
+        """Keep a layer's choice (n, n_used) for the pass that begins; returns where it lies on the device."""
+        if layer not in self.given_ids:
+            shape = (self.max_tokens, ids.shape[1])
+            self.given_ids[layer] = torch.zeros(shape, dtype=torch.int64, device=self.device.torch_device)
+        kept = self.given_ids[layer][: ids.shape[0]]
+        kept.copy_(ids)
+        return kept
+
     def reserve_slots(self, n_slots: int, n_bytes: int) -> None:
-        """Make sure that `n_slots` slots of at least `n_bytes` exist; larger needs replace what is there."""
-        if len(self.slots) >= n_slots and (not self.slots or self.slots[0].numel() >= n_bytes):
-            return
-        for slot in self.slots:
-            self.device.release(slot)
-        n_slots = max(n_slots, len(self.slots))
-        self.slots = []
-        self.slots = [self.device.allocate(n_bytes, f"slot {i}") for i in range(n_slots)]
+        """Make sure that `n_slots` slots of at least `n_bytes` exist. Once only: steps keep their addresses."""
+        if not self.slots:
+            self.slots = [self.device.allocate(n_bytes, f"slot {i}") for i in range(n_slots)]
 
 
 def make_lane(
@@ -62,24 +84,29 @@ def make_lane(
     store = ResidentStore(model, device, dtype)
     shapes = model.shape.layers
     states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}
-    n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=_NO_EXPERTS)
+    n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=1)
     flags = torch.zeros((len(shapes), n_experts), dtype=torch.uint8, device=device.torch_device)
-    return Lane(device, tuple(layers), store, states, _exchange(model, device, dtype, max_ubatch), flags)
+    on_device = _activations(model, device, dtype, max_ubatch, host=False)
+    on_host = _activations(model, device, dtype, max_ubatch, host=True)
+    return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens)
 
 
-def _exchange(model: Model, device: Device, dtype: torch.dtype, n: int) -> Exchange:
-    k = max((s.ffn.n_used for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=1)
-    hidden = model.shape.hidden
-    return Exchange(
-        hidden=_pair(device, (n, hidden), dtype),
-        result=_pair(device, (n, hidden), dtype),
-        ids=_pair(device, (n, k), torch.int64),
-        weights=_pair(device, (n, k), dtype),
-        token=_pair(device, (1,), torch.int64),
+def _activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
+    n_used = max((s.ffn.n_used for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=1)
+
+    def buffer(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        if not host:
+            return torch.zeros(shape, dtype=dtype, device=device.torch_device)
+        n_bytes = torch.Size(shape).numel() * dtype.itemsize
+        return device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
+
+    rows = (n, model.shape.hidden)
+    return Activations(
+        x=buffer(dtype, *rows),
+        h=buffer(dtype, *rows),
+        ids=buffer(torch.int64, n * n_used),
+        shares=buffer(torch.float32, n * n_used),
+        added=buffer(dtype, *rows),
+        shared=buffer(dtype, *rows),
+        token=buffer(torch.int64, 1),
     )
-
-
-def _pair(device: Device, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    n_bytes = torch.Size(shape).numel() * dtype.itemsize
-    host = device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
-    return torch.zeros(shape, dtype=dtype, device=device.torch_device), host

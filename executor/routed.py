@@ -48,7 +48,7 @@ class RoutedFlags:
         ids = {layer: torch.from_numpy(plant.routing.ids(layer, self._position0, n)) for layer in moe_layers}
         if plant.is_simulated:
             return ids
-        return {layer: choice.to(plant.lane(layer).device.torch_device) for layer, choice in ids.items()}
+        return {layer: plant.lane(layer).give_ids(layer, choice) for layer, choice in ids.items()}
 
     def ids(self, ubatch: Ubatch, layer: int) -> torch.Tensor | None:
         """The synthetic choice (n, k) for a ubatch; None where the model's own router decides."""

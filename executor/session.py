@@ -145,7 +145,7 @@ class Session:
         ]
         self._place_resident(lanes, lane_of)
         splits = build_splits(model, self.placement, self.devices[0], self.load_mode)
-        host_dtype = torch.bfloat16 if options.device.kind == "cuda" else torch.float32
+        host_dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
         routing = options.routing
         return Plant(
             model,

@@ -1,13 +1,12 @@
 """The steps of a layer, issued to streams: mixer, dense FFN, router, shared expert, experts.
 
-Each step's function runs later, on a compute stream; what it needs at issue time is sizes and where its
-weights will be. `Flow` carries the activations from step to step.
+A step's function runs later, on a compute stream, and works in place on the lane's fixed buffers. Its `key`
+names everything that it depends on, so that a device may record the launches once and replay them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
 
 import torch
 
@@ -15,8 +14,8 @@ from executor.devices.base import Work
 from executor.host_steps import experts_on_host, ffn_on_host
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
-from executor.layers.moe import Routed, combine, experts, route, route_given, shared_expert, used_flags
-from executor.layers.weights import ExpertStack, Weights
+from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
+from executor.layers.weights import Weights
 from executor.nvtx_ranges import compute_range
 from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
@@ -29,13 +28,7 @@ from executor.weights import SlotExperts, StepWeights
 from executor.work import dense_work, experts_work, mix_work
 
 
-@dataclass(slots=True)
-class Flow:
-    """What a ubatch carries through the layers. Written only by functions on compute streams, in order."""
-
-    x: torch.Tensor
-    routed: Routed | None = None
-    shared: torch.Tensor | None = None
+NOT_REPLAYABLE = object()
 
 
 class StepRunner:
@@ -54,102 +47,104 @@ class StepRunner:
         self._items, self._routed, self._trace = items, routed, trace
         self._eps = plant.model.shape.norm_eps
 
-    def layer(self, ubatch: Ubatch, layer: int, flow: Flow) -> None:
+    def layer(self, ubatch: Ubatch, layer: int) -> None:
         """Issue one layer of one ubatch."""
-        self._mix(ubatch, layer, flow)
+        self._mix(ubatch, layer)
         moe = self._plant.moe(layer)
         if moe is None:
-            self._ffn(ubatch, layer, flow)
+            self._ffn(ubatch, layer)
             return
-        self._route(ubatch, layer, flow, moe)
+        self._route(ubatch, layer, moe)
         if moe.n_ff_shared:
-            self._shared(ubatch, layer, flow, moe)
-        self._experts(ubatch, layer, flow, moe)
+            self._shared(ubatch, layer, moe)
+        self._experts(ubatch, layer, moe)
 
-    def _mix(self, ubatch: Ubatch, layer: int, flow: Flow) -> None:
+    def _mix(self, ubatch: Ubatch, layer: int) -> None:
         plant, lane = self._plant, self._plant.lane(layer)
         shape, state = plant.layers[layer], lane.states[layer]
+        a = lane.on_device.rows(ubatch.n_tokens)
+
+        def compute(w: Weights) -> None:
+            a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps))
+
         work = mix_work(shape, plant.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past)
+        self._with_weights(ubatch, layer, "mix", "attn", compute, work, ubatch.n_past)
 
-        def compute(w: Weights) -> None:
-            flow.x = mix(flow.x, w, shape, state, ubatch.n_past, self._eps)
-
-        self._with_weights(ubatch, layer, "mix", "attn", compute, work)
-
-    def _ffn(self, ubatch: Ubatch, layer: int, flow: Flow) -> None:
-        work = dense_work(self._plant.tensors(layer, "ffn"), ubatch.n_tokens)
+    def _ffn(self, ubatch: Ubatch, layer: int) -> None:
+        plant = self._plant
+        work = dense_work(plant.tensors(layer, "ffn"), ubatch.n_tokens)
         if self._is_on_host(ubatch, layer, "ffn"):
-            ffn_on_host(self._plant, ubatch, layer, flow, work, self._trace)
+            ffn_on_host(plant, ubatch, layer, work, self._trace)
             return
+        a = plant.lane(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
-            flow.x = dense_ffn(flow.x, w, self._eps)
+            a.x.copy_(dense_ffn(a.x, w, self._eps))
 
         self._with_weights(ubatch, layer, "ffn", "ffn", compute, work)
 
-    def _route(self, ubatch: Ubatch, layer: int, flow: Flow, moe: MoeFfn) -> None:
-        flags = self._plant.lane(layer).flags[layer][: moe.n_experts]
+    def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
+        lane = self._plant.lane(layer)
+        flags = lane.flags[layer][: moe.n_experts]
         given = self._routed.ids(ubatch, layer)
+        a = lane.on_device.rows(ubatch.n_tokens)
+        kept = a.routed(moe.n_used)
 
         def compute(w: Weights) -> None:
-            if given is None:
-                flow.routed = route(flow.x, w, moe, self._eps)
-            else:
-                flow.routed = route_given(flow.x, w, moe, given, self._eps)
-            flags.copy_(used_flags(flow.routed.ids, moe.n_experts))
+            routed = route(a.x, w, moe, self._eps) if given is None else route_given(a.x, w, moe, given, self._eps)
+            kept.h.copy_(routed.h)
+            kept.ids.copy_(routed.ids)
+            kept.weights.copy_(routed.weights)
+            flags.copy_(used_flags(routed.ids, moe.n_experts))
 
         work = dense_work(self._plant.tensors(layer, "router"), ubatch.n_tokens)
-        self._with_weights(ubatch, layer, "router", "router", compute, work)
+        key = None if given is None else given.storage_offset()
+        self._with_weights(ubatch, layer, "router", "router", compute, work, key)
         self._routed.read_back(ubatch, layer, self._trace)
 
-    def _shared(self, ubatch: Ubatch, layer: int, flow: Flow, moe: MoeFfn) -> None:
+    def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
+        a = self._plant.lane(layer).on_device.rows(ubatch.n_tokens)
+
         def compute(w: Weights) -> None:
-            assert flow.routed is not None
-            flow.shared = shared_expert(flow.routed.h, w, moe)
+            a.shared.copy_(shared_expert(a.h, w, moe))
 
         work = dense_work(self._plant.tensors(layer, "shared"), ubatch.n_tokens)
         self._with_weights(ubatch, layer, "shared", "shared", compute, work)
 
-    def _experts(self, ubatch: Ubatch, layer: int, flow: Flow, moe: MoeFfn) -> None:
+    def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         plant = self._plant
         distinct = self._routed.distinct(ubatch, layer) or moe.n_experts
         work = experts_work(plant.tensors(layer, "experts"), moe, ubatch.n_tokens, distinct)
         if self._is_on_host(ubatch, layer, "experts"):
-            experts_on_host(plant, ubatch, layer, flow, moe, work, self._trace)
+            experts_on_host(plant, ubatch, layer, moe, work, self._trace)
             return
-        item = self._items.get((ubatch.number, self._split_number(layer, "experts")))
+        item = self._item(ubatch, layer, "experts")
+        if item is None:
+            self._launch_experts(ubatch, layer, moe, work, None)
+            return
         streamer = self._streamers[plant.lane_of[layer]]
-        fetched = None
-        if item is not None:
-            used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-            fetched = streamer.fetch(item, used)
-            self._routed.note_copied(ubatch, layer, fetched.n_copied, fetched.n_hits, fetched.n_misses)
-        self._launch_experts(ubatch, layer, flow, moe, work, fetched)
-        if item is not None:
-            streamer.release(item)
+        used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
+        fetched = streamer.fetch(item, used)
+        self._routed.note_copied(ubatch, layer, fetched.n_copied, fetched.n_hits, fetched.n_misses)
+        self._launch_experts(ubatch, layer, moe, work, fetched)
+        streamer.release(item)
 
-    def _launch_experts(
-        self, ubatch: Ubatch, layer: int, flow: Flow, moe: MoeFfn, work: Work, fetched: Fetched | None
-    ) -> None:
+    def _launch_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: Fetched | None) -> None:
         plant, lane = self._plant, self._plant.lane(layer)
-        split = plant.split_of.get((layer, "experts"))
-        stack: ExpertStack = SlotExperts(
-            plant.model,
-            lane.store,
-            layer,
-            split if fetched is not None else None,
-            fetched.buffer if fetched is not None else None,
-            fetched.place_of if fetched is not None else None,
-        )
+        split = plant.split_of.get((layer, "experts")) if fetched is not None else None
+        buffer = fetched.buffer if fetched is not None else None
+        place_of = fetched.place_of if fetched is not None else None
+        stack = SlotExperts(plant.model, lane.store, layer, split, buffer, place_of)
         biases = StepWeights(plant.model, lane.store, layer, None, None)
+        a = lane.on_device.rows(ubatch.n_tokens)
 
         def compute() -> None:
-            assert flow.routed is not None
-            y = experts(flow.routed, stack, moe, biases)
-            flow.x = combine(flow.x, y, flow.shared)
-            flow.routed = flow.shared = None
+            added = experts(a.routed(moe.n_used), stack, moe, biases)
+            a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None))
 
-        self._launch(ubatch, layer, "experts", compute, work, fetched)
+        # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
+        key = place_of is not None if plant.dtype == torch.bfloat16 else NOT_REPLAYABLE
+        self._launch(ubatch, layer, "experts", compute, work, fetched, key)
 
     def _with_weights(
         self,
@@ -159,15 +154,16 @@ class StepRunner:
         name: str,
         compute: Callable[[Weights], None],
         work: Work,
+        key: Hashable = None,
     ) -> None:
         """Launch a dense step, streaming its split first where it has one in this ubatch."""
         plant, lane = self._plant, self._plant.lane(layer)
-        item = self._items.get((ubatch.number, self._split_number(layer, kind)))
+        item = self._item(ubatch, layer, kind)
         streamer = self._streamers[plant.lane_of[layer]]
         fetched = streamer.fetch(item, None) if item is not None else None
         split = item.split if item is not None else None
         weights = StepWeights(plant.model, lane.store, layer, split, fetched.buffer if fetched else None)
-        self._launch(ubatch, layer, name, lambda: compute(weights), work, fetched)
+        self._launch(ubatch, layer, name, lambda: compute(weights), work, fetched, key)
         if item is not None:
             streamer.release(item)
 
@@ -179,18 +175,21 @@ class StepRunner:
         compute: Callable[[], None],
         work: Work,
         fetched: Fetched | None,
+        key: Hashable,
     ) -> None:
         device = self._plant.lane(layer).device
+        buffer = None if fetched is None else fetched.buffer.data_ptr()
         start = self._trace.mark(device, "compute")
+        replay = None if key is NOT_REPLAYABLE else (layer, name, ubatch.n_tokens, buffer, key)
         with compute_range(layer, name):
-            device.launch("compute", compute, work)
+            device.launch("compute", compute, work, replay)
         end = self._trace.mark(device, "compute")
         waits_for = fetched.waits_for if fetched is not None else None
         self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)
 
-    def _split_number(self, layer: int, kind: StepKind) -> int:
+    def _item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
         split = self._plant.split_of.get((layer, kind))
-        return -1 if split is None else split.number
+        return None if split is None else self._items.get((ubatch.number, split.number))
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
         split = self._plant.split_of.get((layer, kind))

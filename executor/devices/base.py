@@ -8,7 +8,7 @@ here blocks it except `synchronize`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,8 +95,12 @@ class Device(ABC):
         """When a finished event happened, in ns since `begin_pass`."""
 
     @abstractmethod
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
-        """Queue `fn` on `stream`. `sim` advances its clock by `work` and does not call it."""
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
+        """Queue `fn` on `stream`. `sim` advances its clock by `work` and does not call it.
+
+        With a `key`, `fn` does the same to the same memory whenever the key is the same, so that a device may
+        record what it launches and replay that.
+        """
 
     @abstractmethod
     def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 import torch
@@ -93,7 +93,7 @@ class CpuDevice(Device):
         assert isinstance(event, HostEvent)
         return event.at_ns - self._zero_ns
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
         self._workers[stream].submit(fn)
 
     def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
 from executor.devices.base import Device, Event, Range, StreamName, Work
+from executor.devices.cuda_replay import Replays
 from executor.errors import HprofError
 
 _REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
@@ -41,6 +42,7 @@ class CudaDevice(Device):
         self._pool: list[CudaEvent] = []
         self._held: dict[int, int] = {}
         self._registered: list[torch.Tensor] = []
+        self._replays = Replays()
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()
         self.begin_pass()
@@ -125,12 +127,15 @@ class CudaDevice(Device):
             return event.host_ns
         return round(float(self._zero.elapsed_time(event.cuda)) * 1e6)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
         if stream == "host":
             fn()
             return
         with torch.cuda.stream(self._streams[stream]):
-            fn()
+            if key is None:
+                fn()
+            else:
+                self._replays.launch(key, fn)
 
     def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
         with torch.cuda.stream(self._streams[stream]):
@@ -164,6 +169,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         self.drain()
+        self._replays.clear()
         for memory in self._registered:
             torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
         self._registered.clear()

@@ -7,7 +7,7 @@ waits for an event. Tensors are torch "meta" tensors: sizes without storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,7 +107,7 @@ class SimDevice(Device):
         assert isinstance(event, SimEvent)
         return round(event.at_ns)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
         m = self.machine
         if stream == "host":
             duration = max(work.flops / m.host_gflop_s, work.n_bytes / m.host_memory_gb_s)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +15,37 @@ from executor.records import PassResult
 _MEMORY = 0.98  # each observation lessens the weight of those before it: popularity drifts with the text
 
 
+_TIE_BREAK = 1e-3
+
+
 def size_class(n: int) -> int:
     """Sizes within a factor of about 1.4 share a class: class k holds sizes near 2**(k / 2)."""
-    return round(2 * np.log2(max(1, n)))
+    return round(2 * math.log2(max(1, n)))
+
+
+@dataclass(slots=True)
+class _Uses:
+    """Decayed counts of one layer at one size of ubatch."""
+
+    used: NDArray[np.float64]
+    seen: float = 0.0
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        return np.asarray(self.used / self.seen)
 
 
 class Popularity:
     """How often each expert of each layer was used, by size of ubatch."""
 
     def __init__(self) -> None:
-        self._used: dict[tuple[int, int], NDArray[np.float64]] = {}
-        self._seen: dict[tuple[int, int], float] = defaultdict(float)
+        self._uses: dict[int, dict[int, _Uses]] = defaultdict(dict)  # layer -> size class
 
     def observe(self, layer: int, n_tokens: int, used: Flags) -> None:
-        key = (layer, size_class(n_tokens))
-        counts = self._used.setdefault(key, np.zeros(used.size))
-        counts *= _MEMORY
-        counts += used
-        self._seen[key] = self._seen[key] * _MEMORY + 1
+        uses = self._uses[layer].setdefault(size_class(n_tokens), _Uses(np.zeros(used.size)))
+        uses.used *= _MEMORY
+        uses.used += used
+        uses.seen = uses.seen * _MEMORY + 1
 
     def chance_of_use(self, layer: int, n_tokens: int) -> NDArray[np.float64] | None:
         """Each expert's chance to be used by a ubatch of `n_tokens`, (n_experts,); None before any was seen.
@@ -38,12 +53,13 @@ class Popularity:
         The share of like-sized ubatches that used it; other sizes break ties, and serve alone where no
         ubatch of this size was seen.
         """
-        same = (layer, size_class(n_tokens))
-        others = [self._used[key] / self._seen[key] for key in self._used if key[0] == layer and key != same]
-        tie_break = np.mean(others, axis=0) if others else 0.0
-        if same in self._used:
-            return np.asarray((self._used[same] / self._seen[same] + 1e-3 * tie_break) / 1.001)
-        return np.asarray(tie_break) if others else None
+        by_size, same = self._uses[layer], size_class(n_tokens)
+        others = [uses.share for size, uses in by_size.items() if size != same]
+        tie_break = np.mean(others, axis=0) if others else None
+        if same not in by_size:
+            return tie_break
+        share = by_size[same].share
+        return share if tie_break is None else (share + _TIE_BREAK * tie_break) / (1 + _TIE_BREAK)
 
     def expected_share(self, layer: int, n_tokens: int) -> float | None:
         """D(n): the share of the layer's experts that a ubatch is expected to use."""
