@@ -45,5 +45,5 @@ def attach(path: str, boot: int) -> tuple[CaptureWriter, Position]:
 def _stop(path: str, boot: int, code: int) -> None:
     CaptureWriter.attach(path, prefix="").finish("interrupted")
     if code == 130:
-        raise InterruptedRunError(path, Capture.open(path).table("passes", ["pass_id"]).num_rows)
+        raise InterruptedRunError(path)
     raise HprofError(f"process {boot + 1} of --boots ended with exit code {code}; {path} keeps what was finished.")

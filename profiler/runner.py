@@ -15,6 +15,7 @@ from executor.job import PassJob
 from executor.records import PassResult
 from executor.session import Session
 from profiler.abba import Cell, arm_order, needs_warmup
+from profiler.capture import Capture
 from profiler.plan import RunPlan, Setup
 from profiler.progress import NoProgress, RunProgress
 from profiler.run_manifest import arms_of_session
@@ -33,7 +34,8 @@ class Position:
 class InterruptedRunError(HprofError):
     """Ctrl-C: the pass under way is dropped, and the capture says so."""
 
-    def __init__(self, path: str, n_passes: int) -> None:
+    def __init__(self, path: str) -> None:
+        n_passes = Capture.open(path).table("passes", ["pass_id"]).num_rows
         kept = f"{n_passes} finished pass{'' if n_passes == 1 else 'es'}"
         super().__init__(f"interrupted; {path} keeps {kept}, and `hprof report` reads it.", exit_code=130)
 
@@ -50,7 +52,7 @@ def run_capture(
         run.run()
     except KeyboardInterrupt:
         writer.finish("interrupted")
-        raise InterruptedRunError(writer.path, run.position.next_pass) from None
+        raise InterruptedRunError(writer.path) from None
     except torch.OutOfMemoryError as error:
         writer.finish("interrupted")
         reason = str(error).splitlines()[0]

@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from profiler.cli.options import DEFAULT_TRACES
 from profiler.cli.run_options import run_options
+from profiler.cli.show import show_report
 
 
 class _KeepsArguments(click.Command):
@@ -41,7 +43,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         _run_boot(ctx, values)
     else:
         path = _run(values, arguments)
-        _show(path, as_json=values["as_json"])
+        show_report(path, as_json=values["as_json"])
 
 
 def _run(values: Mapping[str, Any], arguments: list[str]) -> str:
@@ -86,8 +88,4 @@ def _run_llama_bench(values: Mapping[str, Any], arguments: list[str]) -> None:
 
 def _default_output(model: str) -> str:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
-    return f"traces/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _show(path: str, *, as_json: bool) -> None:
-    click.echo(f"Wrote {path}", err=as_json)
+    return f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"

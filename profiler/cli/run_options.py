@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from profiler.cli.options import force_option, json_option, output_option, seed_option
+
 ARM_NAMES: Final = "off, off-whole, on, gated, auto, hot, cache, cpu, full"
 
 
@@ -31,7 +33,7 @@ _MODEL: Final = [
 _GRID: Final = [
     _grid("-p", "--n-prompt", default="512", help="Prompt tokens: 512, or 512,2048, or a range as 128-2048*2."),
     _grid("-n", "--n-gen", default="16", help="Tokens to generate after the prompt."),
-    _grid("-ub", "--n-ubatch", default="64,256", help="Tokens that go through the layers together."),
+    _grid("-ub", "--n-ubatch", default="32,256", help="Tokens that go through the layers together."),
     _grid("-d", "--n-depth", default="0", help="Tokens in the KV cache before the prompt."),
     click.option(
         "-r", "--repetitions", type=click.IntRange(1, 100_000), default=6, help="Measured passes an arm and cell."
@@ -85,13 +87,13 @@ _DEVICE: Final = [
         help="What activations and dequantised weights are in; auto: f32 on cpu, bf16 elsewhere.",
     ),
     click.option("-fa", "--flash-attn", is_flag=False, flag_value="1", help="Accepted; attention is always fused."),
-    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Makes weights, tokens and routing."),
+    seed_option,
 ]
 _OUTPUT: Final = [
-    click.option("-o", "--output", metavar="DIR", help="The capture's folder.  [default: traces/MODEL-TIME]"),
-    click.option("--force", is_flag=True, help="Replace a capture that is there."),
+    output_option,
+    force_option,
     click.option("--no-record", is_flag=True, help="Keep only each pass's totals, no intervals."),
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+    json_option,
 ]
 _ENGINE: Final = [
     click.option("--engine", type=click.Choice(["hprof", "llama-bench"]), default="hprof", help="Who runs the passes."),

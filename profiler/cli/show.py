@@ -1,0 +1,23 @@
+"""What commands that made a capture print at the end: its report."""
+
+from __future__ import annotations
+
+import click
+
+
+def show_report(path: str, *, as_json: bool) -> None:
+    """Say where the capture is, then judge it: JSON on stdout alone, or the report as `hprof report` shows it."""
+    from profiler.capture import Capture
+
+    click.echo(f"Wrote {path}", err=as_json)
+    report = Capture.open(path).report()
+    if as_json:
+        from profiler.report.json_ import render_json
+
+        click.echo(render_json(report))
+        return
+    from rich.console import Console
+
+    from profiler.report.terminal import print_report
+
+    print_report(report, Console())

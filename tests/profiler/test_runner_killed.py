@@ -1,0 +1,59 @@
+"""Killed at any instant, a run leaves a capture that reads, with every finished pass; Ctrl-C is said in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hprof
+from profiler.capture import Capture
+from tests.support import ROOT
+
+N_KILLS = 10
+RUN = ["run", "--device", "cpu", "--layers", "2", "-p", "64", "-n", "2", "-ub", "32", "-r", "1000", "--threads", "1"]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
+    script = [sys.executable, "-m", "tests.profiler.killed_runs", str(tmp_path), str(N_KILLS), str(time.time_ns())]
+    subprocess.run(script, cwd=ROOT, env=environment(), check=True, timeout=120)
+    for number in range(N_KILLS):
+        log = tmp_path / f"{number}.log"
+        n_finished = len(log.read_text().splitlines()) if log.exists() else 0
+        capture = Capture.open(tmp_path / str(number))
+        passes = capture.table("passes")
+        assert n_finished <= passes.num_rows <= n_finished + 1
+        assert capture.manifest.state in ("running", "complete")
+        if capture.manifest.state == "running":
+            assert any("killed" in warning for warning in capture.warnings)
+        events = capture.table("events", ["pass_id"])
+        assert set(events.column("pass_id").to_pylist()) == set(passes.column("pass_id").to_pylist())
+        assert hprof.main(["report", str(tmp_path / str(number)), "--json"]) == 0
+
+
+def test_ctrl_c_marks_the_capture_and_exits_130(tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    command = [sys.executable, str(ROOT / "hprof.py"), *RUN, "-o", str(path)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(list(path.glob("passes/pass-*.parquet"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert stderr.count("\n") == 1
+    assert stderr.startswith("hprof: interrupted; ")
+    capture = Capture.open(path)
+    assert capture.manifest.state == "interrupted"
+    n_passes = capture.table("passes").num_rows
+    assert n_passes >= 3
+    assert f"keeps {n_passes} finished passes" in stderr
+    assert hprof.main(["report", str(path), "--json"]) == 0
