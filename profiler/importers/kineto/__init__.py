@@ -41,7 +41,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         source="kineto",
         tables=tables,
         manifest_fields=manifest_fields(stream.metadata),
-        cannot_say=cannot_say(tables),
+        cannot_say=cannot_say(tables, collector.not_read),
         dropped=+dropped,
         warnings=warnings(events, stream.lost),
         default_arm=segments.default_arm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,7 +33,7 @@ def manifest_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def cannot_say(tables: Mapping[str, pa.Table]) -> list[str]:
+def cannot_say(tables: Mapping[str, pa.Table], not_read: Counter[str]) -> list[str]:
     """A sentence for each thing that this trace does not tell."""
     events, passes = tables["events"], tables.get("passes")
     said = [
@@ -54,6 +55,9 @@ def cannot_say(tables: Mapping[str, pa.Table]) -> list[str]:
         said.append("Host calls were not recorded, so it is unknown when copies were issued and by whom.")
     if _whole_microseconds(events):
         said.append("The trace's clock has whole microseconds: shorter intervals may read as 0 or 1000 ns.")
+    if not_read:
+        counts = ", ".join(f"{n:,} {category}" for category, n in not_read.most_common(8))
+        said.append(f"Events that are neither GPU work nor host calls were not read: {counts}.")
     return said
 
 

@@ -35,8 +35,8 @@ ROLES: Final[dict[str, str]] = {
 }
 _WITH_BYTES: Final = ("copy", "memset", "api")
 ON_DEVICE: Final = ("kernel", "copy", "memset", "sync")
-# rows that say nothing which the kept rows do not: flow arrows repeat the correlation id
-_REDUNDANT: Final = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "Trace"})
+# flow arrows repeat the correlation id, and rows without a category name processes and threads
+_KNOWN: Final = frozenset({*ROLES, "", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "Trace"})
 MAX_DURATION_NS: Final = 24 * 3600 * 10**9
 
 COLUMNS: Final = pa.schema(
@@ -57,9 +57,10 @@ COLUMNS: Final = pa.schema(
 
 @dataclass(slots=True)
 class RowCollector:
-    """Gathers the kept rows chunk by chunk; counts those left out, by reason."""
+    """Gathers the kept rows chunk by chunk; counts those that had to be dropped, by reason."""
 
     dropped: Counter[str] = field(default_factory=Counter)
+    not_read: Counter[str] = field(default_factory=Counter)  # category -> events that hold no GPU work, no host call
     _tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, events: Sequence[Event]) -> None:
@@ -69,25 +70,19 @@ class RowCollector:
         for event, category in zip(events, categories, strict=True):
             if category in ROLES and event.get("ph") == "X":
                 groups.setdefault(ROLES[category], []).append(event)
-        dropped = _left_out(Counter(categories), sum(map(len, groups.values())))
+        dropped: Counter[str] = Counter()
         self._tables += [_table(role, group, dropped) for role, group in groups.items()]
+        counts = Counter(categories)
+        known = sum(n for category, n in counts.items() if category in ROLES)
+        dropped["events of a kept category without a duration"] += known - sum(map(len, groups.values()))
         self.dropped += dropped
+        self.not_read += Counter({category[:40]: n for category, n in counts.items() if category not in _KNOWN})
 
     def table(self) -> pa.Table:
         """All rows of all chunks, one array a column."""
         if not self._tables:
             return COLUMNS.empty_table()
         return pa.concat_tables(self._tables).unify_dictionaries().combine_chunks()
-
-
-def _left_out(counts: Counter[str], n_taken: int) -> Counter[str]:
-    known = sum(n for category, n in counts.items() if category in ROLES)
-    other = {
-        f"events of category '{category[:40]}' (no GPU work, no host call)": n
-        for category, n in counts.items()
-        if category and category not in ROLES and category not in _REDUNDANT
-    }
-    return Counter(other) + Counter({"events of a kept category without a duration": known - n_taken})
 
 
 def _table(role: str, events: Sequence[Event], dropped: Counter[str]) -> pa.Table:

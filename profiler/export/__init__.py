@@ -1,0 +1,65 @@
+"""Writes captures for other programs: Chrome/Perfetto JSON, CSV, parquet, and a self-contained HTML report."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from executor.errors import HprofError
+from profiler.capture import Capture
+from profiler.export.selection import chosen_passes
+
+Format = Literal["chrome", "csv", "parquet", "html"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+_ENDINGS: Final[dict[Format, str]] = {"chrome": ".trace.json", "csv": "-csv", "parquet": "-parquet", "html": ".html"}
+
+
+def export(
+    captures: Sequence[Capture],
+    form: Format,
+    out: Path | None = None,
+    passes: str | None = None,
+    *,
+    force: bool = False,
+) -> list[Path]:
+    """Write `captures` (several only for chrome) as `form`; gives back the files written.
+
+    out: a file, or for csv and parquet a folder (default: the capture's name with the format's ending, in the
+    working folder; chrome packs where it ends in .gz). passes: "0,4-6" or "all"; by default the tables hold
+    everything, and the timelines one typical pass of each arm. Raises HprofError where `out` is there and not `force`.
+    """
+    if len(captures) > 1 and form != "chrome":
+        raise HprofError(f"--format {form} takes one capture; chrome lays several beside each other.")
+    out = out or Path(captures[0].name + _ENDINGS[form])
+    if out.exists() and not force:
+        raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
+    try:
+        return _write(captures, form, out, passes)
+    except OSError as error:
+        raise HprofError(f"{out} cannot be written: {error.strerror or error}; choose another -o.") from error
+
+
+def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | None) -> list[Path]:
+    if form in ("csv", "parquet"):
+        from profiler.export.tables import write_csv, write_parquet
+
+        wanted = None if passes is None else chosen_passes(captures[0], passes)
+        return (write_csv if form == "csv" else write_parquet)(captures[0], wanted, out)
+    chosen = [(capture, chosen_passes(capture, passes)) for capture in captures]
+    if form == "chrome":
+        from profiler.export.chrome import write_chrome
+
+        with out.open("wb") as file:
+            if out.suffix == ".gz":
+                with gzip.open(file, "wb", compresslevel=4) as packed:
+                    write_chrome(chosen, packed)
+            else:
+                write_chrome(chosen, file)
+    else:
+        from profiler.export.html import render_html
+        from profiler.export.tracks import tracks_of
+
+        out.write_text(render_html(captures[0].report(), tracks_of(chosen)), "utf-8")
+    return [out]

@@ -1,0 +1,85 @@
+"""The tables of a capture, and the figures of its passes, as CSV or as one parquet file a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from profiler.capture import Capture
+from profiler.metrics import load_tables, pass_figures
+from profiler.schema import TABLES
+
+FIGURES_TABLE: Final = "figures"
+
+
+def write_csv(capture: Capture, pass_ids: Collection[int] | None, folder: Path) -> list[Path]:
+    """`<table>.csv` for every table that has rows, and figures.csv. Lists and byte strings become JSON and hex."""
+    return _write(capture, pass_ids, folder, ".csv", lambda table, path: pacsv.write_csv(_flat(table), path))
+
+
+def write_parquet(capture: Capture, pass_ids: Collection[int] | None, folder: Path) -> list[Path]:
+    """`<table>.parquet` for every table that has rows, and figures.parquet."""
+    return _write(
+        capture, pass_ids, folder, ".parquet", lambda table, path: pq.write_table(table, path, compression="zstd")
+    )
+
+
+def _write(
+    capture: Capture,
+    pass_ids: Collection[int] | None,
+    folder: Path,
+    suffix: str,
+    write: Callable[[pa.Table, Path], None],
+) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, table in _tables(capture, pass_ids):
+        path = folder / (name + suffix)
+        write(table, path)
+        written.append(path)
+    return written
+
+
+def _tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterator[tuple[str, pa.Table]]:
+    for name in TABLES:
+        table = capture.table(name, pass_ids=pass_ids)
+        if table.num_rows:
+            yield name, table
+    figures = figures_table(capture, pass_ids)
+    if figures.num_rows:
+        yield FIGURES_TABLE, figures
+
+
+def figures_table(capture: Capture, pass_ids: Collection[int] | None) -> pa.Table:
+    """One row a pass and scope (pass, prefill, decode), a column a figure; null where the source cannot say."""
+    frames = pass_figures(*load_tables(capture, pass_ids))
+    parts = [
+        pa.Table.from_pandas(frame.reset_index().assign(scope=scope), preserve_index=False)
+        for scope, frame in frames.items()
+    ]
+    table = pa.concat_tables(parts)
+    first = ["pass_id", "scope"]
+    return table.select([*first, *(name for name in table.column_names if name not in first)]).replace_schema_metadata()
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """Only types that a CSV can hold."""
+    columns = {}
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if pa.types.is_dictionary(field.type):
+            columns[field.name] = column.cast(field.type.value_type)
+        elif pa.types.is_list(field.type):
+            texts = [None if value is None else orjson.dumps(value).decode() for value in column.to_pylist()]
+            columns[field.name] = pa.array(texts, pa.string())
+        elif pa.types.is_binary(field.type):
+            texts = [None if value is None else value.hex() for value in column.to_pylist()]
+            columns[field.name] = pa.array(texts, pa.string())
+        else:
+            columns[field.name] = column
+    return pa.table(columns)
