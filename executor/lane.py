@@ -92,21 +92,23 @@ def make_lane(
 
 
 def _activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
-    n_used = max((s.ffn.n_used for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=1)
-
     def buffer(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         if not host:
             return torch.zeros(shape, dtype=dtype, device=device.torch_device)
         n_bytes = torch.Size(shape).numel() * dtype.itemsize
         return device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
 
-    rows = (n, model.shape.hidden)
+    moe = [s.ffn for s in model.shape.layers if isinstance(s.ffn, MoeFfn)]
+    n_moe = n if moe else 0
+    n_shared = n if any(ffn.n_ff_shared for ffn in moe) else 0
+    n_used = max((ffn.n_used for ffn in moe), default=0)
+    hidden = model.shape.hidden
     return Activations(
-        x=buffer(dtype, *rows),
-        h=buffer(dtype, *rows),
-        ids=buffer(torch.int64, n * n_used),
-        shares=buffer(torch.float32, n * n_used),
-        added=buffer(dtype, *rows),
-        shared=buffer(dtype, *rows),
+        x=buffer(dtype, n, hidden),
+        h=buffer(dtype, n_moe, hidden),
+        ids=buffer(torch.int64, n_moe * n_used),
+        shares=buffer(torch.float32, n_moe * n_used),
+        added=buffer(dtype, n_moe, hidden),
+        shared=buffer(dtype, n_shared, hidden),
         token=buffer(torch.int64, 1),
     )

@@ -11,16 +11,23 @@ from typing import Any
 from benchmarks.gpu.common import Cell, busy_ms, gb_s, open_session, passes, prefill_ms, wall_ms
 from executor.job import PassJob
 from executor.model import Model
+from executor.policies.base import PolicyOptions
+from executor.records import EventKind, PassResult
 from executor.session import Session
 
 UBATCHES = (512, 2048, 8192)
 
 
 def run(model: Model, n_pairs: int = 5) -> list[dict[str, Any]]:
-    """One row a ubatch size; a pass has at least eight ubatches, so that the pipeline is full."""
-    cells = [Cell(n_prompt=max(8192, 4 * n), n_ubatch=n) for n in UBATCHES]
-    with open_session(model, ["off", "on", "full"], cells, overrides="ffn_(gate|up|down).*=CPU") as session:
-        return [_row(session, cell, n_pairs) for cell in cells]
+    """One row a ubatch size with two slots, and the size where C and T are closest with four."""
+    cells = [Cell(n_prompt=max(16384, 4 * n), n_ubatch=n) for n in UBATCHES]
+    return _rows(model, cells, n_pairs, slots=2) + _rows(model, cells[1:2], n_pairs, slots=4)
+
+
+def _rows(model: Model, cells: list[Cell], n_pairs: int, slots: int) -> list[dict[str, Any]]:
+    arms, policy = ["off", "on", "full"], PolicyOptions(slots=slots)
+    with open_session(model, arms, cells, overrides="ffn_(gate|up|down).*=CPU", policy=policy) as session:
+        return [{"slots": slots, **_row(session, cell, n_pairs)} for cell in cells]
 
 
 def _row(session: Session, cell: Cell, n_pairs: int) -> dict[str, Any]:
@@ -29,6 +36,7 @@ def _row(session: Session, cell: Cell, n_pairs: int) -> dict[str, Any]:
     compute = statistics.median(busy_ms(r, ("compute",)) for r in results["full"])
     copy = statistics.median(busy_ms(r, ("h2d",)) for r in on)
     wall, limit = prefill_ms(on), max(compute, copy)
+    per_ubatch = _sum_of_maxima(results["full"][0], on[0])
     full_wall = statistics.median(wall_ms(r, first_ubatch=1) for r in on)
     full_compute = statistics.median(busy_ms(r, ("compute",), first_ubatch=1) for r in results["full"])
     full_copy = statistics.median(busy_ms(r, ("h2d",), first_ubatch=1) for r in on)
@@ -41,11 +49,22 @@ def _row(session: Session, cell: Cell, n_pairs: int) -> dict[str, Any]:
         "sum_c_ms": compute,
         "sum_t_ms": copy,
         "on_over_limit": wall / limit,
+        "on_over_sum_of_ubatch_limits": wall / per_ubatch,
         "on_over_limit_from_second_ubatch": full_wall / max(full_compute, full_copy),
         "copy_gb_s": gb_s(on[0]),
         "link_gb_s": session.devices[0].link_gb_s,
         "same_logits": len({r.logits_digest for arm in results.values() for r in arm[:1]}) == 1,
     }
+
+
+def _sum_of_maxima(full: PassResult, on: PassResult) -> float:
+    """Sum over ubatches of max(C, T): what a pipeline of few slots can reach where C grows with depth."""
+    numbers = [u.ubatch for u in on.ubatches if u.phase == "prefill"]
+    return sum(max(_ubatch_ms(full, "compute", n), _ubatch_ms(on, "h2d", n)) for n in numbers)
+
+
+def _ubatch_ms(result: PassResult, kind: EventKind, ubatch: int) -> float:
+    return sum(e.t_end - e.t_start for e in result.events if e.kind == kind and e.ubatch == ubatch) / 1e6
 
 
 def recorder_cost(model: Model, n_pairs: int = 6) -> dict[str, Any]:
