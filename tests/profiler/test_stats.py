@@ -1,0 +1,122 @@
+"""Verdicts on known samples, and a simulation of how often the interval holds the true ratio."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from profiler.stats import Comparison, compare, estimate, outliers, paired
+
+BASE = np.array([100.0, 101, 99, 100, 102, 98, 100, 101])
+
+
+def judged(arm: np.ndarray, **options: object) -> Comparison:
+    found = compare(BASE, arm, **({"better": "lower"} | options))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("factor", "better", "verdict"),
+    [
+        (0.9, "lower", "faster"),
+        (1.1, "lower", "slower"),
+        (1.1, "higher", "faster"),
+        (0.9, "higher", "slower"),
+        (1.0, "lower", "no difference"),
+        (1.002, "lower", "no difference"),
+    ],
+)
+def test_verdicts(factor: float, better: str, verdict: str) -> None:
+    found = judged(BASE * factor, better=better)
+    assert (found.verdict, found.reason) == (verdict, None)
+    assert found.ratio == pytest.approx(factor)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.ratio <= found.high
+
+
+def test_a_significant_change_inside_the_noise_is_no_change() -> None:
+    assert judged(BASE * 0.97, noise=0.05).verdict == "no difference"
+    assert judged(BASE * 0.97, noise=0.01).verdict == "faster"
+
+
+def test_drift_that_hits_both_of_a_pair_cancels() -> None:
+    drift = np.linspace(1, 2, 8)
+    found = judged(BASE * drift * 0.95)
+    together = compare(BASE * drift, BASE * drift * 0.95, better="lower")
+    apart = compare(BASE * drift, BASE * drift * 0.95, better="lower", are_pairs=False)
+    assert found.pairs == 8
+    assert together is not None
+    assert apart is not None
+    assert together.verdict == "faster"
+    assert apart.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("n_pairs", [1, 2, 5])
+def test_too_few_pairs_are_inconclusive_however_clear(n_pairs: int) -> None:
+    found = compare(BASE[:n_pairs], BASE[:n_pairs] * 0.5, better="lower")
+    assert found is not None
+    assert found.verdict == "inconclusive"
+    assert found.reason == f"{n_pairs} of the 6 pairs that a verdict needs"
+
+
+def test_wide_intervals_and_other_work_are_inconclusive() -> None:
+    noisy = BASE * np.array([0.5, 1.5, 0.7, 1.3, 0.9, 1.1, 0.6, 1.4])
+    assert "too wide" in (judged(noisy).reason or "")
+    assert judged(BASE * 0.5, different="other tokens").reason == "different workload: other tokens"
+
+
+def test_nothing_to_compare_is_null() -> None:
+    assert compare(np.empty(0), BASE, better="lower") is None
+    assert estimate([]) is None
+    assert estimate([float("nan")]) is None
+
+
+def test_pairs_are_matched_by_key_and_need_both_values() -> None:
+    nan = float("nan")
+    baseline = {0: 1.0, 1: 2.0, 2: nan, 3: 4.0, 5: 0.0}
+    left, right = paired(baseline, {3: 40.0, 0: 10.0, 2: 30.0, 4: 50.0, 5: 1.0})
+    assert left.tolist() == [1.0, 4.0]
+    assert right.tolist() == [10.0, 40.0]
+
+
+def test_medians_have_the_order_statistics_interval() -> None:
+    six = estimate([6, 1, 5, 2, 4, 3])
+    assert six is not None
+    assert (six.median, six.low, six.high, six.n) == (3.5, 1, 6, 6)
+    nine = estimate([*range(1, 10), float("nan")])
+    assert nine is not None
+    assert (nine.low, nine.high, nine.n) == (2, 8, 9), "ranks 2 and 8 cover 96.1 % (binomial)"
+    five = estimate(range(5))
+    assert five is not None
+    assert (five.low, five.high) == (None, None)
+
+
+def test_outliers_are_flagged_and_kept() -> None:
+    values = np.array([100.0, 101, 99, 100, 102, 500])
+    assert outliers(values).tolist() == [False] * 5 + [True]
+    found = estimate(values)
+    assert found is not None
+    assert (found.n, found.n_outliers, found.high) == (6, 1, 500)
+    assert not outliers(np.full(6, 3.0)).any()
+
+
+def test_the_same_samples_always_give_the_same_interval() -> None:
+    assert judged(BASE * 0.9) == judged(BASE * 0.9)
+
+
+@pytest.mark.parametrize(("n_pairs", "heavy"), [(6, 0.0), (6, 0.1), (12, 0.0)])
+def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(n_pairs: int, heavy: float) -> None:
+    """Log-normal noise of 1 %, common drift of 2 %, with and without a tenth of heavy outliers."""
+    rng = np.random.default_rng(n_pairs)
+    n_runs, hits = 200, 0
+    for _ in range(n_runs):
+        drift = rng.normal(0, 0.02, n_pairs)
+        noise = rng.normal(0, 0.01, (2, n_pairs)) + (rng.random((2, n_pairs)) < heavy) * rng.exponential(0.1)
+        found = compare(np.exp(drift + noise[0]), 0.97 * np.exp(drift + noise[1]), better="lower")
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 0.97 <= found.high
+    assert hits / n_runs >= 0.92, "200 runs tell 95 % from 92 % or less (three standard errors: 4.6 %)"
