@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from executor.architectures import needed_tensors, shape_from_gguf
 from executor.errors import HprofError
@@ -15,6 +16,8 @@ from executor.quants import quant_type
 from executor.shape import ModelShape
 from executor.synthetic import SyntheticSource
 from executor.tensors import QuantPlan, model_tensors
+
+_MAX_ROPE_FACTORS: Final = 4096
 
 
 def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
@@ -53,18 +56,23 @@ def _from_file(path: str, layers: int | None) -> Model:
     from executor.gguf_file import open_gguf
 
     file = open_gguf(Path(path))
-    shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(file, file.tensors))
+    shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(path, file, file.tensors))
     shape = _sliced(shape, layers)
     return Model(shape, needed_tensors(shape, file.tensors), file, path)
 
 
-def _rope_factors(source: WeightSource, tensors: Mapping[str, TensorInfo]) -> tuple[float, ...]:
+def _rope_factors(path: str, source: WeightSource, tensors: Mapping[str, TensorInfo]) -> tuple[float, ...]:
     """The numbers of `rope_freqs.weight`: few, needed before any layer runs, and so part of the shape."""
     import torch
 
     info = tensors.get("rope_freqs.weight")
     if info is None:
         return ()
+    if info.quant != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
+        raise HprofError(
+            f"{path}: rope_freqs.weight is {info.quant} of shape {info.shape}, but must be a short F32 vector; "
+            "the file is damaged, fetch or convert it again."
+        )
     raw = torch.empty(info.n_bytes, dtype=torch.uint8)
     source.read_into(info.name, raw)
     return tuple(raw.view(torch.float32).tolist())

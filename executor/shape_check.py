@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from executor.errors import HprofError
@@ -53,7 +54,8 @@ def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:
         yield f"a rotation with base {rope.theta:g} and factor {rope.factor:g}"
     if rope.scaling in ("yarn", "llama3") and rope.original_context < 1:
         yield f"{rope.scaling} scaling of a context of {rope.original_context}"
-    if rope.factors and (len(rope.factors) != rope.dims // 2 or min(rope.factors) <= 0):
+    fits = len(rope.factors) == rope.dims // 2 and all(0 < factor < math.inf for factor in rope.factors)
+    if rope.factors and not fits:
         yield f"{len(rope.factors)} rotation factors for {rope.dims} rotated dimensions"
 
 
