@@ -28,6 +28,7 @@ def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple
 @click.option(
     "--arm", "arms", metavar="NAME=FILE", multiple=True, callback=_arm_files, help="One arm's trace; repeatable."
 )
+@click.option("--arm-by", metavar="FIELD", multiple=True, help="A llama-bench field that sets arms apart; repeatable.")
 @output_option
 @force_option
 @json_option
@@ -35,6 +36,7 @@ def command(
     files: tuple[Path, ...],
     kind: Any,
     arms: list[tuple[str, Path]],
+    arm_by: tuple[str, ...],
     output: str | None,
     *,
     force: bool,
@@ -51,7 +53,7 @@ def command(
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
     from profiler.importers import import_files
 
-    path = import_files(files, output, kind=kind, arms=arms, force=force, argv=sys.argv)
+    path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
     click.echo(f"Wrote {path}", err=as_json)
     _show(path, as_json=as_json)
 

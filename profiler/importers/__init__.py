@@ -56,8 +56,8 @@ def import_files(
 
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
     baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
-    set arms apart (default: those that differ). Raises HprofError for input that
-    cannot be read or mixed, and for an `out` that already holds something unless `force`.
+    set arms apart (default: those that differ). Raises HprofError for input that cannot be read or mixed, and for
+    an `out` that already holds something unless `force`.
     """
     from profiler.importers.combine import Source, combine, manifest_fields
     from profiler.writer import new_capture
@@ -70,7 +70,8 @@ def import_files(
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
         # Of several files each is an arm, unless its own passes say more.
-        says_more = "passes" in imported.tables and imported.default_arm is None
+        passes = imported.tables.get("passes")
+        says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
         named = arm or (None if len(wanted) == 1 or says_more else _stem(path))
         sources.append(Source(path.name, _size(path), named, imported))
     _check_one_source(sources)

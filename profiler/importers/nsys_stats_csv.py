@@ -21,12 +21,24 @@ from profiler.importers.nsys.tables import MAX_TEXT_CHARS, NULL, Int64
 _HEADER: Final = re.compile(rb"^\"?Start \(", re.MULTILINE)
 _COLUMN: Final = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<unit>[^)]*)\))?")
 _UNITS: Final = {
-    "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "nsec": 1, "usec": 10**3, "msec": 10**6, "sec": 10**9,
-    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "nsec": 1,
+    "usec": 10**3,
+    "msec": 10**6,
+    "sec": 10**9,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
 }
 _NUMBER: Final = r"^(?P<whole>[0-9]{1,18})(?:\.(?P<fraction>[0-9]{0,9}))?$"
 _BILLION: Final = 10**9
-_MAX_HEADER_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +84,43 @@ def read_columns(path: Path, dropped: Counter[str]) -> Columns:
             "`nsys stats --report cuda_gpu_trace --format csv`."
         )
 
-    def skip(_row: pacsv.InvalidRow) -> str:
-        dropped["row: wrong number of cells"] += 1
-        return "skip"
-
     try:
-        with path.open("rb") as file:
-            file.seek(start.start())
-            columns = _header(file.readline(_MAX_HEADER_BYTES))
-            names = [name for name, _ in columns]
-            table = pacsv.read_csv(
-                file,
-                read_options=pacsv.ReadOptions(column_names=names),
-                parse_options=pacsv.ParseOptions(invalid_row_handler=skip),
-                convert_options=pacsv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True
-                ),
-            )
+        data = _utf8(path, start.start())
+        header, _, body = data.partition(b"\n")
+        columns = _header(header)
+        names = [name for name, _ in columns]
+        table = (
+            _table(body, names, dropped)
+            if body.strip()
+            else pa.table({name: pa.array([], pa.string()) for name in names})
+        )
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0][:200]
         raise HprofError(f"{path} cannot be read as CSV ({reason}); write it again with `nsys stats`.") from error
     return Columns(dict(zip(names, table.columns, strict=True)), dict(columns), table.num_rows)
+
+
+def _utf8(path: Path, offset: int) -> bytes:
+    """The file from `offset` on; bytes that are no UTF-8 are replaced, as arrow would stop at them."""
+    data = path.read_bytes()[offset:]
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data
+
+
+def _table(body: bytes, names: list[str], dropped: Counter[str]) -> pa.Table:
+    def skip(_row: pacsv.InvalidRow) -> str:
+        dropped["row: wrong number of cells"] += 1
+        return "skip"
+
+    return pacsv.read_csv(
+        pa.BufferReader(body),
+        read_options=pacsv.ReadOptions(column_names=names),
+        parse_options=pacsv.ParseOptions(invalid_row_handler=skip),
+        convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True),
+    )
 
 
 def _header(line: bytes) -> list[tuple[str, str]]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.nsys.build import build
+from profiler.importers.nsys.device_rows import KERNEL, MEMCPY
 from profiler.importers.nsys.folder import FolderTables
+from profiler.importers.nsys.host_rows import RUNTIME
+from profiler.importers.nsys.nvtx import NVTX
 from profiler.importers.nsys.report_file import exported
 from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.importers.nsys.tables import Tables
 
 __all__ = ["read"]
 
+_SIGNS = ("META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", KERNEL, MEMCPY, RUNTIME, NVTX)
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
@@ -24,4 +29,9 @@ def read(path: Path, _options: ImportOptions) -> Imported:
             path = stack.enter_context(exported(path))
         tables: Tables = FolderTables(path) if path.is_dir() else SqliteTables(path)
         stack.callback(tables.close)
+        if not any(tables.columns(table) for table in _SIGNS):
+            raise HprofError(
+                f"{path} holds none of the tables of an Nsight Systems export; give the file or folder that "
+                "`nsys export` wrote."
+            )
         return build(tables)

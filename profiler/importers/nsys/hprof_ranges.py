@@ -63,13 +63,13 @@ class HprofRanges:
 
 
 def hprof_ranges(ranges: Ranges) -> HprofRanges | None:
-    """The domain's ranges; None when the trace has no such domain."""
+    """The domain's ranges; None when the trace has none."""
     ours = pc.index_in(pa.array([DOMAIN]), ranges.texts).to_pylist()[0]
-    if ours is None:
+    ranges = ranges.where(ranges.domain == (ABSENT - 1 if ours is None else ours))
+    if len(ranges) == 0:
         return None
-    ranges = ranges.where(ranges.domain == ours)
     used, code = np.unique(ranges.name, return_inverse=True)
-    texts = ranges.texts.take(pa.array(np.maximum(used, 0))).to_pylist() if len(used) else []
+    texts = ranges.texts.take(pa.array(np.maximum(used, 0))).to_pylist()
     names = [None if number == ABSENT else parse(text) for number, text in zip(used.tolist(), texts, strict=True)]
     passes, ubatches, steps = (_of_sort(s, names, code, ranges.spans) for s in (PassName, UbatchName, StepName))
     n_unknown = int(np.count_nonzero(_is(type(None), names)[code]))

@@ -20,6 +20,8 @@ import pyarrow as pa
 from executor.errors import HprofError
 from profiler.importers.nsys.tables import MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
+_MAGIC: Final = b"SQLite format 3\x00"
+_HEADER_BYTES: Final = 100
 _CHUNK_ROWS: Final = 1 << 16
 _MAX_VALUE_BYTES: Final = 1 << 24
 # A row takes at least 4 bytes of the file and a few hundred instructions; a damaged b-tree that repeats
@@ -36,6 +38,7 @@ class SqliteTables:
         self.warnings: list[str] = []
         self._path = path
         self._columns: dict[str, frozenset[str]] = {}
+        _check_header(path)
         self._ticks_left = _FREE_TICKS + _TICKS_PER_MB * (path.stat().st_size >> 20)
         with self._one_error():
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -162,6 +165,27 @@ class SqliteTables:
                 f"{self._path} cannot be read as an Nsight Systems export ({error}); "
                 "write it again with `nsys export -t sqlite`."
             ) from error
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is no SQLite file or was cut short (SQLite itself may read neither a page nor notice).
+
+    The header (sqlite.org/fileformat2.html) holds the page size at byte 16 and the number of pages at 28, which
+    counts only if the change counters at 24 and 92 agree.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    if not header.startswith(_MAGIC):
+        raise HprofError(f"{path} is no SQLite file; export the report with `nsys export -t sqlite`.")
+    if len(header) == _HEADER_BYTES and header[24:28] != header[92:96]:
+        return
+    page_bytes = int.from_bytes(header[16:18], "big")
+    expected = int.from_bytes(header[28:32], "big") * (65536 if page_bytes == 1 else page_bytes)
+    if path.stat().st_size < max(expected, _HEADER_BYTES):
+        raise HprofError(
+            f"{path} was cut short: it has {path.stat().st_size:,} bytes and its header says {expected:,}; "
+            "copy it again or export it again."
+        )
 
 
 def _quoted(name: str) -> str:

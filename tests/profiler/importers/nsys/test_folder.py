@@ -1,0 +1,106 @@
+"""parquetdir and arrowdir hold the same tables as SQLite and import to the same events."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from executor.errors import HprofError
+from profiler.importers import detect, read_file
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, events, kernel, write_export
+from tests.support import shared_path
+
+
+def _tables(path: Path) -> dict[str, pa.Table]:
+    with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = {}
+        for name in names:
+            cursor = database.execute(f'SELECT * FROM "{name}"')
+            columns = [column[0] for column in cursor.description]
+            if rows := cursor.fetchall():
+                values = zip(*rows, strict=True)
+                found[name] = pa.table({c: list(v) for c, v in zip(columns, values, strict=True)})
+    return found
+
+
+def _write_parquet(folder: Path, tables: dict[str, pa.Table]) -> Path:
+    folder.mkdir()
+    for name, table in tables.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+    return folder
+
+
+def _write_arrow(folder: Path, tables: dict[str, pa.Table], *, stream: bool) -> Path:
+    folder.mkdir()
+    for name, table in tables.items():
+        new = pa.ipc.new_stream if stream else pa.ipc.new_file
+        with new(folder / f"{name}.arrow", table.schema) as writer:
+            writer.write_table(table)
+    return folder
+
+
+def test_a_real_export_in_all_forms(tmp_path: Path) -> None:
+    source = shared_path("data", "nsys", "3.25.0_2026.2.1_WEIGHTSTREAM_h100_2gpu_1s.sqlite")
+    tables = _tables(source)
+    expected = read_file(source)
+    for folder in (
+        _write_parquet(tmp_path / "a_pqtdir", tables),
+        _write_arrow(tmp_path / "b_arwdir", tables, stream=False),
+        _write_arrow(tmp_path / "c", tables, stream=True),
+    ):
+        assert detect(folder) == "nsys"
+        found = read_file(folder)
+        assert found.tables["events"].equals(expected.tables["events"])
+        assert (found.warnings, found.cannot_say) == (expected.warnings, expected.cannot_say)
+        assert found.manifest_fields == expected.manifest_fields
+
+
+def test_native_column_types(tmp_path: Path) -> None:
+    types = {"start": pa.uint64(), "end": pa.int64(), "deviceId": pa.uint8(), "streamId": pa.uint32()}
+    rows = pa.Table.from_pylist([kernel(5, 9, 1), kernel(11, 12, 2)])
+    for name, kind in types.items():
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, name, rows[name].cast(kind))
+    rows = rows.set_column(rows.schema.get_field_index("demangledName"), "demangledName", pa.array(["x", "y"]))
+    folder = _write_parquet(tmp_path / "x", {KERNEL: rows})
+    found = read_file(folder)
+    assert events(found, "t_start", "t_end", "stream", "name") == [
+        {"t_start": 0, "t_end": 4, "stream": "7", "name": None},
+        {"t_start": 6, "t_end": 7, "stream": "7", "name": None},
+    ]
+    assert any("lacks META_DATA_EXPORT" in warning for warning in found.warnings)
+
+
+def test_times_beyond_int64_are_dropped_and_counted(tmp_path: Path) -> None:
+    rows = pa.table({"start": pa.array([5, 1 << 63], pa.uint64()), "end": pa.array([9, 1 << 63], pa.uint64())})
+    for name in ("deviceId", "contextId", "streamId", "correlationId", "bytes"):
+        rows = rows.append_column(name, pa.array([1, 1]))
+    rows = rows.append_column("copyKind", pa.array([1, 1]))
+    found = read_file(_write_parquet(tmp_path / "x", {MEMCPY: rows}))
+    assert dict(found.dropped) == {"copy: no times": 1}
+
+
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
+    folder = _write_parquet(tmp_path / "x", {MEMCPY: pa.Table.from_pylist([copy(1, 2)])})
+    path = folder / f"{MEMCPY}.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(HprofError, match=rf"{MEMCPY}\.parquet cannot be read"):
+        read_file(folder)
+
+
+def test_a_folder_without_tables_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(HprofError, match="parquetdir"):
+        read_file(tmp_path)
+
+
+def test_sqlite_and_folder_agree_on_small_exports(tmp_path: Path) -> None:
+    path = write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(5, 9, 1)], MEMCPY: [copy(1, 2, bytes=None)]})
+    folder = _write_parquet(tmp_path / "y", _tables(path))
+    assert read_file(folder).tables["events"].equals(read_file(path).tables["events"])
