@@ -35,6 +35,9 @@ def _old(start: str, length: str, name: str, n_bytes: str = "", source: str = ""
     return f'{start},{length},9,,,,,,,,,,{n_bytes},,{source},,{_GPU},1,{stream},"{name}"\n'
 
 
+HEADER_AND_ROW = _OLD + _old("1000", "500", "gemm")
+
+
 def test_the_old_header(tmp_path: Path) -> None:
     rows = [
         _old("1000", "500", "void gemm<float, 4>(float*, int)"),

@@ -1,0 +1,89 @@
+"""`hprof import`, called in process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hprof import main
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
+
+_MS = 10**6
+
+
+def _export(path: Path) -> Path:
+    copies = [copy(2 * i * _MS, (2 * i + 1) * _MS, i + 1, bytes=25 * 10**6) for i in range(10)]
+    kernels = [kernel((2 * i + 1) * _MS, (2 * i + 2) * _MS, 100 + i) for i in range(10)]
+    return write_export(path, {MEMCPY: copies, KERNEL: kernels})
+
+
+def test_it_says_where_and_shows_the_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = _export(tmp_path / "run.sqlite"), tmp_path / "out"
+    assert main(["import", str(source), "-o", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Wrote {out}\n")
+    assert "Process 111, device 0: 10 kernels" in shown
+    assert "copies-on-compute-stream" in shown
+
+
+def test_json_on_stdout_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = _export(tmp_path / "run.sqlite")
+    assert main(["import", str(source), "-o", str(tmp_path / "out"), "--json"]) == 0
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    assert said.err.startswith("Wrote ")
+    assert report["source"] == "nsys"
+    assert report["devices"][0]["copies"]["h2d"]["bytes"] == 250 * 10**6
+    assert [finding["rule"] for finding in report["findings"]] == ["copies-on-compute-stream"]
+
+
+def test_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    off, on = _export(tmp_path / "a.sqlite"), _export(tmp_path / "b.sqlite")
+    arguments = ["--arm", f"off={off}", "--arm", f"on={on}", "-o", str(tmp_path / "out"), "--json"]
+    assert main(["import", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [arm["name"] for arm in report["arms"]] == ["off", "on"]
+    assert report["baseline"] == "off"
+
+
+def test_the_default_folder_is_called_after_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", str(_export(tmp_path / "my.run.sqlite"))]) == 0
+    assert (tmp_path / "traces" / "my.run" / "manifest.json").exists()
+
+
+def test_a_second_import_needs_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["import", str(_export(tmp_path / "run.sqlite")), "-o", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert main(arguments) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main([*arguments, "--force"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "NAME=FILE"),
+        (["--arm", "on"], "NAME=FILE"),
+        (["nowhere.sqlite"], "nowhere.sqlite does not exist"),
+        (["--kind", "perfetto", "x"], "perfetto"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_texts_of_the_trace_are_never_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "[red]lost[/nonsense] some events, dropped"
+    tables = {KERNEL: [kernel(1, 2)], "DIAGNOSTIC_EVENT": [{"severity": 3, "text": said}]}
+    source = write_export(tmp_path / "[bold]run.sqlite", tables)
+    assert main(["import", str(source), "-o", str(tmp_path / "out")]) == 0
+    assert "[red]lost[/nonsense]" in capsys.readouterr().out

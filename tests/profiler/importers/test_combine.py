@@ -1,0 +1,106 @@
+"""Several files in one capture: clocks, pass ids, arms and boots do not collide, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executor.errors import HprofError
+from profiler.capture import Capture
+from profiler.importers import import_files
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
+from tests.profiler.importers.test_nsys_stats import HEADER_AND_ROW
+
+
+def _export(path: Path, offset_ns: int = 0, n_bytes: int | None = 1000) -> Path:
+    copies = [copy(offset_ns, offset_ns + 40, bytes=n_bytes)]
+    return write_export(path, {KERNEL: [kernel(offset_ns + 50, offset_ns + 90)], MEMCPY: copies})
+
+
+def test_arms_are_passes_one_after_the_other(tmp_path: Path) -> None:
+    off, on = _export(tmp_path / "a.sqlite", 10**12), _export(tmp_path / "b.sqlite")
+    capture = Capture.open(import_files([], tmp_path / "out", arms=[("off", off), ("on", on)]))
+    passes = capture.table("passes").sort_by("order").to_pylist()
+    assert [(p["pass_id"], p["arm"], p["order"], p["boot"], p["bytes_h2d"]) for p in passes] == [
+        (0, "off", 0, 0, 1000),
+        (1, "on", 1, 0, 1000),
+    ]
+    assert (passes[0]["t_start"], passes[0]["t_end"]) == (0, 90)
+    assert passes[1]["t_start"] > 90
+    events = capture.table("events").sort_by("t_start").to_pylist()
+    assert [(row["pass_id"], row["kind"]) for row in events] == [
+        (0, "h2d"),
+        (0, "compute"),
+        (1, "h2d"),
+        (1, "compute"),
+    ]
+    assert [arm.name for arm in capture.manifest.arms] == ["off", "on"]
+    assert [file["arm"] for file in capture.manifest.extra["files"]] == ["off", "on"]
+
+
+def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:
+    files = [(arm, _export(tmp_path / f"{number}.sqlite")) for number, arm in enumerate(("off", "on", "on", "off"))]
+    capture = Capture.open(import_files([], tmp_path / "out", arms=files))
+    passes = capture.table("passes").sort_by("order").to_pylist()
+    assert [(p["arm"], p["boot"]) for p in passes] == [("off", 0), ("on", 0), ("on", 1), ("off", 1)]
+
+
+def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
+    files = [_export(tmp_path / "3.1_off.sqlite"), _export(tmp_path / "3.1_on.sqlite")]
+    capture = Capture.open(import_files(files, tmp_path / "out"))
+    assert capture.table("passes")["arm"].to_pylist() == ["3.1_off", "3.1_on"]
+
+
+def test_one_plain_file_has_no_passes(tmp_path: Path) -> None:
+    capture = Capture.open(import_files([_export(tmp_path / "a.sqlite")], tmp_path / "out"))
+    assert capture.table("passes").num_rows == 0
+    assert capture.table("events")["pass_id"].to_pylist() == [None, None]
+
+
+def test_a_size_that_is_not_known_makes_the_sum_unknown(tmp_path: Path) -> None:
+    capture = Capture.open(
+        import_files([], tmp_path / "out", arms=[("off", _export(tmp_path / "a.sqlite", n_bytes=None))])
+    )
+    assert capture.table("passes")["bytes_h2d"].to_pylist() == [None]
+
+
+def test_remarks_name_their_file_and_drops_add_up(tmp_path: Path) -> None:
+    bad = {KERNEL: [kernel(9, 5), kernel(10, 20)]}
+    files = [write_export(tmp_path / f"{name}.sqlite", bad) for name in ("a", "b")]
+    manifest = Capture.open(import_files(files, tmp_path / "out")).manifest
+    assert manifest.dropped == {"kernel: end before start": 2}
+    assert any(text.startswith("a.sqlite: ") for text in manifest.cannot_say)
+    assert any(text.startswith("b.sqlite: ") for text in manifest.cannot_say)
+
+
+def test_traces_of_two_tools_do_not_mix(tmp_path: Path) -> None:
+    other = tmp_path / "b.json"
+    other.write_text(
+        '[{"build_commit": "abc", "n_prompt": 8, "n_gen": 0, "avg_ns": 5, "stddev_ns": 0, "samples_ns": [5]}]'
+    )
+    with pytest.raises(HprofError, match=r"a\.sqlite \(nsys\)|one tool"):
+        import_files([_export(tmp_path / "a.sqlite"), other], tmp_path / "out")
+
+
+def test_sqlite_and_csv_of_nsys_do(tmp_path: Path) -> None:
+    other = tmp_path / "b.csv"
+    other.write_text(HEADER_AND_ROW)
+    path = import_files([_export(tmp_path / "a.sqlite"), other], tmp_path / "out")
+    assert Capture.open(path).table("events").num_rows == 3
+
+
+def test_a_file_that_fails_leaves_no_capture(tmp_path: Path) -> None:
+    broken = tmp_path / "b.sqlite"
+    broken.write_bytes(b"SQLite format 3\x00")
+    with pytest.raises(HprofError, match=r"b\.sqlite"):
+        import_files([_export(tmp_path / "a.sqlite"), broken], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
+    source = _export(tmp_path / "a.sqlite")
+    import_files([source], tmp_path / "out")
+    with pytest.raises(HprofError, match="--force"):
+        import_files([source], tmp_path / "out")
+    import_files([source], tmp_path / "out", force=True)

@@ -1,0 +1,87 @@
+"""Kinds are told from content."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from executor.errors import HprofError
+from profiler.importers import detect
+from tests.support import shared_path
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"SQLite format 3\x00...", "nsys"),
+        (b"NOTICE: x\nStart (ns),Duration (ns),CorrId,SrcMemKd\n", "nsys-stats"),
+        (b'{"schemaVersion": 1, "traceEvents": []}', "kineto"),
+        (b'  [{"ph": "X", "name": "k"}]', "kineto"),
+        (b'[{"build_commit": "abc"}]', "llama-bench"),
+        (b'{"build_commit": "abc"}\n', "llama-bench"),
+        (b"build_commit,build_number\n", "llama-bench"),
+        (b"| model | size |\n", "llama-bench"),
+    ],
+)
+def test_kinds(tmp_path: Path, content: bytes, kind: str) -> None:
+    plain, packed = tmp_path / "trace", tmp_path / "packed"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    assert detect(plain) == kind
+    assert detect(packed) == kind
+
+
+def test_a_report_is_known_by_its_ending(tmp_path: Path) -> None:
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(b"anything")
+    assert detect(path) == "nsys"
+
+
+@pytest.mark.parametrize("folder", ["kineto", "llama-bench", "nsys"])
+def test_samples(folder: str) -> None:
+    samples = [p for p in shared_path("data", folder).rglob("*") if p.name.split(".")[-1] in _ENDINGS[folder]]
+    assert samples
+    assert {detect(path) for path in samples if "golden" not in path.name} == {folder}
+
+
+_ENDINGS = {
+    "kineto": ("gz",),
+    "llama-bench": ("json", "jsonl", "csv", "sql", "md"),
+    "nsys": ("sqlite",),
+}
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"{}", b"[]", b"\x1f\x8b broken gzip", b"\x7fELF"])
+def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(content)
+    with pytest.raises(HprofError, match=r"x\.bin .*--kind"):
+        detect(path)
+
+
+def test_a_gzip_bomb_is_read_no_further_than_its_head(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"\x00" * 50_000_000))
+    with pytest.raises(HprofError, match=r"bomb\.gz"):
+        detect(path)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(HprofError, match="does not exist"):
+        detect(tmp_path / "nowhere")
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_kind_or_a_clear_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(content)
+    try:
+        found: str = detect(path)
+    except HprofError as error:
+        found = str(error)
+    assert found in ("nsys", "nsys-stats", "kineto", "llama-bench") or "x.bin" in found
