@@ -32,7 +32,8 @@ def write_llama(path: Path, rope_freqs: np.ndarray | None) -> None:
     writer.add_rope_freq_base(500000.0)
     rng = np.random.default_rng(0)
     for name, dims in all_shapes(shape):
-        writer.add_tensor(name, rng.standard_normal(dims, dtype=np.float32) / np.float32(dims[-1] ** 0.5))
+        matrix = rng.standard_normal(dims, dtype=np.float32) / np.float32(dims[-1] ** 0.5)
+        writer.add_tensor(name, matrix if len(dims) > 1 else np.ones(dims, np.float32))
     if rope_freqs is not None:
         writer.add_tensor("rope_freqs.weight", rope_freqs)
     writer.write_header_to_file()
