@@ -58,6 +58,7 @@ def plan_run(request: RunRequest) -> RunPlan:
     for arm in request.arms:
         make_policy(arm, request.policy)
     model = load_model(request.model, request.quant, request.layers, request.seed)
+    _check_devices(request, model)
     setups = _setups(request, model)
     routing = _routing(request, model)
     session = _session_options(request, routing)
@@ -79,6 +80,12 @@ def _check_grid(request: RunRequest) -> None:
     n_cells = len(request.cells) * len(request.placements)
     if n_cells > MAX_CELLS:
         raise HprofError(f"the grid has {n_cells} cells and hprof runs up to {MAX_CELLS}: give fewer -p -n -ub -d -ot.")
+
+
+def _check_devices(request: RunRequest, model: Model) -> None:
+    n_layers, n_devices = len(model.shape.layers), request.device.n_devices
+    if n_devices > n_layers:
+        raise HprofError(f"--n-devices {n_devices}: {model.shape.name} has {n_layers} layers; give that many at most.")
 
 
 def _setups(request: RunRequest, model: Model) -> tuple[Setup, ...]:
