@@ -35,7 +35,7 @@ class _Judge:
     def __init__(self, frames: Frames, arms: Sequence[Arm], is_moe: bool, noise: float) -> None:
         self._frames, self._is_moe, self._noise = frames, is_moe, noise
         self._order = {arm.name: position for position, arm in enumerate(arms)}
-        self._on_host = {arm.name for arm in arms if "cpu" in (arm.requested, arm.name)}
+        self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
 
     def cell(self, rows: pd.DataFrame) -> Cell:
         names = sorted(rows["arm"].unique(), key=lambda name: self._order.get(name, len(self._order)))
@@ -85,9 +85,7 @@ class _Judge:
             notes.append(f"{arm} generated other tokens than {baseline}{cause}.")
         if same.other_logits:
             names = ", ".join(same.other_logits)
-            notes.append(
-                f"The logits of {names} are not bit-identical to those of {baseline}: a fault, run hprof check."
-            )
+            notes.append(f"The logits of {names} are not bit-identical to those of {baseline}: do not trust its times.")
         return notes
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from profiler.report.data import Report
 from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
+from profiler.report.units import plain
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -19,7 +20,7 @@ def render_markdown(report: Report) -> str:
 
 def escape(text: str) -> str:
     """`text` as literal markdown on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", plain(text))
 
 
 def _lines(report: Report) -> Iterator[str]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from profiler.capture import CaptureSummary
 from profiler.report.data import Cell, Report
 from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
+from profiler.report.units import plain
 
 _SEVERITIES = {"serious": "bold red", "warning": "yellow", "info": "cyan"}
 _LABEL_WIDTH, _ARM_WIDTH = 16, 36  # characters that the figures' names and one arm's figures need
@@ -23,10 +24,15 @@ def print_report(report: Report, console: Console) -> None:
     console.print(Group(*_parts(report, console.width)))
 
 
+def _text(text: str, style: str = "") -> Text:
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    return Text(indent + plain(text), style=style)
+
+
 def _parts(report: Report, width: int) -> Iterator[RenderableType]:
-    yield Text(f"{report.capture} ({report.state})", style="bold")
-    yield from (Text(line, style="dim") for line in header_lines(report))
-    yield from (Text(f"warning: {warning}", style="yellow") for warning in report.warnings)
+    yield _text(f"{report.capture} ({report.state})", style="bold")
+    yield from (_text(line, style="dim") for line in header_lines(report))
+    yield from (_text(f"warning: {warning}", style="yellow") for warning in report.warnings)
     for cell in report.cells:
         yield Text()
         yield from _cell(cell, (width - _LABEL_WIDTH) // _ARM_WIDTH)
@@ -36,32 +42,32 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield from _listed("Approximated", report.notes)
     yield from _findings(report)
     yield Text()
-    yield Text(report.summary)
+    yield _text(report.summary)
 
 
 def _cell(cell: Cell, max_arms: int) -> Iterator[RenderableType]:
     yield from (_drawn(table) for table in cell_tables(cell, max_arms))
     if (reasons := reasons_line(cell)) is not None:
-        yield Text(reasons, style="dim")
+        yield _text(reasons, style="dim")
     if (line := sameness_line(cell)) is not None:
         is_fault = False in (cell.same_tokens, cell.bit_identical)
-        yield Text(line, style="yellow" if is_fault else "")
+        yield _text(line, style="yellow" if is_fault else "")
 
 
 def _few(tables: Iterable[Table]) -> Iterator[RenderableType]:
     found = list(tables)
     yield from map(_drawn, found[:_MAX_DEVICES])
     if len(found) > _MAX_DEVICES:
-        yield Text(f"{len(found) - _MAX_DEVICES} more devices are in `--format md` and `--json`.")
+        yield _text(f"{len(found) - _MAX_DEVICES} more devices are in `--format md` and `--json`.")
 
 
 def _drawn(table: Table) -> RichTable:
-    drawn = RichTable(title=Text(table.title, style="bold"), title_justify="left", box=None, pad_edge=False)
+    drawn = RichTable(title=_text(table.title, style="bold"), title_justify="left", box=None, pad_edge=False)
     for position, column in enumerate(table.columns):
-        drawn.add_column(Text(column), justify="left" if position == 0 else "right", overflow="fold")
+        drawn.add_column(_text(column), justify="left" if position == 0 else "right", overflow="fold")
     for row in table.rows:
         style = "dim" if row[0].startswith("  ") else ""
-        drawn.add_row(*(Text(text, style=style) for text in row))
+        drawn.add_row(*(_text(text, style=style) for text in row))
     return drawn
 
 
@@ -69,16 +75,16 @@ def _listed(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
     found = list(lines)
     if found:
         yield Text()
-        yield Text(f"{title}:")
-        yield from (Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in found)
+        yield _text(f"{title}:")
+        yield from (Padding(_text(f"- {line}"), (0, 0, 0, 2)) for line in found)
 
 
 def _findings(report: Report) -> Iterator[RenderableType]:
     for finding in report.findings:
         yield Text()
-        yield Text(f"{finding.severity}: {finding.rule}", style=_SEVERITIES.get(finding.severity, ""))
-        yield Padding(Text(finding.evidence), (0, 0, 0, 2))
-        yield Padding(Text(finding.advice), (0, 0, 0, 2))
+        yield _text(f"{finding.severity}: {finding.rule}", style=_SEVERITIES.get(finding.severity, ""))
+        yield Padding(_text(finding.evidence), (0, 0, 0, 2))
+        yield Padding(_text(finding.advice), (0, 0, 0, 2))
 
 
 def print_captures(captures: Iterable[CaptureSummary], console: Console) -> None:
@@ -93,6 +99,6 @@ def print_captures(captures: Iterable[CaptureSummary], console: Console) -> None
         passes = "" if capture.n_passes is None else str(capture.n_passes)
         arms, created = ", ".join(capture.arms), (capture.created_utc or "")[:19].replace("T", " ")
         texts = [capture.name, capture.state, capture.source, capture.model, arms, passes, created]
-        table.add_row(*(Text(text or "") for text in texts))
+        table.add_row(*(_text(text or "") for text in texts))
     console.print(table)
-    console.print(*(Text(problem, style="yellow") for problem in problems), sep="\n", end="")
+    console.print(*(_text(problem, style="yellow") for problem in problems), sep="\n", end="")

@@ -1,0 +1,98 @@
+"""`hprof report` and `hprof list`, called as a user calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+import hprof
+from tests.profiler import makers
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_terminal_is_the_default(tmp_path: Path, capsys: Captured) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    assert hprof.main(["report", str(tmp_path / "c")]) == 0
+    out = capsys.readouterr().out
+    assert "x0.720" in out
+    assert "-p 8 -n 2 -ub 4 -d 0" in out
+
+
+@pytest.mark.parametrize("options", [["--json"], ["--format", "json"]])
+def test_json(tmp_path: Path, capsys: Captured, options: list[str]) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    assert hprof.main(["report", str(tmp_path / "c"), *options]) == 0
+    out = capsys.readouterr()
+    assert orjson.loads(out.out)["cells"][0]["against_baseline"]["on"]["ttft_ns"]["verdict"] == "faster"
+    assert out.err == ""
+
+
+def test_markdown_and_noise(tmp_path: Path, capsys: Captured) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    assert hprof.main(["report", str(tmp_path / "c"), "--format", "md", "--noise", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# ")
+    assert "no difference" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["report", "."], "hprof import"),
+        (["report", ".", "--noise", "2"], "--noise"),
+        (["report", ".", "--format", "pdf"], "pdf"),
+        (["report"], "CAPTURE"),
+        (["list", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_wrong_use_is_one_message_and_exit_2(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hprof.main(arguments) == 2
+    out = capsys.readouterr()
+    assert said in out.err
+    assert "Traceback" not in out.err
+    assert out.out == ""
+
+
+def test_a_broken_part_names_the_file(tmp_path: Path, capsys: Captured) -> None:
+    makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    part = tmp_path / "c" / "events" / "pass-000002.parquet"
+    part.write_bytes(part.read_bytes()[:50])
+    assert hprof.main(["report", str(tmp_path / "c")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(part) in line
+
+
+def test_list(tmp_path: Path, capsys: Captured) -> None:
+    makers.dense_off_on(tmp_path / "mine", n_pairs=1)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("[]")
+    assert hprof.main(["list", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "mine" in out
+    assert "off, on" in out
+    assert "no hprof manifest" in " ".join(out.split())
+    assert hprof.main(["list", str(tmp_path), "--json"]) == 0
+    listed = orjson.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed["captures"]] == ["mine", "broken"]
+    assert listed["captures"][0]["n_passes"] == 4
+
+
+def test_an_empty_folder_says_what_fills_it(tmp_path: Path, capsys: Captured) -> None:
+    assert hprof.main(["list", str(tmp_path)]) == 0
+    assert "hprof run" in capsys.readouterr().out
+
+
+def test_remote_captures(capsys: Captured) -> None:
+    from profiler.writer import new_capture
+
+    new_capture("memory://traces/one", force=True).finish()
+    assert hprof.main(["report", "memory://traces/one", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["capture"] == "memory://traces/one"
+    assert hprof.main(["list", "memory://traces"]) == 0

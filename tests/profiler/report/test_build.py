@@ -1,0 +1,178 @@
+"""What a report says about captures whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler.capture import Capture
+from profiler.metrics import DIRECTIONS, FIGURES
+from profiler.report.build import build_report
+from profiler.writer import PassKey, new_capture
+from tests.profiler import makers
+
+
+def walk(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        assert all(isinstance(key, str) for key in value)
+        return [leaf for item in value.values() for leaf in walk(item)]
+    if isinstance(value, list):
+        return [leaf for item in value for leaf in walk(item)]
+    return [value]
+
+
+def test_dense_off_against_on(tmp_path: Path) -> None:
+    report = makers.dense_off_on(tmp_path / "c").report().to_json()
+    assert (report["schema"], report["state"], report["source"], report["baseline"]) == (1, "complete", "hprof", "off")
+    (cell,) = report["cells"]
+    sizes = {name: cell[name] for name in ("n_prompt", "n_gen", "n_ubatch", "n_depth")}
+    assert sizes == {"n_prompt": 8, "n_gen": 2, "n_ubatch": 4, "n_depth": 0}
+    assert (cell["same_tokens"], cell["bit_identical"]) == (True, True)
+    off, on = cell["arms"]["off"], cell["arms"]["on"]
+    assert off["ttft_ns"] == {"median": 642_500, "low": 640_000, "high": 645_000, "n": 6, "outliers": 0}
+    assert on["exposed_copy_ns"]["median"] == 300_000
+    assert on["decode"]["overlap_efficiency"]["median"] == 1
+    assert on["cache_hit_rate"] is None
+    assert off["n_passes"] == 6, "the warm-up is left out"
+    ttft = cell["against_baseline"]["on"]["ttft_ns"]
+    assert (ttft["verdict"], ttft["pairs"], ttft["reason"]) == ("faster", 6, None)
+    assert ttft["ratio"] == pytest.approx(462.5 / 642.5)
+    assert cell["against_baseline"]["on"]["decode_tokens_per_s"]["ratio"] == pytest.approx(1.6)
+    (device,) = report["devices"]
+    assert device["compute"]["kernels"] == 14 * 6
+    assert device["copies"]["h2d"]["bytes"] == 14 * 48_000, "devices cover the whole capture, warm-ups too"
+    assert device["copies"]["h2d"]["pinned_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        makers.dense_off_on,
+        makers.moe_off_on,
+        makers.imported_without_passes,
+        makers.passes_without_events,
+        makers.interrupted,
+        makers.empty,
+    ],
+)
+def test_the_json_contract_holds_for_every_kind_of_capture(tmp_path: Path, maker: Any) -> None:
+    report = maker(tmp_path / "c").report().to_json()
+    numbers = [leaf for leaf in walk(report) if isinstance(leaf, float)]
+    assert all(map(math.isfinite, numbers))
+    assert {leaf.__class__ for leaf in walk(report)} <= {int, float, str, bool, type(None)}
+    for cell in report["cells"]:
+        assert set(cell["against_baseline"]) == set(cell["arms"]) - {cell["baseline"]}
+        for arm in cell["arms"].values():
+            for figures in (arm, arm["prefill"], arm["decode"]):
+                assert set(FIGURES) <= set(figures)
+    for device in report["devices"]:
+        assert set(device["copies"]) == set(DIRECTIONS)
+    assert report["summary"]
+
+
+def test_prefetch_that_gives_up_the_selective_copy(tmp_path: Path) -> None:
+    report = makers.moe_off_on(tmp_path / "c").report()
+    (cell,) = report.cells
+    ttft = cell.against_baseline["on"]["ttft_ns"]
+    assert ttft is not None
+    assert ttft.verdict == "slower"
+    assert ttft.ratio == pytest.approx(160 / 85)
+    assert "4.00 times the bytes (off saved 6.00 kB)" in report.summary
+
+
+def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
+    report = makers.imported_without_passes(tmp_path / "c").report()
+    assert (report.cells, report.baseline, report.dropped) == ([], None, {"negative": 2})
+    assert report.cannot_say == ["which layer a copy belongs to"]
+    assert "Process 4711, device 0: 8.00 kB went to the device at 0.04 GB/s in 200 us" in report.summary
+    assert "150 us of kernels hid 50.0 % of it, and copying takes longer" in report.summary
+    assert "no kernel ran that could hide it" in report.summary
+
+
+def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
+    summary = makers.dense_off_on(tmp_path / "c").report().summary
+    assert "off copied 48.0 kB to the device at 0.08 GB/s (80 % of the link's 0.1 GB/s), 0 % of it hidden" in summary
+    assert "50.0 % of it hidden behind compute" in summary
+    assert "Copying bounds it (on: 600 us of copying against 360 us of computing)" in summary
+    assert "no overlap can bring it below 600 us; it took 662 us" in summary
+    assert "on against off: time to first token x0.720 (0.719 to 0.721), faster" in summary
+
+
+def test_interrupted_and_empty_captures_say_so(tmp_path: Path) -> None:
+    interrupted = makers.interrupted(tmp_path / "a").report()
+    assert any("6 completed passes" in warning for warning in interrupted.warnings)
+    ttft = interrupted.cells[0].against_baseline["on"]["ttft_ns"]
+    assert ttft is not None
+    assert ttft.verdict == "inconclusive"
+    empty = makers.empty(tmp_path / "b").report()
+    assert empty.cells == []
+    assert "nothing to judge" in empty.summary
+
+
+def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c")
+    writer.plan_pass(0, PassKey("off", 4, 0, 8, 2, 0, 0, 0))
+    writer.record_pass(0, makers.dense_result())
+    (cell,) = Capture.open(tmp_path / "c").report().cells
+    assert (cell.against_baseline, cell.same_tokens, cell.bit_identical) == ({}, None, None)
+    ttft = cell.arms["off"].figures["pass"]["ttft_ns"]
+    assert ttft is not None
+    assert (ttft.median, ttft.low, ttft.n) == (640_000, None, 1)
+
+
+def test_logits_that_differ_are_a_fault(tmp_path: Path) -> None:
+    (cell,) = makers.dense_off_on(tmp_path / "c", n_pairs=1, digests=("a", "b")).report().cells
+    assert (cell.same_tokens, cell.bit_identical) == (True, False)
+    assert cell.notes == ["The logits of on are not bit-identical to those of off: do not trust its times."]
+
+
+def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c")
+    for order, (arm, digest, tokens) in enumerate([("off", "a", [5, 7]), ("on", "a", [5, 7]), ("cpu", "b", [5, 8])]):
+        row = {"tokens": tokens, "logits_digest": digest, "ttft_ns": 10}
+        writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), **row)
+    (cell,) = Capture.open(tmp_path / "c").report().cells
+    assert (cell.same_tokens, cell.bit_identical) == (False, True)
+    assert cell.notes == ["cpu generated other tokens than off (it computes on the host, which rounds differently)."]
+
+
+def test_passes_of_other_repetitions_are_not_compared(tmp_path: Path) -> None:
+    """Every repetition has its own prompt: `off` 0 and `on` 1 may differ."""
+    writer = new_capture(tmp_path / "c")
+    for order, (arm, repetition) in enumerate([("off", 0), ("on", 1)]):
+        writer.add_pass_row(order, PassKey(arm, repetition=repetition, boot=0), tokens=[order], ttft_ns=1)
+    (cell,) = Capture.open(tmp_path / "c").report().cells
+    assert cell.same_tokens is None
+    assert cell.against_baseline["on"]["ttft_ns"] is None
+
+
+def test_other_tokens_of_experts_are_other_work(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c")
+    for order in range(12):
+        arm, repetition = ("off", "cpu")[order % 2], order // 2
+        key = PassKey(arm, n_gen=2, repetition=repetition, order=order, boot=0)
+        writer.add_pass_row(order, key, tokens=[5, order % 2], decode_ns=100 + order % 2, ttft_ns=100)
+        writer.write_part("experts", {"pass_id": [order], "distinct": [1], "n_experts": [2]}, f"pass-{order:06d}")
+    (cell,) = Capture.open(tmp_path / "c").report().cells
+    decode, ttft = (cell.against_baseline["cpu"][name] for name in ("decode_tokens_per_s", "ttft_ns"))
+    assert decode is not None
+    assert ttft is not None
+    assert "different workload" in (decode.reason or "")
+    assert ttft.verdict == "no difference", "the prompt was the same"
+
+
+def test_noise_is_the_callers(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c")
+    ttft = build_report(capture, noise=0.5).cells[0].against_baseline["on"]["ttft_ns"]
+    assert ttft is not None
+    assert ttft.verdict == "no difference"
+
+
+def test_the_manifests_first_arm_is_the_baseline(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    manifest = capture.manifest.with_changes(arms=capture.manifest.arms[::-1])
+    (tmp_path / "c" / "manifest.json").write_bytes(manifest.to_json())
+    assert Capture.open(tmp_path / "c").report().baseline == "on"

@@ -1,0 +1,95 @@
+"""Terminal, markdown and units: the same figures, and no text of a capture that acts as markup."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import orjson
+import pytest
+from rich.console import Console
+
+from profiler.capture import Capture
+from profiler.manifest import Arm
+from profiler.report.data import Report
+from profiler.report.json_ import render_json
+from profiler.report.markdown import render_markdown
+from profiler.report.terminal import print_report
+from profiler.report.units import format_bytes, format_ns, format_rate, format_share
+from profiler.writer import PassKey, new_capture
+from tests.profiler import makers
+
+HOSTILE = "[red]x[/red] <script>alert(1)</script> | `a` \x1b[2J\n# head"
+
+
+def terminal(report: Report, width: int = 100) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
+    report = makers.dense_off_on(tmp_path / "c").report()
+    for text in (terminal(report), render_markdown(report)):
+        for figure in ("642 us", "x0.720", "faster", "48.0 kB", "83.3 %", "same tokens, logits bit-identical"):
+            assert figure in text
+        assert "no overlap can bring it below 600 us" in " ".join(text.split())
+    assert orjson.loads(render_json(report)) == report.to_json()
+
+
+def test_an_import_gets_one_table_a_device(tmp_path: Path) -> None:
+    text = terminal(makers.imported_without_passes(tmp_path / "c").report())
+    assert "Process 4711, device 0: 1 kernel, 150 us busy, stream 7" in text
+    assert "Process 4711, device 1: no kernels" in text
+    assert "which layer a copy belongs to" in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 250])
+def test_many_arms_are_split_and_repeat_the_baseline(tmp_path: Path, width: int) -> None:
+    names = ["off", "off-whole", "on", "gated", "auto", "hot", "cache"]
+    writer = new_capture(tmp_path / "c", arms=[Arm(name) for name in names])
+    for order, name in enumerate(names):
+        writer.add_pass_row(order, PassKey(name, repetition=0, order=order, boot=0), ttft_ns=1_000_000 + order)
+    text = terminal(Capture.open(tmp_path / "c").report(), width)
+    headers = [line.split() for line in text.splitlines() if line.split()[:1] == ["off"]]
+    assert [name for line in headers for name in line[1:]] == names[1:]
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_text_of_a_capture_is_never_markup(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c", arms=[Arm(HOSTILE, "on", HOSTILE)], model={"name": HOSTILE})
+    writer.add_pass_row(0, PassKey(HOSTILE, 4, 0, 8, 2, 0, 0, 0), ttft_ns=5)
+    writer.update_manifest(warnings=[HOSTILE], cannot_say=[HOSTILE])
+    report = Capture.open(tmp_path / "c").report()
+    shown = terminal(report)
+    assert "\x1b[2J" not in shown
+    assert "[red]x[/red]" in shown
+    text = render_markdown(report)
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert "\n# head" not in text
+    assert "\x1b" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {3}
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (format_ns(0), "0 ns"),
+        (format_ns(999), "999 ns"),
+        (format_ns(1_000), "1.00 us"),
+        (format_ns(999_600), "1.00 ms"),
+        (format_ns(71_340_000), "71.3 ms"),
+        (format_ns(12_345_000_000), "12.3 s"),
+        (format_ns(123_456_000_000), "123 s"),
+        (format_bytes(25_475_253_792), "25.5 GB"),
+        (format_bytes(12), "12.0 B"),
+        (format_rate(1650.4), "1,650"),
+        (format_rate(0.0312), "0.0312"),
+        (format_share(0.7123), "71.2 %"),
+        (format_share(1.0), "100 %"),
+        (format_share(0), "0 %"),
+    ],
+)
+def test_numbers_as_people_read_them(shown: str, expected: str) -> None:
+    assert shown == expected
