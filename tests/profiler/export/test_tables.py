@@ -1,0 +1,59 @@
+"""CSV and parquet hold what the capture holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from executor.errors import HprofError
+from profiler.export import export
+from tests.profiler.makers import dense_off_on, imported_without_passes, moe_off_on, passes_without_events
+
+
+def test_csv_has_every_row_and_the_figures_of_every_pass(tmp_path: Path) -> None:
+    capture = dense_off_on(tmp_path / "c")
+    written = export([capture], "csv", tmp_path / "out")
+    assert [path.name for path in written] == ["events.csv", "passes.csv", "ubatches.csv", "figures.csv"]
+    events = pd.read_csv(tmp_path / "out" / "events.csv")
+    assert len(events) == capture.table("events").num_rows
+    assert events[["kind", "bytes", "stream"]].iloc[0].tolist() == ["h2d", 8000, "compute"]
+    assert pd.read_csv(tmp_path / "out" / "passes.csv").loc[0, "tokens"] == "[5,7]"
+    figures = pd.read_csv(tmp_path / "out" / "figures.csv").query("scope == 'pass'").set_index("pass_id")
+    assert figures["hidden_copy_ns"].loc[7] == 300_000
+    assert figures["distinct_share"].isna().all()
+
+
+def test_byte_strings_are_hex_in_csv(tmp_path: Path) -> None:
+    export([moe_off_on(tmp_path / "c")], "csv", tmp_path / "out")
+    assert pd.read_csv(tmp_path / "out" / "experts.csv", dtype=str).loc[0, "used"] == "05"
+
+
+def test_parquet_is_one_file_a_table_and_equal(tmp_path: Path) -> None:
+    capture = dense_off_on(tmp_path / "c")
+    export([capture], "parquet", tmp_path / "out")
+    read = pq.read_table(tmp_path / "out" / "events.parquet")
+    assert read.to_pydict() == capture.table("events").to_pydict()
+    assert pq.read_table(tmp_path / "out" / "figures.parquet").num_rows == 3 * 14
+
+
+def test_passes_limit_every_table(tmp_path: Path) -> None:
+    export([dense_off_on(tmp_path / "c")], "csv", tmp_path / "out", "3,5")
+    assert set(pd.read_csv(tmp_path / "out" / "events.csv")["pass_id"]) == {3, 5}
+    assert set(pd.read_csv(tmp_path / "out" / "figures.csv")["pass_id"]) == {3, 5}
+
+
+def test_tables_without_rows_are_left_out(tmp_path: Path) -> None:
+    assert [p.name for p in export([imported_without_passes(tmp_path / "a")], "csv", tmp_path / "out")] == [
+        "events.csv"
+    ]
+    names = [p.name for p in export([passes_without_events(tmp_path / "b")], "csv", tmp_path / "out2")]
+    assert names == ["passes.csv", "figures.csv"]
+
+
+def test_only_chrome_takes_several_captures(tmp_path: Path) -> None:
+    captures = [dense_off_on(tmp_path / name, 1) for name in "ab"]
+    with pytest.raises(HprofError, match="takes one capture"):
+        export(captures, "csv", tmp_path / "out")
