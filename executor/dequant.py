@@ -7,6 +7,7 @@ elsewhere PyTorch's operations do (`executor.quants`). Both give the same bits. 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import shutil
@@ -15,6 +16,8 @@ from types import ModuleType
 import torch
 
 from executor.quants import quant_type, unpack
+
+_OLDEST_TRITON = (3, 3)  # kernels return tuples, and a compiled kernel takes all arguments of its function
 
 
 def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype) -> torch.Tensor:
@@ -44,9 +47,12 @@ def dequantise_experts(
 
 @functools.cache
 def has_fused() -> bool:
-    """Whether Triton is installed, and the C compiler that it builds its launchers with."""
+    """Whether Triton is installed, new enough, and finds the C compiler that it builds its launchers with."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return compiler is not None and importlib.util.find_spec("triton") is not None
+    if compiler is None or importlib.util.find_spec("triton") is None:
+        return False
+    version = importlib.import_module("triton").__version__
+    return tuple(int(part) for part in version.split(".")[:2]) >= _OLDEST_TRITON
 
 
 @functools.cache

@@ -16,11 +16,13 @@ from executor.quants.fused_launch import Tiling, launch
 from executor.quants.fused_pieces import Pieces, pieces_of
 from executor.quants.table import QUANTS
 
-# 32 weights a thread; `python -m benchmarks.dequant_cuda --sweep` times the alternatives.
-TILING: Final = Tiling(4096, 4)
+# 32 weights a thread. Where few experts are used, most programs only find that out, so there should not be too many.
+# `python -m benchmarks.dequant_cuda --sweep` times the alternatives.
+WHOLE: Final = Tiling(weights=4096, warps=4, tiles=1)
+EXPERTS: Final = Tiling(weights=4096, warps=4, tiles=4)
 
 
-def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype, tiling: Tiling = TILING) -> torch.Tensor | None:
+def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype, tiling: Tiling = WHOLE) -> torch.Tensor | None:
     """`executor.quants.dequantise` in one kernel; None where the kernel cannot read such bytes (`_readable`)."""
     pieces = pieces_of(raw)
     if pieces is None:
@@ -39,7 +41,7 @@ def dequantise_experts(
     dtype: torch.dtype,
     flags: torch.Tensor,
     place_of: torch.Tensor | None,
-    tiling: Tiling = TILING,
+    tiling: Tiling = EXPERTS,
 ) -> torch.Tensor | None:
     """`executor.dequant.dequantise_experts` in one kernel that reads and writes used experts only; None as above."""
     _, n_rows, row_bytes = raw.shape

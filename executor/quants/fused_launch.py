@@ -13,10 +13,11 @@ from executor.quants.fused_pieces import Pieces
 
 
 class Tiling(NamedTuple):
-    """How many weights (a power of two, at least 256) a program decodes, and with how many warps."""
+    """A program decodes `tiles` tiles of `weights` (a power of two, at least 256), one after the other."""
 
     weights: int
     warps: int
+    tiles: int
 
 
 # Triton's own search for the compiled kernel costs more than everything else here together.
@@ -36,9 +37,9 @@ def launch(
     decode, block_bytes, block_cells, planes, plane_stride, _ = FORMATS[quant]
     n_cells = pieces.n_bytes // block_bytes * block_cells
     tile_cells = tiling.weights // (8 * planes)
-    layout = (decode, block_bytes, block_cells, planes, plane_stride, tile_cells)
+    layout = (decode, block_bytes, block_cells, planes, plane_stride, tile_cells, tiling.tiles)
     arguments = (raw, out, flags, place_of, pieces.stride, n_cells, *layout)
-    grid = (-(-n_cells // tile_cells), pieces.number, 1)
+    grid = (-(-n_cells // (tile_cells * tiling.tiles)), pieces.number, 1)
     key = (quant, tiling, _specialisation(raw, out, flags, place_of, pieces.stride))
     with _current(raw.device):
         if (compiled := _COMPILED.get(key)) is not None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
@@ -62,11 +66,32 @@ def test_a_stack_larger_than_the_bank() -> None:
     assert_same_weights(got[20], expected(case.raw[4], "Q8_0", torch.float32))
 
 
-def test_no_fused_kernel_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """`has_fused` looks again, at a machine with a C compiler."""
+    monkeypatch.setenv("CC", "cc")
     dequant.has_fused.cache_clear()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    yield monkeypatch
+    dequant.has_fused.cache_clear()
+
+
+def test_no_fused_kernel_without_triton(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(importlib.util, "find_spec", lambda name: None)
     assert not dequant.has_fused()
-    dequant.has_fused.cache_clear()
+
+
+@pytest.mark.parametrize(("version", "enough"), [("3.2.0", False), ("3.3.1", True), ("4.0.0+git1a2b", True)])
+def test_triton_must_be_new_enough(fresh: pytest.MonkeyPatch, version: str, enough: bool) -> None:
+    triton = ModuleType("triton")
+    triton.__dict__.update(__version__=version, __spec__=ModuleSpec("triton", None))
+    fresh.setitem(sys.modules, "triton", triton)
+    assert dequant.has_fused() is enough
+
+
+def test_no_fused_kernel_without_a_compiler(fresh: pytest.MonkeyPatch) -> None:
+    fresh.delenv("CC")
+    fresh.setattr(shutil, "which", lambda name: None)
+    assert not dequant.has_fused()
 
 
 @st.composite

@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 from executor.quants import fused
 from executor.quants.fused_launch import Tiling
 
-SMALL = Tiling(1024, 4)
+SMALL = Tiling(weights=1024, warps=4, tiles=2)
 POISON = 12345.0
 _empty = fused._empty
 
