@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from executor.routing import Routing
 
 MAX_CELLS: Final = 512
+MAX_UBATCHES: Final = 1_000_000  # of one pass, decode steps included
 _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -77,6 +78,11 @@ def _check_grid(request: RunRequest) -> None:
         raise HprofError("-ub 0: a ubatch holds at least one token; give 1 or more.")
     if any(cell.n_prompt + cell.n_gen == 0 for cell in request.cells):
         raise HprofError("-p 0 with -n 0 has nothing to run: give a prompt (-p), tokens to generate (-n), or both.")
+    longest = max(cell.n_ubatches for cell in request.cells)
+    if longest > MAX_UBATCHES:
+        raise HprofError(
+            f"a pass would have {longest:,} ubatches and hprof runs up to {MAX_UBATCHES:,}: lower -n or -p, or raise -ub."
+        )
     n_cells = len(request.cells) * len(request.placements)
     if n_cells > MAX_CELLS:
         raise HprofError(f"the grid has {n_cells} cells and hprof runs up to {MAX_CELLS}: give fewer -p -n -ub -d -ot.")
