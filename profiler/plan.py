@@ -81,7 +81,8 @@ def _check_grid(request: RunRequest) -> None:
     longest = max(cell.n_ubatches for cell in request.cells)
     if longest > MAX_UBATCHES:
         raise HprofError(
-            f"a pass would have {longest:,} ubatches and hprof runs up to {MAX_UBATCHES:,}: lower -n or -p, or raise -ub."
+            f"a pass would have {longest:,} ubatches and hprof runs up to {MAX_UBATCHES:,}: "
+            "lower -n or -p, or raise -ub."
         )
     n_cells = len(request.cells) * len(request.placements)
     if n_cells > MAX_CELLS:
