@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from executor import quants
 from executor.model import TensorInfo
-from executor.quants import fill_random
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class SyntheticSource:
         info = self._tensors[name]
         seed = zlib.crc32(name.encode(), self._seed & 0xFFFFFFFF)
         mean, std = _distribution(info)
-        fill_random(out, info.quant, std, seed)
+        quants.fill_random(out, info.quant, std, seed)
         if mean:
             out.view(_float32()).add_(mean)
 
