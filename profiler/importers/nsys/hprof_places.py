@@ -37,7 +37,7 @@ def places(hprof: HprofRanges, recorded: Recorded) -> Places:
         ubatch=look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch, NULL),
         layer=layer,
         tensor=tensor,
-        whole_bytes=_whole_bytes(hprof, recorded, step),
+        whole_bytes=_whole_bytes(hprof, recorded, in_step, step),
         in_copy_step=is_copy,
         in_compute_step=(step != NONE) & ~is_copy,
     )
@@ -62,7 +62,18 @@ def _tensors(hprof: HprofRanges, recorded: Recorded, step: Int64) -> Int64:
     return look_up(np.array(codes, np.int64), step, ABSENT)
 
 
-def _whole_bytes(hprof: HprofRanges, recorded: Recorded, step: Int64) -> Int64:
-    """What a whole copy moves is known of whole copies alone: their own bytes."""
-    whole = np.array([isinstance(name, StepName) and name.what == _WHOLE for name in hprof.names], np.int64)
-    return np.where(look_up(whole, step, 0) == 1, recorded.rows["bytes"], NULL)
+def _whole_bytes(hprof: HprofRanges, recorded: Recorded, in_step: Int64, step: Int64) -> Int64:
+    """What a whole copy of each row's tensor moves: seen where the trace holds one, of any pass.
+
+    A copy may be several operations, so the bytes of a step are those of all rows in its range.
+    """
+    n_bytes = recorded.rows["bytes"]
+    known = (in_step != NONE) & (n_bytes != NULL)
+    of_step = np.bincount(in_step[known], weights=n_bytes[known], minlength=len(hprof.steps))
+    whole: dict[tuple[int | None, str | None], int] = {}
+    for code, size in zip(hprof.steps.code.tolist(), of_step.astype(np.int64).tolist(), strict=True):
+        name = hprof.names[code]
+        if isinstance(name, StepName) and name.what == _WHOLE and size > 0:
+            whole[name.layer, name.tensor] = max(size, whole.get((name.layer, name.tensor), 0))
+    sizes = [whole.get((n.layer, n.tensor), NULL) if isinstance(n, StepName) else NULL for n in hprof.names]
+    return look_up(np.array(sizes, np.int64), step, NULL)

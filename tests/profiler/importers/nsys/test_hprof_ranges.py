@@ -110,6 +110,23 @@ def test_rows_know_their_place(found: Imported) -> None:
 _COLUMNS = ("kind", "pass_id", "phase", "ubatch", "layer", "tensor", "stream", "whole_bytes")
 
 
+def test_whole_sizes_come_from_whole_copies_of_any_pass_and_any_number_of_pieces(tmp_path: Path) -> None:
+    ranges = [
+        _range(0, 40, format_step(StepName(3, "whole", "ffn"))),
+        _range(50, 60, format_step(StepName(3, "selective", "ffn"))),
+        _range(70, 80, format_step(StepName(4, "selective", "ffn"))),
+        domain(_DOMAIN, "hprof"),
+    ]
+    issued = [(5, 1), (15, 2), (52, 3), (72, 4)]
+    tables = {
+        "NVTX_EVENTS": ranges,
+        RUNTIME: [call(start, start + 2, number) for start, number in issued],
+        MEMCPY: [copy(100 + number, 101 + number, number) for _, number in issued],
+    }
+    rows = [row for row in events(imported(tmp_path, tables), "kind", "whole_bytes") if row["kind"] == "h2d"]
+    assert [row["whole_bytes"] for row in rows] == [2000, 2000, 2000, None]
+
+
 def test_work_without_a_call_belongs_to_the_pass_around_its_time(tmp_path: Path) -> None:
     tables = _pass(1000, 0, "on")
     tables["NVTX_EVENTS"].insert(0, domain(_DOMAIN, "hprof"))
