@@ -16,6 +16,7 @@ from executor.layers.moe import Routed
 from executor.layers.state import MixerState, new_state
 from executor.model import Model
 from executor.shape import MoeFfn
+from executor.splits import StepKind
 from executor.weights import ResidentStore
 
 
@@ -54,7 +55,7 @@ class Lane:
     flags: torch.Tensor
     """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
     max_tokens: int
-    slots: list[torch.Tensor] = field(default_factory=list)
+    slots: dict[StepKind, list[torch.Tensor]] = field(default_factory=dict)
     given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
 
@@ -71,10 +72,10 @@ class Lane:
         kept.copy_(ids)
         return kept
 
-    def reserve_slots(self, n_slots: int, n_bytes: int) -> None:
-        """Make sure that `n_slots` slots of at least `n_bytes` exist. Once only: steps keep their addresses."""
-        if not self.slots:
-            self.slots = [self.device.allocate(n_bytes, f"slot {i}") for i in range(n_slots)]
+    def reserve_slots(self, kind: StepKind, n_slots: int, n_bytes: int) -> None:
+        """Reserve the slots of one kind of step. Once only: steps keep their addresses."""
+        if kind not in self.slots:
+            self.slots[kind] = [self.device.allocate(n_bytes, f"slot {i} for {kind} tensors") for i in range(n_slots)]
 
 
 def make_lane(

@@ -23,7 +23,7 @@ from executor.policies import make_policy
 from executor.policies.base import Policy, PolicyOptions
 from executor.records import PassResult
 from executor.shape import MoeFfn
-from executor.splits import LoadMode, Split, build_splits
+from executor.splits import LoadMode, Split, StepKind, build_splits
 from executor.streamer import Streamer
 from executor.weights import HostWeights
 
@@ -93,7 +93,9 @@ class Session:
         )
         return {
             "vram_resident": resident,
-            "vram_slots": 0 if arm == FULL else policy.n_slots * sum(self._slot_bytes()),
+            "vram_slots": 0
+            if arm == FULL
+            else policy.n_slots * sum(sum(sizes.values()) for sizes in self._slot_bytes()),
             "vram_bank": 0 if arm == FULL else policy.cache_bytes,
         }
 
@@ -185,22 +187,22 @@ class Session:
     def _homes(self, layer: int | None, lane_of: Sequence[int], n_lanes: int) -> set[int]:
         return {0, n_lanes - 1} if layer is None else {lane_of[layer]}
 
-    def _slot_bytes(self) -> list[int]:
-        """The largest split of each lane."""
-        sizes = [0] * len(self._plant.lanes)
+    def _slot_bytes(self) -> list[dict[StepKind, int]]:
+        """The largest split of each kind of step, for each lane."""
+        sizes: list[dict[StepKind, int]] = [{} for _ in self._plant.lanes]
         for split in self._plant.splits:
-            lane = self._plant.lane_of[split.layer]
-            sizes[lane] = max(sizes[lane], split.n_bytes)
+            of_lane = sizes[self._plant.lane_of[split.layer]]
+            of_lane[split.what] = max(of_lane.get(split.what, 0), split.n_bytes)
         return sizes
 
     def _make_streamers(self, policy: Policy) -> list[Streamer]:
         streamers = []
-        for lane, n_bytes in zip(self._plant.lanes, self._slot_bytes(), strict=True):
-            if n_bytes:
-                lane.reserve_slots(max(p.n_slots for p in self.policies.values()), n_bytes)
-            streamers.append(
-                Streamer(lane.device, policy, lane.slots[: policy.n_slots], self._make_banks(policy, lane))
-            )
+        most = max(p.n_slots for p in self.policies.values())
+        for lane, sizes in zip(self._plant.lanes, self._slot_bytes(), strict=True):
+            for kind, n_bytes in sizes.items():
+                lane.reserve_slots(kind, most, n_bytes)
+            slots = {kind: buffers[: policy.n_slots] for kind, buffers in lane.slots.items()}
+            streamers.append(Streamer(lane.device, policy, slots, self._make_banks(policy, lane)))
         return streamers
 
     def _make_banks(self, policy: Policy, lane: Lane) -> dict[int, Bank]:

@@ -27,7 +27,6 @@ from executor.trace import PassTrace
 from executor.weights import SlotExperts, StepWeights
 from executor.work import dense_work, experts_work, mix_work
 
-
 NOT_REPLAYABLE = object()
 
 

@@ -1,7 +1,8 @@
 """Carries a policy's decisions out: slots, copies, waits. Knows no arm by name.
 
 For each streamed item the engine calls `fetch` (bytes are on their way and the compute stream waits for
-them), launches the step, then calls `release`. With N slots, copies run up to N - 1 items ahead.
+them), launches the step, then calls `release`. Each kind of step has its own N slots, of its own size, which
+its splits take in turn; copies run ahead as far as the slots that they need have been released.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from executor.bank import Bank
 from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.nvtx_ranges import copy_range
 from executor.policies.base import Flags, Item, Plan, Policy
+from executor.splits import StepKind
 from executor.trace import PassTrace
 
 
@@ -57,12 +59,18 @@ class Streamer:
     """One device's slots and copies under one policy."""
 
     def __init__(
-        self, device: Device, policy: Policy, slots: Sequence[torch.Tensor], banks: Mapping[int, Bank] | None = None
+        self,
+        device: Device,
+        policy: Policy,
+        slots: Mapping[StepKind, Sequence[torch.Tensor]],
+        banks: Mapping[int, Bank] | None = None,
     ) -> None:
         self._device = device
         self._policy = policy
         self._banks = banks or {}
-        self._slots = [Slot(i, buffer) for i, buffer in enumerate(slots)]
+        self._slots = {kind: [Slot(i, buffer) for i, buffer in enumerate(buffers)] for kind, buffers in slots.items()}
+        self._slot_of: list[Slot] = []
+        self._previous_in_slot: list[int] = []
         self._items: Sequence[Item] = ()
         self._flights: dict[int, Flight] = {}
         self._trace = PassTrace(enabled=False)
@@ -72,9 +80,21 @@ class Streamer:
         self._items = items
         self._flights.clear()
         self._trace = trace
-        for slot in self._slots:
-            slot.free = None
+        self._assign_slots()
         self._look_ahead(-1)
+
+    def _assign_slots(self) -> None:
+        """Each item's slot, and the item that used it before (-1: none in this pass)."""
+        self._slot_of, self._previous_in_slot = [], []
+        taken: dict[StepKind, list[int]] = {kind: [] for kind in self._slots}
+        for slots in self._slots.values():
+            for slot in slots:
+                slot.free = None
+        for item in self._items:
+            slots, before = self._slots[item.split.what], taken[item.split.what]
+            self._slot_of.append(slots[len(before) % len(slots)])
+            self._previous_in_slot.append(before[-len(slots)] if len(before) >= len(slots) else -1)
+            before.append(item.number)
 
     def needs_routing(self, item: Item) -> bool:
         """Whether `fetch` must be given the router's choice."""
@@ -107,13 +127,17 @@ class Streamer:
 
     def _flight(self, item: Item) -> Flight:
         if item.number not in self._flights:
-            slot = self._slots[item.number % len(self._slots)]
-            self._flights[item.number] = Flight(item, self._policy.plan(item), slot)
+            self._flights[item.number] = Flight(item, self._policy.plan(item), self._slot_of[item.number])
         return self._flights[item.number]
 
     def _look_ahead(self, number: int) -> None:
-        for item in self._items[number + 1 : number + len(self._slots)]:
-            flight = self._flight(item)
+        """Send what follows item `number` as far as its slots are released: all items before `number` are."""
+        if not self._policy.streams_ahead:
+            return
+        for index in range(number + 1, len(self._items)):
+            if self._previous_in_slot[index] >= max(number, 0):
+                return
+            flight = self._flight(self._items[index])
             if flight.plan.when == "ahead" and flight.ready is None:
                 self._send_ahead(flight)
 

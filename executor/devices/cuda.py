@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -12,6 +13,7 @@ from executor.devices.cuda_replay import Replays
 from executor.errors import HprofError
 
 _REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
+_PROBE_COPIES = 24
 _PROBE_BYTES = 256 << 20  # one copy this large reaches the link's ceiling
 
 
@@ -175,14 +177,13 @@ class CudaDevice(Device):
         self._registered.clear()
 
     def _measure_link(self) -> float:
+        """The best of many large copies: an idle link takes some milliseconds to reach its speed."""
         source = torch.empty(_PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
         target = torch.empty(_PROBE_BYTES, dtype=torch.uint8, device=self.torch_device)
-        best_ms = float("inf")
-        for _ in range(4):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(_PROBE_COPIES + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
             target.copy_(source, non_blocking=True)
-            end.record()
-            end.synchronize()
-            best_ms = min(best_ms, start.elapsed_time(end))
-        return _PROBE_BYTES / best_ms / 1e6
+            mark.record()
+        marks[-1].synchronize()
+        return _PROBE_BYTES / min(float(a.elapsed_time(b)) for a, b in pairwise(marks)) / 1e6

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from executor.layers.norm import rms_norm
 from executor.layers.weights import Weights
 
-
 _MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
 
 
