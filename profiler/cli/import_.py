@@ -51,9 +51,12 @@ def command(
     """
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
+    from rich.console import Console
+
     from profiler.importers import import_files
 
-    path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
+    with Console(stderr=True).status("Reading the trace"):
+        path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
     click.echo(f"Wrote {path}", err=as_json)
     _show(path, as_json=as_json)
 

@@ -52,7 +52,7 @@ def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
 
 
 def _detect_folder(path: Path) -> Kind:
-    if any(path.glob("*.parquet")) or any(path.glob("*.arrow")):
+    if any(path.glob("*.parquet")) or any(path.glob("*.arrow*")):
         return "nsys"
     raise HprofError(
         f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, or a file."

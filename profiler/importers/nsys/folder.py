@@ -15,6 +15,8 @@ from executor.errors import HprofError
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
 SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
+_FREE_ROWS: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 34
 _T = TypeVar("_T")
 
 
@@ -84,12 +86,26 @@ def _schema_of(file: Path) -> pa.Schema:
 def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
     if file.suffix != ".parquet":
         return _read_arrow(file).select(list(columns))
-    n_rows = pq.read_metadata(file).num_rows
-    if not 0 <= n_rows <= MAX_ROWS:
-        raise HprofError(
-            f"{file} says that it holds {n_rows} rows, more than hprof reads; export a part with `--times`."
-        )
+    _check_size(file, columns)
     return pq.read_table(file, columns=list(columns), use_threads=True, partitioning=None)
+
+
+def _check_size(file: Path, columns: Sequence[str]) -> None:
+    """A few run-length bytes can stand for billions of rows; real tables hold times, of some bytes a row."""
+    metadata = pq.read_metadata(file)
+    limit = min(MAX_ROWS, _FREE_ROWS + file.stat().st_size)
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    wanted = [
+        column.total_uncompressed_size
+        for group in groups
+        for column in (group.column(j) for j in range(group.num_columns))
+        if column.path_in_schema in columns
+    ]
+    if not 0 <= metadata.num_rows <= limit or sum(wanted) > _MAX_BYTES:
+        raise HprofError(
+            f"{file} says that it holds {metadata.num_rows:,} rows in {file.stat().st_size:,} bytes, more than a real "
+            "export would; export it again, or a part of it with `--times`."
+        )
 
 
 def _read_arrow(file: Path) -> pa.Table:

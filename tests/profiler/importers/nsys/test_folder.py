@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -91,6 +92,14 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     path = folder / f"{MEMCPY}.parquet"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(HprofError, match=rf"{MEMCPY}\.parquet cannot be read"):
+        read_file(folder)
+
+
+def test_a_file_that_claims_more_rows_than_it_can_hold(tmp_path: Path) -> None:
+    zeros = np.zeros(5_000_000, np.int64)
+    folder = _write_parquet(tmp_path / "x", {MEMCPY: pa.table({"start": zeros, "end": zeros})})
+    assert (folder / f"{MEMCPY}.parquet").stat().st_size < 100_000
+    with pytest.raises(HprofError, match="5,000,000 rows"):
         read_file(folder)
 
 
