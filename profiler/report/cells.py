@@ -16,7 +16,7 @@ from profiler.stats import Comparison, compare, estimate, paired
 
 CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
-_AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
+AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
 Frames = dict[Scope, pd.DataFrame]
 
 
@@ -69,7 +69,7 @@ class _Judge:
                 *paired(self._by_pair(baseline, name), self._by_pair(arm, name)),
                 better=_better(name),
                 noise=self._noise,
-                different=work if name in _AFTER_FIRST_TOKEN else None,
+                different=work if name in AFTER_FIRST_TOKEN else None,
             )
             for name in JUDGED
         }

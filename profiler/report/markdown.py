@@ -29,11 +29,11 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _listed("Warnings", report.warnings)
     for cell in report.cells:
         for table in cell_tables(cell):
-            yield from _table(table)
+            yield from table_lines(table)
         yield from (f"{escape(line)}\n" for line in (reasons_line(cell), sameness_line(cell)) if line)
     if not report.cells:
         for table in device_tables(report.devices):
-            yield from _table(table)
+            yield from table_lines(table)
     yield from _listed("The source could not say", report.cannot_say)
     yield from _listed("Approximated", report.notes)
     findings = [f"{found.severity}, {found.rule}: {found.evidence} {found.advice}" for found in report.findings]
@@ -42,7 +42,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield escape(report.summary)
 
 
-def _table(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """The table with its title as a heading, line by line."""
     yield f"## {escape(table.title)}\n"
     yield _row(table.columns)
     yield _row([":--", *["--:"] * (len(table.columns) - 1)], is_rule=True)

@@ -46,7 +46,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
 
 
 def _cell(cell: Cell, max_arms: int) -> Iterator[RenderableType]:
-    yield from (_drawn(table) for table in cell_tables(cell, max_arms))
+    yield from (draw_table(table) for table in cell_tables(cell, max_arms))
     if (reasons := reasons_line(cell)) is not None:
         yield _text(reasons, style="dim")
     if (line := sameness_line(cell)) is not None:
@@ -56,12 +56,13 @@ def _cell(cell: Cell, max_arms: int) -> Iterator[RenderableType]:
 
 def _few(tables: Iterable[Table]) -> Iterator[RenderableType]:
     found = list(tables)
-    yield from map(_drawn, found[:_MAX_DEVICES])
+    yield from map(draw_table, found[:_MAX_DEVICES])
     if len(found) > _MAX_DEVICES:
         yield _text(f"{len(found) - _MAX_DEVICES} more devices are in `--format md` and `--json`.")
 
 
-def _drawn(table: Table) -> RichTable:
+def draw_table(table: Table) -> RichTable:
+    """The table as rich draws it."""
     drawn = RichTable(title=_text(table.title, style="bold"), title_justify="left", box=None, pad_edge=False)
     for position, column in enumerate(table.columns):
         drawn.add_column(_text(column), justify="left" if position == 0 else "right", overflow="fold")

@@ -1,0 +1,56 @@
+"""`hprof compare A B`: hold two captures against each other; can fail a build."""
+
+from __future__ import annotations
+
+import click
+
+from profiler.cli.options import json_option, noise_option
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--fail-on", multiple=True, metavar="LIMIT", help='Exit 1 beyond it, e.g. "ttft>+5%"; repeatable.')
+@click.option("--allow-inconclusive", is_flag=True, help="Let limits that cannot be decided pass.")
+@click.option("--top", type=click.IntRange(1), default=20, help="Changes to show.")
+@click.option("--format", "form", type=click.Choice(["table", "md", "json"]), default="table", help="How to show it.")
+@json_option
+@noise_option
+def command(
+    a: str,
+    b: str,
+    fail_on: tuple[str, ...],
+    top: int,
+    form: str,
+    noise: float,
+    *,
+    allow_inconclusive: bool,
+    as_json: bool,
+) -> int:
+    """Compare capture B with A: settings that differ, then the largest changes per token and pass, with verdicts.
+
+    A and B are captures, or parts of one: CAPTURE#ARM,ub=512 (sizes p, n, ub, d). Limits are decided by the 95 %
+    interval: wholly beyond fails, wholly within passes, else inconclusive, which fails too.
+
+    \b
+    hprof compare traces/before traces/after --fail-on "ttft>+5%" --fail-on "decode<-3%"
+    hprof compare traces/run#off traces/run#on --format md > comment.md
+    """
+    from profiler.compare import compare_captures
+
+    result = compare_captures(a, b, noise=noise, fail_on=fail_on)
+    if as_json or form == "json":
+        from profiler.compare.renderers import render_json
+
+        click.echo(render_json(result))
+    elif form == "md":
+        from profiler.compare.renderers import render_comment
+
+        click.echo(render_comment(result, top), nl=False)
+    else:
+        from rich.console import Console
+
+        from profiler.compare.renderers import print_comparison
+
+        print_comparison(result, Console(), top)
+    return 1 if result.failed(allow_inconclusive=allow_inconclusive) else 0

@@ -1,0 +1,63 @@
+"""Holds two captures, or two cells or arms, against each other: per token and per pass, never whole-file totals.
+
+result = compare_captures("traces/before", "traces/after#on", fail_on=["ttft>+5%"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiler.compare.changes import Pairs, changes, matched, token_warnings
+from profiler.compare.config import differences
+from profiler.compare.data import Change, CompareResult, Difference, Gate, Side
+from profiler.compare.devices import device_changes
+from profiler.compare.gates import decide, parse_limit
+from profiler.compare.sides import SideData, open_side
+from profiler.stats import DEFAULT_NOISE
+
+__all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
+
+
+def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: Sequence[str] = ()) -> CompareResult:
+    """Compare B with A, each `CAPTURE` or `CAPTURE#ARM,ub=512` (cell sizes p, n, ub, d).
+
+    fail_on: limits such as "ttft>+5%". Raises HprofError for what cannot be read or matched.
+    """
+    limits = [parse_limit(text) for text in fail_on]
+    left, right = open_side(a), open_side(b)
+    pairs = matched(left, right)
+    found = changes(left, right, pairs, noise=noise)
+    return CompareResult(
+        a=_side(left),
+        b=_side(right),
+        differences=differences(left.capture.manifest, right.capture.manifest, {x[1]: y[1] for x, y in pairs}),
+        changes=found,
+        devices=[] if pairs else device_changes(left, right),
+        warnings=[*_warnings("A", left), *_warnings("B", right), *_unmatched(left, right, pairs)],
+        gates=[decide(limit, found) for limit in limits],
+    )
+
+
+def _side(side: SideData) -> Side:
+    manifest = side.capture.manifest
+    return Side(side.spec, side.capture.path, manifest.source, manifest.state)
+
+
+def _warnings(name: str, side: SideData) -> list[str]:
+    dropped = side.capture.manifest.dropped
+    left_out = [f"{sum(dropped.values()):,} rows of the source were left out."] if dropped else []
+    return [f"{name}: {text}" for text in [*side.capture.warnings, *left_out]]
+
+
+def _unmatched(a: SideData, b: SideData, pairs: Pairs) -> list[str]:
+    """What only one side has, and cells that did other work."""
+    found = token_warnings(a, b, pairs)
+    taken = ({x for x, _ in pairs}, {y for _, y in pairs})
+    for name, side, used in (("A", a, taken[0]), ("B", b, taken[1])):
+        alone = [f"{cell} · {arm}" for cell, arm in side.groups if (cell, arm) not in used]
+        if alone and pairs:
+            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+            found.append(f"Only {name} has {'; '.join(alone[:3])}{more}.")
+    if not pairs:
+        found.append("There are no passes to hold against each other, so nothing was judged: one trace each.")
+    return found

@@ -1,0 +1,139 @@
+"""B's figures against A's: the same cell and arm, each divided by its own tokens, judged as DESIGN says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from executor.errors import HprofError
+from profiler.compare.data import PER_TOKEN, CellKey, Change
+from profiler.compare.sides import SideData
+from profiler.metrics import FIGURES
+from profiler.report.cells import AFTER_FIRST_TOKEN
+from profiler.report.sameness import PAIR_KEYS, sameness
+from profiler.stats import Comparison, Floats, compare
+
+GroupKey = tuple[CellKey, str]
+Pairs = list[tuple[GroupKey, GroupKey]]
+
+
+def matched(a: SideData, b: SideData) -> Pairs:
+    """Which groups of A and B are held against each other: the same cell and arm, or the only ones there are.
+
+    Raises HprofError where nothing matches.
+    """
+    left, right = list(a.groups), list(b.groups)
+    if not left and not right:
+        return []
+    arm_of = _arm_pairs(left, right)
+    same_cell = [(x, (x[0], arm_of[x[1]])) for x in left if x[1] in arm_of and (x[0], arm_of[x[1]]) in right]
+    if same_cell:
+        return same_cell
+    cells_a, cells_b = ({key[0] for key in keys} for keys in (left, right))
+    if arm_of and len(cells_a) == len(cells_b) == 1:
+        (cell_b,) = cells_b
+        return [(x, (cell_b, arm_of[x[1]])) for x in left if x[1] in arm_of and (cell_b, arm_of[x[1]]) in right]
+    raise HprofError(
+        f"{a.spec} and {b.spec} share no cell and arm: A has {_spelled(left)}; B has {_spelled(right)}. "
+        "Name one of each, such as CAPTURE#on,ub=512."
+    )
+
+
+def changes(a: SideData, b: SideData, pairs: Pairs, *, noise: float) -> list[Change]:
+    """Every figure that both sides have, the largest change first."""
+    found = [change for x, y in pairs for change in _group_changes(a, b, x, y, noise)]
+    return sorted(found, key=lambda change: (-change.size, change.where, change.figure))
+
+
+def token_warnings(a: SideData, b: SideData, pairs: Pairs) -> list[str]:
+    """A sentence for each cell and arm in which B generated other tokens than A from the same repetition's input."""
+    return [f"{y[0]} · {y[1]}: B generated other tokens than A." for x, y in pairs if _has_other_tokens(a, b, x, y)]
+
+
+def different_work(a: SideData, b: SideData, x: CellKey, y: CellKey) -> str | None:
+    """Why two groups did not do the same work, so that no verdict may be given; null where they did."""
+    for name in ("n_prompt", "n_gen", "n_depth"):
+        if getattr(x, name) != getattr(y, name):
+            return f"{name} {getattr(x, name)} against {getattr(y, name)}"
+    names = [side.capture.manifest.model.get("name") for side in (a, b)]
+    if names[0] != names[1] and None not in names:
+        return "another model"
+    hashes = [side.capture.manifest.model.get("hash") for side in (a, b)]
+    return "other weights" if hashes[0] != hashes[1] and None not in hashes else None
+
+
+def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:
+    arms_a, arms_b = (list(dict.fromkeys(arm for _, arm in keys)) for keys in (left, right))
+    if len(arms_a) == len(arms_b) == 1:
+        return {arms_a[0]: arms_b[0]}
+    return {arm: arm for arm in arms_a if arm in arms_b}
+
+
+def _group_changes(a: SideData, b: SideData, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
+    work = different_work(a, b, x[0], y[0])
+    is_moe = any(side.tables.experts.num_rows for side in (a, b))
+    other_experts = "other tokens were generated, which use other experts"
+    after_first = other_experts if is_moe and _has_other_tokens(a, b, x, y) else None
+    for name in FIGURES:
+        per: Literal["token", "pass"] = "token" if _by_token(name, x[0], y[0]) else "pass"
+        of_a, of_b = _samples(a, b, x, y, name, per)
+        if len(of_a) and len(of_b):
+            different = work or (after_first if name in AFTER_FIRST_TOKEN else None)
+            against = _against(a, b, of_a, of_b, name, noise, different)
+            medians = (float(np.median(of_a)), float(np.median(of_b)))
+            yield Change(x[0], y[0], x[1], y[1], name, per, *medians, len(of_a), len(of_b), against, different)
+
+
+def _against(
+    a: SideData, b: SideData, of_a: Floats, of_b: Floats, name: str, noise: float, different: str | None
+) -> Comparison | None:
+    if np.median(of_a) <= 0 or np.median(of_b) <= 0:
+        return None
+    if _are_pairs(a, b):
+        usable = (of_a > 0) & (of_b > 0)
+        of_a, of_b = of_a[usable], of_b[usable]
+    else:
+        of_a, of_b = of_a[of_a > 0], of_b[of_b > 0]
+    better = FIGURES[name].better or "lower"
+    return compare(of_a, of_b, better=better, noise=noise, are_pairs=_are_pairs(a, b), different=different)
+
+
+def _are_pairs(a: SideData, b: SideData) -> bool:
+    """The arms of one capture were measured in turn; two captures were not."""
+    return a.capture.path == b.capture.path
+
+
+def _samples(
+    a: SideData, b: SideData, x: GroupKey, y: GroupKey, name: str, per: Literal["token", "pass"]
+) -> tuple[Floats, Floats]:
+    values_a, values_b = (
+        _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
+        for side, key in ((a, x), (b, y))
+    )
+    if _are_pairs(a, b):
+        shared = [key for key in values_a if key in values_b]
+        return np.array([values_a[key] for key in shared]), np.array([values_b[key] for key in shared])
+    return np.array(list(values_a.values())), np.array(list(values_b.values()))
+
+
+def _has_other_tokens(a: SideData, b: SideData, x: GroupKey, y: GroupKey) -> bool:
+    return x[0] == y[0] and sameness({"A": a.groups[x], "B": b.groups[y]}, set()).same_tokens is False
+
+
+def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
+    return name in PER_TOKEN and x.n_tokens is not None and y.n_tokens is not None
+
+
+def _values(side: SideData, rows: pd.DataFrame, name: str, n_tokens: int | None) -> dict[tuple[float, ...], float]:
+    """The figure of each pass by (boot, repetition); unknown ones are left out."""
+    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
+    values = side.figures[name].loc[rows["pass_id"]].to_numpy() / (n_tokens or 1)
+    return {key: value for key, value in zip(keys, values.tolist(), strict=True) if np.isfinite(value)}
+
+
+def _spelled(keys: list[GroupKey]) -> str:
+    shown = "; ".join(f"{cell} {arm}" for cell, arm in keys[:6])
+    return (shown + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")) or "no measured pass"

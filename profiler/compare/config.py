@@ -1,0 +1,71 @@
+"""Which settings the two sides do not share, the telling ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from profiler.compare.data import Difference
+from profiler.manifest import Manifest
+
+# in the order to show them
+_PARTS: Final = (
+    "model",
+    "placement",
+    "machine",
+    "environment",
+    "grid",
+    "seeds",
+    "link_h2d_gb_s",
+    "source",
+    "hprof_version",
+)
+_MAX_DEPTH: Final = 6
+_MAX_TEXT: Final = 160
+# a measured figure is never equal twice
+_LINK_TOLERANCE: Final = 0.02
+
+
+def differences(a: Manifest, b: Manifest, arms: Mapping[str, str]) -> list[Difference]:
+    """Settings that differ; `arms` pairs the arms of A with those of B whose options are held against each other."""
+    left, right = (dict(_settings(manifest, names)) for manifest, names in ((a, list(arms)), (b, list(arms.values()))))
+    keys = list(dict.fromkeys([*left, *right]))
+    return [
+        Difference(key, _short(left.get(key)), _short(right.get(key)))
+        for key in keys
+        if left.get(key) != right.get(key) and not _is_near(key, left.get(key), right.get(key))
+    ]
+
+
+def _settings(manifest: Manifest, arms: list[str]) -> Iterator[tuple[str, Any]]:
+    by_name = {arm.name: arm for arm in manifest.arms}
+    for position, name in enumerate(arms):
+        key = f"arm {position + 1}" if len(arms) > 1 else "arm"
+        yield key, name
+        if (arm := by_name.get(name)) is not None:
+            yield f"{key}.effective", arm.effective
+            yield from _flat(f"{key}.options", arm.options, 0)
+    values = asdict(manifest)
+    for part in _PARTS:
+        yield from _flat(part, values[part], 0)
+    yield from _flat("llama-bench", manifest.extra.get("llama_bench", {}), 0)
+
+
+def _flat(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        for name, inner in value.items():
+            yield from _flat(f"{key}.{name}", inner, depth + 1)
+    else:
+        yield key, value
+
+
+def _is_near(key: str, a: Any, b: Any) -> bool:
+    if key != "link_h2d_gb_s" or not a or not b:
+        return False
+    return bool(abs(a - b) <= _LINK_TOLERANCE * max(a, b))
+
+
+def _short(value: Any) -> Any:
+    text = str(value)
+    return value if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

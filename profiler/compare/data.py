@@ -1,0 +1,150 @@
+"""What a comparison says, as plain data: the renderers only lay it out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from profiler.metrics import FIGURES
+from profiler.metrics.names import Unit
+from profiler.stats import MIN_PAIRS, Comparison, Verdict
+
+COMPARE_SCHEMA: Final = 1
+DeviceUnit = Literal["GB/s", "share", "bytes"]
+GateState = Literal["passed", "failed", "inconclusive"]
+
+# figures that grow with the work done: compared for each token where the numbers of tokens are known
+PER_TOKEN: Final = frozenset(
+    {"wall_ns", "bytes_h2d", "busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns", "idle_ns"}
+    | {"wait_ns", "host_compute_ns", "selective_saving_bytes"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting that A and B do not share; null: not recorded."""
+
+    key: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CellKey:
+    """What was asked of the model; null: the source does not say."""
+
+    n_prompt: int | None
+    n_gen: int | None
+    n_ubatch: int | None
+    n_depth: int | None
+
+    @property
+    def n_tokens(self) -> int | None:
+        """Tokens that go through the model in one pass."""
+        if self.n_prompt is None or self.n_gen is None:
+            return None
+        return (self.n_prompt + self.n_gen) or None
+
+    def __str__(self) -> str:
+        flags = (("-p", self.n_prompt), ("-n", self.n_gen), ("-ub", self.n_ubatch), ("-d", self.n_depth))
+        return " ".join(f"{flag} {value}" for flag, value in flags if value is not None) or "all passes"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of one cell and arm: medians of A and B, and B against A. `per` is what it was divided by."""
+
+    cell_a: CellKey
+    cell_b: CellKey
+    arm_a: str
+    arm_b: str
+    figure: str  # a name of FIGURES
+    per: Literal["token", "pass"]
+    a: float
+    b: float
+    n_a: int
+    n_b: int
+    against: Comparison | None  # null: there is no ratio, as a value is zero
+    different: str | None  # why the two did not do the same work
+
+    @property
+    def unit(self) -> Unit:
+        return FIGURES[self.figure].unit
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether one way is better, so that there is a verdict."""
+        return FIGURES[self.figure].better is not None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Null where neither way is better, or there is no ratio."""
+        return self.against.verdict if self.is_judged and self.against is not None else None
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the same work was measured often enough for an interval to mean something."""
+        return self.different is None and min(self.n_a, self.n_b) >= MIN_PAIRS
+
+    @property
+    def size(self) -> float:
+        """How far B is from A, alike both ways: |ln(B / A)|; infinite from or to zero."""
+        if self.a == self.b:
+            return 0.0
+        return abs(math.log(self.b / self.a)) if self.a > 0 and self.b > 0 else math.inf
+
+    @property
+    def where(self) -> str:
+        """The cell and arm, both sides' where they differ."""
+        cell = str(self.cell_a) if self.cell_a == self.cell_b else f"{self.cell_a} → {self.cell_b}"
+        arm = self.arm_a if self.arm_a == self.arm_b else f"{self.arm_a} → {self.arm_b}"
+        return f"{cell} · {arm}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChange:
+    """A figure of a whole trace that does not grow with its length; no repeats, so no verdict."""
+
+    device: str
+    figure: str
+    unit: DeviceUnit
+    a: float | None
+    b: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What became of one --fail-on."""
+
+    expression: str
+    state: GateState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: a capture, and what of it was taken."""
+
+    spec: str
+    capture: str
+    source: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompareResult:
+    """Everything that `hprof compare` shows."""
+
+    a: Side
+    b: Side
+    differences: list[Difference]
+    changes: list[Change]  # the largest first
+    devices: list[DeviceChange]
+    warnings: list[str]
+    gates: list[Gate] = field(default_factory=list)
+
+    def failed(self, *, allow_inconclusive: bool) -> bool:
+        """Whether a gate says no."""
+        states = {gate.state for gate in self.gates}
+        return "failed" in states or ("inconclusive" in states and not allow_inconclusive)

@@ -1,0 +1,113 @@
+"""A comparison laid out as tables of text, which the terminal and the markdown renderer only draw."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from profiler.compare.data import Change, CompareResult, DeviceChange, Gate
+from profiler.metrics import FIGURES
+from profiler.report.tables import UNKNOWN, Table
+from profiler.report.units import format_gb_s, format_value
+
+DEFAULT_TOP: Final = 20
+VERDICTS: Final = ("slower", "faster", "no difference", "inconclusive")
+_STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
+
+
+def headline(result: CompareResult) -> str:
+    """`2 figures slower, 1 faster, 5 without a difference`, or why nothing was judged."""
+    counts = Counter(change.verdict for change in result.changes if change.verdict is not None)
+    told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
+    if not told:
+        return "Nothing was judged."
+    return f"B against A: {', '.join(told)}, of {counts.total()} judged figures."
+
+
+def differences_table(result: CompareResult) -> Table:
+    """The settings that A and B do not share."""
+    rows = [[d.key, _setting(d.a), _setting(d.b)] for d in result.differences]
+    return Table("Configuration", ["setting", "A", "B"], rows)
+
+
+def changes_table(result: CompareResult, top: int) -> Table:
+    """The largest changes, with verdicts where one way is better."""
+    shown = [change for change in result.changes if change.size > 0][:top]
+    columns = ["figure", "A", "B", "change", "95 % interval", "verdict"]
+    places = list(dict.fromkeys(change.where for change in result.changes))
+    if len(places) == 1:
+        return Table(f"{places[0]}: {_title(result, len(shown))}", columns, [_change_row(change) for change in shown])
+    rows = [[change.where, *_change_row(change)] for change in shown]
+    return Table(_title(result, len(shown)), ["cell and arm", *columns], rows)
+
+
+def reasons(result: CompareResult) -> list[str]:
+    """Why verdicts are inconclusive, each reason once."""
+    found = [
+        change.against.reason
+        for change in result.changes
+        if change.verdict == "inconclusive" and change.against is not None and change.against.reason
+    ]
+    return list(dict.fromkeys(found))
+
+
+def devices_table(result: CompareResult) -> Table:
+    """Rates and shares of whole traces."""
+    return Table("Devices", ["device", "figure", "A", "B", "change"], [_device_row(d) for d in result.devices])
+
+
+def gate_lines(result: CompareResult) -> Iterator[str]:
+    """One line a gate, passed ones too."""
+    for gate in result.gates:
+        yield f"{_STATES[gate.state]}: fail on {gate.expression}: {gate.reason}"
+
+
+def is_bad(gate: Gate) -> bool:
+    """Whether a gate did not pass."""
+    return gate.state != "passed"
+
+
+def _title(result: CompareResult, n_shown: int) -> str:
+    n_changed = sum(change.size > 0 for change in result.changes)
+    same = len(result.changes) - n_changed
+    equal = f", {same} equal" if same else ""
+    return f"changes, largest first ({n_shown} of {n_changed}{equal})"
+
+
+def _change_row(change: Change) -> list[str]:
+    figure = FIGURES[change.figure]
+    suffix = {"token": " / token", "pass": ""}[change.per]
+    bounds = ""
+    if change.against is not None and change.against.low is not None and change.against.high is not None:
+        bounds = f"{_percent(change.against.low)} .. {_percent(change.against.high)}"
+    ratio = change.against.ratio if change.against is not None else _ratio(change.a, change.b)
+    values = (format_value(value, figure.unit) for value in (change.a, change.b))
+    return [figure.label + suffix, *values, _percent(ratio), bounds, change.verdict or ""]
+
+
+def _device_row(change: DeviceChange) -> list[str]:
+    known = change.a is not None and change.b is not None
+    ratio = _percent(_ratio(change.a or 0.0, change.b or 0.0)) if known else ""
+    return [change.device, change.figure, *(_device_value(v, change.unit) for v in (change.a, change.b)), ratio]
+
+
+def _device_value(value: float | None, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return format_gb_s(value) if unit == "GB/s" else format_value(value, unit)
+
+
+def _ratio(a: float, b: float) -> float:
+    if a == b:
+        return 1.0
+    return b / a if a > 0 else math.inf
+
+
+def _percent(ratio: float) -> str:
+    return "from 0" if math.isinf(ratio) else f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _setting(value: Any) -> str:
+    return UNKNOWN if value is None else str(value)

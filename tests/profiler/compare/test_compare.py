@@ -1,0 +1,156 @@
+"""Comparisons of hand-made captures, figures checked with pencil and paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from executor.errors import HprofError
+from profiler.compare import Change, CompareResult, compare_captures
+from profiler.manifest import Arm
+from profiler.writer import PassKey, new_capture
+from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
+
+
+def _bench(path: Path, prefill_ns: list[int], *, n_prompt: int = 512, arm: str = "x", **fields: Any) -> str:
+    """A capture of passes with nothing but a prefill time and a length."""
+    writer = new_capture(path, **({"source": "llama-bench", "arms": [Arm(arm)]} | fields))
+    for order, ns in enumerate(prefill_ns):
+        key = PassKey(arm, 512, 0, n_prompt, 0, order, order, 0)
+        writer.add_pass_row(order, key, prefill_ns=ns, t_start=0, t_end=ns)
+    writer.finish()
+    return str(path)
+
+
+def _change(result: CompareResult, figure: str) -> Change:
+    (found,) = [change for change in result.changes if change.figure == figure]
+    return found
+
+
+def _noisy(centre: int, n: int = 12) -> list[int]:
+    return [int(centre * factor) for factor in np.random.default_rng(centre).normal(1, 0.002, n)]
+
+
+def test_two_arms_of_one_capture_are_paired(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "c")
+    result = compare_captures(f"{tmp_path / 'c'}#off", f"{tmp_path / 'c'}#on")
+    ttft = _change(result, "ttft_ns")
+    assert ttft.against is not None
+    assert (ttft.verdict, ttft.against.pairs) == ("faster", 6)
+    assert ttft.against.ratio == pytest.approx(462.5 / 642.5)
+    assert [(d.key, d.a, d.b) for d in result.differences] == [("arm", "off", "on"), ("arm.effective", "off", "on")]
+
+
+def test_figures_that_grow_with_the_work_are_per_token(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "c")
+    result = compare_captures(f"{tmp_path / 'c'}#off", f"{tmp_path / 'c'}#on")
+    copied, exposed, hidden = (_change(result, name) for name in ("bytes_h2d", "exposed_copy_ns", "hidden_ratio"))
+    assert (copied.per, copied.a, copied.b) == ("token", 4800, 4800)  # 6 x 8,000 bytes / (8 + 2) tokens
+    assert (exposed.per, exposed.a, exposed.b) == ("token", 60_000, 30_000)
+    assert (hidden.per, hidden.a, hidden.b) == ("pass", 0, 0.5)
+
+
+def test_a_change_from_zero_has_no_ratio_and_stands_first(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "c")
+    result = compare_captures(f"{tmp_path / 'c'}#off", f"{tmp_path / 'c'}#on")
+    from_zero = result.changes[:3]
+    assert {change.figure for change in from_zero} == {"hidden_copy_ns", "hidden_ratio", "overlap_efficiency"}
+    assert {change.against for change in from_zero} == {None}
+    sizes = [change.size for change in result.changes]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_two_captures_of_the_same_work(tmp_path: Path) -> None:
+    a, b = _bench(tmp_path / "a", _noisy(1_000_000)), _bench(tmp_path / "b", _noisy(1_200_000))
+    change = _change(compare_captures(a, b), "prefill_tokens_per_s")
+    assert change.verdict == "slower"
+    assert change.against is not None
+    assert change.against.ratio == pytest.approx(1 / 1.2, rel=0.01)
+    same = _change(compare_captures(a, _bench(tmp_path / "c", _noisy(1_000_500))), "prefill_tokens_per_s")
+    assert same.verdict == "no difference"
+
+
+def test_arms_of_other_names_are_matched_where_each_side_has_one(tmp_path: Path) -> None:
+    a, b = _bench(tmp_path / "a", [100] * 6, arm="pw=0"), _bench(tmp_path / "b", [90] * 6, arm="pw=1")
+    change = _change(compare_captures(a, b), "wall_ns")
+    assert change.where.endswith("pw=0 → pw=1")
+    assert change.verdict == "faster"
+
+
+def test_other_prompts_are_normalised_but_never_judged(tmp_path: Path) -> None:
+    a, b = _bench(tmp_path / "a", [512_000] * 6), _bench(tmp_path / "b", [1_024_000] * 6, n_prompt=1024)
+    wall = _change(compare_captures(a, b), "wall_ns")
+    assert (wall.a, wall.b, wall.verdict) == (1000, 1000, "inconclusive")
+    assert wall.different == "n_prompt 512 against 1024"
+
+
+@pytest.mark.parametrize(("field", "said"), [("name", "another model"), ("hash", "other weights")])
+def test_another_model_is_never_judged(tmp_path: Path, field: str, said: str) -> None:
+    a = _bench(tmp_path / "a", [100] * 6, model={field: "one"})
+    b = _bench(tmp_path / "b", [50] * 6, model={field: "two"})
+    result = compare_captures(a, b)
+    assert {change.different for change in result.changes} == {said}
+    assert ("model." + field, "one", "two") in [(d.key, d.a, d.b) for d in result.differences]
+
+
+def test_too_few_repetitions_are_inconclusive(tmp_path: Path) -> None:
+    result = compare_captures(_bench(tmp_path / "a", [100] * 5), _bench(tmp_path / "b", [50] * 5))
+    assert {change.verdict for change in result.changes} == {"inconclusive"}
+
+
+def test_other_tokens_are_said_and_in_a_mixture_of_experts_are_other_work(tmp_path: Path) -> None:
+    moe_off_on(tmp_path / "a")
+    moe_off_on(tmp_path / "b")
+    assert compare_captures(str(tmp_path / "a"), str(tmp_path / "b")).warnings == []
+    for path in (tmp_path / "b" / "passes").glob("*.parquet"):
+        table = pq.read_table(path)
+        tokens = pa.array([[6]] * table.num_rows, table.schema.field("tokens").type)
+        pq.write_table(table.set_column(table.schema.get_field_index("tokens"), "tokens", tokens), path)
+    result = compare_captures(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert any("B generated other tokens than A" in text for text in result.warnings)
+    different = {change.figure: change.different for change in result.changes if change.arm_a == "on"}
+    assert different["ttft_ns"] is None
+    assert different["wall_ns"] is not None
+
+
+def test_settings_come_before_changes_and_leave_out_what_never_agrees(tmp_path: Path) -> None:
+    a = _bench(tmp_path / "a", [100] * 6, machine={"gpu": "H200", "driver": "580"}, link_h2d_gb_s=55.1, argv=["x"])
+    b = _bench(tmp_path / "b", [100] * 6, machine={"gpu": "H200", "driver": "570"}, link_h2d_gb_s=55.4, argv=["y"])
+    assert [(d.key, d.a, d.b) for d in compare_captures(a, b).differences] == [("machine.driver", "580", "570")]
+
+
+def test_captures_without_passes_compare_rates_and_shares_only(tmp_path: Path) -> None:
+    imported_without_passes(tmp_path / "a")
+    result = compare_captures(str(tmp_path / "a"), str(tmp_path / "a"))
+    found = {(d.device, d.figure): d.a for d in result.devices}
+    assert found["device 0", "h2d rate"] == pytest.approx(0.04)
+    assert found["device 0", "h2d hidden"] == 0.5
+    assert found["device 0", "h2d bytes a copy"] == 4000
+    assert found["device 1", "h2d rate"] is None
+    assert not any("busy" in figure for _, figure in found)
+    assert result.changes == []
+    assert "nothing was judged" in result.warnings[-1]
+
+
+def test_nothing_in_common_is_one_clear_error(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "a", 1)
+    b = _bench(tmp_path / "b", [1], arm="hot")
+    with pytest.raises(HprofError, match=r"share no cell and arm.*-p 8 -n 2 -ub 4 -d 0 off.*hot"):
+        compare_captures(str(tmp_path / "a"), b)
+
+
+def test_what_only_one_side_has_is_said(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "a", 2)
+    result = compare_captures(str(tmp_path / "a"), f"{tmp_path / 'a'}#on")
+    assert [w for w in result.warnings if w.startswith("Only A")] == ["Only A has -p 8 -n 2 -ub 4 -d 0 · off."]
+
+
+def test_an_interrupted_capture_says_so(tmp_path: Path) -> None:
+    interrupted(tmp_path / "a")
+    warnings = compare_captures(str(tmp_path / "a"), str(tmp_path / "a")).warnings
+    assert any(text.startswith("A: The capture") for text in warnings)
