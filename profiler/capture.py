@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
+from profiler.compact import is_gathered
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
-from profiler.parts import read_parts
+from profiler.parts import count_rows, part_names, read_parts
 from profiler.schema import TABLES
 from profiler.storage import Store
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from profiler.report.data import Report
-
-_SUFFIX = ".parquet"
 
 
 class Capture:
@@ -108,6 +107,11 @@ class Capture:
         """The `passes` table, in the order of the run."""
         return self.frame("passes").sort_values(["order", "pass_id"], ignore_index=True)
 
+    @cached_property
+    def n_passes(self) -> int:
+        """How many passes it holds, warm-ups too; the parts' footers are read, not their rows."""
+        return count_rows(self._store, "passes", self._parts("passes"))
+
     def report(self, noise: float = 0.01) -> Report:
         """Judge the capture; see `profiler.report.build`."""
         from profiler.report.build import build_report
@@ -115,14 +119,17 @@ class Capture:
         return build_report(self, noise=noise)
 
     def _parts(self, table_name: str) -> list[str]:
-        parts = _part_names(self._store, table_name)
-        if self.manifest.source != "hprof" or table_name == "passes":
+        parts = part_names(self._store, table_name)
+        if self.manifest.source != "hprof":
             return parts
+        if self.manifest.gathered:
+            return [part for part in parts if is_gathered(part)]
         return [part for part in parts if part in self._committed]
 
     @cached_property
     def _committed(self) -> frozenset[str]:
-        return frozenset(_part_names(self._store, "passes"))
+        parts = part_names(self._store, "passes")
+        return frozenset(part for part in parts if not is_gathered(part))
 
     @cached_property
     def _state_warnings(self) -> list[str]:
@@ -130,7 +137,7 @@ class Capture:
         if state == "complete":
             return []
         what = "was interrupted" if state == "interrupted" else "is still running, or was killed"
-        n_passes = len(self._committed)
+        n_passes = self.n_passes
         return [f"The capture {what}; it holds {n_passes} completed pass{'' if n_passes == 1 else 'es'}."]
 
 
@@ -161,7 +168,7 @@ def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
 def _summary(path: str, name: str) -> CaptureSummary:
     try:
         capture = Capture.open(path)
-        n_passes = len(_part_names(capture._store, "passes"))
+        n_passes = capture.n_passes
     except HprofError as error:
         return CaptureSummary(name, path, None, None, None, [], None, None, problem=str(error))
     manifest = capture.manifest
@@ -176,11 +183,6 @@ def _summary(path: str, name: str) -> CaptureSummary:
         created_utc=manifest.created_utc or None,
         n_passes=n_passes,
     )
-
-
-def _part_names(store: Store, table_name: str) -> list[str]:
-    names = store.entries(table_name)
-    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
 
 
 def _why_none(store: Store) -> str:

@@ -50,6 +50,7 @@ class Manifest:
     warnings: list[str] = field(default_factory=list)
     cannot_say: list[str] = field(default_factory=list)  # what the source could not give
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> rows left out
+    gathered: bool = False  # the rows are in the `all-` parts, and in no others (profiler/compact.py)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **changes: Any) -> Manifest:
@@ -100,7 +101,7 @@ _TEXT_LISTS: Final = ("argv", "warnings", "cannot_say")
 
 def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     expected = (int, float, type(None)) if name == "link_h2d_gb_s" else type(default)
-    fits = isinstance(value, expected) and not isinstance(value, bool)
+    fits = isinstance(value, expected) and isinstance(value, bool) == isinstance(default, bool)
     if name in _CHOICES:
         fits = value in _CHOICES[name]
     elif name in _TEXT_LISTS:

@@ -18,6 +18,7 @@ MAX_ROW_GROUP_ROWS: Final = 1 << 22
 MAX_ROW_GROUP_BYTES: Final = 1 << 30
 MAX_TABLE_ROWS: Final = 200_000_000
 _THRIFT_LIMIT: Final = 64 * 1024 * 1024
+_SUFFIX: Final = ".parquet"
 
 
 def read_parts(
@@ -36,13 +37,38 @@ def read_parts(
     schema = pa.schema([TABLES[table_name].field(name) for name in columns])
     n_rows = 0
     for part in parts:
-        table = _read_part(store, f"{table_name}/{part}.parquet", table_name, filters, pass_ids, schema)
+        table = _read_part(store, f"{table_name}/{part}{_SUFFIX}", table_name, filters, pass_ids, schema)
         n_rows += table.num_rows
         if n_rows > MAX_TABLE_ROWS:
             raise HprofError(
                 f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
             )
         yield table
+
+
+def part_names(store: Store, table_name: str) -> list[str]:
+    """The names of a table's parts, sorted, without their suffix; files under way are left out."""
+    names = store.entries(table_name)
+    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
+
+
+def count_rows(store: Store, table_name: str, parts: Sequence[str]) -> int:
+    """Rows of these parts by their footers. Raises HprofError that names the file it cannot read."""
+    return sum(_read_footer(store, f"{table_name}/{part}{_SUFFIX}").num_rows for part in parts)
+
+
+def _read_footer(store: Store, name: str) -> Any:
+    try:
+        with store.open(name) as source:
+            return _opened(source).metadata
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise HprofError(f"{store.where(name)} is not a readable parquet part ({_first_line(error)}).") from error
+
+
+def _opened(source: Any) -> Any:
+    return pq.ParquetFile(
+        source, pre_buffer=True, thrift_string_size_limit=_THRIFT_LIMIT, thrift_container_size_limit=_THRIFT_LIMIT
+    )
 
 
 def _read_part(
@@ -59,12 +85,7 @@ def _read_part(
     needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
     try:
         with store.open(name) as source:
-            file = pq.ParquetFile(
-                source,
-                pre_buffer=True,
-                thrift_string_size_limit=_THRIFT_LIMIT,
-                thrift_container_size_limit=_THRIFT_LIMIT,
-            )
+            file = _opened(source)
             _check_size(file.metadata, where)
             names = file.schema_arrow.names
             groups = _row_groups(file.metadata, names, pass_ids)

@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 
 from executor.errors import HprofError
 from executor.records import PassResult
+from profiler import compact
+from profiler.encoding import parquet_options
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
 from profiler.schema import TABLES
 from profiler.storage import Store
@@ -64,12 +66,14 @@ class CaptureWriter:
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str], *, prefix: str, origin_ns: int = 0) -> CaptureWriter:
-        """Add parts to a running capture from another process; `prefix` must be its own, pass ids too."""
+        """Add parts to an unfinished capture from another process; `prefix` must be its own, pass ids too."""
         writer = cls.__new__(cls)
         writer._store, writer._origin_ns, writer._prefix, writer._planned = Store(path), origin_ns, prefix, {}
         writer.manifest = Manifest.from_json(
             writer._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), writer._store.where(MANIFEST_NAME)
         )
+        if writer.manifest.gathered:
+            raise HprofError(f"{writer.path} is complete; start another capture.")
         return writer
 
     @property
@@ -85,7 +89,7 @@ class CaptureWriter:
         """
         table = conform(table_name, rows)
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS, **_encodings(table.schema))
+        pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(table.schema))
         self._store.write(f"{table_name}/{self._prefix}{part}.parquet", sink.getvalue())
 
     def plan_pass(self, pass_id: int, key: PassKey, *, zero_ns: int = 0) -> None:
@@ -115,8 +119,20 @@ class CaptureWriter:
         self._store.write(MANIFEST_NAME, self.manifest.to_json())
 
     def finish(self, state: State = "complete") -> None:
-        """Set the final state."""
-        self.update_manifest(state=state)
+        """Set the final state; a complete run's parts are gathered, so that they read faster."""
+        if state != "complete" or self.manifest.source != "hprof" or self.manifest.gathered:
+            self.update_manifest(state=state)
+            return
+        try:
+            compact.gather(self._store)
+        except HprofError as error:
+            # The passes are whole as they are: a disk too full for a second copy must not spoil them.
+            compact.remove(self._store, gathered=True)
+            reason = f"The parts could not be gathered, so reading takes longer: {error}"
+            self.update_manifest(state=state, warnings=[*self.manifest.warnings, reason])
+            return
+        self.update_manifest(state=state, gathered=True)
+        compact.remove(self._store, gathered=False)
 
     def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any], shift_ns: int) -> None:
         row = {"pass_id": pass_id, **key, **figures}
@@ -168,13 +184,6 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
         names = [field.name for field in kind.value_type]
         values = [[dict(zip(names, item, strict=True)) for item in row] for row in values]
     return pa.array(values, kind)
-
-
-def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Labels and small numbers repeat, times and sizes grow in small steps: half the size, and faster both ways."""
-    steps = [f.name for f in schema if f.type == pa.int64()]
-    repeating = [f.name for f in schema if f.name not in steps and not pa.types.is_nested(f.type)]
-    return {"use_dictionary": repeating, "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED")}
 
 
 def _result_columns(result: PassResult) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import numpy as np
 from profiler.intervals import Int64, Line
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Groups, group_by, sum_by
-from profiler.metrics.idle import IdleIndex
 from profiler.metrics.overlap import OverlapIndex
 from profiler.metrics.segments import Segments, regrouped, segments_on
 from profiler.metrics.streams import stream_sums
@@ -42,11 +41,6 @@ class Activity:
     def overlap(self) -> OverlapIndex:
         """The copies against the compute of their pass and device; made on first use."""
         return OverlapIndex(self)
-
-    @cached_property
-    def idle(self) -> IdleIndex:
-        """When the devices were busy with anything; made on first use."""
-        return IdleIndex(self)
 
     def coarse(self, names: Sequence[str]) -> Groups:
         """The fine groups (as rows) grouped by fewer of KEYS."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profiler.intervals import Int64, Line, covered_length
+from profiler.intervals import Int64, Line, covered_length, union
 from profiler.metrics.groups import Floats, Groups, group_by, sum_by
 from profiler.metrics.roles import COMPUTE, COPIES, H2D
 from profiler.metrics.segments import Segments, regrouped
@@ -70,25 +70,32 @@ def ratio(part: Int64, whole: Int64) -> Floats:
 class OverlapIndex:
     """All copies against the compute of their context, measured once; `by` then gives any grouping's figures.
 
-    context: inside what a compute interval may hide a copy (default: a pass on a device).
+    context: inside what a compute interval may hide a copy (default: a pass on a device). `line` has the contexts
+    laid end to end, and `any_busy` the positions on it where a device copied or computed.
     """
 
     def __init__(self, activity: Activity, context: Sequence[str] = PASS_ON_DEVICE) -> None:
         self._activity, self._context_names = activity, tuple(context)
         copies, computes = activity.of_role(*COPIES), activity.of_role(COMPUTE)
-        contexts = activity.coarse(context)
-        self._context = contexts.of_row
+        self.contexts = activity.coarse(context)
         owners, starts, ends = (np.concatenate(pair) for pair in zip(copies, computes, strict=True))
-        self._line = Line(self._context[owners], starts, ends, len(contexts))
-        self._busy = self._line.union(self._context[computes.owner], computes.starts, computes.ends)
-        n_fine = activity.n_fine
+        self.line, placed = self._lay_out(owners, starts, ends)
+        self.any_busy = union(*placed)
+        n_copies, n_fine = len(copies.owner), activity.n_fine
+        self._busy = union(*(edges[n_copies:] for edges in placed))
+        hidden = covered_length(self._busy, *(edges[:n_copies] for edges in placed))
         self._fine_copy = sum_by(copies.owner, copies.lengths, n_fine)
-        self._fine_hidden = sum_by(copies.owner, self._hidden(copies, self._context), n_fine)
+        self._fine_hidden = sum_by(copies.owner, hidden, n_fine)
         self._fine_compute = sum_by(computes.owner, computes.lengths, n_fine)
         # Sets that do not meet have a union as long as the sum of their lengths: then any grouping is a sum.
         self._computes_apart = self._busy.total == computes.lengths.sum()
         directions = activity.coarse((*self._context_names, "role"))
         self._copies_apart = activity.busy_ns(directions, *COPIES).sum() == copies.lengths.sum()
+
+    def _lay_out(self, owners: Int64, starts: Int64, ends: Int64) -> tuple[Line, tuple[Int64, Int64]]:
+        groups = self.contexts.of_row[owners]
+        line = Line(groups, starts, ends, len(self.contexts))
+        return line, (line.place(groups, starts), line.place(groups, ends))
 
     def by(self, names: Sequence[str], roles: tuple[int, ...] = (H2D,)) -> Overlap:
         """Figures of the copies with these roles, grouped by columns of `activity.KEYS`.
@@ -106,7 +113,7 @@ class OverlapIndex:
             return groups.sum(self._fine_copy * wanted), groups.sum(self._fine_hidden * wanted)
         _, united = regrouped(self._activity.of_role(*roles), groups.of_row, len(groups))
         context_of = np.empty(len(groups), np.int64)
-        context_of[groups.of_row] = self._context
+        context_of[groups.of_row] = self.contexts.of_row
         return (
             sum_by(united.owner, united.lengths, len(groups)),
             sum_by(united.owner, self._hidden(united, context_of), len(groups)),
@@ -119,5 +126,5 @@ class OverlapIndex:
 
     def _hidden(self, copies: Segments, context_of: Int64) -> Int64:
         context = context_of[copies.owner]
-        edges = (self._line.place(context, times) for times in (copies.starts, copies.ends))
+        edges = (self.line.place(context, times) for times in (copies.starts, copies.ends))
         return covered_length(self._busy, *edges)

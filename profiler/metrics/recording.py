@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
@@ -13,6 +17,7 @@ from profiler.intervals import Int64
 from profiler.metrics.activity import Activity
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Floats
+from profiler.metrics.idle import idle_ns
 from profiler.metrics.overlap import Overlap, OverlapIndex
 from profiler.metrics.roles import COPIES
 from profiler.metrics.streams import StreamSums
@@ -21,7 +26,10 @@ from profiler.schema import EVENTS
 
 _PIECE_ROWS: Final = 1 << 17  # int64 columns of this length stay in a level-2 cache
 _DEVICE_KEYS: Final = ("process", "device", "role")
+_MAX_THREADS: Final = 4
 Figures = TypeVar("Figures", Overlap, Transfers)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Recording:
@@ -31,11 +39,10 @@ class Recording:
         self.n_rows = 0
         self.n_impossible = 0  # rows left out: no times, an end before its start, times beyond 104 days
         self._pieces: list[Activity] = []
-        for table in _gathered(tables):
-            events = Events.from_table(table)
-            self.n_rows += len(events)
-            self.n_impossible += events.n_impossible
-            self._pieces.append(Activity(events))
+        for n_rows, n_impossible, activity in _in_threads(_measured, _sized(tables)):
+            self.n_rows += n_rows
+            self.n_impossible += n_impossible
+            self._pieces.append(activity)
 
     @property
     def streams(self) -> list[StreamSums]:
@@ -69,7 +76,7 @@ class Recording:
         """Idle ns inside windows of passes, summed over devices; NaN where a pass has no device rows."""
         idle = np.full(len(pass_id), np.nan)
         for piece in self._pieces:
-            found = piece.idle.inside(pass_id, starts, ends)
+            found = idle_ns(piece.overlap, pass_id, starts, ends)
             idle = np.where(np.isnan(idle), found, idle)
         return idle
 
@@ -83,18 +90,52 @@ class Recording:
         return OverlapIndex(self._pieces[0], _DEVICE_KEYS[:2]).by(_DEVICE_KEYS, COPIES)
 
 
-def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small tables put together, so that the cost of a piece is shared by many rows; at least one table."""
-    waiting, n_rows = [EVENTS.empty_table()], 0
-    is_first = True
+def _measured(table: pa.Table) -> tuple[int, int, Activity]:
+    events = Events.from_table(table)
+    activity = Activity(events)
+    _ = activity.overlap  # made here, while other pieces are measured, and not one by one when asked for
+    return len(events), events.n_impossible, activity
+
+
+def _in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`map` on all cores (numpy lets go of the interpreter), never far ahead of the consumer."""
+    n_threads = min(os.cpu_count() or 1, _MAX_THREADS)
+    with ThreadPoolExecutor(n_threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > n_threads:
+                yield waiting.popleft().result()
+        yield from (future.result() for future in waiting)
+
+
+def _sized(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small tables joined and large ones cut between passes, to pieces of about _PIECE_ROWS; at least one piece."""
+    waiting, n_rows, is_first = [EVENTS.empty_table()], 0, True
     for table in tables:
-        waiting.append(table)
-        n_rows += table.num_rows
-        if n_rows >= _PIECE_ROWS:
-            yield _one(waiting)
-            waiting, n_rows, is_first = [], 0, False
+        for piece in _cut(table):
+            waiting.append(piece)
+            n_rows += piece.num_rows
+            if n_rows >= _PIECE_ROWS:
+                yield _one(waiting)
+                waiting, n_rows, is_first = [], 0, False
     if n_rows or is_first:
         yield _one(waiting)
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Slices of whole passes; the table itself where its passes are not one after the other, or rows have none."""
+    pass_id = table["pass_id"]
+    numbers = pass_id.to_numpy() if table.num_rows > _PIECE_ROWS and not pass_id.null_count else np.empty(0, np.int32)
+    steps = np.diff(numbers)
+    if not steps.any() or (steps < 0).any():
+        yield table
+        return
+    borders = np.flatnonzero(steps) + 1
+    wanted = np.arange(_PIECE_ROWS, table.num_rows, _PIECE_ROWS)
+    cuts = np.unique(borders[np.minimum(np.searchsorted(borders, wanted), len(borders) - 1)])
+    for start, end in itertools.pairwise([0, *cuts.tolist(), table.num_rows]):
+        yield table.slice(start, end - start)
 
 
 def _one(tables: list[pa.Table]) -> pa.Table:

@@ -17,6 +17,8 @@ from profiler.capture import Capture, list_captures
 from profiler.schema import EVENTS, PASSES
 from tests.profiler import makers
 
+PART = "all-000000.parquet"  # a complete capture's rows are gathered into these
+
 
 @pytest.fixture
 def dense(tmp_path: Path) -> Capture:
@@ -77,32 +79,32 @@ def test_an_address_that_nobody_can_read() -> None:
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -9])
 def test_a_cut_part_is_named(dense: Capture, keep: int) -> None:
-    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part = Path(dense.path) / "events" / PART
     part.write_bytes(part.read_bytes()[:keep])
-    with pytest.raises(HprofError, match=r"pass-000002.parquet is not a readable parquet part"):
+    with pytest.raises(HprofError, match=r"all-000000\.parquet is not a readable parquet part"):
         dense.table("events")
 
 
 def test_a_part_with_flipped_bits_never_shows_a_traceback(dense: Capture) -> None:
-    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part = Path(dense.path) / "events" / PART
     data = part.read_bytes()
     for position in range(0, len(data), max(1, len(data) // 60)):
         part.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
         try:
             dense.table("events")
         except HprofError as error:
-            assert "pass-000002.parquet" in str(error)  # noqa: PT017 - most flips go unnoticed by parquet
+            assert PART in str(error)  # noqa: PT017 - most flips go unnoticed by parquet
 
 
 def test_columns_of_another_type_are_refused(dense: Capture) -> None:
-    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part = Path(dense.path) / "events" / PART
     pq.write_table(pa.table({"kind": ["h2d"], "t_start": ["soon"]}), part)
-    with pytest.raises(HprofError, match=r"pass-000002\.parquet"):
+    with pytest.raises(HprofError, match=r"all-000000\.parquet"):
         dense.table("events")
 
 
 def test_foreign_columns_are_ignored_and_missing_ones_null(dense: Capture) -> None:
-    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part = Path(dense.path) / "events" / PART
     pq.write_table(pa.table({"kind": ["h2d"], "colour": ["red"]}), part)
     table = dense.table("events", pass_ids=None)
     assert table.schema == EVENTS
@@ -110,13 +112,13 @@ def test_foreign_columns_are_ignored_and_missing_ones_null(dense: Capture) -> No
 
 
 def test_a_few_bytes_cannot_claim_a_billion_rows(dense: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = Path(dense.path) / "events" / "pass-000002.parquet"
+    part = Path(dense.path) / "events" / PART
     n_rows = parts.MAX_ROW_GROUP_ROWS + 1
     pq.write_table(pa.table({"layer": pa.repeat(1, n_rows)}), part, row_group_size=n_rows)
     assert part.stat().st_size < 100_000
     with pytest.raises(HprofError, match=r"row group of 4,194,305 rows"):
         dense.table("events")
-    part.unlink()
+    pq.write_table(pa.table({"layer": pa.repeat(1, 21)}), part)
     monkeypatch.setattr(parts, "MAX_TABLE_ROWS", 20)
     with pytest.raises(HprofError, match="more than 20 rows"):
         dense.table("events")
@@ -125,7 +127,7 @@ def test_a_few_bytes_cannot_claim_a_billion_rows(dense: Capture, monkeypatch: py
 @pytest.mark.parametrize("what", ["part", "table", "manifest"])
 def test_links_out_of_the_capture_are_refused(dense: Capture, tmp_path: Path, what: str) -> None:
     root = Path(dense.path)
-    target = {"part": root / "events/pass-000002.parquet", "table": root / "events", "manifest": root / "manifest.json"}
+    target = {"part": root / "events/all-000000.parquet", "table": root / "events", "manifest": root / "manifest.json"}
     outside = tmp_path / "outside"
     target[what].rename(outside)
     target[what].symlink_to(outside)
@@ -146,7 +148,7 @@ def test_no_path_in_a_manifest_is_followed(dense: Capture, tmp_path: Path) -> No
 
 
 def test_passes_that_share_a_number_are_refused(dense: Capture) -> None:
-    part = Path(dense.path) / "passes" / "pass-000002.parquet"
+    part = Path(dense.path) / "passes" / "all-000001.parquet"
     pq.write_table(pa.Table.from_pylist([{"pass_id": 3, "arm": "off"}], schema=PASSES), part)
     with pytest.raises(HprofError, match="share a number"):
         dense.report()

@@ -62,7 +62,7 @@ def test_wrong_use_is_one_message_and_exit_2(
 
 def test_a_broken_part_names_the_file(tmp_path: Path, capsys: Captured) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    part = tmp_path / "c" / "events" / "pass-000002.parquet"
+    part = tmp_path / "c" / "events" / "all-000000.parquet"
     part.write_bytes(part.read_bytes()[:50])
     assert hprof.main(["report", str(tmp_path / "c")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
