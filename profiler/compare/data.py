@@ -95,11 +95,23 @@ class Change:
         return abs(math.log(self.b / self.a)) if self.a > 0 and self.b > 0 else math.inf
 
     @property
+    def cell(self) -> str:
+        """The cell, both sides' where they differ."""
+        return _both(str(self.cell_a), str(self.cell_b))
+
+    @property
+    def arm(self) -> str:
+        """The arm, both sides' where they differ."""
+        return _both(self.arm_a, self.arm_b)
+
+    @property
     def where(self) -> str:
-        """The cell and arm, both sides' where they differ."""
-        cell = str(self.cell_a) if self.cell_a == self.cell_b else f"{self.cell_a} → {self.cell_b}"
-        arm = self.arm_a if self.arm_a == self.arm_b else f"{self.arm_a} → {self.arm_b}"
-        return f"{cell} · {arm}"
+        """Cell and arm."""
+        return f"{self.cell} · {self.arm}"
+
+
+def _both(a: str, b: str) -> str:
+    return a if a == b else f"{a} → {b}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,17 @@ def changes_table(result: CompareResult, top: int) -> Table:
     """The largest changes, with verdicts where one way is better."""
     shown = [change for change in result.changes if change.size > 0][:top]
     columns = ["figure", "A", "B", "change", "95 % interval", "verdict"]
-    places = list(dict.fromkeys(change.where for change in result.changes))
-    if len(places) == 1:
-        return Table(f"{places[0]}: {_title(result, len(shown))}", columns, [_change_row(change) for change in shown])
-    rows = [[change.where, *_change_row(change)] for change in shown]
-    return Table(_title(result, len(shown)), ["cell and arm", *columns], rows)
+    rows = [_change_row(change) for change in shown]
+    shared: list[str] = []
+    # what all changes share stands in the title, the rest in columns of its own
+    for name, places in (("arm", [c.arm for c in result.changes]), ("cell", [c.cell for c in result.changes])):
+        if len(set(places)) == 1:
+            shared.insert(0, places[0])
+        else:
+            columns.insert(0, name)
+            rows = [[getattr(change, name), *row] for change, row in zip(shown, rows, strict=True)]
+    title = f"changes, largest first ({_counted(result, len(shown))})"
+    return Table(": ".join([" · ".join(shared), title] if shared else [title]), columns, rows)
 
 
 def reasons(result: CompareResult) -> list[str]:
@@ -69,11 +75,10 @@ def is_bad(gate: Gate) -> bool:
     return gate.state != "passed"
 
 
-def _title(result: CompareResult, n_shown: int) -> str:
+def _counted(result: CompareResult, n_shown: int) -> str:
     n_changed = sum(change.size > 0 for change in result.changes)
     same = len(result.changes) - n_changed
-    equal = f", {same} equal" if same else ""
-    return f"changes, largest first ({n_shown} of {n_changed}{equal})"
+    return f"{n_shown} of {n_changed}" + (f", {same} equal" if same else "")
 
 
 def _change_row(change: Change) -> list[str]:

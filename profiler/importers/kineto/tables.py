@@ -129,9 +129,9 @@ def _tell(role: str, name: str, direction: str) -> tuple[str | None, str | None,
     if role == "kernel":
         return "compute", "collective" if _COLLECTIVE.match(name) else None, None
     if role == "memset":
-        return "d2d", "memset", None
+        return "compute", "memset", None
     if role == "sync":
-        return "wait" if "wait" in name.lower() else "sync", None, None
+        return "sync", None, None
     if role == "copy":
         return _tell_copy(name, direction)
     return "api" if role == "api" else None, None, None
@@ -145,11 +145,12 @@ def _tell_copy(name: str, direction: str) -> tuple[str | None, str | None, str |
 
 
 def _streams(rows: pa.Table) -> pa.Array:
-    """Stream numbers as text; "host" for host rows; null where a row is on no stream."""
+    """Stream numbers as text, `thread N` for host rows; null where a row is on no stream."""
     lane = rows["lane"].combine_chunks()
     lane = pc.if_else(pc.is_in(lane, pa.array(_NO_STREAM, pa.int64())), None, lane).dictionary_encode()
-    text = pa.DictionaryArray.from_arrays(lane.indices, lane.dictionary.cast(pa.string())).cast(pa.string())
-    return pc.if_else(pc.equal(_text(rows["role"]), "api"), "host", text).dictionary_encode()
+    number = pa.DictionaryArray.from_arrays(lane.indices, lane.dictionary.cast(pa.string())).cast(pa.string())
+    thread = pc.binary_join_element_wise("thread", number, " ")
+    return pc.if_else(pc.equal(_text(rows["role"]), "api"), thread, number).dictionary_encode()
 
 
 def _text(labels: pa.ChunkedArray) -> pa.Array:

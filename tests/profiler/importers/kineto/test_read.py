@@ -49,11 +49,11 @@ def test_a_copy_row_says_everything(tmp_path: Path) -> None:
         ("gpu_memcpy", "Memcpy HtoD (Host -> Device)", {"kind": "HtoD"}, "h2d", None, None),
         ("gpu_memcpy", "CopyHostToDevice", {}, "h2d", None, None),
         ("gpu_memcpy", "hipMemcpyWithStream", {"copyKind": "DtoH"}, "d2h", None, None),
-        ("gpu_memset", "Memset (Device)", {}, "d2d", None, "memset"),
-        ("Memset", "Memset (Device)", {}, "d2d", None, "memset"),
+        ("gpu_memset", "Memset (Device)", {}, "compute", None, "memset"),
+        ("Memset", "Memset (Device)", {}, "compute", None, "memset"),
         ("Kernel", "gemm", {}, "compute", None, None),
         ("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", {}, "compute", None, "collective"),
-        ("cuda_sync", "Stream Wait Event", {}, "wait", None, None),
+        ("cuda_sync", "Stream Wait Event", {}, "sync", None, None),
         ("cuda_sync", "Context Sync", {"stream": -1}, "sync", None, None),
     ],
 )
@@ -76,6 +76,11 @@ def test_rocm_sizes_and_directions_may_stand_on_the_host_call_alone(tmp_path: Pa
 def test_devices_streams_and_processes_may_be_words(tmp_path: Path) -> None:
     (row,) = rows(imported(tmp_path, [x("Kernel", "gemm", 1, 2, pid="GPU 2", tid="stream 7")]))
     assert (row["device"], row["stream"]) == (2, "7")
+
+
+def test_host_calls_stand_on_their_threads(tmp_path: Path) -> None:
+    (row,) = rows(imported(tmp_path, [call(1, 1, 5, tid=77)]))
+    assert (row["kind"], row["stream"], row["device"], row["process"]) == ("api", "thread 77", None, 400)
 
 
 def test_two_processes_keep_their_own_rows(tmp_path: Path) -> None:
