@@ -18,4 +18,6 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
         "compression": "zstd",
         "use_dictionary": repeating,
         "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
+        # Readers skip row groups by numbers, never by labels; the least and greatest label cost a third of the time.
+        "write_statistics": [field.name for field in schema if not pa.types.is_dictionary(field.type)],
     }
