@@ -66,7 +66,7 @@ def test_needs_add_up() -> None:
 def test_the_largest_part_gives_the_advice(
     changes: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(HprofError, match="of memory for this run and 4.0 GiB are free") as caught:
+    with pytest.raises(HprofError, match=r"of memory for this run and 4\.0 GiB are free") as caught:
         plan_with_free(monkeypatch, 4 * GIB, small_request("cpu", **changes))
     assert advice in str(caught.value)
 

@@ -1,0 +1,83 @@
+"""What recording costs: the same passes with the recorder on and off, in ABBA order.
+
+    python benchmarks/recording_overhead.py
+    python benchmarks/recording_overhead.py --device cuda -m qwen3-30b-a3b --layers 8 -p 2048 -ub 512
+
+Prints the median over pairs of recorded / bare wall time with its 95 % interval, for each arm. Targets: at most
+2 % on cpu, 1 % on cuda; exit code 1 when the whole interval lies above it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+
+import numpy as np
+import torch
+
+from executor.devices.factory import DeviceOptions
+from executor.job import PassJob
+from executor.load import load_model
+from executor.placement import place
+from executor.session import Session, SessionOptions
+from profiler.stats import Estimate, estimate
+
+TARGETS = {"cpu": 0.02, "cuda": 0.01}
+ARMS = ("off", "on")
+
+
+def wall_ns(session: Session, job: PassJob, *, record: bool) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        result = session.run_pass(job, record=record)
+    finally:
+        gc.enable()
+    return float(result.t_end - result.t_start)
+
+
+def pairs(session: Session, arm: str, options: argparse.Namespace) -> Estimate | None:
+    """Recorded / bare, pair by pair, of one arm; the order inside a pair alternates."""
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for repetition in range(-2, options.repetitions):
+        job = PassJob(0, arm, options.n_prompt, options.n_gen, options.n_ubatch, 0, max(repetition, 0))
+        for record in (False, True) if repetition % 2 == 0 else (True, False):
+            duration_ns = wall_ns(session, job, record=record)
+            if repetition >= 0:
+                taken[record].append(duration_ns)
+    return estimate(np.array(taken[True]) / np.array(taken[False]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", default="tiny-dense")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("-p", "--n-prompt", type=int, default=128)
+    parser.add_argument("-n", "--n-gen", type=int, default=4)
+    parser.add_argument("-ub", "--n-ubatch", type=int, default=64)
+    parser.add_argument("-r", "--repetitions", type=int, default=80)
+    options = parser.parse_args()
+    model = load_model(options.model, layers=options.layers)
+    n_ubatches = -(-options.n_prompt // options.n_ubatch) + options.n_gen
+    dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    device = DeviceOptions(options.device, n_threads=1)
+    settings = SessionOptions(device, options.n_prompt + options.n_gen, options.n_ubatch, n_ubatches, dtype)
+    session = Session(model, place(model.tensors), ARMS, settings)
+    target, missed = TARGETS[options.device], False
+    try:
+        gc.freeze()
+        for arm in ARMS:
+            cost = pairs(session, arm, options)
+            assert cost is not None
+            interval = "" if cost.low is None else f" (95 %: {cost.low - 1:+.2%} to {(cost.high or 0) - 1:+.2%})"
+            print(f"{arm:4} recording costs {cost.median - 1:+.2%}{interval}, {cost.n} pairs; target <= {target:.0%}")
+            missed |= cost.low is not None and cost.low - 1 > target
+    finally:
+        session.close()
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Promises of the project as a whole: light start, clear boundaries, documented commands."""
+
+from __future__ import annotations
+
+import ast
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import hprof
+from tests.support import ROOT
+
+HEAVY = {"torch", "pandas", "numpy", "pyarrow", "plotly", "streamlit", "dask", "rich", "executor.devices", "gguf"}
+COMMANDS = list(hprof._COMMANDS)
+
+
+def python(*arguments: str, path: str = str(ROOT), cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": path}
+    return subprocess.run([sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = "import hprof, sys; hprof.main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = python("-c", code)
+    assert done.returncode == 0
+    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_help_answers_at_once() -> None:
+    """Less than 0.3 s of processor time, which other programs on the machine do not change."""
+    taken_s = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert python("-m", "hprof", "--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(taken_s) < 0.3
+
+
+@pytest.mark.parametrize("package", ["executor", "profiler"])
+def test_another_projects_package_is_noticed(package: str, tmp_path: Path) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("")
+    code = "import hprof, sys; sys.exit(hprof.main(['list']))"
+    done = python("-c", code, path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"hprof: the package '{package}' at {tmp_path}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_version_and_module_entry() -> None:
+    assert python("-m", "hprof", "--version").stdout == f"hprof, version {hprof.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_and_is_in_the_readme(name: str) -> None:
+    context = click.Context(hprof.cli)
+    command = hprof.cli.get_command(context, name)
+    assert command is not None
+    assert command.help
+    assert all(option.help for option in command.params if isinstance(option, click.Option) and not option.hidden)
+    assert f"`hprof {name}" in (ROOT / "README.md").read_text()
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hprof.main(["frobnicate"]) == 2
+    assert "No such command 'frobnicate'" in capsys.readouterr().err
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of everything that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [("executor", {"profiler", "dashboard", "hprof"}), ("profiler", {"dashboard", "streamlit"}), ("dashboard", set())],
+)
+def test_packages_keep_their_boundaries(package: str, forbidden: set[str]) -> None:
+    files = list((ROOT / package).rglob("*.py"))
+    assert files
+    assert {path: imported(path) & forbidden for path in files if imported(path) & forbidden} == {}
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    packages = ("executor", "profiler", "dashboard")
+    lengths = {p: len(p.read_text().splitlines()) for name in packages for p in (ROOT / name).rglob("*.py")}
+    assert {path: n for path, n in lengths.items() if n > 400} == {}
