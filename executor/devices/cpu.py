@@ -126,3 +126,7 @@ class CpuDevice(Device):
     def close(self) -> None:
         for worker in self._workers.values():
             worker.stop()
+        for event in self._events:
+            event.happen()  # its record may have been dropped, and a stream may be waiting for it
+        for worker in self._workers.values():
+            worker.join()

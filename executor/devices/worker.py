@@ -71,10 +71,15 @@ class StreamWorker:
             raise failure
 
     def stop(self) -> None:
+        """Drop what is queued (after an interrupted pass) and end once the running function returns."""
         with self._ready:
+            self._queue.clear()
             self._queue.append(None)
             self._idle = False
             self._ready.notify_all()
+
+    def join(self) -> None:
+        """Block until the thread has ended."""
         self._thread.join()
 
     def _next(self) -> Callable[[], None] | None:

@@ -145,6 +145,19 @@ def test_memory_is_counted_and_limited(device: CpuDevice) -> None:
     device.allocate(10_000, "slot 1")
 
 
+def test_close_drops_what_is_queued() -> None:
+    device = CpuDevice(n_threads=1)
+    gate, seen = threading.Event(), []
+    device.launch("compute", partial(wait_for, gate), FREE)
+    device.launch("compute", lambda: seen.append("queued"), FREE)
+    ready = device.event()
+    device.record("compute", ready)
+    device.wait("copy", ready)  # its record is dropped: closing must not wait for it
+    threading.Timer(0.05, gate.set).start()
+    device.close()
+    assert seen == []
+
+
 def test_close_ends_every_stream() -> None:
     device = CpuDevice(index=7, n_threads=1)
     names = {f"hprof-7-{stream}" for stream in STREAMS}
