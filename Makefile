@@ -6,6 +6,9 @@ INSTALLED := $(VENV)/.installed
 # Where no CPU build of torch is at hand: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
+# Those that run without a GPU; benchmarks/gpu and the rest say in their first lines what they need.
+BENCHMARKS := overlap_cpu recording_overhead metrics_scale import_scale
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test model bench gpu-check docs
 
@@ -36,7 +39,7 @@ model: setup
 	@$(BIN)/python -m executor.fetch_model
 
 bench: setup
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
 gpu-check: setup
 	@$(BIN)/python -m pytest -m cuda -rs tests
