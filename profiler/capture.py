@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from profiler.report.data import Report
+
+Level = Literal["pass", "prefill", "decode", "ubatch", "layer"]
+_PASS_COLUMNS = [
+    *("pass_id", "arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "order", "boot", "warmup"),
+]
 
 
 class Capture:
@@ -111,6 +116,21 @@ class Capture:
     def n_passes(self) -> int:
         """How many passes it holds, warm-ups too; the parts' footers are read, not their rows."""
         return count_rows(self._store, "passes", self._parts("passes"))
+
+    def figures(self, level: Level = "pass") -> pd.DataFrame:
+        """Metrics as a frame (docs/metrics.md): one row a pass, a pass's phase, a ubatch or a layer.
+
+        Rows of passes carry the pass's arm and sizes. NaN is null: what the source cannot say.
+        """
+        from profiler import metrics
+
+        tables = metrics.load_tables(self)
+        if level == "layer":
+            return metrics.layer_figures(tables.recording)
+        if level == "ubatch":
+            return metrics.ubatch_figures(tables.ubatches, tables.recording)
+        figures = metrics.pass_figures(*tables)[level]
+        return self.passes[_PASS_COLUMNS].merge(figures, left_on="pass_id", right_index=True)
 
     def report(self, noise: float = 0.01) -> Report:
         """Judge the capture; see `profiler.report.build`."""

@@ -10,6 +10,7 @@ from profiler.report.data import ArmFigures, Cell, Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
 from profiler.stats import Comparison
 
+_MAX_ARMS = 4
 _NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone
 
 
@@ -40,14 +41,17 @@ def describe_cell(cell: Cell) -> str:
 
 
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
-    copying = [text for name, arm in cell.arms.items() if (text := _copied(name, arm, report.link_h2d_gb_s))]
+    told = list(cell.arms)[:_MAX_ARMS]
+    copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
     if copying:
         yield f"In one pass ({describe_cell(cell)}), {'; '.join(copying)}."
     if bound := _bound(cell):
         yield bound
-    for name, compared in cell.against_baseline.items():
-        yield from _changes(cell.baseline, name, compared)
+    for name in told[1:]:
+        yield from _changes(cell.baseline, name, cell.against_baseline[name])
         yield from _bytes_changed(cell, name)
+    if len(cell.arms) > _MAX_ARMS:
+        yield f"{len(cell.arms) - _MAX_ARMS} more arms are in the table."
 
 
 def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
@@ -66,8 +70,12 @@ def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
 
 
 def _bound(cell: Cell) -> str | None:
-    """What bounds the arm that streams ahead (the last one), or the only one: no overlap can beat the larger part."""
-    name, arm = list(cell.arms.items())[-1]
+    """What bounds the arm that hides most of its copies: no overlap can beat the larger part."""
+    bounded = {name: arm for name, arm in cell.arms.items() if _median(arm, "busy_copy_ns")}
+    if not bounded:
+        return None
+    name = max(bounded, key=lambda name: _median(bounded[name], "hidden_ratio") or 0)
+    arm = bounded[name]
     copy_ns, compute_ns = _median(arm, "busy_copy_ns"), _median(arm, "busy_compute_ns")
     if not copy_ns or not compute_ns:
         return None
@@ -142,8 +150,24 @@ def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator
     amount = format_bytes(copies.bytes) if copies.bytes is not None else f"an unknown amount ({copies.count:,} times)"
     speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
     share = f" ({copies.gb_s / link_gb_s * 100:.0f} % of the link)" if link_gb_s and copies.gb_s else ""
-    took = f"{speed}{share} in {format_ns(copies.busy_ns)}"
+    kinds = memory_kinds(copies)
+    memory = f" from {' and '.join(kinds)} memory" if kinds else ""
+    took = f"{memory}{speed}{share} in {format_ns(copies.busy_ns)}{_on_streams(device, copies)}"
     yield f"{where}: {amount} went to the device{took}; {_hidden(device, copies)}."
+
+
+def memory_kinds(copies: CopyFigures) -> list[str]:
+    """The kinds of host memory that at least a hundredth of the bytes came from, the larger first."""
+    known = {"pinned": copies.pinned_bytes or 0, "pageable": copies.pageable_bytes or 0}
+    kinds = [name for name, n_bytes in known.items() if n_bytes > 0 and n_bytes >= 0.01 * (copies.bytes or 0)]
+    return sorted(kinds, key=lambda name: -known[name])
+
+
+def _on_streams(device: DeviceFigures, copies: CopyFigures) -> str:
+    shared = [stream for stream in copies.streams if stream in device.compute_streams]
+    if not shared:
+        return ""
+    return " on the stream of the kernels" if len(shared) == len(copies.streams) else " partly on streams of kernels"
 
 
 def _hidden(device: DeviceFigures, copies: CopyFigures) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
 from profiler.report.data import Cell, Report
-from profiler.report.summary import device_name
-from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
+from profiler.report.summary import device_name, memory_kinds
+from profiler.report.units import format_bytes, format_gb_s, format_ns, format_rate, format_share, format_value
 from profiler.stats import Comparison, Estimate
 
 MAX_ARMS: Final = 5
@@ -130,18 +130,13 @@ def _copies_row(direction: str, copies: CopyFigures) -> list[str]:
         direction,
         f"{copies.count:,}",
         format_bytes(copies.bytes) if copies.bytes is not None else UNKNOWN,
-        f"{copies.gb_s:.3g}" if copies.gb_s is not None else UNKNOWN,
+        format_rate(copies.gb_s) if copies.gb_s is not None else UNKNOWN,
         format_ns(copies.busy_ns),
         format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN,
         format_ns(copies.exposed_ns),
-        _memory(copies.pinned_bytes, copies.pageable_bytes),
+        ", ".join(memory_kinds(copies)) or UNKNOWN,
         _streams(copies.streams),
     ]
-
-
-def _memory(pinned: int | None, pageable: int | None) -> str:
-    kinds = [name for name, n_bytes in (("pinned", pinned), ("pageable", pageable)) if n_bytes]
-    return ", ".join(kinds) or UNKNOWN
 
 
 def _streams(streams: Sequence[int | str]) -> str:

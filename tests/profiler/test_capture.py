@@ -33,6 +33,14 @@ def test_open_by_the_public_name(dense: Capture) -> None:
     assert opened.report().baseline == "off"
 
 
+def test_metrics_come_as_frames(dense: Capture) -> None:
+    passes = dense.figures()
+    assert passes.loc[passes["arm"] == "on", "hidden_copy_ns"].tolist() == [300_000.0] * 3
+    assert dense.figures("decode")["overlap_efficiency"].tolist() == [0, 1, 0, 1, 1, 0]
+    assert len(dense.figures("ubatch")) == 6 * 3
+    assert dense.figures("layer")["compute_ns"].unique().tolist() == [60_000]
+
+
 def test_columns_filters_and_passes_are_pruned(dense: Capture) -> None:
     table = dense.table("events", ["bytes"], filters=pc.field("kind") == "h2d", pass_ids=[3])
     assert table.column_names == ["bytes"]

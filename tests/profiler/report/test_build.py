@@ -87,8 +87,10 @@ def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
     report = makers.imported_without_passes(tmp_path / "c").report()
     assert (report.cells, report.baseline, report.dropped) == ([], None, {"negative": 2})
     assert report.cannot_say == ["which layer a copy belongs to"]
-    assert "Process 4711, device 0: 8.00 kB went to the device at 0.04 GB/s in 200 us" in report.summary
-    assert "150 us of kernels hid 50.0 % of it, and copying takes longer" in report.summary
+    assert (
+        "Process 4711, device 0: 8.00 kB went to the device from pinned memory at 0.04 GB/s in 200 us" in report.summary
+    )
+    assert "on the stream of the kernels; 150 us of kernels hid 50.0 % of it, and copying takes" in report.summary
     assert "no kernel ran that could hide it" in report.summary
 
 
