@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dashboard.timeline.columns import Variable, encode
-from dashboard.timeline.side import CutSide, Side, waited_for
+from dashboard.timeline.side import CutSide, Side
 from dashboard.timeline.signatures import SIGNATURE_COLUMNS, signatures
 from profiler.metrics.level_of_detail import bin_edges, joint_extent
+from profiler.metrics.waits import waited_for
 
 MAX_EVENTS: Final = 1_000_000  # sent one by one, over all sides; the rest as busy shares, until the view moves there
 MAX_BYTES: Final = 15_000_000
@@ -63,9 +64,9 @@ def _links(tables: Sequence[pa.Table]) -> dict[str, Variable]:
     """Which event waits for which copy, as numbers over all sides, in rising order of the waiting one."""
     waiting, copies, first = [_EMPTY], [_EMPTY], 0
     for table in tables:
-        rows, of = waited_for(table)
-        waiting.append(rows + first)
-        copies.append(of + first)
+        copy, waiter = waited_for(table)
+        copies.append(copy + first)
+        waiting.append(waiter + first)
         first += table.num_rows
     return {
         "waiting": Variable.of_differences(np.concatenate(waiting)),

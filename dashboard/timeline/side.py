@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dashboard.text import lane_label
 from profiler.intervals import Int64, Intervals
 from profiler.metrics.anchors import LayerStarts, Ubatch, layer_starts
 from profiler.metrics.level_of_detail import bounded_window, busy_shares, exposed_shares
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
 
-_COPIES = ("h2d", "d2h", "d2d")
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -80,6 +79,7 @@ class CutSide:
         lanes = [
             {
                 **lane._asdict(),
+                "label": lane_label(lane, self._line.lanes),
                 "events": s.stop - s.start,
                 "all_events": int(np.diff(self._line.first)[i]),
                 "exposed": len(e.starts),
@@ -95,20 +95,6 @@ class CutSide:
             "layer_starts": len(self.layer_starts.layer),
             "ubatches": [[u.number, u.phase, u.n_tokens, u.policy, u.start_ns, u.end_ns] for u in self._side.ubatches],
         }
-
-
-def waited_for(rows: pa.Table) -> tuple[Int64, Int64]:
-    """Pairs (row, the row of the copy that it waits for) inside one side's table."""
-    is_copy = pc.is_in(rows["kind"].cast(pa.string()), pa.array(_COPIES)).to_numpy()
-    ids = pc.fill_null(rows["correlation_id"], -1).to_numpy()
-    wanted = pc.fill_null(rows["waits_for"], -1).to_numpy()
-    copies, waiting = np.flatnonzero(is_copy & (ids >= 0)), np.flatnonzero(wanted >= 0)
-    if len(copies) == 0:
-        return _NOTHING, _NOTHING
-    copies = copies[np.argsort(ids[copies], kind="stable")]
-    place = np.minimum(np.searchsorted(ids[copies], wanted[waiting]), len(copies) - 1)
-    found = ids[copies[place]] == wanted[waiting]
-    return waiting[found], copies[place[found]]
 
 
 def _differences(values: Int64, counts: Sequence[int]) -> Int64:

@@ -64,7 +64,7 @@ class Painter {
       c.stroke();
       c.globalAlpha = 0.75;
       c.fillStyle = theme.text;
-      if (x > layout.left + 20 && x < layout.left + layout.width - 20) c.fillText(zero ? "0" : formatTick(time, step), x, 10);
+      if (x > layout.left + 4 && x < layout.left + layout.width - 20) c.fillText(zero ? "0" : formatTick(time, step), x, 10);
     }
     c.globalAlpha = 1;
   }
@@ -178,6 +178,11 @@ class Painter {
         continue;
       }
       const left = layout.left + Math.max(x, -3), width = Math.min(right, layout.width + 3) - Math.max(x, -3);
+      // Hollow against the solid bars of hidden copies.
+      c.fillStyle = theme.background;
+      c.globalAlpha = 0.82;
+      c.fillRect(left, y, width, height);
+      c.globalAlpha = 1;
       c.fillStyle = this.hatch;
       c.fillRect(left, y, width, height);
       c.fillStyle = theme.colours.exposed;

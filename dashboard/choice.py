@@ -1,0 +1,111 @@
+"""What is being looked at: a capture, a cell and two arms, chosen in the sidebar and kept in the address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import streamlit as st
+
+from dashboard import load
+from dashboard.text import arm_label, cell_key, plain, short_cell
+from profiler.capture import Capture, CaptureSummary
+from profiler.report.data import Cell, Report
+from profiler.report.summary import telling_cell
+
+_STATE: Final = "_choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`cell`, `a` and `b` are null where the capture has no passes; `b` also where it has a single arm."""
+
+    found: load.Found
+    capture: Capture
+    report: Report  # arm A is the baseline
+    cell: Cell | None
+    a: str | None
+    b: str | None
+
+    @property
+    def arms(self) -> list[str]:
+        """The arms on show: A, then B."""
+        return [arm for arm in (self.a, self.b) if arm is not None]
+
+
+def choose(root: load.TraceRoot) -> Choice | None:
+    """Draw the sidebar's controls; null where the root holds no capture that can be read."""
+    summaries = load.captures(root)
+    readable = [one for one in summaries if one.problem is None]
+    for one in summaries:
+        if one.problem is not None:
+            st.warning(f"{plain(one.name)}: {plain(one.problem)}")
+    if not readable:
+        st.session_state[_STATE] = None
+        return None
+    name = _select("Capture", [one.name for one in readable], "capture", labels=_labels(readable))
+    found = load.find_capture(root, name)
+    capture = load.open_capture(found)
+    choice = _choose_arms(found, capture)
+    st.session_state[_STATE] = choice
+    return choice
+
+
+def current() -> Choice:
+    """The choice made in the sidebar; where there is none, says how to get a capture and ends the page."""
+    choice = st.session_state.get(_STATE)
+    if not isinstance(choice, Choice):
+        say_no_captures()
+        st.stop()
+    return choice
+
+
+def say_no_captures() -> None:
+    """How to get a first capture."""
+    st.info("There is no capture here yet. Make one, or import another tool's trace:")
+    lines = (
+        "hprof run                    # a small model on this machine, arms off and on",
+        "hprof import report.sqlite   # an Nsight Systems trace",
+    )
+    st.code("\n".join(lines), language="bash")
+
+
+def _choose_arms(found: load.Found, capture: Capture) -> Choice:
+    report = load.report(found)
+    names = list(dict.fromkeys(name for cell in report.cells for name in cell.arms))
+    if not names:
+        return Choice(found, capture, report, None, None, None)
+    a = _select("Arm A, the baseline", names, "a", labels={name: arm_label(name) for name in names})
+    others = [name for name in names if name != a]
+    b = None
+    if others:
+        b = _select("Arm B", others, "b", labels={name: arm_label(name) for name in others})
+    if report.baseline != a:
+        report = load.report(found, a)
+    cells = [cell for cell in report.cells if a in cell.arms and (b is None or b in cell.arms)]
+    cell = _choose_cell(cells or [cell for cell in report.cells if a in cell.arms])
+    return Choice(found, capture, report, cell, a, b if b in cell.arms else None)
+
+
+def _choose_cell(cells: list[Cell]) -> Cell:
+    keys = {cell_key(cell): cell for cell in cells}
+    first = cell_key(telling_cell(cells))
+    ordered = [first, *(key for key in keys if key != first)]
+    ordered = [key for key in keys if key in ordered]
+    labels = {key: short_cell(cell) for key, cell in keys.items()}
+    return keys[_select("Cell", ordered, "cell", labels=labels, first=ordered.index(first))]
+
+
+def _select(title: str, options: list[str], key: str, *, labels: dict[str, str], first: int = 0) -> str:
+    """A box whose choice is part of the address; an unknown value there falls back to the first option."""
+    if st.session_state.get(key) not in options:
+        st.session_state.pop(key, None)
+    chosen = st.selectbox(
+        title, options, index=first, key=key, format_func=lambda name: labels.get(name, name), bind="query-params"
+    )
+    assert chosen is not None
+    return chosen
+
+
+def _labels(summaries: list[CaptureSummary]) -> dict[str, str]:
+    return {one.name: one.name if one.state == "complete" else f"{one.name} ({one.state})" for one in summaries}

@@ -1,0 +1,81 @@
+"""C against T, layer by layer: who bounds whom."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.figures.style import styled
+from dashboard.palette import DIVERGING, SPENT
+
+_MS: Final = 1e6
+
+
+def layer_figure(rows: pd.DataFrame) -> go.Figure:
+    """Bars of C and T for each layer, T split into hidden and exposed; a mark over layers that are copy-bound.
+
+    rows: `profiler.metrics.typical.typical_layers`.
+    """
+    figure = go.Figure()
+    layer = rows["layer"].to_numpy()
+    figure.add_bar(
+        x=layer, y=rows["compute_ns"] / _MS, name="C: compute", marker={"color": SPENT["compute"]}, offsetgroup="C",
+        hovertemplate="layer %{x}: C %{y:,.3f} ms<extra></extra>",
+    )  # fmt: skip
+    for part, name, pattern in (("hidden_ns", "T: hidden copy", "."), ("exposed_ns", "T: exposed copy", "/")):
+        figure.add_bar(
+            x=layer,
+            y=rows[part] / _MS,
+            base=None if part == "hidden_ns" else rows["hidden_ns"] / _MS,
+            name=name,
+            offsetgroup="T",
+            marker={
+                "color": SPENT[part.removesuffix("_ns")],
+                "pattern": {"shape": pattern, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"},
+            },
+            hovertemplate=f"layer %{{x}}: {name} %{{y:,.3f}} ms<extra></extra>",
+        )
+    bound = rows[rows["copy_bound"]]
+    figure.add_scatter(
+        x=bound["layer"],
+        y=bound["copy_ns"] / _MS,
+        mode="markers",
+        name="copy-bound: T > C",
+        marker={"symbol": "triangle-down", "size": 9, "color": SPENT["exposed"]},
+        hovertemplate="layer %{x} is copy-bound<extra></extra>",
+    )
+    styled(figure, height=380, barmode="group", bargap=0.25)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= 32 else None)
+    figure.update_yaxes(title="ms", rangemode="tozero")
+    return figure
+
+
+def margin_figure(margin: pd.DataFrame) -> go.Figure:
+    """Layer x ubatch: how much time C + T leaves over the next layer's whole copy T'; positive means prefetch pays.
+
+    margin: index ubatch, columns layer, values in ns.
+    """
+    values = margin.to_numpy(float) / _MS
+    largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
+    figure = go.Figure(
+        go.Heatmap(
+            z=values.astype(np.float32),
+            x=margin.columns.to_numpy(),
+            y=[str(int(number)) for number in margin.index],
+            zmid=0,
+            zmin=-largest,
+            zmax=largest,
+            colorscale=DIVERGING,
+            colorbar={"title": "ms", "thickness": 10},
+            xgap=1,
+            ygap=1,
+            hovertemplate="ubatch %{y}, layer %{x}: C + T - T' = %{z:,.3f} ms<extra></extra>",
+        )
+    )
+    styled(figure, height=int(np.clip(120 + 26 * len(margin), 200, 640)), legend=False)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= 32 else None)
+    figure.update_yaxes(title="ubatch", type="category", autorange="reversed", showgrid=False)
+    return figure

@@ -1,0 +1,102 @@
+"""What the device held: stacked parts an arm, and what each slot held when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.figures.style import styled
+from dashboard.palette import BLUE, GREEN, ORANGE, SKY
+from dashboard.text import for_plotly
+from profiler.metrics.memory import PARTS
+
+PART_LABELS: Final = {
+    "resident": "weights that stay",
+    "slots": "slots for streamed weights",
+    "bank": "expert cache's bank",
+    "other": "activations, KV cache, the rest",
+}
+_STYLES: Final = {"resident": (GREEN, ""), "slots": (BLUE, "/"), "bank": (ORANGE, "x"), "other": ("#B4B8C0", "")}
+_MB, _MS = 1e6, 1e6
+_MAX_BARS: Final = 4000
+
+
+def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
+    """Stacked horizontal bars of `memory_parts`, a row an arm."""
+    figure = go.Figure()
+    for part in PARTS:
+        values = parts[part].to_numpy(float)
+        if not (values > 0).any():
+            continue
+        colour, shape = _STYLES[part]
+        pattern = {"shape": shape, "size": 6, "solidity": 0.22, "fillmode": "overlay", "fgcolor": "white"}
+        figure.add_bar(
+            y=[for_plotly(label) for label in labels],
+            x=values / _MB,
+            orientation="h",
+            name=PART_LABELS[part],
+            marker={"color": colour, "pattern": pattern if shape else None},
+            hovertemplate=f"{PART_LABELS[part]}: %{{x:,.4g}} MB<extra></extra>",
+        )
+    styled(figure, height=110 + 46 * len(labels), barmode="stack", bargap=0.35)
+    figure.update_layout(legend={"traceorder": "normal"})
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="MB on the device", rangemode="tozero")
+    return figure
+
+
+def slots_figure(holdings: pd.DataFrame) -> go.Figure:
+    """Which layer each slot held when; `holdings` as `slot_holdings` gives it, at most 4,000 of them drawn."""
+    drawn = holdings.iloc[:_MAX_BARS]
+    figure = go.Figure()
+    for odd, (colour, name) in enumerate(((BLUE, "even layers"), (SKY, "odd layers"))):
+        mine = drawn[drawn["layer"].fillna(0).astype(int) % 2 == odd]
+        lengths = (mine["end_ns"] - mine["start_ns"]).to_numpy(float) / _MS
+        figure.add_bar(
+            y=[f"slot {slot}" for slot in mine["slot"].astype(int)],
+            x=lengths,
+            base=mine["start_ns"].to_numpy(float) / _MS,
+            orientation="h",
+            name=name,
+            text=["" if pd.isna(layer) else f"L{int(layer)}" for layer in mine["layer"]],
+            textposition="inside",
+            insidetextanchor="start",
+            marker={"color": colour, "line": {"width": 0.6, "color": "rgba(255,255,255,0.7)"}},
+            customdata=np.stack([mine["bytes"].to_numpy(float) / _MB, lengths], axis=-1) if len(mine) else None,
+            hovertemplate="%{y}: %{text}, %{customdata[0]:,.3g} MB, for %{customdata[1]:,.3g} ms<extra></extra>",
+        )
+    n_slots = drawn["slot"].nunique()
+    styled(figure, height=120 + 34 * max(n_slots, 1), barmode="overlay", bargap=0.25)
+    figure.update_xaxes(title="ms after the pass's start", rangemode="tozero")
+    figure.update_yaxes(showgrid=False, autorange="reversed", categoryorder="category ascending")
+    return figure
+
+
+def held_figure(steps: pd.DataFrame, resident_bytes: float | None) -> go.Figure:
+    """Device memory over the pass: weights that stay, and on top what the slots hold; the peak is marked."""
+    base = (resident_bytes or 0.0) / _MB
+    time, total = steps["t_ns"].to_numpy(float) / _MS, base + steps["bytes"].to_numpy(float) / _MB
+    figure = go.Figure()
+    if resident_bytes:
+        figure.add_scatter(
+            x=[time.min(), time.max()], y=[base, base], name="weights that stay", fill="tozeroy", mode="lines",
+            line={"color": GREEN, "width": 1}, fillcolor="rgba(0,158,115,0.25)",
+            hovertemplate="stay: %{y:,.4g} MB<extra></extra>",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=time, y=total, name="with what the slots hold", mode="lines",
+        line={"color": BLUE, "width": 1.5, "shape": "hv"},
+        hovertemplate="%{x:.2f} ms: %{y:,.4g} MB<extra></extra>",
+    )  # fmt: skip
+    peak = int(total.argmax())
+    figure.add_annotation(
+        x=time[peak], y=total[peak], text=f"peak {total[peak]:,.4g} MB", showarrow=True, arrowhead=2, ay=-24, ax=30
+    )
+    styled(figure, height=300)
+    figure.update_xaxes(title="ms after the pass's start")
+    figure.update_yaxes(title="MB", rangemode="tozero")
+    return figure

@@ -1,0 +1,137 @@
+"""Figures of the selective copy: bytes moved against whole, experts touched, and who is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.figures.style import arm_style, styled
+from dashboard.palette import BLUE, GREY, ORANGE, SEQUENTIAL
+from dashboard.text import for_plotly
+
+_MB: Final = 1e6
+
+
+def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Figure:
+    """Bytes that each ubatch moved, a bar an arm, before what whole copies would have moved (outlined).
+
+    rows: by arm, columns ubatch, bytes_h2d, whole_bytes.
+    """
+    figure = go.Figure()
+    longest = max(rows.values(), key=len, default=pd.DataFrame({"ubatch": [], "whole_bytes": []}))
+    figure.add_bar(
+        x=longest["ubatch"],
+        y=longest["whole_bytes"] / _MB,
+        name="whole copies would move",
+        marker={"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1.5}},
+        width=0.85,
+        hovertemplate="whole: %{y:,.3g} MB<extra></extra>",
+    )
+    width = 0.7 / max(len(rows), 1)
+    for number, (arm, mine) in enumerate(rows.items()):
+        style = arm_style(arm, arms)
+        figure.add_bar(
+            x=mine["ubatch"],
+            y=mine["bytes_h2d"] / _MB,
+            name=f"{for_plotly(arm)} moved",
+            marker={"color": style["colour"], "pattern": _pattern(number)},
+            width=width,
+            offset=-0.35 + number * width,
+            hovertemplate=f"{for_plotly(arm)}: %{{y:,.3g}} MB<extra></extra>",
+        )
+    styled(figure, height=340, barmode="overlay")
+    figure.update_xaxes(title="ubatch", dtick=1 if len(longest) <= 24 else None, showgrid=False)
+    figure.update_yaxes(title="MB from host to device", rangemode="tozero")
+    return figure
+
+
+def _pattern(number: int) -> Mapping[str, object] | None:
+    return (
+        None if number == 0 else {"shape": "/", "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": "white"}
+    )
+
+
+def distinct_figure(rows: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
+    """Share of the experts touched over tokens in the ubatch: measured, and if all were equally likely.
+
+    rows: n_tokens, distinct_share of the ubatches; curve: n_tokens, share.
+    """
+    share = rows.groupby("n_tokens")["distinct_share"].agg(["median", "min", "max"]) * 100
+    sizes = share.index.to_numpy()
+    figure = go.Figure()
+    figure.add_scatter(
+        x=sizes,
+        y=share["median"],
+        name="measured",
+        mode="lines+markers",
+        line={"color": BLUE, "width": 2.5},
+        marker={"size": 9},
+        error_y=_bars(share["median"], share["min"], share["max"]),
+        hovertemplate="%{x} tokens touch %{y:.1f} % of the experts<extra></extra>",
+    )
+    figure.add_scatter(
+        x=curve["n_tokens"],
+        y=curve["share"] * 100,
+        name="modelled: every expert equally likely",
+        mode="lines",
+        line={"color": GREY, "dash": "dash"},
+        hovertemplate="equally likely: %{y:.1f} %<extra></extra>",
+    )
+    styled(figure, height=340)
+    figure.update_xaxes(title="tokens in the ubatch", type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes])
+    figure.update_yaxes(title="experts touched, %", range=[0, 103])
+    return figure
+
+
+def _bars(middle: pd.Series[float], low: pd.Series[float], high: pd.Series[float]) -> Mapping[str, object]:
+    return {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low, "thickness": 1.2}
+
+
+def heat_figure(layers: np.ndarray, shares: np.ndarray) -> go.Figure:
+    """Layer x expert: in what share of the ubatches the layer used the expert."""
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.round(shares * 100).astype(np.uint8),
+            x0=0,
+            dx=1,
+            y=[f"{layer}" for layer in layers],
+            zmin=0,
+            zmax=100,
+            colorscale=SEQUENTIAL,
+            colorbar={"title": "used, %", "thickness": 10},
+            hovertemplate="layer %{y}, expert %{x}: in %{z} % of the ubatches<extra></extra>",
+        )
+    )
+    styled(figure, height=int(np.clip(110 + 20 * len(layers), 220, 760)), legend=False)
+    figure.update_xaxes(title="expert", showgrid=False)
+    figure.update_yaxes(title="layer", type="category", autorange="reversed", showgrid=False)
+    return figure
+
+
+def overlap_figure(jaccard: pd.DataFrame) -> go.Figure:
+    """How much of a layer's experts the layer before used too: medians over the ubatches, with the middle half.
+
+    jaccard: layer, n_tokens, jaccard.
+    """
+    figure = go.Figure()
+    many = jaccard["n_tokens"] > 1
+    for number, (name, rows) in enumerate({"in prefill": jaccard[many], "in decode": jaccard[~many]}.items()):
+        if rows.empty:
+            continue
+        spread = rows.groupby("layer")["jaccard"].quantile(np.array([0.25, 0.5, 0.75])).unstack() * 100
+        figure.add_bar(
+            x=spread.index.to_numpy(),
+            y=spread[0.5],
+            name=name,
+            marker={"color": (BLUE, ORANGE)[number], "pattern": _pattern(number)},
+            error_y=_bars(spread[0.5], spread[0.25], spread[0.75]),
+            hovertemplate=f"layer %{{x}} {name}: %{{y:.1f}} %<extra></extra>",
+        )
+    styled(figure, height=320, barmode="group")
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if jaccard["layer"].nunique() <= 32 else None)
+    figure.update_yaxes(title="overlap with the layer before, %", range=[0, 100])
+    return figure

@@ -1,0 +1,183 @@
+"""Everything the pages read, cached: captures are found by name inside the trace root, never by path.
+
+Cached objects are shared between sessions and must not be changed. Keys hold the capture's path and a fingerprint of
+its files, so that a capture that grows or is replaced is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import fsspec
+import pandas as pd
+import streamlit as st
+
+from executor.errors import HprofError
+from profiler.capture import Capture, CaptureSummary, list_captures
+from profiler.manifest import MANIFEST_NAME
+from profiler.metrics import Tables, layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics.timeline import Timeline, load_timeline
+from profiler.report.build import build_report
+from profiler.report.data import Report
+from profiler.schema import TABLES
+
+Fingerprint = tuple[tuple[int, int], ...]
+DEFAULT_ROOT: Final = "traces"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRoot:
+    """The folder (or fsspec URL) whose captures are shown; `only` where it was given as one capture."""
+
+    url: str
+    only: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.url
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A capture of the root: its name, its address, and what its files looked like just now."""
+
+    name: str
+    path: str
+    fingerprint: Fingerprint
+
+
+def trace_root(arguments: list[str] | None = None) -> TraceRoot:
+    """The root that `hprof dashboard` passed on as `--traces`; a capture's own folder stands for that capture."""
+    words = sys.argv[1:] if arguments is None else arguments
+    url = words[words.index("--traces") + 1] if "--traces" in words[:-1] else DEFAULT_ROOT
+    url = url.rstrip("/") or "/"
+    if "://" not in url:
+        url = os.path.realpath(url)
+        if Path(url, MANIFEST_NAME).is_file():
+            return TraceRoot(str(Path(url).parent), Path(url).name)
+    return TraceRoot(url)
+
+
+def captures(root: TraceRoot) -> list[CaptureSummary]:
+    """The captures of the root, newest first; links that lead out of it are left out."""
+    if root.only is not None:
+        found = [one for one in list_captures(root.url) if one.name == root.only]
+    else:
+        found = list_captures(root.url)
+    return [one for one in found if not root.is_local or is_inside(one.path, root.url)]
+
+
+def find_capture(root: TraceRoot, name: str) -> Found:
+    """The capture of this name. The name may come from anywhere: it is looked up among the root's, never joined.
+
+    Raises HprofError where there is none.
+    """
+    for one in captures(root):
+        if one.name == name:
+            return Found(one.name, one.path, fingerprint(one.path))
+    raise HprofError(f"there is no capture '{name}' in {root.url}; choose one on the left.")
+
+
+def is_inside(path: str, root: str) -> bool:
+    """Whether the path, with its links followed, lies in the root."""
+    return Path(path).resolve().is_relative_to(Path(root).resolve())
+
+
+def fingerprint(path: str) -> Fingerprint:
+    """Times and sizes of the manifest and of the table folders: a new part changes its folder's time."""
+    if "://" not in path:
+        stats = [os.stat(p) for p in (Path(path, MANIFEST_NAME), *(Path(path, t) for t in TABLES)) if p.exists()]  # noqa: PTH116
+        return tuple((found.st_mtime_ns, found.st_size) for found in stats)
+    fs, at = fsspec.core.url_to_fs(f"{path}/{MANIFEST_NAME}")
+    return ((hash(str(sorted(fs.info(at).items()))), 0),)
+
+
+def open_capture(found: Found) -> Capture:
+    """Open it (cheap: tables are read when asked for)."""
+    return _capture(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _capture(path: str, fingerprint: Fingerprint) -> Capture:  # noqa: ARG001 - a part of the key
+    return Capture.open(path)
+
+
+def report(found: Found, baseline: str | None = None) -> Report:
+    """The capture's report, with this arm as the baseline (null: the capture's own)."""
+    return _report(found.path, found.fingerprint, baseline)
+
+
+@st.cache_resource(max_entries=12, show_spinner="Judging the capture …")
+def _report(path: str, fingerprint: Fingerprint, baseline: str | None) -> Report:  # noqa: ARG001 - of the key
+    capture = Capture.open(path)
+    arms = capture.manifest.arms
+    if baseline is not None and arms and arms[0].name != baseline:
+        first = [arm for arm in arms if arm.name == baseline]
+        rest = [arm for arm in arms if arm.name != baseline]
+        capture.manifest = capture.manifest.with_changes(arms=[*first, *rest])
+    return build_report(capture)
+
+
+def tables(found: Found) -> Tables:
+    """The tables that metrics take."""
+    return _tables(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
+def _tables(path: str, fingerprint: Fingerprint) -> Tables:
+    return load_tables(_capture(path, fingerprint))
+
+
+def figures_of_passes(found: Found) -> pd.DataFrame:
+    """`pass_figures` of whole passes, beside the columns of the `passes` table."""
+    return _figures_of_passes(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _figures_of_passes(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
+    read = _tables(path, fingerprint)
+    passes = read.passes.to_pandas().set_index("pass_id", drop=False)
+    figures = pass_figures(*read)["pass"]
+    joined: pd.DataFrame = passes.join(figures.drop(columns=[name for name in figures if name in passes]))
+    return joined
+
+
+def figures_of_ubatches(found: Found) -> pd.DataFrame:
+    """`ubatch_figures` of every pass."""
+    return _figures_of_ubatches(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _figures_of_ubatches(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
+    read = _tables(path, fingerprint)
+    return ubatch_figures(read.ubatches, read.recording)
+
+
+def figures_of_layers(found: Found) -> pd.DataFrame:
+    """`layer_figures` of every pass."""
+    return _figures_of_layers(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _figures_of_layers(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
+    return layer_figures(_tables(path, fingerprint).recording)
+
+
+def line_of_pass(found: Found, pass_id: int | None) -> Timeline:
+    """The timeline of one pass; null: of the whole capture."""
+    return _line(found.path, found.fingerprint, pass_id)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Laying out the timeline …")
+def _line(path: str, fingerprint: Fingerprint, pass_id: int | None) -> Timeline:
+    capture = _capture(path, fingerprint)
+    by_stream = capture.manifest.source != "hprof"
+    if pass_id is None:
+        return load_timeline(capture, by_stream=by_stream)
+    started = capture.passes.set_index("pass_id")["t_start"].to_dict()[pass_id]
+    origin_ns = int(started) if pd.notna(started) else None
+    return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream)

@@ -1,0 +1,240 @@
+"""The Overview's parts: cards, tables and downloads over one report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+import pandas as pd
+import streamlit as st
+
+from dashboard import load, passes, show
+from dashboard.choice import Choice
+from dashboard.text import SIGNS, percent, plain
+from profiler.metrics import FIGURES
+from profiler.report.summary import device_name
+from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
+from profiler.stats import Comparison, Estimate
+
+CARDS: Final = {
+    "ttft_ns": "Time to first token",
+    "prefill_tokens_per_s": "Prefill, tokens a second",
+    "decode_tokens_per_s": "Decode, tokens a second",
+    "bytes_h2d": "Bytes copied to the device",
+    "exposed_copy_ns": "Exposed copy time",
+    "vram_peak_bytes": "Device memory at the peak",
+}
+UNKNOWN: Final = "–"
+
+
+def cards(choice: Choice) -> None:
+    """The headline figures: B large (or the only arm), its change against A, and both with their intervals."""
+    columns = st.columns(3, gap="small") + st.columns(3, gap="small")
+    for (name, title), column in zip(CARDS.items(), columns, strict=True):
+        with column, st.container(border=True):
+            _card(choice, name, title)
+
+
+def _card(choice: Choice, name: str, title: str) -> None:
+    assert choice.cell is not None
+    unit = FIGURES[name].unit
+    found = [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
+    shown = found[-1]
+    value = format_value(shown.median, unit) if shown is not None else UNKNOWN
+    compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)
+    delta, colour = _delta(compared, found)
+    st.metric(title, value, delta, delta_color=colour, delta_arrow="off", help=FIGURES[name].meaning)
+    lines = [
+        f"{letter} {plain(arm)}: {plain(interval(one, unit))}"
+        for letter, arm, one in zip("AB", choice.arms, found, strict=False)
+    ]
+    st.caption("  \n".join(lines))
+
+
+def _delta(compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
+    """The change in words, with its interval, and the colour that goes with the verdict."""
+    if compared is not None:
+        bounds = (
+            f" (×{compared.low:.2f} to ×{compared.high:.2f})"
+            if compared.low is not None and compared.high is not None
+            else ""
+        )
+        words = (
+            compared.verdict
+            if compared.verdict in ("inconclusive", "no difference")
+            else f"{percent(compared)} {compared.verdict}"
+        )
+        colour = {"faster": "blue", "slower": "orange"}.get(compared.verdict, "off")
+        return f"{SIGNS[compared.verdict]} {words}{bounds}", colour
+    if len(found) == 2 and found[0] is not None and found[1] is not None and found[0].median > 0:
+        return _relative(found[1].median / found[0].median), "off"
+    return None, "off"
+
+
+def _relative(ratio: float) -> str:
+    if abs(ratio - 1) < 0.0005:
+        return "= the same"
+    if ratio >= 2:
+        return f"{ratio:.2g} times as much"
+    return f"{abs(ratio - 1) * 100:.3g} % {'more' if ratio > 1 else 'less'}"
+
+
+def interval(found: Estimate | None, unit: str) -> str:
+    """`501 ms [420 ms, 587 ms]`; the interval where six passes or more gave one."""
+    if found is None:
+        return "not known"
+    text = format_value(found.median, unit)
+    if found.low is None or found.high is None or found.low == found.high:
+        return text
+    return f"{text} [{format_value(found.low, unit)}, {format_value(found.high, unit)}]"
+
+
+def figure_table(choice: Choice) -> pd.DataFrame:
+    """Every figure of the cell: A, B, ratio, interval, verdict."""
+    assert choice.cell is not None
+    rows = []
+    for name, meaning in FIGURES.items():
+        found = [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
+        if not any(found):
+            continue
+        compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)
+        row = {
+            "figure": meaning.label,
+            **{
+                f"{x} {arm}": interval(one, meaning.unit) for x, arm, one in zip("AB", choice.arms, found, strict=False)
+            },
+        }
+        if choice.b is not None:
+            row |= {
+                "B / A": f"{compared.ratio:.3f}" if compared else "",
+                "interval": _bounds(compared),
+                "verdict": compared.verdict if compared else "",
+            }
+        rows.append(row | {"meaning": meaning.meaning})
+    return pd.DataFrame(rows)
+
+
+def _bounds(compared: Comparison | None) -> str:
+    if compared is None or compared.low is None or compared.high is None:
+        return ""
+    return f"{compared.low:.3f} to {compared.high:.3f}"
+
+
+def measured_passes(choice: Choice) -> pd.DataFrame:
+    """Figures of the passes of the chosen cell and arms, warm-ups left out."""
+    frame = load.figures_of_passes(choice.found)
+    return frame[frame["pass_id"].isin(passes.of_cell(choice)["pass_id"])]
+
+
+def spent_alt(spent: pd.DataFrame, labels: list[str]) -> str:
+    """The stacked bars in a sentence each."""
+    told = []
+    for label, (_, row) in zip(labels, spent.iterrows(), strict=True):
+        parts = {
+            "compute alone": "compute_ns",
+            "hidden copy": "hidden_ns",
+            "exposed copy": "exposed_ns",
+            "idle": "idle_ns",
+        }
+        told.append(f"{label}: " + ", ".join(f"{name} {format_ns(row[key])}" for name, key in parts.items()))
+    return "Where the time went. " + "; ".join(told) + "."
+
+
+def device_cards(choice: Choice) -> None:
+    """One card a device of an imported trace: how much was copied, how fast, how much of it hidden."""
+    devices = choice.report.devices
+    if not devices:
+        show.nothing("The trace holds no copy and no kernel on a device.")
+        return
+    columns = st.columns(min(len(devices), 3), gap="small")
+    for number, device in enumerate(devices):
+        with columns[number % len(columns)], st.container(border=True):
+            st.markdown(f"**{plain(device_name(device))}**")
+            kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
+            st.caption(plain(kernels))
+            for direction, copies in device.copies.items():
+                hidden = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN
+                size = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies"
+                speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
+                st.metric(f"{direction}: hidden behind compute", hidden)
+                st.caption(
+                    plain(f"{size}{speed}; busy {format_ns(copies.busy_ns)}, exposed {format_ns(copies.exposed_ns)}")
+                )
+
+
+def configuration(choice: Choice) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Settings in which A and B differ, and those that they share (machine, model, placement, ...)."""
+    manifest = choice.capture.manifest
+    arms = {arm.name: arm for arm in manifest.arms}
+    settings = [dict(_flat(_arm_settings(arms.get(name)))) for name in choice.arms]
+    differing, shared = [], {}
+    for key in dict.fromkeys(key for one in settings for key in one):
+        values = [one.get(key) for one in settings]
+        if len(settings) == 2 and values[0] != values[1]:
+            differing.append(
+                {
+                    "setting": key,
+                    **{f"{x} {arm}": _text(v) for x, arm, v in zip("AB", choice.arms, values, strict=False)},
+                }
+            )
+        else:
+            shared[key] = values[0]
+    parts = (
+        "hprof_version",
+        "created_utc",
+        "machine",
+        "model",
+        "placement",
+        "grid",
+        "seeds",
+        "environment",
+        "link_h2d_gb_s",
+    )
+    shared |= dict(_flat({part: getattr(manifest, part) for part in parts}))
+    shared["command"] = " ".join(manifest.argv)
+    common = [
+        {"setting": key, "value": _text(value)} for key, value in shared.items() if value not in (None, "", [], {})
+    ]
+    return pd.DataFrame(differing), pd.DataFrame(common, columns=["setting", "value"])
+
+
+def _arm_settings(arm: Any) -> dict[str, Any]:
+    if arm is None:
+        return {}
+    return {"requested arm": arm.requested, "effective arm": arm.effective, **arm.options}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and depth < 4:
+            yield from _flat(inner, f"{prefix}{key}.", depth + 1)
+        else:
+            yield f"{prefix}{key}", inner
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if len(text) <= 300 else f"{text[:299]}…"
+
+
+def downloads(choice: Choice) -> None:
+    """The whole report, as files."""
+    st.subheader("Take it along", anchor=False)
+    with st.container(horizontal=True, gap="small"):
+        report, name = choice.report, choice.found.name
+        show.download(
+            "Report, JSON",
+            lambda: orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2),
+            f"{name}.json",
+            "application/json",
+            "report-json",
+        )
+        show.download("Report, HTML", lambda: passes.html_report(choice), f"{name}.html", "text/html", "report-html")
+        show.download("Report, Markdown", lambda: _markdown(choice), f"{name}.md", "text/markdown", "report-markdown")
+
+
+def _markdown(choice: Choice) -> bytes:
+    from profiler.report.markdown import render_markdown
+
+    return render_markdown(choice.report).encode()

@@ -1,0 +1,99 @@
+"""Pieces that every page is made of: a figure with its table and its downloads, notes, and the page's head."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Literal
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from dashboard.choice import Choice
+from dashboard.text import plain, short_cell
+
+_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
+
+
+def head(title: str, choice: Choice, lead: str = "") -> None:
+    """The page's title, what it is about, and what the capture warns of."""
+    st.title(title, anchor=False)
+    report = choice.report
+    facts = [choice.found.name, report.model, report.machine, short_cell(choice.cell) if choice.cell else None]
+    st.caption("  ·  ".join(plain(fact) for fact in facts if fact))
+    if lead:
+        st.markdown(lead)
+    if report.state != "complete":
+        state = "was interrupted" if report.state == "interrupted" else "is still running, or was killed"
+        st.warning(f"The capture {state}: these are the passes that were completed.", icon=":material/warning:")
+
+
+def figure(figure: go.Figure, *, alt: str, key: str, table: pd.DataFrame, name: str, beside: bool = False) -> None:
+    """A chart, and the same figures as a table with downloads: beside it, or folded under it."""
+    if beside:
+        left, right = st.columns([3, 2], gap="medium")
+    else:
+        left = right = st.container()
+    with left:
+        st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt)
+    with right:
+        if beside:
+            _table(table, alt, key, name)
+        else:
+            with st.expander("The same figures as a table"):
+                _table(table, alt, key, name)
+
+
+def table(table: pd.DataFrame, *, alt: str, key: str, name: str) -> None:
+    """A table with its downloads."""
+    _table(table, alt, key, name)
+
+
+def _table(table: pd.DataFrame, alt: str, key: str, name: str) -> None:
+    st.dataframe(table, hide_index=True, alt=f"Table: {alt}", key=f"{key}-table", height=_height(len(table)))
+    downloads(table, key=key, name=name)
+
+
+def _height(n_rows: int) -> int | Literal["content"]:
+    return "content" if n_rows <= 12 else 420
+
+
+def downloads(table: pd.DataFrame, *, key: str, name: str) -> None:
+    """The table as CSV and parquet; made when asked for."""
+    with st.container(horizontal=True, gap="small"):
+        download("CSV", lambda: as_csv(table), f"{name}.csv", "text/csv", f"{key}-csv")
+        download("parquet", lambda: as_parquet(table), f"{name}.parquet", "application/octet-stream", f"{key}-parquet")
+
+
+def download(label: str, make, file_name: str, mime: str, key: str) -> None:  # type: ignore[no-untyped-def]
+    """A button that makes the file only when it is pressed, and does not run the page again."""
+    st.download_button(label, make, file_name, mime, key=key, on_click="ignore", icon=":material/download:")
+
+
+def as_csv(table: pd.DataFrame) -> bytes:
+    """UTF-8 with a header; text that a spreadsheet would take for a formula starts with an apostrophe."""
+    safe = table.copy()
+    for column in safe.select_dtypes(include=["object", "string", "category"]):
+        texts = safe[column].astype(object)
+        risky = texts.map(lambda value: isinstance(value, str) and value[:1] in "=+-@\t\r")
+        safe[column] = texts.where(~risky, "'" + texts.astype(str))
+    return safe.to_csv(index=False).encode()
+
+
+def as_parquet(table: pd.DataFrame) -> bytes:
+    """One zstd parquet file."""
+    out = io.BytesIO()
+    table.to_parquet(out, compression="zstd", index=False)
+    return out.getvalue()
+
+
+def nothing(reason: str, advice: str = "") -> None:
+    """Why the page has nothing to show, and what would give it something."""
+    st.info(f"{reason} {advice}".strip(), icon=":material/info:")
+
+
+def sentences(texts: Sequence[str]) -> None:
+    """Notes under a figure."""
+    for text in texts:
+        st.caption(plain(text))

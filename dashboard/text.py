@@ -1,0 +1,128 @@
+"""Words: verdicts as sentences, labels of lanes and cells, and text of unknown origin made harmless."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from profiler.metrics.timeline import Lane
+from profiler.report.data import Cell
+from profiler.stats import Comparison
+
+CATEGORY_LABELS: Final = {
+    "h2d": "copy H2D",
+    "d2h": "copy D2H",
+    "d2d": "copy D2D",
+    "compute": "compute",
+    "wait": "waits",
+    "cpu_compute": "CPU compute",
+    "api": "host calls",
+}
+ARM_MEANINGS: Final = {
+    "off": "copies in line",
+    "off-whole": "in line, whole",
+    "on": "prefetch",
+    "gated": "gated prefetch",
+    "auto": "cheapest a ubatch",
+    "hot": "hottest experts ahead",
+    "cache": "expert cache",
+    "cpu": "on the host",
+    "full": "all resident",
+}
+_SUBJECTS: Final = {
+    "off": "Copying in line",
+    "off-whole": "Copying everything whole",
+    "on": "Prefetch",
+    "gated": "Gated prefetch",
+    "auto": "The automatic choice",
+    "hot": "Prefetching the hottest experts",
+    "cache": "The expert cache",
+    "cpu": "Computing on the host",
+    "full": "Keeping everything resident",
+}
+SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
+
+_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
+
+
+def plain(text: object) -> str:
+    """Text that Markdown shows as it is: no emphasis, link, image, formula or HTML of the capture's choosing."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def for_plotly(text: object) -> str:
+    """Text that plotly shows as it is, which otherwise reads a few HTML tags."""
+    return html.escape(str(text), quote=False)
+
+
+def arm_label(name: str) -> str:
+    """`on (prefetch)`, where the arm's meaning is known."""
+    base = name.partition("@")[0].partition("+")[0]
+    meaning = ARM_MEANINGS.get(base)
+    cache = " with the expert cache" if "+cache" in name else ""
+    return f"{name} ({meaning}{cache})" if meaning else name
+
+
+def short_cell(cell: Cell) -> str:
+    """`ubatch 64 · depth 0 · 512 + 16`: the last are prompt and generated tokens."""
+    sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
+    parts = [f"{name} {value:,}" for name, value in sizes if value is not None]
+    tokens = " + ".join(f"{value:,}" for value in (cell.n_prompt, cell.n_gen) if value is not None)
+    return " · ".join([*parts, *([tokens] if tokens else [])]) or "all passes"
+
+
+def cell_key(cell: Cell) -> str:
+    """The cell in an address: `p512-n16-ub64-d0`."""
+    parts = (("p", cell.n_prompt), ("n", cell.n_gen), ("ub", cell.n_ubatch), ("d", cell.n_depth))
+    return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"
+
+
+def lane_label(lane: Lane, lanes: Sequence[Lane]) -> str:
+    """The lane's category, with the device and process where there are several of them, and its stream."""
+    parts = [CATEGORY_LABELS[lane.category]]
+    if lane.stream is not None:
+        parts.append(lane.stream if lane.category == "api" else f"stream {lane.stream}")
+    if len({other.device for other in lanes if other.device is not None}) > 1 and lane.device is not None:
+        parts.insert(0, f"GPU {lane.device}")
+    if len({other.process for other in lanes}) > 1 and lane.process is not None:
+        parts.append(f"pid {lane.process}")
+    return " · ".join(parts)
+
+
+def percent(compared: Comparison) -> str:
+    """By how much the figure changed, without a sign: `12 %`, `3.4 %`."""
+    size = abs(compared.ratio - 1) * 100
+    return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"
+
+
+def headline(a: str, b: str, compared: Mapping[str, Comparison | None]) -> str:
+    """`Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode is unclear.`"""
+    named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
+    found = {what: compared[name] for name, what in named.items() if compared.get(name) is not None}
+    known = {what: one for what, one in found.items() if one is not None}
+    if not known:
+        return f"{a} and {b} cannot be compared here."
+    by_verdict = {verdict: [w for w, one in known.items() if one.verdict == verdict] for verdict in SIGNS}
+    changed = [f"{w} {percent(one)} {one.verdict}" for w, one in known.items() if one.verdict in ("faster", "slower")]
+    clauses = [f"{subject(b)} made {listed(changed)} than {a}" if changed else f"{subject(b)} against {a}"]
+    if same := by_verdict["no difference"]:
+        clauses.append(f"{listed(same)} stayed the same")
+    if unclear := by_verdict["inconclusive"]:
+        clauses.append(f"{listed(unclear)} {'is' if len(unclear) == 1 else 'are'} unclear")
+    return "; ".join(clauses).replace(f"against {a}; ", f"against {a}: ") + "."
+
+
+def subject(arm: str) -> str:
+    """The arm as the subject of a sentence."""
+    base, _, cached = arm.partition("@")[0].partition("+")
+    words = _SUBJECTS.get(base)
+    if words is None:
+        return f"The arm {arm}"
+    return f"{words} with the expert cache" if cached else words
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

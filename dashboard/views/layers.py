@@ -1,0 +1,114 @@
+"""Layers: compute C and copy T of every layer, which of them are copy-bound, and where prefetch pays."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import load, passes, show
+from dashboard.choice import Choice, current
+from dashboard.figures.layers import layer_figure, margin_figure
+from dashboard.text import plain
+from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers
+from profiler.report.units import format_ns
+
+
+def main(choice: Choice) -> None:
+    show.head("Layers", choice)
+    rows = measured(choice) if choice.cell is not None else pd.DataFrame()
+    if rows.empty:
+        show.nothing(
+            "No event of this capture says which layer it belongs to.",
+            "`hprof run` records it; other tools can with NVTX ranges (docs/importing.md).",
+        )
+        return
+    arm, ubatch = controls(choice, rows)
+    here = rows[(rows["arm"] == arm) & (rows["ubatch"] == ubatch)]
+    layers = typical_layers(here)
+    bound = int(layers["copy_bound"].sum())
+    st.markdown(
+        f"**{bound} of {len(layers)} layers are copy-bound** in this ubatch of {plain(arm)}: "
+        "their copy T takes longer than their compute C."
+    )
+    show.figure(
+        layer_figure(layers),
+        alt=f"compute and copy time of each layer of {arm} in ubatch {ubatch}",
+        key="layers",
+        table=readable(layers),
+        name="layers",
+    )
+    condition(rows, arm)
+
+
+def measured(choice: Choice) -> pd.DataFrame:
+    """`layer_figures` of the passes of this cell, with their arm."""
+    found = load.figures_of_layers(choice.found)
+    arms = passes.of_cell(choice).set_index("pass_id")["arm"]
+    mine = found[found["pass_id"].isin(arms.index)]
+    return mine.assign(arm=mine["pass_id"].map(arms))
+
+
+def controls(choice: Choice, rows: pd.DataFrame) -> tuple[str, int]:
+    with st.container(horizontal=True, gap="medium"):
+        arms = [arm for arm in choice.arms if (rows["arm"] == arm).any()]
+        arm = st.segmented_control("Arm", arms, default=arms[0], key="layer-arm", required=True) or arms[0]
+        mine = rows[rows["arm"] == arm]
+        phases = mine.groupby("ubatch")["phase"].first()
+        ubatches = [int(number) for number in phases.index]
+        ubatch = st.selectbox(
+            "Ubatch",
+            ubatches,
+            key="layer-ubatch",
+            format_func=lambda number: f"{number} ({phases.get(number) or 'ubatch'})",
+            width=220,
+        )
+    return arm, ubatch if ubatch is not None else ubatches[0]
+
+
+def readable(layers: pd.DataFrame) -> pd.DataFrame:
+    titles = {
+        "compute_ns": "C",
+        "copy_ns": "T",
+        "hidden_ns": "hidden",
+        "exposed_ns": "exposed",
+        "wait_ns": "waited",
+        "next_whole_copy_ns": "next layer's whole copy T'",
+    }
+    told = pd.DataFrame({"layer": layers["layer"].astype(int)})
+    for column, title in titles.items():
+        told[title] = layers[column].map(format_ns, na_action="ignore")
+    return told.assign(
+        **{
+            "bound by": [
+                "copy" if t > c else "compute" for t, c in zip(layers["copy_ns"], layers["compute_ns"], strict=True)
+            ]
+        }
+    )
+
+
+def condition(rows: pd.DataFrame, arm: str) -> None:
+    """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
+    st.subheader("Where prefetch pays: C + T > T'", anchor=False)
+    mine = rows[rows["arm"] == arm]
+    grid, share = prefetch_margin(mine), paying_share(mine)
+    if grid.empty or share is None:
+        show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
+        return
+    st.markdown(f"It holds for **{share * 100:.0f} %** of the layers and ubatches of {plain(arm)}.")
+    table = grid.map(format_ns, na_action="ignore").rename_axis("ubatch").reset_index()
+    table.columns = [str(column) for column in table.columns]
+    show.figure(
+        margin_figure(grid),
+        alt="time that C + T leaves over the next layer's whole copy T', by layer and ubatch; negative: prefetch loses",
+        key="margin",
+        table=table,
+        name="prefetch-condition",
+    )
+    st.caption(
+        "C: the layer's compute. T: its copy as this arm made it (selective where it was). T': the whole copy of the "
+        "next layer, which prefetch would have to hide. Blue: prefetch pays there; orange: it loses. Read it on an "
+        "arm that copies in line, such as off."
+    )
+
+
+main(current())

@@ -1,0 +1,102 @@
+"""Memory: what the device held, at the peak and over time, and what slots and bank cost in resident layers."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import passes, show
+from dashboard.choice import Choice, current
+from dashboard.figures.memory import PART_LABELS, held_figure, parts_figure, slots_figure
+from dashboard.text import plain
+from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
+from profiler.report.units import format_bytes, format_ns
+
+
+def main(choice: Choice) -> None:
+    show.head("Memory", choice)
+    if choice.cell is None:
+        show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
+        return
+    rows = passes.of_cell(choice)
+    parts = memory_parts(rows).groupby(rows["arm"]).median().reindex(choice.arms)
+    if parts["peak"].isna().all() and parts["slots"].isna().all():
+        show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
+    else:
+        at_the_peak(choice, parts)
+    over_time(choice)
+
+
+def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
+    st.subheader("At the peak", anchor=False)
+    for arm, row in parts.iterrows():
+        st.markdown(plain(cost_sentence(str(arm), row, choice)))
+    table = parts.map(format_bytes, na_action="ignore").rename(columns=PART_LABELS).rename_axis("arm").reset_index()
+    labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
+    show.figure(
+        parts_figure(parts, labels),
+        alt="device memory of each arm at its peak: resident weights, slots, bank, the rest",
+        key="parts",
+        table=table,
+        name="memory-at-the-peak",
+    )
+
+
+def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:
+    spent = row[["slots", "bank"]].sum(min_count=1)
+    if pd.isna(spent) or spent == 0:
+        return f"{arm} reserves neither slots nor a bank."
+    layers = cost_in_layers(float(spent), choice.capture.manifest.placement)
+    instead = f", room in which {layers:.1f} more layers could stay resident" if layers is not None else ""
+    return f"{arm} reserves {format_bytes(float(spent))} for slots and bank{instead}."
+
+
+def over_time(choice: Choice) -> None:
+    """What the slots of one pass held."""
+    st.subheader("Over time", anchor=False)
+    shown = passes.choose_repetition(choice)
+    titles = {one.arm: one for one in shown}
+    arm = st.segmented_control("Arm", list(titles), default=list(titles)[-1], key="memory-arm", required=True)
+    one = titles[arm or list(titles)[-1]]
+    line = passes.lines(choice, [one])[0]
+    held = slot_holdings(line)
+    if held.empty:
+        show.nothing(f"{one.arm} copied nothing into slots in this pass.")
+        return
+    told = choice.capture.passes.set_index("pass_id")["vram_resident"].to_dict()[one.pass_id]
+    resident = float(told) if pd.notna(told) else None
+    steps = held_over_time(held)
+    show.figure(
+        held_figure(steps, resident),
+        alt="device memory over the pass: resident weights and what the slots hold",
+        key="held",
+        table=steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes)).rename(
+            columns={"t_ns": "time", "bytes": "held in slots"}
+        ),
+        name="memory-over-time",
+    )
+    show.figure(
+        slots_figure(held),
+        alt="which layer each slot held when",
+        key="slots",
+        table=readable(held),
+        name="slots",
+    )
+    if len(held) > 4000:
+        st.caption(f"The first 4,000 of {len(held):,} fillings are drawn; the table holds all of them.")
+
+
+def readable(held: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "slot": held["slot"],
+            "layer": held["layer"],
+            "tensor": held["tensor"],
+            "bytes": held["bytes"].map(format_bytes, na_action="ignore"),
+            "from": held["start_ns"].map(format_ns),
+            "until": held["end_ns"].map(format_ns),
+        }
+    )
+
+
+main(current())

@@ -1,0 +1,131 @@
+"""Selective copy: what it saves, what prefetch gives up, and how the router makes it so."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import streamlit as st
+
+from dashboard import load, passes, show
+from dashboard.choice import Choice, current
+from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
+from dashboard.text import plain
+from profiler.metrics.routing import adjacent_layer_jaccard
+from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
+from profiler.metrics.typical import typical_ubatches
+from profiler.report.units import format_bytes, format_share
+
+
+def main(choice: Choice) -> None:
+    show.head("Selective copy", choice)
+    experts = choice.capture.table("experts") if choice.cell is not None else None
+    if choice.cell is None:
+        show.nothing("This capture has no passes; the selective copy is seen ubatch by ubatch.")
+        return
+    bytes_moved(choice)
+    ids = passes.of_cell(choice)["pass_id"].tolist()
+    chosen = experts.filter(pc.is_in(experts["pass_id"], pa.array(ids, pa.int32()))) if experts is not None else None
+    if chosen is None or chosen.num_rows == 0:
+        show.nothing(
+            "No router's choices were recorded: a dense model has none, and other tools do not write them.",
+            "Measure a mixture of experts, for example `hprof run -m tiny-moe`.",
+        )
+        return
+    if experts is not None:
+        shares(experts)
+    heat(chosen)
+    overlap(chosen)
+
+
+def bytes_moved(choice: Choice) -> None:
+    """Per ubatch, medians over the passes of each arm."""
+    st.subheader("Bytes moved, ubatch by ubatch", anchor=False)
+    found = load.figures_of_ubatches(choice.found)
+    ids = passes.of_cell(choice).set_index("pass_id")["arm"]
+    mine = found[found["pass_id"].isin(ids.index)].assign(arm=lambda frame: frame["pass_id"].map(ids))
+    arms = list(choice.cell.arms) if choice.cell else choice.arms
+    by_arm = {arm: typical_ubatches(mine[mine["arm"] == arm]) for arm in choice.arms}
+    if mine["bytes_h2d"].isna().all():
+        show.nothing("The source recorded no copies of these passes.")
+        return
+    for arm, rows in by_arm.items():
+        moved, whole = rows["bytes_h2d"].sum(), rows["whole_bytes"].sum()
+        if whole > 0:
+            saved = f"{format_share(1 - moved / whole)} less than whole copies" if whole > moved else "whole copies"
+            st.markdown(f"**{plain(arm)}** moved {plain(format_bytes(moved))}: {plain(saved)}.")
+    table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
+    columns = ["bytes_h2d", "whole_bytes", "selective_saving_bytes"]
+    for column in columns:
+        table[column] = table[column].map(format_bytes, na_action="ignore")
+    show.figure(
+        bytes_figure(by_arm, arms),
+        alt="bytes that each ubatch moved from host to device, per arm, against what whole copies would have moved",
+        key="bytes",
+        table=table[["arm", "ubatch", "phase", "n_tokens", *columns]],
+        name="bytes-by-ubatch",
+    )
+
+
+def shares(experts: pa.Table) -> None:
+    """Over every ubatch size of the capture: the router's choice does not depend on the arm."""
+    st.subheader("Experts touched", anchor=False)
+    rows = distinct_by_ubatch(experts)
+    groups = rows.groupby(["n_tokens", "phase"])
+    table = groups[["distinct_share", "copied_share"]].median().reset_index()
+    if rows["hits"].notna().any():
+        hits = groups[["hits", "misses"]].sum(min_count=1).reset_index(drop=True)
+        table["cache_hit_rate"] = hits["hits"] / (hits["hits"] + hits["misses"])
+    for column in table.columns[2:]:
+        table[column] = table[column].map(format_share, na_action="ignore")
+    show.figure(
+        distinct_figure(rows, uniform_curve(experts)),
+        alt="share of the experts that a ubatch touches over its tokens, measured and with equally likely experts",
+        key="distinct",
+        table=table,
+        name="distinct-share",
+    )
+    st.caption("Bars span the ubatches of a size. Real routers have favourites, so they touch fewer than chance would.")
+
+
+def heat(experts: pa.Table) -> None:
+    st.subheader("Which experts each layer uses", anchor=False)
+    layers, used = expert_heat(experts)
+    table = pd.DataFrame(
+        {
+            "layer": layers,
+            "experts": (used > 0).sum(axis=1),
+            "never used": (used == 0).sum(axis=1),
+            "used in every ubatch": (used == 1).sum(axis=1),
+            "most popular expert": used.argmax(axis=1),
+        }
+    )
+    show.figure(
+        heat_figure(layers, used),
+        alt="heatmap of layers and experts: in what share of its ubatches a layer used an expert",
+        key="heat",
+        table=table,
+        name="experts-by-layer",
+    )
+
+
+def overlap(experts: pa.Table) -> None:
+    jaccard = adjacent_layer_jaccard(experts)
+    if jaccard.empty:
+        return
+    st.subheader("Do adjacent layers use the same experts?", anchor=False)
+    table = jaccard.groupby("layer")["jaccard"].median().map(format_share).reset_index(name="overlap, median")
+    show.figure(
+        overlap_figure(jaccard),
+        alt="overlap (common / either) of each layer's experts with the layer before, in the same ubatch",
+        key="overlap",
+        table=table,
+        name="adjacent-layer-overlap",
+    )
+    st.caption(
+        "Experts in both layers / experts in either, by number. Where it is low, one layer's choice says little about "
+        "the next one's."
+    )
+
+
+main(current())

@@ -1,0 +1,88 @@
+"""Timeline: arm A above arm B on one time axis, every copy and every compute interval."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import passes, show
+from dashboard.choice import Choice, current
+from dashboard.figures.busy import busy_figure
+from dashboard.text import lane_label
+from dashboard.timeline import component
+from profiler.metrics.timeline import Timeline, lane_figures
+from profiler.report.units import format_bytes, format_gb_s, format_ns
+
+
+def main(choice: Choice) -> None:
+    show.head("Timeline", choice)
+    shown = passes.choose_repetition(choice)
+    if all(len(line) == 0 for line in passes.lines(choice, shown)):
+        show.nothing(
+            "No copies or kernels were recorded for these passes.",
+            "A llama-bench file holds times only; record a trace with `hprof run`, Nsight Systems or torch.profiler.",
+        )
+        return
+    canvas(choice, shown)
+    lanes(choice, shown)
+    with st.container(horizontal=True, gap="small"):
+        name = choice.found.name
+        show.download(
+            "Chrome JSON", lambda: passes.chrome_json(choice, shown), f"{name}.trace.json", "application/json", "chrome"
+        )
+        show.download(
+            "Events, parquet",
+            lambda: show.as_parquet(passes.events_table(choice, shown)),
+            f"{name}-events.parquet",
+            "application/octet-stream",
+            "events-parquet",
+        )
+        show.download(
+            "Events, CSV",
+            lambda: show.as_csv(passes.events_table(choice, shown)),
+            f"{name}-events.csv",
+            "text/csv",
+            "events-csv",
+        )
+    st.caption("The Chrome file opens at ui.perfetto.dev and in chrome://tracing.")
+
+
+@st.fragment
+def canvas(choice: Choice, shown: list[passes.Shown]) -> None:
+    """The viewer; where not all events fit, it asks for those around what it shows, and only this part runs again."""
+    windows = st.session_state.get("_windows") if st.session_state.get("_windows_of") == shown else None
+    asked = component.show(passes.packed(choice, shown, windows), key="timeline")
+    if asked is not None and asked != windows:
+        st.session_state["_windows"], st.session_state["_windows_of"] = asked, shown
+        st.rerun(scope="fragment")
+
+
+def lanes(choice: Choice, shown: list[passes.Shown]) -> None:
+    """How busy each lane was, as a heatmap and as a table."""
+    st.subheader("How busy each lane was", anchor=False)
+    lines, titles = passes.lines(choice, shown), [one.title for one in shown]
+    tables = [_lane_table(line, title) for line, title in zip(lines, titles, strict=True)]
+    show.figure(
+        busy_figure(lines, titles),
+        alt="heatmap of the busy share of every lane over time; the table gives each lane's total",
+        key="busy",
+        table=pd.concat(tables, ignore_index=True),
+        name="lanes",
+    )
+
+
+def _lane_table(line: Timeline, title: str) -> pd.DataFrame:
+    frame = lane_figures(line)
+    told = {
+        "pass": title,
+        "lane": [lane_label(lane, line.lanes) for lane in line.lanes],
+        "events": frame["events"],
+        "busy": frame["busy_ns"].map(format_ns),
+        "exposed": frame["exposed_ns"].map(format_ns, na_action="ignore"),
+        "bytes": frame["bytes"].map(format_bytes, na_action="ignore"),
+        "speed while busy": frame["gb_s"].map(format_gb_s, na_action="ignore"),
+    }
+    return pd.DataFrame(told)
+
+
+main(current())

@@ -1,0 +1,81 @@
+"""What a device held during a pass: weights that stay, the bank, and what each slot held when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profiler.metrics.timeline import Timeline
+
+PARTS: Final = ("resident", "slots", "bank", "other")
+_COLUMNS: Final = ("slot", "device", "layer", "tensor", "bytes")
+
+
+def memory_parts(passes: pd.DataFrame) -> pd.DataFrame:
+    """One row a pass of the `passes` table: bytes of PARTS and `peak`; NaN where the source does not say.
+
+    other is what the peak holds beyond the named parts: activations, KV cache, and the library's own.
+    """
+    parts = passes[["vram_resident", "vram_slots", "vram_bank"]].astype(float)
+    parts.columns = pd.Index(PARTS[:3])
+    peak = passes["vram_peak"].astype(float)
+    parts["other"] = (peak - parts.sum(axis=1)).clip(lower=0)
+    parts["peak"] = peak
+    return parts
+
+
+def cost_in_layers(n_bytes: float | None, placement: Mapping[str, Any]) -> float | None:
+    """How many host layers would fit into these bytes and stay: bytes / (host bytes / host layers)."""
+    found = placement.get("configurations")
+    first = found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else placement
+    host_bytes, layers = first.get("host_bytes"), first.get("host_layers")
+    if (
+        n_bytes is None
+        or not isinstance(host_bytes, int)
+        or not isinstance(layers, list)
+        or not (host_bytes and layers)
+    ):
+        return None
+    return n_bytes / (host_bytes / len(layers))
+
+
+def slot_holdings(line: Timeline) -> pd.DataFrame:
+    """One row each time that a slot was filled: slot, device, layer, tensor, bytes, start_ns, end_ns.
+
+    A slot holds a layer from its first copy's start until the next layer's first copy into it, or to the line's end.
+    """
+    rows = line.table.select([*_COLUMNS, "kind"]).take(pa.array(line.order))
+    is_copy = pc.and_(pc.is_valid(rows["slot"]), pc.equal(rows["kind"].cast(pa.string()), "h2d"))
+    chosen = np.flatnonzero(pc.fill_null(is_copy, False).to_numpy())
+    frame = rows.select(list(_COLUMNS)).take(pa.array(chosen)).to_pandas()
+    frame["start_ns"] = line.start[chosen]
+    frame["tensor"] = frame["tensor"].astype(object)
+    frame = frame.sort_values(["device", "slot", "start_ns"], kind="stable", ignore_index=True)
+    place = frame[["device", "slot"]].fillna(-1).ne(frame[["device", "slot"]].fillna(-1).shift()).any(axis=1)
+    begins = place | frame["layer"].ne(frame["layer"].shift())
+    filled = frame.groupby(begins.cumsum(), sort=False)
+    held: pd.DataFrame = filled.agg({"slot": "first", "device": "first", "layer": "first", "tensor": "first", "start_ns": "first"})
+    held["bytes"] = filled["bytes"].sum(min_count=1)
+    following = held.groupby(["device", "slot"], dropna=False)["start_ns"].shift(-1)
+    held["end_ns"] = following.fillna(line.extent[1]).astype(np.int64)
+    return held.reset_index(drop=True)
+
+
+def held_over_time(holdings: pd.DataFrame) -> pd.DataFrame:
+    """How many bytes all slots together held, as steps: t_ns, bytes."""
+    if holdings.empty:
+        return pd.DataFrame({"t_ns": [], "bytes": []})
+    n_bytes = holdings["bytes"].fillna(0)
+    steps = pd.concat(
+        [
+            pd.DataFrame({"t_ns": holdings["start_ns"], "change": n_bytes}),
+            pd.DataFrame({"t_ns": holdings["end_ns"], "change": -n_bytes}),
+        ]
+    )
+    summed = steps.groupby("t_ns", sort=True)["change"].sum().cumsum()
+    return pd.DataFrame({"t_ns": summed.index.to_numpy(), "bytes": summed.to_numpy()})

@@ -1,0 +1,29 @@
+"""Where a pass's time went: computing alone, computing while copying, copying alone, and doing neither."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pandas as pd
+
+PARTS: Final = ("compute_ns", "hidden_ns", "exposed_ns", "other_ns", "idle_ns")
+
+
+def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
+    """One row a pass of a frame of `pass_figures`: PARTS, which add up to n_devices x wall_ns.
+
+    compute_ns   busy compute - hidden copy: computing, and no weights under way
+    hidden_ns    hidden copy: both at once
+    exposed_ns   exposed copy: weights under way, and nothing computes
+    idle_ns      neither copies of any direction nor compute
+    other_ns     the rest: copies back to the host, or between devices, while nothing computes
+    NaN where the source cannot say.
+    """
+    spent = pd.DataFrame(index=figures.index)
+    spent["compute_ns"] = figures["busy_compute_ns"] - figures["hidden_copy_ns"]
+    spent["hidden_ns"] = figures["hidden_copy_ns"]
+    spent["exposed_ns"] = figures["exposed_copy_ns"]
+    known = spent.sum(axis=1, skipna=False) + figures["idle_ns"]
+    spent["other_ns"] = (n_devices * figures["wall_ns"] - known).clip(lower=0)
+    spent["idle_ns"] = figures["idle_ns"]
+    return spent[list(PARTS)]

@@ -1,0 +1,117 @@
+"""A report's cells as one table, and what is read off it: changes over the grid, crossovers, limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+
+from profiler.metrics.names import FIGURES
+
+if TYPE_CHECKING:
+    from profiler.report.data import ArmFigures, Cell
+
+SIZES: Final = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
+_NS: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """The ubatch at which two arms take the same time. `low` and `high` bound it with the ratios' intervals; null
+    where an interval never reaches 1 inside the measured range."""
+
+    n_ubatch: float
+    low: float | None
+    high: float | None
+
+
+def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
+    """One row an arm of a cell: the sizes, arm, median, low, high, n, limit (see `overlap_limit`), and against the
+    baseline ratio, ratio_low, ratio_high, verdict (NaN and None for the baseline itself)."""
+    rows = []
+    for cell in cells:
+        for name, arm in cell.arms.items():
+            found, against = arm.figures["pass"].get(figure), cell.against_baseline.get(name, {}).get(figure)
+            if found is None:
+                continue
+            rows.append(
+                {size: getattr(cell, size) for size in SIZES}
+                | {"arm": name, "median": found.median, "low": found.low, "high": found.high, "n": found.n}
+                | {"limit": overlap_limit(arm, figure, cell.n_prompt)}
+                | {f"ratio{part}": getattr(against, key, None) for part, key in _RATIO.items()}
+                | {"verdict": against.verdict if against is not None else None}
+            )
+    columns = [*SIZES, "arm", "median", "low", "high", "n", "limit", *(f"ratio{part}" for part in _RATIO), "verdict"]
+    frame = pd.DataFrame(rows, columns=columns)
+    numbers = [name for name in columns if name not in ("arm", "verdict")]
+    frame[numbers] = frame[numbers].astype(float)
+    return frame
+
+
+_RATIO: Final = {"": "ratio", "_low": "low", "_high": "high"}
+
+
+def overlap_limit(arm: ArmFigures, figure: str, n_prompt: int | None) -> float | None:
+    """What the arm could reach if every copy ran beside compute: max(C, T) of its prefill, as `figure`.
+
+    C and T are busy compute and busy copy of the prefill; only ttft_ns and prefill_tokens_per_s have such a limit.
+    """
+    copy, compute = (arm.figures["prefill"].get(name) for name in ("busy_copy_ns", "busy_compute_ns"))
+    if copy is None or compute is None or figure not in ("ttft_ns", "prefill_tokens_per_s"):
+        return None
+    longest_ns = max(copy.median, compute.median)
+    if figure == "ttft_ns":
+        return longest_ns
+    return n_prompt * _NS / longest_ns if n_prompt and longest_ns else None
+
+
+def crossover(rows: pd.DataFrame) -> Crossover | None:
+    """Where the ratio of an arm to the baseline passes 1, on a logarithmic axis of ubatches; null where it does not.
+
+    rows: one arm's rows of `sweep_figures` at one depth. The last crossing counts: from there on the order stays.
+    """
+    rows = rows.dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
+    at = _last_crossing(rows["n_ubatch"].tolist(), rows["ratio"].tolist())
+    if at is None:
+        return None
+    edges = [_last_crossing(rows["n_ubatch"].tolist(), rows[name].tolist()) for name in ("ratio_low", "ratio_high")]
+    known = [edge for edge in edges if edge is not None]
+    lower = min(known) if len(known) == 2 or (known and known[0] < at) else None
+    upper = max(known) if len(known) == 2 or (known and known[0] > at) else None
+    return Crossover(at, lower, upper)
+
+
+def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> float | None:
+    found = None
+    for (x0, y0), (x1, y1) in zip(
+        zip(sizes, ratios, strict=True), zip(sizes[1:], ratios[1:], strict=False), strict=False
+    ):
+        if math.isnan(y0) or math.isnan(y1) or y0 <= 0 or y1 <= 0 or x0 <= 0 or (y0 - 1) * (y1 - 1) > 0 or y0 == y1:
+            continue
+        share = math.log(y0) / (math.log(y0) - math.log(y1))
+        found = math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
+    return found
+
+
+def judged_names() -> list[str]:
+    """The figures that a sweep is drawn of."""
+    return [name for name in ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s") if name in FIGURES]
+
+
+def improvement_grid(rows: pd.DataFrame, *, lower_is_better: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(shares, verdicts) over n_depth (rows) and n_ubatch (columns): +0.31 is a time 31 % shorter, a rate 31 % higher.
+
+    rows: one arm's rows of `sweep_figures`.
+    """
+    rows = rows.dropna(subset=["ratio"])
+    better = 1 - rows["ratio"] if lower_is_better else rows["ratio"] - 1
+    places = rows.assign(better=better, n_depth=rows["n_depth"].fillna(0), n_ubatch=rows["n_ubatch"].fillna(0))
+    places = places.drop_duplicates(["n_depth", "n_ubatch"], keep="last")
+    grid, verdicts = (
+        places.pivot_table(index="n_depth", columns="n_ubatch", values=name, aggfunc="first", dropna=False)
+        for name in ("better", "verdict")
+    )
+    return grid, verdicts.reindex(index=grid.index, columns=grid.columns)
