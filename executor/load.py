@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from executor.architectures import needed_tensors, shape_from_gguf
 from executor.errors import HprofError
-from executor.hf_config import read_config
 from executor.model import Model, TensorInfo, WeightSource
-from executor.presets import load_preset
+from executor.models.architectures import needed_tensors, shape_from_gguf
+from executor.models.hf_config import read_config
+from executor.models.presets import load_preset
+from executor.models.synthetic import SyntheticSource
+from executor.models.tensors import QuantPlan, model_tensors
 from executor.quants import quant_type
 from executor.shape import ModelShape
-from executor.synthetic import SyntheticSource
-from executor.tensors import QuantPlan, model_tensors
 
 _MAX_ROPE_FACTORS: Final = 4096
 
@@ -53,7 +53,7 @@ def _synthetic(shape: ModelShape, plan: QuantPlan, seed: int, origin: str) -> Mo
 
 
 def _from_file(path: str, layers: int | None) -> Model:
-    from executor.gguf_file import open_gguf
+    from executor.gguf.file import open_gguf
 
     file = open_gguf(Path(path))
     shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(path, file, file.tensors))

@@ -13,8 +13,8 @@ from executor.errors import HprofError
 from executor.fetch_model import DEFAULT_DEST
 from executor.load import load_model
 from executor.model import Model, TensorInfo
+from executor.models.presets import preset_names
 from executor.placement import DEFAULT_OVERRIDE, place
-from executor.presets import preset_names
 from profiler.model_facts import model_fields
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from executor.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
 from executor.errors import HprofError
-from executor.gguf_file import open_gguf
+from executor.gguf.file import open_gguf
 from executor.model import TensorInfo
-from executor.presets import load_preset
+from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
+from executor.models.presets import load_preset
+from executor.models.tensors import QuantPlan, model_tensors
 from executor.shape import AttentionShape, DenseFfn, ModelShape, MoeFfn
-from executor.tensors import QuantPlan, model_tensors
 from tests.support import shared_path
 
 Metadata = dict[str, Any]

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from executor.errors import HprofError
-from executor.gguf_file import GgufFile, open_gguf
-from executor.gguf_header import SkippedArray
+from executor.gguf.file import GgufFile, open_gguf
+from executor.gguf.header import SkippedArray
 from executor.quants import QUANTS, tensor_bytes
 from tests.support import shared_path, smollm2_path
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from executor.gguf_file import GgufFile, open_gguf
+from executor.gguf.file import GgufFile, open_gguf
 from tests.executor.test_gguf_file import write_model
 
 F32, Q4_0 = int(GGMLQuantizationType.F32), int(GGMLQuantizationType.Q4_0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from executor.layers.state import new_state
-from executor.presets import load_preset, preset_names
+from executor.models.presets import load_preset, preset_names
 from executor.shape import Mixer
 
 

@@ -13,10 +13,10 @@ import torch
 from executor.errors import HprofError
 from executor.layers.rope import frequencies
 from executor.load import load_model
-from executor.presets import load_preset
+from executor.models.presets import load_preset
+from executor.models.tensors import all_shapes
 from executor.reference import forward
 from executor.shape import AttentionShape, ModelShape, RopeShape
-from executor.tensors import all_shapes
 
 
 def write_llama(path: Path, rope_freqs: np.ndarray | None) -> None:

@@ -15,13 +15,13 @@ import torch
 from executor.errors import HprofError
 from executor.load import load_model
 from executor.model import Model
-from executor.presets import load_preset, preset_names
-from executor.presets.loader import parse_preset
+from executor.models.presets import load_preset, preset_names
+from executor.models.presets.loader import parse_preset
+from executor.models.synthetic import SyntheticSource
+from executor.models.tensors import QuantPlan, fitting, layer_tensors, model_tensors
 from executor.quants import dequantise
 from executor.reference import forward
 from executor.shape import ModelShape, MoeFfn
-from executor.synthetic import SyntheticSource
-from executor.tensors import QuantPlan, fitting, layer_tensors, model_tensors
 
 # Published parameter counts in 1e9, as reference tables of llama-bench and the models' makers give them.
 PARAMETERS = {
@@ -167,9 +167,9 @@ def test_a_folder_with_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypat
 
 
 def preset_table(name: str) -> dict[str, Any]:
-    import executor.presets
+    import executor.models.presets
 
-    path = Path(executor.presets.__file__).with_name(f"{name}.toml")
+    path = Path(executor.models.presets.__file__).with_name(f"{name}.toml")
     return copy.deepcopy(tomllib.loads(path.read_text()))
 
 

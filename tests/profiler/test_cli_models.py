@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 import hprof
-from executor.presets import preset_names
+from executor.models.presets import preset_names
 
 
 def test_the_list_has_every_preset(capsys: pytest.CaptureFixture[str]) -> None:

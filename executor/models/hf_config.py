@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
-from executor.fields import Fields
-from executor.hf_families import FAMILIES, Family
+from executor.models.fields import Fields
+from executor.models.hf_families import FAMILIES, Family
+from executor.models.shape_check import check_shape
 from executor.shape import (
     AttentionShape,
     DeltaNetShape,
@@ -24,7 +25,6 @@ from executor.shape import (
     MoeFfn,
     RopeShape,
 )
-from executor.shape_check import check_shape
 
 _MAX_BYTES: Final = 2**20
 _MAX_LAYERS: Final = 1000

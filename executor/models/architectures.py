@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError
-from executor.fields import Fields
 from executor.model import TensorInfo
+from executor.models.fields import Fields
+from executor.models.shape_check import check_shape
+from executor.models.tensors import all_shapes
 from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape
-from executor.shape_check import check_shape
-from executor.tensors import all_shapes
 
 Tensors = Mapping[str, TensorInfo]
 Scoring = Literal["softmax", "sigmoid", "softmax_topk"]

@@ -13,7 +13,7 @@ from typing import Final
 from gguf import GGMLQuantizationType
 
 from executor.errors import HprofError
-from executor.gguf_header import Header, TensorEntry
+from executor.gguf.header import Header, TensorEntry
 from executor.model import TensorInfo
 from executor.quants import QUANTS, tensor_bytes
 

@@ -21,7 +21,9 @@ from importlib import resources
 from typing import Any, Final
 
 from executor.errors import HprofError
-from executor.presets.build import build
+from executor.models.presets.build import build
+from executor.models.shape_check import check_shape
+from executor.models.tensors import QuantPlan
 from executor.shape import (
     AttentionShape,
     DeltaNetShape,
@@ -33,8 +35,6 @@ from executor.shape import (
     ModelShape,
     MoeFfn,
 )
-from executor.shape_check import check_shape
-from executor.tensors import QuantPlan
 
 _MIXERS: Final[dict[str, type[Mixer]]] = {
     "attention": AttentionShape,

@@ -14,9 +14,9 @@ import torch
 from gguf import Keys
 
 from executor.errors import HprofError
-from executor.gguf_header import Header, read_header
-from executor.gguf_tensors import PlacedTensor, place_tensors
-from executor.mapped_file import MappedFile
+from executor.gguf.header import Header, read_header
+from executor.gguf.mapped import MappedFile
+from executor.gguf.tensors import PlacedTensor, place_tensors
 from executor.model import TensorInfo
 
 _SMALLEST_FILE: Final = 24  # magic, version, two counts

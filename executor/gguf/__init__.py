@@ -1,0 +1,1 @@
+"""Reads GGUF files, which come from strangers: a bounded walk over the header, checked sizes, a memory map."""

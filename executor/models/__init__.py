@@ -1,0 +1,1 @@
+"""From a file, a preset or a Hugging Face config to a `ModelShape` and the tensors that it consists of."""
