@@ -42,7 +42,7 @@ bench: setup
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
 gpu-check: setup
-	@$(BIN)/python -m pytest -m cuda -rs tests
+	@$(BIN)/python -m benchmarks.gpu.check
 
 docs: setup
 	@$(BIN)/python -m profiler.cli.reference docs/commands.md
