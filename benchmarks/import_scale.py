@@ -65,7 +65,7 @@ def nsys_tables(n_rows: int) -> dict[str, dict[str, np.ndarray | list[str]]]:
     }
     kernels, copies, memsets = ({k: v[kind == code] for k, v in device.items()} for code in (0, 1, 2))
     kernels |= dict.fromkeys(("demangledName", "shortName"), rng.integers(0, N_NAMES, n_kernels))
-    copies |= {"bytes": rng.integers(1, 1 << 24, n_copies), "copyKind": np.full(n_copies, 1)}
+    copies |= {"bytes": (copies["end"] - copies["start"]) * 25, "copyKind": np.full(n_copies, 1)}
     copies |= {"srcKind": np.full(n_copies, 1), "dstKind": np.full(n_copies, 2)}
     memsets |= {"value": np.zeros(n_memsets, np.int64), "bytes": np.full(n_memsets, 4096)}
     calls = {

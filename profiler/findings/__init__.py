@@ -39,6 +39,13 @@ def find(capture: Capture) -> list[Finding]:
 
 
 def find_in(view: View) -> list[Finding]:
-    """All findings of a view, the serious ones first; rules keep their order within a severity."""
-    found = [finding for rule in RULES for finding in rule(view)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    """All findings of a view, the serious ones first; rules keep their order within a severity.
+
+    Where arms or devices get the same advice from a rule, it is one finding with the evidence of each.
+    """
+    merged: dict[tuple[str, Severity, str], list[str]] = {}
+    for rule in RULES:
+        for found in rule(view):
+            merged.setdefault((found.rule, found.severity, found.advice), []).append(found.evidence)
+    findings = [Finding(rule, severity, " ".join(told), advice) for (rule, severity, advice), told in merged.items()]
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -25,17 +25,17 @@ _BLOCKING_NS: Final = 20_000
 
 
 def in_line(view: View) -> Rows:
-    """The H2D copies on streams that also compute: stream order alone keeps them from overlapping."""
+    """The copies of weights on streams that also compute: stream order alone keeps them from overlapping."""
     n_streams = max(len(view.labels["stream"][1]), 1)
-    compute, h2d = view.compute, view.h2d
+    compute, copies = view.compute, view.weights
     busy = np.bincount(
         _stream_key(view, compute, n_streams), weights=compute.length, minlength=len(view.groups) * n_streams
     )
     by_stream = busy.reshape(len(view.groups), n_streams)
     total = np.maximum(by_stream.sum(axis=1), 1)[:, None]
     computes = (by_stream / total >= _COMPUTE_STREAM_SHARE).ravel()
-    known = view.codes("stream")[h2d.row] != ABSENT
-    return h2d.where(known & computes[_stream_key(view, h2d, n_streams)])
+    known = view.codes("stream")[copies.row] != ABSENT
+    return copies.where(known & computes[_stream_key(view, copies, n_streams)])
 
 
 def copies_on_compute_stream(view: View) -> Iterator[Finding]:
@@ -80,9 +80,9 @@ def _in_line_advice(exposed_ns: int, compute_ns: int, hideable_ns: int, *, by_de
 
 def pageable_copies(view: View) -> Iterator[Finding]:
     """Copies from memory that the driver must stage: slower, and the host takes part in them."""
-    memory = view.codes("source_memory")[view.h2d.row]
-    pageable = view.h2d.where(memory == view.code("source_memory", "pageable"))
-    pinned = view.h2d.where(memory == view.code("source_memory", "pinned"))
+    memory = view.codes("source_memory")[view.weights.row]
+    pageable = view.weights.where(memory == view.code("source_memory", "pageable"))
+    pinned = view.weights.where(memory == view.code("source_memory", "pinned"))
     for group in np.unique(pageable.group).tolist():
         mine, others = pageable.where(pageable.group == group), pinned.where(pinned.group == group)
         severity = severity_of(mine.length.sum(), view.window_ns[group])
@@ -102,7 +102,7 @@ def pageable_copies(view: View) -> Iterator[Finding]:
 
 def synchronous_copies(view: View) -> Iterator[Finding]:
     """Copies whose host call came back only when they had ended."""
-    rows, call = _calls_of(view, view.h2d)
+    rows, call = _calls_of(view, view.weights)
     if len(rows) == 0:
         return
     names = np.array([bool(_SYNCHRONOUS_CALL.match(text)) for text in view.labels["name"][1]] + [False])
@@ -128,22 +128,22 @@ def synchronous_copies(view: View) -> Iterator[Finding]:
 
 def small_copies(view: View) -> Iterator[Finding]:
     """Copies so small that the fixed cost of each one outweighs the transfer."""
-    n_bytes = view.ints["bytes"][view.h2d.row]
-    for group in np.unique(view.h2d.group).tolist():
-        mine = (view.h2d.group == group) & (n_bytes > 0)
-        peak = view.manifest.link_h2d_gb_s or _peak_bytes_per_ns(n_bytes[mine], view.h2d.length[mine])
+    n_bytes = view.ints["bytes"][view.weights.row]
+    for group in np.unique(view.weights.group).tolist():
+        mine = (view.weights.group == group) & (n_bytes > 0)
+        peak = view.manifest.link_h2d_gb_s or _peak_bytes_per_ns(n_bytes[mine], view.weights.length[mine])
         if peak is None:
             continue
         efficient = _EFFICIENCY_FACTOR * _CALL_NS * peak
         small = mine & (n_bytes < efficient)
-        lost_ns = float((view.h2d.length[small] - n_bytes[small] / peak).sum())
+        lost_ns = float((view.weights.length[small] - n_bytes[small] / peak).sum())
         severity = severity_of(lost_ns, view.window_ns[group])
         if severity is None or np.count_nonzero(small) < _MIN_SMALL_COPIES:
             continue
         yield Finding(
             "small-copies",
             severity,
-            f"{_copied(view, view.h2d.where(small))} are smaller than the {words.size(efficient)} from which this "
+            f"{_copied(view, view.weights.where(small))} are smaller than the {words.size(efficient)} from which this "
             f"link is 90 % efficient ({peak:.1f} GB/s, {words.duration(_CALL_NS)} a call): {words.duration(lost_ns)} "
             "more than the bytes alone would take.",
             "Merge neighbours into one copy: keep a layer's tensors, or an expert's gate, up and down, side by side "

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, intersect, union
+from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
 from profiler.manifest import Manifest
 from profiler.metrics.groups import group_by
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 ABSENT: Final = -1
 _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
-_LABELS: Final = ("stream", "kind", "name", "detail", "source_memory")
+_LABELS: Final = ("stream", "kind", "name", "tensor", "detail", "source_memory")
 COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
-DEVICE_KINDS: Final = ("h2d", "d2h", "d2d", "compute")
+WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")  # the host may compute for the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class View:
         self.labels = {name: _labels(events[name]) for name in _LABELS}
         start, end = self.ints["t_start"], self.ints["t_end"]
         possible = (end >= start) & (np.abs(start) < MAX_ABS_NS) & (np.abs(end) < MAX_ABS_NS)
-        on_device = possible & np.isin(self.codes("kind"), [self.code("kind", kind) for kind in DEVICE_KINDS])
+        on_device = possible & np.isin(self.codes("kind"), [self.code("kind", kind) for kind in WORK_KINDS])
         self._rows = np.flatnonzero(on_device)
         self._contexts = group_by({name: self.ints[name][self._rows] for name in ("pass_id", "process", "device")})
         self.groups, self.group_of_context = _groups(self._contexts.keys, passes)
@@ -104,7 +104,7 @@ class View:
         return texts.index(text) if text in texts else ABSENT - 1
 
     def rows(self, mask: Any) -> Rows:
-        """Device rows that `mask` (over all rows) keeps."""
+        """Rows of work that `mask` (over all rows) keeps."""
         mine = mask[self._rows]
         row, context = self._rows[mine], self._contexts.of_row[mine]
         start, end = (self._line.place(context, self.ints[name][row]) for name in ("t_start", "t_end"))
@@ -117,6 +117,12 @@ class View:
         return self.rows((self.codes("kind") == self.code("kind", "h2d")) & ~is_uvm)
 
     @cached_property
+    def weights(self) -> Rows:
+        """The H2D copies that are known to carry weights; all of them where the source names no tensors."""
+        named = self.h2d.where(self.codes("tensor")[self.h2d.row] != ABSENT)
+        return named if len(named) else self.h2d
+
+    @cached_property
     def compute(self) -> Rows:
         """Kernels and compute intervals; memsets, graph launches and collectives hide nothing."""
         uncounted = [self.code("detail", detail) for detail in ("memset", "graph", "collective")]
@@ -126,7 +132,7 @@ class View:
 
     @cached_property
     def everything(self) -> Rows:
-        """All that devices did."""
+        """All that was done: on the device, or on the host in its place."""
         return self.rows(np.ones(len(self.ints["t_start"]), np.bool_))
 
     @cached_property
@@ -143,11 +149,6 @@ class View:
     def h2d_ns(self) -> Int64:
         """Busy copy of each group."""
         return self.length_by_group(self.busy_h2d)
-
-    @cached_property
-    def hidden_ns(self) -> Int64:
-        """Copy time of each group that computing covers."""
-        return self.length_by_group(intersect(self.busy_h2d, self.busy_compute))
 
     @cached_property
     def compute_ns(self) -> Int64:
@@ -219,4 +220,4 @@ def _labels(column: pa.ChunkedArray) -> tuple[Int64, list[str]]:
         return np.empty(0, np.int64), []
     array = column.unify_dictionaries().combine_chunks()
     indices = array.indices.fill_null(ABSENT) if array.null_count else array.indices
-    return indices.to_numpy(zero_copy_only=False).astype(np.int64), [str(text) for text in array.dictionary.to_pylist()]
+    return indices.to_numpy(zero_copy_only=False), [str(text) for text in array.dictionary.to_pylist()]

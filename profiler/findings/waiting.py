@@ -11,7 +11,7 @@ from profiler.findings import words
 from profiler.findings.copies import in_line
 from profiler.findings.finding import Finding, severity_of
 from profiler.findings.view import View
-from profiler.intervals import Int64, union
+from profiler.intervals import Int64, intersect, union
 from profiler.joins import NONE, distinct, match
 
 _LONG_GAP_NS: Final = 100_000
@@ -23,11 +23,14 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
 
     Said of devices that copy mostly on streams of their own; `copies-on-compute-stream` covers the others.
     """
-    ahead_ns = view.h2d_ns - view.sum(in_line(view).group, in_line(view).length)
-    first, last = view.spans(view.h2d)
-    idle_ns = view.sum(view.group_of_context, last - first) - view.h2d_ns
-    exposed_ns = view.h2d_ns - view.hidden_ns
-    for group in np.flatnonzero((view.h2d_ns > 0) & (ahead_ns * 2 > view.h2d_ns)).tolist():
+    behind_compute = in_line(view)
+    copying = union(view.weights.start, view.weights.end)
+    copy_ns = view.length_by_group(copying)
+    exposed_ns = copy_ns - view.length_by_group(intersect(copying, view.busy_compute))
+    first, last = view.spans(view.weights)
+    idle_ns = view.sum(view.group_of_context, last - first) - copy_ns
+    in_line_ns = view.sum(behind_compute.group, behind_compute.length)
+    for group in np.flatnonzero((copy_ns > 0) & (in_line_ns * 2 < copy_ns)).tolist():
         lost_ns = int(min(idle_ns[group], exposed_ns[group]))
         severity = severity_of(lost_ns, view.window_ns[group])
         if severity is None:
@@ -37,7 +40,7 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
             severity,
             f"{view.groups[group].label}: the copy engine was idle for {words.duration(idle_ns[group])} between its "
             f"first and last copy, while {words.duration(exposed_ns[group])} of "
-            f"{words.duration(view.h2d_ns[group])} of copies were not hidden by compute.",
+            f"{words.duration(copy_ns[group])} of copies were not hidden by compute.",
             f"Issue copies earlier: up to {words.duration(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",
@@ -73,7 +76,7 @@ def late_prefetch(view: View) -> Iterator[Finding]:
 
 
 def device_idle(view: View) -> Iterator[Finding]:
-    """Gaps in which a device neither computed nor copied: the host is behind, or nothing was asked of it."""
+    """Gaps in which a device neither computed nor copied, nor the host computed in its place."""
     busy = union(view.everything.start, view.everything.end)
     context = view.context_of(busy.starts)
     gaps = np.where(context[1:] == context[:-1], busy.starts[1:] - busy.ends[:-1], 0)

@@ -93,3 +93,16 @@ def test_the_measured_link_counts_where_it_is_known() -> None:
     rows.append(kernel(0, 1))
     assert "small-copies" not in findings(rows)
     assert "(50.0 GB/s" in findings(rows, link_h2d_gb_s=50.0)["small-copies"].evidence
+
+
+def test_uploads_of_something_else_do_not_count_where_tensors_are_named() -> None:
+    rows = [step for i in range(20) for step in (copy(i, i + 0.9, tensor="ffn"), kernel(i, i + 1))]
+    rows += [copy(20 + 0.1 * i, 20.1 + 0.1 * i, "7", bytes=512) for i in range(20)]
+    assert findings(rows) == {}
+
+
+def test_arms_and_devices_with_the_same_advice_share_a_finding() -> None:
+    rows = [step for i in range(10) for step in (copy(3 * i, 3 * i + 2, "7"), kernel(3 * i + 2, 3 * i + 3))]
+    inline = findings(rows + [step | {"device": 1} for step in rows])["copies-on-compute-stream"]
+    assert "GPU 0 of process 1" in inline.evidence
+    assert "GPU 1 of process 1" in inline.evidence
