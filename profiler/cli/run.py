@@ -38,7 +38,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     """
     arguments = ctx.meta["hprof.arguments"]
     if values["engine"] == "llama-bench":
-        _run_llama_bench(values, arguments)
+        show_report(_run_llama_bench(ctx, values, arguments), as_json=values["as_json"])
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
@@ -82,8 +82,10 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
         ctx.exit(interrupted.exit_code)  # the parent says it
 
 
-def _run_llama_bench(values: Mapping[str, Any], arguments: list[str]) -> None:
-    raise NotImplementedError
+def _run_llama_bench(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
+    from profiler.cli.run_llama_bench import run
+
+    return run(ctx, values, arguments, _default_output("llama-bench"))
 
 
 def _default_output(model: str) -> str:

@@ -1,0 +1,52 @@
+"""An arm of another engine: what is added to its command line and its environment."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from executor.errors import HprofError
+
+_VARIABLE: Final = re.compile(r"^[A-Z_][A-Z0-9_]*=")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchArm:
+    """A name, extra flags and extra environment variables."""
+
+    name: str
+    flags: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def spelled(self) -> str:
+        """As it is typed: variables, then flags."""
+        return " ".join([*(f"{name}={value}" for name, value in self.environment), shlex.join(self.flags)]).strip()
+
+
+def parse_arm(text: str) -> BenchArm:
+    """Read `NAME=WORDS`: words that look like VARIABLE=VALUE go to the environment, the others to the command line.
+
+    Raises HprofError for anything else.
+    """
+    name, equals, words = text.partition("=")
+    if not (equals and name.strip()):
+        raise HprofError(f'--arm {text[:60]!r} is not NAME=FLAGS; write for example --arm on="-pw 1".')
+    try:
+        split = shlex.split(words)
+    except ValueError as error:
+        raise HprofError(f"--arm {text[:60]!r} has a quote that does not end ({error}); close it.") from error
+    variables = [tuple(word.split("=", 1)) for word in split if _VARIABLE.match(word)]
+    flags = tuple(word for word in split if not _VARIABLE.match(word))
+    return BenchArm(name.strip(), flags, tuple((key, value) for key, value in variables))
+
+
+def parse_arms(texts: tuple[str, ...]) -> tuple[BenchArm, ...]:
+    """Read every `--arm`; HprofError where two have one name."""
+    arms = tuple(map(parse_arm, texts))
+    names = [arm.name for arm in arms]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise HprofError(f"--arm gives the name {twice!r} twice; give each arm a name of its own.")
+    return arms

@@ -1,0 +1,199 @@
+"""The real thing is driven as the fake is: arms in turn, rows kept, failures in one sentence."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from executor.errors import HprofError
+from hprof import main
+from profiler.capture import Capture
+from profiler.engines.arms import BenchArm, parse_arms
+from profiler.engines.llama_bench import BenchRequest, interleaved, run_llama_bench
+
+_FLAGS = ("-m", "fake.gguf", "-p", "128,256", "-n", "8", "-r", "3")
+_ARMS = parse_arms(("off=-pw 0", "on=-pw 1"))
+
+
+@pytest.fixture
+def binary(tmp_path: Path) -> str:
+    """The stand-in, as an executable."""
+    script = Path(__file__).with_name("fake_llama_bench.py")
+    path = tmp_path / "llama-bench"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_arms_are_interleaved_in_mirrored_order() -> None:
+    a, b = BenchArm("a", ()), BenchArm("b", ())
+    assert [(boot, arm.name) for boot, arm in interleaved([a, b], 3)] == [
+        (0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b"),
+    ]  # fmt: skip
+
+
+def test_each_repetition_of_each_boot_is_a_pass_and_gets_a_verdict(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("FAKE_LOG", str(log))
+    result = run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, boots=2), tmp_path / "out")
+    capture = Capture.open(result.capture)
+    passes = capture.passes
+    assert log.read_text().split() == ["pw=0", "env=", "pw=1", "env=", "pw=1", "env=", "pw=0", "env="]
+    assert len(passes) == 2 * 2 * 3 * 3  # boots, arms, tests, repetitions
+    assert passes["pass_id"].tolist() == list(range(36))
+    assert passes.groupby(["arm", "n_prompt", "boot"]).size().eq(3).all()
+    assert passes["t_start"].is_monotonic_increasing
+    manifest = capture.manifest
+    assert (manifest.state, manifest.source) == ("complete", "llama-bench")
+    assert [(arm.name, arm.requested, arm.options["flags"]) for arm in manifest.arms] == [
+        ("off", "-pw 0", ["-pw", "0"]), ("on", "-pw 1", ["-pw", "1"]),
+    ]  # fmt: skip
+    assert manifest.extra["engine"]["version"] == "version: 4242 (0a1b2c3)"
+    assert len(manifest.extra["engine"]["sha256"]) == 64
+    assert manifest.extra["llama_bench"]["build_number"] == 4242
+    cell = next(cell for cell in capture.report().cells if cell.n_prompt == 256)
+    found = cell.against_baseline["on"]["prefill_tokens_per_s"]
+    assert found is not None
+    assert (found.pairs, found.verdict) == (6, "faster")
+    assert found.ratio == pytest.approx(1 / 0.7, rel=0.01)
+
+
+def test_arms_may_be_environment_variables(tmp_path: Path, binary: str) -> None:
+    arms = parse_arms(("slow=GGML_TEST=slow", "fast=GGML_TEST=fast"))
+    capture = Capture.open(run_llama_bench(BenchRequest(binary, arms, _FLAGS), tmp_path / "out").capture)
+    by_arm = capture.passes.query("n_prompt == 128").groupby("arm")["prefill_ns"].min()
+    assert by_arm["fast"] < by_arm["slow"]
+    assert capture.manifest.arms[0].options["environment"] == {"GGML_TEST": "slow"}
+    assert not any("take effect" in text for text in capture.manifest.warnings)
+
+
+def test_flags_that_change_nothing_are_doubted(tmp_path: Path, binary: str) -> None:
+    arms = parse_arms(("a=-fa 0", "b=-fa 1"))
+    warnings = Capture.open(run_llama_bench(BenchRequest(binary, arms, _FLAGS), tmp_path / "out").capture).warnings
+    assert any("a and b name the same settings" in text for text in warnings)
+    assert any(text.startswith("One boot") for text in warnings)
+
+
+def test_settings_swept_inside_an_arm_stand_apart(tmp_path: Path, binary: str) -> None:
+    capture = Capture.open(run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), tmp_path / "out").capture)
+    assert set(capture.passes["arm"]) == {"off", "on"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "said", "n_passes"),
+    [
+        ({"FAKE_OLD": "1"}, "does not take '-pw'", 0),
+        ({"FAKE_CRASH": "0"}, "signal SIGSEGV", 0),
+        ({"FAKE_CRASH": "2"}, "signal SIGSEGV", 6),
+    ],
+)
+def test_a_failure_is_one_sentence_and_loses_no_row(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str, n_passes: int
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(HprofError, match=rf"arm off \(-pw 0\): .*{said}"):
+        run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), tmp_path / "out")
+    capture = Capture.open(tmp_path / "out")
+    assert capture.manifest.state == "interrupted"
+    assert len(capture.passes) == n_passes
+
+
+def test_a_program_that_hangs_is_ended(tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HANG", "1")
+    with pytest.raises(HprofError, match=r"not done after 0\.5 s"):
+        run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, timeout_s=0.5), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"binary": "/nowhere/llama-bench"}, "no program that can be run"),
+        ({"arms": ()}, "no arm to run"),
+        ({"flags": ("-o", "md")}, "-o is hprof's to set"),
+        ({"nsys": True}, "nsys is not on PATH"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_written(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], said: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fields: dict[str, object] = {"binary": binary, "arms": _ARMS, "flags": _FLAGS} | changes
+    with pytest.raises(HprofError, match=said):
+        run_llama_bench(BenchRequest(**fields), tmp_path / "out")  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def _fake_nsys(folder: Path) -> None:
+    """An nsys that runs the program and `exports` a real-looking SQLite file in place of a report."""
+    path = folder / "nsys"
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, shutil, sqlite3, subprocess, sys\n"
+        "a = sys.argv[1:]\n"
+        "if a[0] == 'export':\n"
+        "    db = sqlite3.connect(a[a.index('--output') + 1])\n"
+        "    db.execute('create table StringIds (id integer, value text)')\n"
+        "    db.execute(\"insert into StringIds values (1, 'gemm')\")\n"
+        "    db.execute('create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer, deviceId integer, '\n"
+        "        'contextId integer, streamId integer, correlationId integer, globalPid integer, shortName integer)')\n"
+        "    db.execute('insert into CUPTI_ACTIVITY_KIND_KERNEL values (10, 50, 0, 1, 7, 1, 281761330233344, 1)')\n"
+        "    db.commit()\n"
+        "else:\n"
+        "    at = a.index('-o')\n"
+        "    pathlib.Path(a[at + 1]).write_text('report')\n"
+        "    sys.exit(subprocess.run(a[at + 2:]).returncode)\n"
+    )
+    path.chmod(0o755)
+
+
+def test_nsys_traces_become_a_capture_of_their_own(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fake_nsys(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    result = run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, nsys=True), tmp_path / "out")
+    assert result.traces == str(tmp_path / "out-nsys")
+    traces = Capture.open(result.traces)
+    assert traces.manifest.source == "nsys"
+    assert traces.passes["arm"].tolist() == ["off", "on"]
+    assert traces.table("events").num_rows == 2
+    assert len(Capture.open(result.capture).passes) == 18
+
+
+def test_the_command_line_gives_llama_bench_its_own_options(
+    tmp_path: Path, binary: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    engine = ["run", "--engine", "llama-bench", "--bin", binary, "-m", "x.gguf", "-o", out]
+    sizes = ["-p", "128", "-n", "8", "-ub", "64", "-r", "2", "--boots", "3"]
+    assert main([*engine, *sizes, "-ot", "ffn=CPU", "--arm", "off=-pw 0", "--arm", "on=-pw 1"]) == 0
+    assert "against off" in capsys.readouterr().out
+    capture = Capture.open(out)
+    assert capture.manifest.extra["engine"]["flags"] == [
+        "-m", "x.gguf", "-p", "128", "-n", "8", "-ub", "64", "-d", "0", "-r", "2", "-ot", "ffn=CPU",
+    ]  # fmt: skip
+    assert len(capture.passes) == 2 * 3 * 2 * 2
+    assert main([*engine, "--force", "--slots", "3"]) == 2
+    assert "--slots is not for" in capsys.readouterr().err
+    assert main(["run", "--engine", "llama-bench", "-m", "x.gguf"]) == 2
+    assert "needs --bin" in capsys.readouterr().err
+
+
+def test_a_real_llama_bench(tmp_path: Path) -> None:
+    """Runs where LLAMA_BENCH names one, and LLAMA_BENCH_MODEL a small GGUF."""
+    real, model = os.environ.get("LLAMA_BENCH"), os.environ.get("LLAMA_BENCH_MODEL")
+    if not real or not model:
+        pytest.skip("LLAMA_BENCH and LLAMA_BENCH_MODEL name no llama-bench and no model")
+    arms = parse_arms(("small=-ub 32", "large=-ub 64"))
+    request = BenchRequest(real, arms, ("-m", model, "-p", "64", "-n", "4", "-r", "2"), boots=1)
+    capture = Capture.open(run_llama_bench(request, tmp_path / "out").capture)
+    assert len(capture.passes) == 2 * 2 * 2
+    with pytest.raises(HprofError, match="does not take '--no-such-flag'"):
+        run_llama_bench(BenchRequest(real, parse_arms(("x=--no-such-flag 1",)), ("-m", model)), tmp_path / "bad")
