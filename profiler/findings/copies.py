@@ -11,7 +11,7 @@ import numpy as np
 from profiler.findings import words
 from profiler.findings.finding import Finding, severity_of
 from profiler.findings.view import ABSENT, Rows, View
-from profiler.intervals import Int64
+from profiler.intervals import Int64, intersect
 from profiler.joins import NONE, distinct, match
 
 _COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
@@ -42,12 +42,14 @@ def copies_on_compute_stream(view: View) -> Iterator[Finding]:
     """Copies that wait for the computing before them, and make the computing behind them wait."""
     rows = in_line(view)
     exposed = view.sum(rows.group, rows.length - view.hidden_of(rows))
+    # Compute that already hides other copies cannot hide these as well.
+    free_compute_ns = view.compute_ns - view.length_by_group(intersect(view.busy_h2d, view.busy_compute))
     for group in np.unique(rows.group).tolist():
         severity = severity_of(exposed[group], view.window_ns[group])
         if severity is None:
             continue
         mine = rows.where(rows.group == group)
-        compute_ns, hideable_ns = int(view.compute_ns[group]), int(min(exposed[group], view.compute_ns[group]))
+        compute_ns, hideable_ns = int(view.compute_ns[group]), int(min(exposed[group], free_compute_ns[group]))
         by_design = view.groups[group].arm in _IN_LINE_ARMS and view.manifest.source == "hprof"
         yield Finding(
             "copies-on-compute-stream",

@@ -26,6 +26,11 @@ def test_the_advice_says_when_overlap_alone_cannot_help() -> None:
     assert "move fewer bytes" in advice
 
 
+def test_compute_that_hides_other_copies_is_not_offered_twice() -> None:
+    rows = [copy(0, 10, "7"), kernel(10, 20), copy(10, 16, "14")]
+    assert "up to 4.0 ms of the 10.0 ms can be hidden" in findings(rows)["copies-on-compute-stream"].advice
+
+
 def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> None:
     rows = [copy(0, 2, "compute", pass_id=0), kernel(2, 3, "compute", pass_id=0)]
     rows += [copy(10, 12, "copy", pass_id=1), kernel(10, 12, "compute", pass_id=1)]
