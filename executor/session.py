@@ -80,10 +80,20 @@ class Session:
         vram = self.vram(job.arm)
         return replace(
             result,
+            vram_peak=sum(vram.values()) + self._working_bytes(result.vram_peak),
             vram_resident=vram["vram_resident"],
             vram_slots=vram["vram_slots"],
             vram_bank=vram["vram_bank"],
         )
+
+    def _working_bytes(self, measured_peak: int | None) -> int:
+        """What a pass holds besides what its arm reserves: states and activations.
+
+        The session reserves for all its arms at once, so the measured peak counts what other arms need too.
+        """
+        if measured_peak is None:
+            return sum(lane.fixed_bytes for lane in self._plant.lanes)
+        return max(0, measured_peak - sum(device.reserved_bytes for device in self.devices))
 
     def vram(self, arm: str) -> dict[str, int]:
         """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""

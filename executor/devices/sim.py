@@ -79,7 +79,7 @@ class SimDevice(Device):
         return sum(self._held.values())
 
     def peak_bytes(self) -> int | None:
-        return self.reserved_bytes
+        return None  # tensors that `allocate` did not hand out are nobody's to count here
 
     def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
         return torch.empty(n_bytes, dtype=torch.uint8, device="meta")
