@@ -60,11 +60,15 @@ class Lane:
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
 
     @property
+    def state_bytes(self) -> int:
+        return sum(state.n_bytes for state in self.states.values())
+
+    @property
     def fixed_bytes(self) -> int:
         """Device memory of states and activations, which every arm needs alike."""
         a = self.on_device
         buffers = (a.x, a.h, a.ids, a.shares, a.added, a.shared, a.token, self.flags, *self.given_ids.values())
-        return sum(state.n_bytes for state in self.states.values()) + sum(buffer.nbytes for buffer in buffers)
+        return self.state_bytes + sum(buffer.nbytes for buffer in buffers)
 
     def give_ids(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
         """Keep a layer's choice (n, n_used) for the pass that begins; returns where it lies on the device."""
