@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from heapq import heapify, heappop, heappush
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 Eviction = Literal["lru", "frequency"]
 Key = tuple[int, int]
 """(layer, expert)."""
+
+_STALE_SHARE: Final = 4  # a heap this many times as long as what it ranks is rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,8 @@ class ExpertCache:
 
     def __init__(self, n_places: int, eviction: Eviction) -> None:
         self.n_places = n_places
-        self._eviction = eviction
-        self._place: OrderedDict[Key, int] = OrderedDict()  # oldest use first
-        self._uses: Counter[Key] = Counter()
+        self._place: dict[Key, int] = {}
+        self._order: _Order = _Oldest() if eviction == "lru" else _Rarest()
         self._free = list(range(n_places - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -46,32 +48,82 @@ class ExpertCache:
         return n_experts <= self.n_places
 
     def admit(self, layer: int, experts: Sequence[int] | NDArray[np.int64]) -> Admission:
-        """Find or make places for a batch's experts (no more than `n_places`)."""
-        keys = [(layer, int(expert)) for expert in experts]
+        """Find or make places for a batch's distinct experts (no more than `n_places`)."""
+        chosen = np.asarray(experts, dtype=np.int64)
+        keys = [(layer, expert) for expert in chosen.tolist()]
+        missing = [key for key in keys if key not in self._place]
         missed = np.array([key not in self._place for key in keys], dtype=np.bool_)
         for key in keys:
-            self._uses[key] += 1
             if key in self._place:
-                self._place.move_to_end(key)
-        for key in keys:
-            if key not in self._place:
-                self._place[key] = self._free.pop() if self._free else self._evict(set(keys))
+                self._order.use(key)
+        in_use = frozenset(keys)
+        for key in missing:
+            self._place[key] = self._free.pop() if self._free else self._place.pop(self._order.evict(in_use))
+            self._order.use(key)
         places = np.array([self._place[key] for key in keys], dtype=np.int64)
-        return Admission(np.array([expert for _, expert in keys], dtype=np.int64), places, missed)
+        return Admission(chosen, places, missed)
 
     def lookup(self, layer: int, experts: Sequence[int] | NDArray[np.int64]) -> dict[int, int]:
         """The places of those experts that are cached; changes nothing."""
         found = {int(expert): self._place.get((layer, int(expert))) for expert in experts}
         return {expert: place for expert, place in found.items() if place is not None}
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.__init__(self.n_places, self._eviction)  # type: ignore[misc]
 
-    def _evict(self, in_use: set[Key]) -> int:
-        candidates = (key for key in self._place if key not in in_use)
-        victim = next(candidates) if self._eviction == "lru" else min(candidates, key=self._uses.__getitem__)
-        return self._place.pop(victim)
+class _Order(Protocol):
+    """Ranks what is cached by how dispensable it is."""
+
+    def use(self, key: Key) -> None:
+        """A cached expert is used, or a new one comes in."""
+
+    def evict(self, in_use: Collection[Key]) -> Key:
+        """Take out the most dispensable expert that is not in use."""
+
+
+class _Oldest:
+    def __init__(self) -> None:
+        self._keys: OrderedDict[Key, None] = OrderedDict()  # oldest use first
+
+    def use(self, key: Key) -> None:
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+
+    def evict(self, in_use: Collection[Key]) -> Key:
+        victim = next(key for key in self._keys if key not in in_use)
+        del self._keys[victim]
+        return victim
+
+
+class _Rarest:
+    """Counts uses, also of what is no longer cached. A heap, because a bank may hold thousands of experts."""
+
+    def __init__(self) -> None:
+        self._uses: Counter[Key] = Counter()
+        self._rank: dict[Key, tuple[int, int]] = {}  # of what is cached: (uses, when it was used last)
+        self._heap: list[tuple[tuple[int, int], Key]] = []  # of ranks, those since overtaken among them
+        self._now = 0
+
+    def use(self, key: Key) -> None:
+        self._now += 1
+        self._uses[key] += 1
+        self._rank[key] = (self._uses[key], self._now)
+        heappush(self._heap, (self._rank[key], key))
+        if len(self._heap) > _STALE_SHARE * len(self._rank):
+            self._heap = [(rank, key) for key, rank in self._rank.items()]
+            heapify(self._heap)
+
+    def evict(self, in_use: Collection[Key]) -> Key:
+        spared = []
+        while True:
+            rank, key = heappop(self._heap)
+            if self._rank.get(key) != rank:
+                continue
+            if key not in in_use:
+                break
+            spared.append((rank, key))
+        for entry in spared:
+            heappush(self._heap, entry)
+        del self._rank[key]
+        return key
 
 
 def merge_places(experts: NDArray[np.int64], places: NDArray[np.int64]) -> list[tuple[int, int, int]]:

@@ -42,6 +42,9 @@ class WeightSource(Protocol):
     def mapped(self, name: str) -> torch.Tensor | None:
         """The bytes as a uint8 view of the memory-mapped file; None where nothing is mapped."""
 
+    def will_need(self, name: str) -> None:
+        """Ask the system to read the tensor's pages into its cache; does nothing where nothing is mapped."""
+
     def digest(self) -> str:
         """A short hash that names these weights: of the file, or of the seed and quant types."""
 

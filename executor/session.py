@@ -43,6 +43,7 @@ class SessionOptions:
     max_ubatches: int
     dtype: torch.dtype = torch.float32
     load_mode: LoadMode = "none"
+    madvise: bool = False
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     seed: int = 0
     routing: Routing | None = None
@@ -156,6 +157,9 @@ class Session:
             self._lane(device, [i for i in range(n_layers) if lane_of[i] == n]) for n, device in enumerate(self.devices)
         ]
         self._place_resident(lanes, lane_of)
+        if options.madvise:
+            for name in self.placement.host:
+                model.source.will_need(name)
         splits = build_splits(model, self.placement, self.devices[0], self.load_mode)
         host_dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
         routing = options.routing

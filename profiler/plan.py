@@ -143,6 +143,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         max_ubatches=max(cell.n_ubatches for cell in cells),
         dtype=_DTYPES.get(request.dtype, default),
         load_mode=request.load_mode,
+        madvise=request.madvise,
         policy=request.policy,
         seed=request.seed,
         routing=routing,

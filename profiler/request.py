@@ -36,6 +36,7 @@ class RunRequest:
     repetitions: int = 6
     dtype: DtypeName = "auto"
     load_mode: LoadMode = "none"
+    madvise: bool = False
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0

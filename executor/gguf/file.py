@@ -64,6 +64,12 @@ class GgufFile:
         tensor = part.tensors[name]
         return part.file.tensor[tensor.file_offset : tensor.end]
 
+    def will_need(self, name: str) -> None:
+        """Ask the system to read the tensor's pages into its cache, ahead of their first use."""
+        part = self._homes[name]
+        tensor = part.tensors[name]
+        part.file.will_need(tensor.file_offset, tensor.info.n_bytes)
+
     def digest(self) -> str:
         """16 hex digits of a sha256 over each file's size, header and 4 KiB out of the middle of each tensor.
 

@@ -48,6 +48,12 @@ class MappedFile:
                 raise HprofError(f"{self.path}: the file has become shorter since it was opened; open it again.")
             done += step
 
+    def will_need(self, offset: int, n_bytes: int) -> None:
+        """posix_madvise(WILLNEED): the pages of these bytes are read in the background."""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            start = offset - offset % mmap.PAGESIZE
+            self.memory.madvise(mmap.MADV_WILLNEED, start, offset + n_bytes - start)
+
     def read(self, offset: int, n_bytes: int) -> bytearray:
         buffer = bytearray(n_bytes)
         self.read_into(offset, memoryview(buffer))

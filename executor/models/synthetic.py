@@ -45,6 +45,9 @@ class SyntheticSource:
     def mapped(self, name: str) -> None:
         return None
 
+    def will_need(self, name: str) -> None:
+        """Nothing is mapped."""
+
     def digest(self) -> str:
         facts = [f"{t.name} {t.quant} {t.shape}" for t in self._tensors.values()]
         return hashlib.sha256("\n".join([f"synthetic {self._seed}", *facts]).encode()).hexdigest()[:16]

@@ -57,6 +57,7 @@ _PLACEMENT: Final = [
         default="none",
         help="Host memory: pinned, memory-mapped (pageable), or mapped and pinned in place.",
     ),
+    click.option("--madvise", is_flag=True, help="Ask the system to read a mapped file's host weights ahead."),
 ]
 _ARMS: Final = [
     click.option("--arms", metavar="LIST", help=f"Copy policies to compare, the first is the baseline: {ARM_NAMES}."),

@@ -35,6 +35,7 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         repetitions=values["repetitions"],
         dtype=values["dtype"],
         load_mode=values["load_mode"],
+        madvise=values["madvise"],
         policy=_policy(values),
         routing=values["routing"],
         seed=values["seed"],

@@ -260,3 +260,10 @@ def test_closes_its_file(tmp_path: Path) -> None:
     del models
     gc.collect()
     assert psutil.Process().num_fds() == before
+
+
+def test_will_need_takes_every_tensor_of_a_file() -> None:
+    file = open_gguf(shared_path("data", "gguf", "llama-dense-Q4_0.gguf"))
+    for name, info in file.tensors.items():
+        file.will_need(name)
+        assert file.mapped(name).numel() == info.n_bytes
