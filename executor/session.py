@@ -107,7 +107,7 @@ class Session:
             "vram_slots": 0
             if arm == FULL
             else policy.n_slots * sum(sum(sizes.values()) for sizes in self._slot_bytes()),
-            "vram_bank": 0 if arm == FULL else policy.cache_bytes,
+            "vram_bank": sum(streamer.bank_bytes for streamer in self._streamers[arm]),
         }
 
     def describe_arms(self) -> list[dict[str, Any]]:
@@ -229,7 +229,9 @@ class Session:
             )
         splits = [split for split in self._plant.splits if split.layer in lane.layers]
         budget = policy.cache_bytes // len(self._plant.lanes)
-        return build_banks(lane.device, splits, budget, self.options.policy.cache_policy)
+        moe = {split.layer: self._plant.moe(split.layer) for split in splits}
+        n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
+        return build_banks(lane.device, splits, budget, self.options.policy.cache_policy, n_used)
 
     def _reserve_flags(self) -> torch.Tensor | None:
         """Host memory for every router's choice in a pass."""

@@ -130,7 +130,7 @@ class StepRunner:
 
     def _launch_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: Fetched | None) -> None:
         plant, lane = self._plant, self._plant.lane(layer)
-        split = plant.split_of.get((layer, "experts")) if fetched is not None else None
+        split = fetched.layout if fetched is not None else None
         buffer = fetched.buffer if fetched is not None else None
         place_of = fetched.place_of if fetched is not None else None
         stack = SlotExperts(plant.model, lane.store, layer, split, buffer, place_of)

@@ -18,7 +18,7 @@ from executor.bank import Bank
 from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.nvtx_ranges import copy_range
 from executor.policies.base import Flags, Item, Plan, Policy
-from executor.splits import StepKind
+from executor.splits import Split, StepKind
 from executor.trace import PassTrace
 
 
@@ -41,13 +41,19 @@ class Flight:
     present: Flags | None = None
     ready: Event | None = None
     copy_id: int | None = None
+    n_copied: int = 0  # experts that crossed the bus
+    n_cached: int | None = None  # experts that the bank had; None where it was not asked
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a step computes on. `place_of` maps an expert to its place in `buffer`; None: the identity."""
+    """What a step computes on, and how it is laid out there.
+
+    `place_of` maps an expert to its place in `buffer`; None: the identity.
+    """
 
     buffer: torch.Tensor
+    layout: Split
     waits_for: int | None
     n_copied: int  # experts that crossed the bus
     n_hits: int | None = None
@@ -74,6 +80,11 @@ class Streamer:
         self._items: Sequence[Item] = ()
         self._flights: dict[int, Flight] = {}
         self._trace = PassTrace(enabled=False)
+
+    @property
+    def bank_bytes(self) -> int:
+        """Device memory of the expert cache."""
+        return sum(bank.n_bytes for bank in {id(bank): bank for bank in self._banks.values()}.values())
 
     def begin(self, items: Sequence[Item], trace: PassTrace) -> None:
         """Start a pass over `items`; issues the first copies ahead."""
@@ -116,8 +127,9 @@ class Streamer:
         self._look_ahead(item.number)
         if flight.ready is not None and flight.plan.when == "ahead":
             self._device.wait("compute", flight.ready)
-        n_copied = item.split.n_experts if flight.present is None else int(flight.present.sum())
-        return Fetched(flight.slot.buffer, flight.copy_id, n_copied)
+        hits = flight.n_cached
+        misses = None if hits is None or used is None else int(used.sum()) - hits
+        return Fetched(flight.slot.buffer, item.split, flight.copy_id, flight.n_copied, hits, misses)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
@@ -140,6 +152,8 @@ class Streamer:
             flight = self._flight(self._items[index])
             if flight.plan.when == "ahead" and flight.ready is None:
                 self._send_ahead(flight)
+            if flight.plan.when == "ahead" and flight.plan.needs_routing:
+                return  # its missing experts go before what later items need
 
     def _send_ahead(self, flight: Flight) -> None:
         if flight.plan.what == "whole":
@@ -168,15 +182,24 @@ class Streamer:
             return None
         self._copy(flight, "compute", serving.uploads, "missed", n_bytes=serving.n_bytes, n_experts=serving.n_misses)
         return Fetched(
-            bank.buffer, flight.copy_id, serving.n_misses, serving.n_hits, serving.n_misses, serving.place_of
+            bank.buffer,
+            serving.layout,
+            flight.copy_id,
+            serving.n_misses,
+            serving.n_hits,
+            serving.n_misses,
+            serving.place_of,
         )
 
     def _take_cached(self, flight: Flight, missing: Flags) -> Flags:
         """Large batches read the bank: cached experts move inside the device; what is left crosses the bus."""
         split = flight.item.split
         bank = self._banks.get(split.number)
-        cached = bank.cache.lookup(split.layer, np.flatnonzero(missing)) if bank is not None else {}
-        if bank is None or not cached or flight.plan.when == "ahead":
+        if bank is None or flight.plan.when == "ahead":
+            return missing
+        cached = bank.cache.lookup(split.layer, np.flatnonzero(missing))
+        flight.n_cached = len(cached)
+        if not cached:
             return missing
         start = self._trace.mark(self._device, "compute")
         n_bytes = len(cached) * bank.expert_bytes
@@ -191,12 +214,15 @@ class Streamer:
 
     def _copy_experts(self, flight: Flight, stream: StreamName, what: str, experts: Flags) -> None:
         ranges = flight.item.split.runs(flight.slot.buffer, experts)
-        self._copy(flight, stream, ranges, what, n_experts=int(experts.sum()))
+        n_experts = int(experts.sum())
+        self._copy(flight, stream, ranges, what, n_experts=n_experts)
+        flight.n_copied += n_experts
         flight.present = experts if flight.present is None else flight.present | experts
 
     def _copy_whole(self, flight: Flight, stream: StreamName) -> None:
         split = flight.item.split
         self._copy(flight, stream, split.whole(flight.slot.buffer), "whole", n_experts=split.n_experts or None)
+        flight.n_copied = split.n_experts
 
     def _copy(
         self,
