@@ -14,9 +14,12 @@ import pyarrow.compute as pc
 from profiler.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.groups import Mask
 from profiler.metrics.roles import ABSENT, MEMORIES, PHASES, ROLES
+from profiler.schema import UNCOUNTED
 
 Codes = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]
+
+_MAX_COPY_BYTES: Final = 1 << 40
 
 EVENT_COLUMNS: Final = (
     *("pass_id", "phase", "ubatch", "layer", "process", "device", "stream", "kind", "tensor"),
@@ -69,8 +72,8 @@ class Events:
             tensor=tensor,
             start=_ints(table["t_start"], np.int64, null=MAX_ABS_NS + 1),
             end=_ints(table["t_end"], np.int64, null=-MAX_ABS_NS - 1),
-            n_bytes=_ints(table["bytes"], np.int64),
-            whole_bytes=_ints(table["whole_bytes"], np.int64),
+            n_bytes=_sizes(table["bytes"]),
+            whole_bytes=_sizes(table["whole_bytes"]),
             stream_names=stream_names,
             n_impossible=0,
         )
@@ -92,6 +95,13 @@ def _ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABS
     return values.astype(kind, copy=False)
 
 
+def _sizes(column: pa.ChunkedArray) -> Int64:
+    """Bytes; a size that no copy can have is as good as none, and could overflow a sum."""
+    sizes: Int64 = _ints(column, np.int64)
+    possible = (sizes >= 0) & (sizes <= _MAX_COPY_BYTES)
+    return sizes if possible.all() else np.where(possible, sizes, ABSENT)
+
+
 def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
     """Codes into the column's own labels, ABSENT for null."""
     if column.num_chunks == 0:
@@ -103,7 +113,7 @@ def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _roles(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> Codes:
-    roles, details = _codes(kind, ROLES), _codes(detail, ("uvm", "memset", "collective", "graph"))
+    roles, details = _codes(kind, ROLES), _codes(detail, ("uvm", *UNCOUNTED))
     for plain, managed in (("h2d", "uvm_h2d"), ("d2h", "uvm_d2h")):
         roles[(roles == ROLES.index(plain)) & (details == 0)] = ROLES.index(managed)
     roles[details >= 1] = ABSENT

@@ -56,9 +56,9 @@ def int_column(table: pa.Table, name: str, null: int = -1) -> Int64:
 
 
 def float_column(table: pa.Table, name: str) -> Floats:
-    """A numeric column as floats; null becomes NaN."""
+    """A column of times or counts as floats; null becomes NaN, and so does what is negative."""
     values: Floats = table[name].cast(pa.float64(), safe=False).to_numpy()
-    return values
+    return np.where(values >= 0, values, np.nan)
 
 
 def _fill(frame: pd.DataFrame, part: Overlap | Transfers | ExpertUse, scope: Scope, recorded: np.ndarray) -> None:

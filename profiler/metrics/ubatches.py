@@ -26,7 +26,7 @@ def ubatch_figures(ubatches: pa.Table, recording: Recording) -> pd.DataFrame:
     frame["phase"] = frame["phase"].astype(object)
     frame["wall_ns"] = frame["t_end"] - frame["t_start"]
     edges = (int_column(ubatches, name) for name in ("pass_id", "t_start", "t_end"))
-    frame["idle_ns"] = recording.idle(*edges)
+    frame["idle_ns"] = np.where(frame["wall_ns"].isna(), np.nan, recording.idle(*edges))
     found = figures_by(recording, _KEYS)
     found["phase"] = phase_names(found["phase"])
     return frame.merge(found, how="left", on=list(_KEYS))

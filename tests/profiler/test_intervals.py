@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
@@ -40,6 +40,7 @@ def cells_of(found: Intervals) -> set[int]:
     return {c for s, e in zip(found.starts // CELL_NS, found.ends // CELL_NS, strict=True) for c in range(s, e)}
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_union_covers_exactly_the_cells_of_its_intervals(a: Pairs) -> None:
     found = union(*arrays(a))
@@ -48,6 +49,7 @@ def test_union_covers_exactly_the_cells_of_its_intervals(a: Pairs) -> None:
     assert (found.starts[1:] > found.ends[:-1]).all(), "touching intervals are merged"
 
 
+@settings(deadline=None)
 @given(pairs, pairs)
 def test_intersect_and_subtract_match_the_grid(a: Pairs, b: Pairs) -> None:
     ua, ub = union(*arrays(a)), union(*arrays(b))
@@ -55,6 +57,7 @@ def test_intersect_and_subtract_match_the_grid(a: Pairs, b: Pairs) -> None:
     assert cells_of(subtract(ua, ub)) == cells(a) - cells(b)
 
 
+@settings(deadline=None)
 @given(pairs, pairs)
 def test_covered_length_counts_busy_cells_in_each_window(busy: Pairs, windows: Pairs) -> None:
     found = covered_length(union(*arrays(busy)), *arrays(windows))
@@ -62,6 +65,7 @@ def test_covered_length_counts_busy_cells_in_each_window(busy: Pairs, windows: P
     assert found.tolist() == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-GRID, GRID), st.integers(0, GRID)), max_size=20))
 def test_a_line_gives_each_group_the_union_it_has_alone(rows: list[tuple[int, int, int]]) -> None:
     table = np.array(rows, np.int64).reshape(-1, 3)

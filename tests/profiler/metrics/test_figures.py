@@ -188,6 +188,24 @@ def test_rows_with_impossible_times_count_nowhere_and_are_counted() -> None:
     assert recording.transfers(("pass_id",)).bytes_h2d.tolist() == [1]
 
 
+def test_impossible_windows_and_sizes_are_nulls(tmp_path: Path) -> None:
+    passes = {"pass_id": [0, 1, 2], "t_start": [-(2**63), 9, 0], "t_end": [2**63 - 1, 3, 5], "ttft_ns": [-5, 7, None]}
+    writer = new_capture(tmp_path / "c", source="kineto")
+    writer.write_part("passes", passes, "p")
+    sizes = {"kind": ["h2d"] * 3, "pass_id": [0, 1, 1], "t_start": [0] * 3, "t_end": [1] * 3}
+    writer.write_part("events", sizes | {"bytes": [2**62, 7, 8]}, "p")
+    ubatch = {"phase": ["prefill"] * 3, "t_start": [0, 5, -(2**63)], "t_end": [3, 4, 2**63 - 1]}
+    writer.write_part("ubatches", {"pass_id": [2, 2, 2]} | ubatch, "p")
+    capture = Capture.open(tmp_path / "c")
+    frame = capture.figures()
+    assert frame["wall_ns"].isna().tolist() == [True, True, False]
+    assert frame["ttft_ns"].isna().tolist() == [True, False, True]
+    assert frame["bytes_h2d"].tolist()[1] == 15
+    assert np.isnan(frame["bytes_h2d"].tolist()[0])
+    assert capture.figures("prefill")["wall_ns"].tolist()[2] == 3
+    assert capture.figures("ubatch")["wall_ns"].isna().tolist() == [False, True, True]
+
+
 def test_overlapping_copies_and_kernels_are_united_not_added() -> None:
     rows = {
         "pass_id": [0] * 4,

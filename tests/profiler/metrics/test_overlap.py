@@ -70,7 +70,7 @@ def groups(rows: list[Row], names: tuple[str, ...]) -> dict[tuple[Any, ...], lis
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows_of, st.sampled_from([("pass_id",), ("pass_id", "phase"), ("pass_id", "phase", "ubatch", "layer")]))
 def test_any_grouping_matches_the_grid(rows: list[Row], names: tuple[str, ...]) -> None:
     overlap = recording_of(rows).overlap(names)
@@ -96,7 +96,7 @@ def test_any_grouping_matches_the_grid(rows: list[Row], names: tuple[str, ...]) 
             assert np.isnan(overlap.overlap_efficiency[group])
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows_of)
 def test_pieces_change_nothing(rows: list[Row]) -> None:
     whole, pieces = recording_of(rows), recording_of(rows, n_tables=2)
@@ -113,7 +113,7 @@ def rows_by_key(figures: Any, names: tuple[str, ...]) -> set[tuple[Any, ...]]:
     return set(zip(*columns, *values, strict=True))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows_of, st.integers(-2, 30), st.integers(0, 20))
 def test_idle_is_what_no_device_row_covers(rows: list[Row], start: int, length: int) -> None:
     windows = (np.array([0]), np.array([start * US]), np.array([(start + length) * US]))
@@ -127,7 +127,7 @@ def test_idle_is_what_no_device_row_covers(rows: list[Row], start: int, length: 
     assert np.isnan(found) if not devices else found == sum(len(window - some) for some in devices) * US
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows_of)
 def test_waits_and_host_compute_are_unions(rows: list[Row]) -> None:
     recording = recording_of(rows)
@@ -140,7 +140,7 @@ def test_waits_and_host_compute_are_unions(rows: list[Row]) -> None:
             assert found.get(-1 if pass_id is None else pass_id, 0) == len(covered) * US
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rows_of)
 def test_devices_match_the_grid_across_passes(rows: list[Row]) -> None:
     found = {(f.process, f.device): f for f in device_figures(recording_of(rows), by_pass=False)}

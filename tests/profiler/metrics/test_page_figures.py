@@ -1,0 +1,159 @@
+"""What the dashboard's pages draw beyond the report: time spent, sweeps, memory, experts, typical layers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from profiler.metrics import layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
+from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
+from profiler.metrics.spent import PARTS, device_spent, time_spent
+from profiler.metrics.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
+from profiler.metrics.timeline import timeline
+from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
+from profiler.writer import conform
+from tests.profiler import makers
+from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
+
+
+def test_time_spent_adds_up_to_the_wall(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    figures = pass_figures(*load_tables(capture))["pass"]
+    spent = time_spent(figures)
+    assert spent[list(PARTS)].sum(axis=1).tolist() == pytest.approx(figures["wall_ns"].tolist())
+    on = capture.passes.query("arm == 'on' and not warmup")["pass_id"].iloc[0]
+    assert spent.loc[on, "hidden_ns"] == ON_HIDDEN_US * US
+    assert spent.loc[on, "exposed_ns"] == (N_COPIES * COPY_US - ON_HIDDEN_US) * US
+    assert spent.loc[on, "compute_ns"] == N_COPIES * COMPUTE_US * US - ON_HIDDEN_US * US
+
+
+def test_device_time_of_an_import(tmp_path: Path) -> None:
+    report = makers.imported_without_passes(tmp_path / "c").report()
+    spent = device_spent(report.devices)
+    assert spent.loc[0, ["compute_ns", "hidden_ns", "exposed_ns"]].tolist() == [50 * US, 100 * US, 100 * US]
+    assert spent.loc[1, ["compute_ns", "exposed_ns"]].tolist() == [0, 10 * US]
+
+
+def test_sweep_has_a_row_an_arm_and_cell_with_its_limit(tmp_path: Path) -> None:
+    report = makers.dense_off_on(tmp_path / "c").report()
+    rows = sweep_figures(report.cells, "ttft_ns").set_index("arm")
+    assert rows.loc["on", "ratio"] == pytest.approx(report.cells[0].against_baseline["on"]["ttft_ns"].ratio)  # type: ignore[union-attr]
+    assert math.isnan(rows.loc["off", "ratio"])
+    # four copies of 100 us in prefill, against four computes of 60
+    assert rows.loc["off", "limit"] == 4 * COPY_US * US
+    arm = report.cells[0].arms["off"]
+    assert overlap_limit(arm, "prefill_tokens_per_s", 8) == pytest.approx(8e9 / (4 * COPY_US * US))
+    assert overlap_limit(arm, "decode_tokens_per_s", 8) is None
+
+
+def ratios(values: list[float], spread: float = 0.0) -> pd.DataFrame:
+    sizes = [64.0 * 2**i for i in range(len(values))]
+    return pd.DataFrame(
+        {
+            "n_ubatch": sizes,
+            "n_depth": 0.0,
+            "ratio": values,
+            "ratio_low": [v - spread for v in values],
+            "ratio_high": [v + spread for v in values],
+            "verdict": "faster",
+        }
+    )
+
+
+def test_crossover_lies_where_the_ratio_passes_one_on_a_log_axis() -> None:
+    found = crossover(ratios([1.25, 0.8]))
+    assert found is not None
+    assert found.n_ubatch == pytest.approx(64 * math.sqrt(2))
+    wide = crossover(ratios([1.4, 1.1, 0.9, 0.7], spread=0.05))
+    assert wide is not None
+    assert wide.low is not None
+    assert wide.high is not None
+    assert wide.low < wide.n_ubatch < wide.high
+
+
+@pytest.mark.parametrize("values", [[1.2, 1.1], [0.9, 0.8], [1.3], [float("nan"), 0.9]])
+def test_no_crossover_where_the_order_never_changes(values: list[float]) -> None:
+    assert crossover(ratios(values)) is None
+
+
+def test_improvement_is_a_shorter_time_or_a_higher_rate() -> None:
+    grid, verdicts = improvement_grid(ratios([0.8, 1.25]), lower_is_better=True)
+    assert grid.loc[0.0].tolist() == pytest.approx([0.2, -0.25])
+    assert verdicts.loc[0.0].tolist() == ["faster", "faster"]
+    grid, _ = improvement_grid(ratios([0.8, 1.25]), lower_is_better=False)
+    assert grid.loc[0.0].tolist() == pytest.approx([-0.2, 0.25])
+
+
+def test_memory_parts_and_what_they_cost(tmp_path: Path) -> None:
+    parts = memory_parts(makers.dense_off_on(tmp_path / "c", n_pairs=1).passes)
+    first = parts.iloc[0]
+    assert (first["resident"], first["slots"], first["other"], first["peak"]) == (30_000, 16_000, 4_000, 50_000)
+    assert math.isnan(first["bank"])
+    placement = {"configurations": [{"host_bytes": 40_000, "host_layers": [0, 1, 2, 3]}]}
+    assert cost_in_layers(16_000, placement) == pytest.approx(1.6)
+    assert cost_in_layers(16_000, {}) is None
+    assert cost_in_layers(None, placement) is None
+
+
+def test_slots_hold_a_layer_until_the_next_is_copied_in() -> None:
+    rows = [(0, 0, 0, 10), (0, 0, 12, 20), (1, 1, 15, 25), (0, 2, 30, 40)]  # slot, layer, from, to
+    columns = {
+        "kind": ["h2d"] * 4 + ["compute"],
+        "slot": [r[0] for r in rows] + [None],
+        "layer": [r[1] for r in rows] + [2],
+        "bytes": [5, 5, 7, 9, None],
+        "t_start": [r[2] for r in rows] + [40],
+        "t_end": [r[3] for r in rows] + [60],
+    }
+    held = slot_holdings(timeline(conform("events", columns), origin_ns=0))
+    assert held[["slot", "layer", "bytes", "start_ns", "end_ns"]].to_numpy().tolist() == [
+        [0, 0, 10, 0, 30],
+        [0, 2, 9, 30, 60],
+        [1, 1, 7, 15, 60],
+    ]
+    steps = held_over_time(held)
+    assert steps.to_numpy().tolist() == [[0, 10], [15, 17], [30, 16], [60, 0]]
+    assert held_over_time(slot_holdings(timeline(conform("events", {})))).empty
+
+
+def test_experts_touched_and_used(tmp_path: Path) -> None:
+    experts = makers.moe_off_on(tmp_path / "c", n_pairs=1).table("experts")
+    rows = distinct_by_ubatch(experts)
+    assert rows["distinct_share"].tolist() == [0.25, 0.25]
+    assert rows["copied_share"].tolist() == [0.25, 1.0]
+    layers, used = expert_heat(experts)
+    assert layers.tolist() == [0]
+    assert used.tolist() == [[1, 0, 1, 0, 0, 0, 0, 0]]
+    assert uniform_curve(experts).empty
+
+
+def test_uniform_curve_starts_at_one_tokens_share() -> None:
+    columns = {"n_tokens": [1, 64], "n_experts": [8, 8], "distinct": [2, 8], "used": [b"\x03", b"\xff"]}
+    curve = uniform_curve(conform("experts", columns))
+    assert curve["share"].iloc[0] == 0.25
+    assert curve["n_tokens"].iloc[-1] == 64
+    assert curve["share"].iloc[-1] == pytest.approx(1 - 0.75**64)
+
+
+def test_typical_layers_and_the_condition(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c", n_pairs=2)
+    off = capture.passes.query("arm == 'off'")["pass_id"]
+    tables = load_tables(capture)
+    layers = layer_figures(tables.recording)
+    layers = layers[layers["pass_id"].isin(off)]
+    typical = typical_layers(layers[layers["ubatch"] == 0])
+    assert typical["copy_ns"].tolist() == [COPY_US * US] * 2
+    assert typical["copy_bound"].tolist() == [True, True]
+    # C + T > T' for the first layer of each ubatch; the last has no next one
+    margin = prefetch_margin(layers)
+    assert margin.shape == (3, 1)
+    assert np.unique(margin.to_numpy()).tolist() == [COMPUTE_US * US]
+    assert paying_share(layers) == 1.0
+    assert paying_share(layers.iloc[:0]) is None
+    ubatches = ubatch_figures(tables.ubatches, tables.recording)
+    assert typical_ubatches(ubatches[ubatches["pass_id"].isin(off)])["bytes_h2d"].tolist() == [16_000] * 3
