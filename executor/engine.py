@@ -22,6 +22,7 @@ from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.records import PassResult, UbatchRecord
 from executor.routed import RoutedFlags
+from executor.splits import Split
 from executor.steps import StepRunner
 from executor.streamer import Streamer
 from executor.trace import PassTrace
@@ -190,13 +191,12 @@ class PassRun:
         lanes: list[list[Item]] = [[] for _ in self._plant.lanes]
         for ubatch in self._ubatches:
             for split in self._plant.splits:
-                if self._steps_on_device(ubatch, split.number):
+                if self._is_on_device(ubatch, split):
                     lane = lanes[self._plant.lane_of[split.layer]]
                     lane.append(Item(len(lane), ubatch, split))
         return lanes
 
-    def _steps_on_device(self, ubatch: Ubatch, number: int) -> bool:
-        split = self._plant.splits[number]
+    def _is_on_device(self, ubatch: Ubatch, split: Split) -> bool:
         return split.what == "mix" or self._policy.regime(ubatch.n_tokens, split) == "stream"
 
     def _prepare_states(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from executor.errors import HprofError
@@ -124,6 +124,23 @@ def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> s
     if n_gpu_layers is not None:
         spelled.append(f"-ngl {n_gpu_layers}")
     return " ".join(spelled) or "all resident"
+
+
+def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
+    """Each layer's device, when device i takes `shares[i]` of the layers (llama.cpp's `-sm layer -ts 3/1`).
+
+    Raises HprofError when a device would get no layer.
+    """
+    edges = [sum(shares[: i + 1]) / sum(shares) for i in range(len(shares))]
+    devices = [
+        next(i for i, edge in enumerate(edges) if (layer + 0.5) / n_layers <= edge + 1e-9) for layer in range(n_layers)
+    ]
+    if set(devices) != set(range(len(shares))):
+        raise HprofError(
+            f"-ts {'/'.join(f'{share:g}' for share in shares)} leaves a device without any of the {n_layers} layers: "
+            "give more even shares or fewer devices"
+        )
+    return devices
 
 
 EVERYTHING_RESIDENT = Placement(frozenset(), "all resident")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from executor.errors import HprofError
 from executor.job import PassJob
 from executor.lane import Lane, make_lane
 from executor.model import Model
-from executor.placement import Placement
+from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices
 from executor.plant import Plant
 from executor.policies import make_policy
 from executor.policies.base import Policy, PolicyOptions
@@ -44,6 +44,8 @@ class SessionOptions:
     dtype: torch.dtype = torch.float32
     load_mode: LoadMode = "none"
     madvise: bool = False
+    tensor_split: tuple[float, ...] = ()
+    """Each device's share of the layers; empty: equal shares."""
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     seed: int = 0
     routing: Routing | None = None
@@ -51,10 +53,20 @@ class SessionOptions:
 
 
 class Session:
-    """Open until `close()`. One thread uses it."""
+    """Open until `close()`. One thread uses it.
 
-    def __init__(self, model: Model, placement: Placement, arms: Sequence[str], options: SessionOptions) -> None:
-        self.model, self.placement, self.options = model, placement, options
+    `placement` holds for all arms, or is given for each: an arm that reserves less may keep more resident.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        placement: Placement | Mapping[str, Placement],
+        arms: Sequence[str],
+        options: SessionOptions,
+    ) -> None:
+        self.model, self.options = model, options
+        self.placements = _placements(placement, arms)
         self.warnings: list[str] = []
         self.last_logits: torch.Tensor | None = None
         """Of the pass that ran last: float32 (n_logits, vocab), on its device."""
@@ -73,7 +85,7 @@ class Session:
         """Run one pass of `job.arm`; with `record` False only its totals are kept."""
         policy = self.policies[job.arm]
         policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
-        plant = self._plant.with_splits([]) if job.arm == FULL else self._plant
+        plant = self._plant.with_splits(self._splits_of(job.arm))
         run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
         result = run.run()
         self.last_logits = run.logits
@@ -99,14 +111,11 @@ class Session:
     def vram(self, arm: str) -> dict[str, int]:
         """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
         policy = self.policies[arm]
-        resident = sum(
-            t.n_bytes for t in self.model.tensors.values() if arm == FULL or t.name not in self.placement.host
-        )
+        host = self.placements[arm].host
+        resident = sum(t.n_bytes for t in self.model.tensors.values() if t.name not in host)
         return {
             "vram_resident": resident,
-            "vram_slots": 0
-            if arm == FULL
-            else policy.n_slots * sum(sum(sizes.values()) for sizes in self._slot_bytes()),
+            "vram_slots": policy.n_slots * sum(sum(sizes.values()) for sizes in self._slot_bytes(self._splits_of(arm))),
             "vram_bank": sum(streamer.bank_bytes for streamer in self._streamers[arm]),
         }
 
@@ -119,8 +128,9 @@ class Session:
                 "effective": {
                     "load_mode": None if self.options.device.kind == "sim" else self.load_mode,
                     "slots": 0 if arm == FULL else policy.n_slots,
-                    "streams_ahead": policy.streams_ahead and bool(self._plant.splits),
-                    "host_bytes": 0 if arm == FULL else sum(split.n_bytes for split in self._plant.splits),
+                    "streams_ahead": policy.streams_ahead and bool(self._splits_of(arm)),
+                    "host_bytes": sum(split.n_bytes for split in self._splits_of(arm)),
+                    "host_layers": self.placements[arm].host_layers(),
                     **self.vram(arm),
                 },
             }
@@ -151,16 +161,17 @@ class Session:
 
     def _build_plant(self) -> Plant:
         options, model = self.options, self.model
-        n_layers, n_devices = len(model.shape.layers), len(self.devices)
-        lane_of = [layer * n_devices // n_layers for layer in range(n_layers)]
+        lane_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(self.devices))
         lanes = [
-            self._lane(device, [i for i in range(n_layers) if lane_of[i] == n]) for n, device in enumerate(self.devices)
+            self._lane(device, [layer for layer, lane in enumerate(lane_of) if lane == number])
+            for number, device in enumerate(self.devices)
         ]
         self._place_resident(lanes, lane_of)
+        streamed = frozenset().union(*(placement.host for placement in self.placements.values()))
         if options.madvise:
-            for name in self.placement.host:
+            for name in streamed:
                 model.source.will_need(name)
-        splits = build_splits(model, self.placement, self.devices[0], self.load_mode)
+        splits = build_splits(model, Placement(streamed, "what any arm streams"), self.devices[0], self.load_mode)
         host_dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
         routing = options.routing
         return Plant(
@@ -187,24 +198,28 @@ class Session:
         )
 
     def _place_resident(self, lanes: Sequence[Lane], lane_of: Sequence[int]) -> None:
-        """Upload what stays on each device; the ends of the model go to the first and last."""
-        keep_all = FULL in self.policies
+        """Upload what any arm keeps on each device; the ends of the model go to the first and last."""
+        on_host_for_all = frozenset.intersection(*(placement.host for placement in self.placements.values()))
         for number, lane in enumerate(lanes):
             names = [
                 t.name
                 for t in self.model.tensors.values()
-                if (keep_all or t.name not in self.placement.host)
-                and number in self._homes(t.layer, lane_of, len(lanes))
+                if t.name not in on_host_for_all and number in self._homes(t.layer, lane_of, len(lanes))
             ]
             lane.store.ensure(names)
 
     def _homes(self, layer: int | None, lane_of: Sequence[int], n_lanes: int) -> set[int]:
         return {0, n_lanes - 1} if layer is None else {lane_of[layer]}
 
-    def _slot_bytes(self) -> list[dict[StepKind, int]]:
+    def _splits_of(self, arm: str) -> list[Split]:
+        """The splits that an arm streams: those whose tensors it has in host memory."""
+        host = self.placements[arm].host
+        return [split for split in self._plant.splits if split.parts[0].info.name in host]
+
+    def _slot_bytes(self, splits: Sequence[Split]) -> list[dict[StepKind, int]]:
         """The largest split of each kind of step, for each lane."""
         sizes: list[dict[StepKind, int]] = [{} for _ in self._plant.lanes]
-        for split in self._plant.splits:
+        for split in splits:
             of_lane = sizes[self._plant.lane_of[split.layer]]
             of_lane[split.what] = max(of_lane.get(split.what, 0), split.n_bytes)
         return sizes
@@ -212,7 +227,7 @@ class Session:
     def _make_streamers(self, policy: Policy) -> list[Streamer]:
         streamers = []
         most = max(p.n_slots for p in self.policies.values())
-        for lane, sizes in zip(self._plant.lanes, self._slot_bytes(), strict=True):
+        for lane, sizes in zip(self._plant.lanes, self._slot_bytes(self._plant.splits), strict=True):
             for kind, n_bytes in sizes.items():
                 lane.reserve_slots(kind, most, n_bytes)
             slots = {kind: buffers[: policy.n_slots] for kind, buffers in lane.slots.items()}
@@ -241,6 +256,12 @@ class Session:
             return None
         shape = (self.options.max_ubatches, len(shapes), n_experts)
         return self.devices[0].host_slab(torch.Size(shape).numel(), pinned=True).view(shape)
+
+
+def _placements(placement: Placement | Mapping[str, Placement], arms: Sequence[str]) -> dict[str, Placement]:
+    """Each arm's placement; `full` keeps everything resident whatever is asked of the others."""
+    given = dict.fromkeys(arms, placement) if isinstance(placement, Placement) else dict(placement)
+    return {arm: EVERYTHING_RESIDENT if arm == FULL else given[arm] for arm in arms}
 
 
 def check_memory(model: Model, placement: Placement, host_bytes_free: int) -> None:

@@ -34,6 +34,7 @@ def default_kind() -> DeviceKind:
 
 def make_devices(options: DeviceOptions) -> list[Device]:
     """Build the devices. Raises HprofError when there are not that many."""
+    check_present(options)
     if options.kind == "cuda":
         return _cuda_devices(options)
     if options.kind == "sim":
@@ -52,13 +53,19 @@ def make_devices(options: DeviceOptions) -> list[Device]:
     ]
 
 
-def _cuda_devices(options: DeviceOptions) -> list[Device]:
+def check_present(options: DeviceOptions) -> None:
+    """Raise HprofError when there are fewer devices than `options` asks for; builds nothing."""
+    if options.kind != "cuda":
+        return
     present = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if present < options.n_devices:
         raise HprofError(
             f"--device cuda needs {options.n_devices} GPU(s) and torch {torch.__version__} sees {present}: "
             "use --device cpu or sim, or install a CUDA build of torch"
         )
+
+
+def _cuda_devices(options: DeviceOptions) -> list[Device]:
     from executor.devices.cuda import CudaDevice
 
     return [CudaDevice(index) for index in range(options.n_devices)]

@@ -7,14 +7,14 @@ from statistics import median
 
 import numpy as np
 
-from executor.policies.base import Flags, Item, Plan, Policy, PolicyOptions, Ubatch
+from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions, Ubatch
 from executor.policies.hot import Hot
 from executor.policies.learned import size_class
 from executor.policies.simple import Off, On
-from executor.records import PassResult
+from executor.records import PassResult, UbatchRecord
 
 _KEPT = 5  # the latest times of each candidate
-_ROUNDS = 2  # warm-up passes a candidate: the first round teaches `hot` what the second uses
+_ROUNDS = 2  # warm-up passes a candidate: the first teaches `hot` what it uses in the second, which is timed
 
 Place = tuple[int, int]
 """Size class and depth class of a ubatch."""
@@ -23,6 +23,7 @@ Place = tuple[int, int]
 class Auto(Policy):
     """Each candidate serves some warm-up passes; then the one that took the least time at this size and depth.
 
+    Dense tensors go ahead under each of them, as in `on`: there is no selective copy to give up.
     Where a candidate was not measured, the formulas decide with measured C (compute), T (whole copy) and D
     (distinct share): off C + D T, on max(C, T), hot max(C, h T) + (D - h) T with h = min(D, C / T).
     """
@@ -36,6 +37,7 @@ class Auto(Policy):
         }
         self._taken_ns: dict[tuple[Place, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._forced: str | None = None
+        self._is_teaching = False
         self._chosen: dict[int, str] = {}
         self._bytes_of_layer: dict[int, int] = {}
 
@@ -50,11 +52,13 @@ class Auto(Policy):
     def begin_pass(self, *, warmup_number: int | None) -> None:
         names = list(self._candidates)
         self._forced = None if warmup_number is None else names[warmup_number % len(names)]
+        self._is_teaching = warmup_number is not None and warmup_number < len(names)
         self._chosen.clear()
 
     def plan(self, item: Item) -> Plan:
-        if item.is_moe:
-            self._bytes_of_layer[item.split.layer] = item.split.n_bytes
+        if not item.is_moe:
+            return AHEAD_WHOLE
+        self._bytes_of_layer[item.split.layer] = item.split.n_bytes
         return self._candidates[self._choice(item.ubatch)].plan(item)
 
     def describe(self, ubatch: Ubatch) -> str:
@@ -72,9 +76,8 @@ class Auto(Policy):
             if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
                 used = np.unpackbits(np.frombuffer(record.used, np.uint8), count=record.n_experts, bitorder="little")
                 hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
-        for ubatch in result.ubatches:
-            place = (size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past))
-            self._taken_ns[place, ubatch.policy].append(ubatch.t_end - ubatch.t_start)
+        for ubatch in () if self._is_teaching else result.ubatches:
+            self._taken_ns[_place(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
 
     def _choice(self, ubatch: Ubatch) -> str:
         if self._forced is not None:
@@ -84,8 +87,7 @@ class Auto(Policy):
         return self._chosen[ubatch.number]
 
     def _cost_ns(self, name: str, ubatch: Ubatch) -> float:
-        place = (size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past))
-        taken = self._taken_ns.get((place, name))
+        taken = self._taken_ns.get((_place(ubatch), name))
         return median(taken) if taken else self._formula_ns(name, ubatch)
 
     def _formula_ns(self, name: str, ubatch: Ubatch) -> float:
@@ -99,6 +101,10 @@ class Auto(Policy):
         known = [share for share in shares if share is not None]
         distinct = sum(known) / len(known) if known else 1.0
         return layer_cost_ns(name, compute, copy, distinct)
+
+
+def _place(ubatch: Ubatch | UbatchRecord) -> Place:
+    return size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past)
 
 
 def layer_cost_ns(name: str, compute_ns: float, copy_ns: float, distinct: float) -> float:
