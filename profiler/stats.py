@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special  # scipy.stats would take half a second to import
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 Floats = npt.NDArray[np.float64]
@@ -72,7 +72,8 @@ def estimate(values: Sequence[float] | Floats) -> Estimate | None:
 @lru_cache(maxsize=256)
 def _rank(n: int) -> int:
     """The largest r for which the r-th smallest and r-th largest of n values bound the median with CONFIDENCE."""
-    return int(stats.binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
+    ranks = np.arange(n + 1)
+    return int(np.argmax(special.bdtr(ranks, n, 0.5) >= (1 - CONFIDENCE) / 2))
 
 
 def outliers(values: Floats) -> npt.NDArray[np.bool_]:
@@ -142,7 +143,7 @@ def _bootstrap(baseline: Floats, arm: Floats, *, are_pairs: bool) -> tuple[float
     drawn_arm = drawn if are_pairs else _draws(len(arm), 1)
     ratios = np.median(arm[drawn_arm], axis=1) / np.median(baseline[drawn], axis=1)
     n = min(len(baseline), len(arm))
-    tail = float(special.ndtr(-np.sqrt(n / (n - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)))
+    tail = float(special.ndtr(-np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)))
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return float(low), float(high)
 
