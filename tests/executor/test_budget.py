@@ -1,0 +1,65 @@
+"""Placement under a VRAM budget: the most resident layers that fit, slots and bank counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor.budget import fit_to_budget, parse_bytes
+from executor.errors import HprofError
+from executor.load import load_model
+from executor.model import Model
+from executor.policies import make_policy
+from executor.policies.base import PolicyOptions
+
+
+def _used(model: Model, arm: str, budget: int, working: int = 0) -> tuple[int, int]:
+    """(bytes that the arm takes, layers in host memory) under the placement that was found."""
+    policy = make_policy(arm, PolicyOptions(cache_bytes=1 << 20))
+    placement = fit_to_budget(model, policy, budget, working)
+    host = [model.tensors[name] for name in placement.host]
+    largest = max((sum(t.n_bytes for t in host if t.layer == layer) for layer in placement.host_layers()), default=0)
+    resident = model.n_bytes - sum(t.n_bytes for t in host)
+    return resident + policy.n_slots * largest + policy.cache_bytes + working, len(placement.host_layers())
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+@pytest.mark.parametrize("arm", ["off", "on", "cache"])
+def test_fits_and_one_layer_more_would_not(spec: str, arm: str) -> None:
+    model = load_model(spec)
+    budget = int(model.n_bytes * 0.7)
+    used, n_host = _used(model, arm, budget, working=1000)
+    assert used <= budget
+    layer_bytes = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "ffn" in t.name)
+    assert 0 < n_host < len(model.shape.layers)
+    assert used + layer_bytes > budget
+
+
+def test_the_second_slot_costs_a_resident_layer() -> None:
+    model = load_model("tiny-moe")
+    budget = int(model.n_bytes * 0.7)
+    assert _used(model, "on", budget)[1] == _used(model, "off", budget)[1] + 1
+
+
+def test_everything_resident_when_it_fits() -> None:
+    model = load_model("tiny-moe")
+    policy = make_policy("on", PolicyOptions())
+    assert not fit_to_budget(model, policy, model.n_bytes, 0).host
+
+
+def test_too_small_a_budget_says_what_would_do() -> None:
+    model = load_model("tiny-moe")
+    with pytest.raises(HprofError, match=r"it needs 0\.\d+ GiB"):
+        fit_to_budget(model, make_policy("on", PolicyOptions()), 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"), [("24GiB", 24 << 30), ("500 MB", 500_000_000), ("1.5KiB", 1536), ("7", 7)]
+)
+def test_sizes(text: str, n_bytes: int) -> None:
+    assert parse_bytes(text, "--vram-budget") == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "1 TiBB", "-3", "1e9"])
+def test_not_sizes(text: str) -> None:
+    with pytest.raises(HprofError, match="is not a size"):
+        parse_bytes(text, "--vram-budget")
