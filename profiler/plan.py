@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from executor.devices.factory import check_present
 from executor.errors import HprofError
 from executor.load import load_model
 from executor.model import Model
@@ -14,6 +15,7 @@ from executor.placement import Placement, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn
+from profiler.cupti.recorder import COST_WARNING, check_cupti
 from profiler.memory import check_needs
 from profiler.request import PlacementOptions, RunRequest
 
@@ -90,6 +92,9 @@ def _check_grid(request: RunRequest) -> None:
 
 
 def _check_devices(request: RunRequest, model: Model) -> None:
+    check_present(request.device)
+    if request.recorder == "cupti":
+        check_cupti(request.device.kind)
     n_layers, n_devices = len(model.shape.layers), request.device.n_devices
     if n_devices > n_layers:
         raise HprofError(f"--n-devices {n_devices}: {model.shape.name} has {n_layers} layers; give that many at most.")
@@ -151,7 +156,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
 
 
 def _warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) -> list[str]:
-    warnings = []
+    warnings = [COST_WARNING] if request.recorder == "cupti" else []
     longest = max(cell.n_positions for cell in request.cells)
     if longest > model.shape.context_length:
         warnings.append(

@@ -11,6 +11,8 @@ from executor.splits import LoadMode
 from profiler.abba import Cell
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]
+RecorderName = Literal["native", "cupti", "off"]
+"""What is kept of a pass: copies and steps; the kernels inside the steps too; nothing but totals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,5 +42,5 @@ class RunRequest:
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0
-    record: bool = True
+    recorder: RecorderName = "native"
     boots: int = 1

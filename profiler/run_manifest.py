@@ -78,5 +78,6 @@ def _grid_fields(plan: RunPlan) -> dict[str, Any]:
         "order": "ABBA: arms forward, then backward, repetition after repetition",
         "warmups": {"at_most": MAX_WARMUPS, "until_last_two_differ_less_than": WARMUP_TOLERANCE},
         "dtype": str(plan.session.dtype).removeprefix("torch."),
-        "recorded": request.record,
+        "recorded": request.recorder != "off",
+        "recorder": request.recorder,
     }

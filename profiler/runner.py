@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 import torch
 
 from executor.errors import HprofError
@@ -16,6 +18,7 @@ from executor.records import PassResult
 from executor.session import Session
 from profiler.abba import Cell, arm_order, needs_warmup
 from profiler.capture import Capture
+from profiler.cupti.recorder import CuptiRecorder
 from profiler.plan import RunPlan, Setup
 from profiler.progress import NoProgress, RunProgress
 from profiler.run_manifest import arms_of_session
@@ -69,6 +72,7 @@ class _Run:
         self._plan, self._writer, self._progress = plan, writer, progress
         self._request = plan.request
         self._started_ns = time.perf_counter_ns() - position.end_ns
+        self._cupti = CuptiRecorder() if self._request.recorder == "cupti" else None
 
     def run(self) -> None:
         n_arms = sum(len(setup.arms) for setup in self._plan.setups)
@@ -78,6 +82,7 @@ class _Run:
                 self._run_setup(setup)
         finally:
             self._progress.stop()
+            self._tell_losses()
 
     def _run_setup(self, setup: Setup) -> None:
         self._progress.before_pass(f"loading {self._plan.model.shape.name}")
@@ -128,13 +133,27 @@ class _Run:
         self._progress.before_pass(f"{label} -ub {cell.n_ubatch}{' (warm-up)' if warmup else ''}")
         zero_ns = self._zero_ns(session)
         with _no_collection():
-            result = session.run_pass(job, record=self._request.record)
+            result, kernels = self._recorded(session, job)
         key = PassKey(label, **size, repetition=repetition, order=pass_id, boot=self.position.boot, warmup=warmup)
         self._writer.plan_pass(pass_id, key, zero_ns=zero_ns)
-        self._writer.record_pass(pass_id, result)
+        self._writer.record_pass(pass_id, result, kernels)
         self._progress.after_pass(counts=not warmup)
         self.position = replace(self.position, next_pass=pass_id + 1, end_ns=zero_ns + result.t_end)
         return result
+
+    def _recorded(self, session: Session, job: PassJob) -> tuple[PassResult, pa.Table | None]:
+        if self._cupti is not None:
+            return self._cupti.run_pass(session, job)
+        return session.run_pass(job, record=self._request.recorder != "off"), None
+
+    def _tell_losses(self) -> None:
+        """Write down what CUPTI did not give."""
+        if self._cupti is not None and (self._cupti.warnings or self._cupti.dropped.total()):
+            manifest = self._writer.manifest
+            self._writer.update_manifest(
+                warnings=[*manifest.warnings, *self._cupti.warnings],
+                dropped=dict(Counter(manifest.dropped) + self._cupti.dropped),
+            )
 
     def _zero_ns(self, session: Session) -> int:
         """Where the next pass's zero lies on the capture's clock; virtual passes lie end to end."""

@@ -15,6 +15,9 @@ SCHEMA_VERSION: Final = 1
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 
 EVENT_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api")
+KERNEL: Final = "kernel"  # the `detail` of what ran inside a step whose own row has been counted
+KERNEL_STREAM: Final = "kernels"  # its `stream`, so that timelines show it beside the steps
+UNCOUNTED: Final = ("memset", "graph", "collective", KERNEL)  # `detail` of rows that are neither copy nor compute
 
 EVENTS: Final = pa.schema(
     [

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from executor.errors import HprofError
@@ -99,14 +100,20 @@ class CaptureWriter:
         """
         self._planned[pass_id] = (key, zero_ns - self._origin_ns)
 
-    def record_pass(self, pass_id: int, result: PassResult) -> None:
-        """Write a finished pass. Its `passes` part goes last: readers ignore events without one."""
+    def record_pass(self, pass_id: int, result: PassResult, kernels: pa.Table | None = None) -> None:
+        """Write a finished pass. Its `passes` part goes last: readers ignore events without one.
+
+        `kernels` are further rows of `events` on the clock of the result.
+        """
         key, shift_ns = self._planned.pop(pass_id)
         part = _part_name(pass_id)
         for name in ("events", "ubatches", "experts", "ordering"):
             records = getattr(result, name)
-            if records:
-                self.write_part(name, self._columns(name, pass_id, records, shift_ns), part)
+            tables = [conform(name, self._columns(name, pass_id, records, shift_ns))] if records else []
+            if name == "events" and kernels is not None and kernels.num_rows:
+                tables.append(_moved(kernels, pass_id, shift_ns))
+            if tables:
+                self.write_part(name, pa.concat_tables(tables).unify_dictionaries(), part)
         self._commit(pass_id, asdict(key), _result_columns(result), shift_ns)
 
     def add_pass_row(self, pass_id: int, key: PassKey, **figures: Any) -> None:
@@ -184,6 +191,12 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
         names = [field.name for field in kind.value_type]
         values = [[dict(zip(names, item, strict=True)) for item in row] for row in values]
     return pa.array(values, kind)
+
+
+def _moved(events: pa.Table, pass_id: int, shift_ns: int) -> pa.Table:
+    columns: dict[str, Any] = {name: events[name] for name in events.column_names}
+    columns |= {name: pc.add(events[name], shift_ns) for name in _TIMES}
+    return conform("events", columns | {"pass_id": pa.repeat(pa.scalar(pass_id, pa.int32()), events.num_rows)})
 
 
 def _result_columns(result: PassResult) -> dict[str, Any]:

@@ -93,7 +93,13 @@ _DEVICE: Final = [
 _OUTPUT: Final = [
     output_option,
     force_option,
-    click.option("--no-record", is_flag=True, help="Keep only each pass's totals, no intervals."),
+    click.option(
+        "--recorder",
+        type=click.Choice(["native", "cupti", "off"]),
+        default="native",
+        help="What to keep of a pass: copies and steps, also the kernels inside (by torch.profiler), or only totals.",
+    ),
+    click.option("--no-record", is_flag=True, help="The same as --recorder off."),
     json_option,
 ]
 _ENGINE: Final = [

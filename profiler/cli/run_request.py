@@ -12,7 +12,7 @@ from executor.placement import split_configurations
 from executor.policies.base import PolicyOptions
 from profiler.abba import grid
 from profiler.ranges import parse_numbers
-from profiler.request import PlacementOptions, RunRequest
+from profiler.request import PlacementOptions, RecorderName, RunRequest
 
 
 def build_request(values: Mapping[str, Any]) -> RunRequest:
@@ -39,7 +39,7 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         policy=_policy(values),
         routing=values["routing"],
         seed=values["seed"],
-        record=not values["no_record"],
+        recorder=_recorder(values["recorder"], no_record=values["no_record"]),
         boots=values["boots"],
     )
 
@@ -56,6 +56,12 @@ def _device(values: Mapping[str, Any]) -> DeviceOptions:
         link_latency_us=values["link_latency_us"],
         n_threads=values["threads"],
     )
+
+
+def _recorder(name: RecorderName, *, no_record: bool) -> RecorderName:
+    if no_record and name == "cupti":
+        raise HprofError("--no-record and --recorder cupti exclude each other: give one of them.")
+    return "off" if no_record else name
 
 
 def _policy(values: Mapping[str, Any]) -> PolicyOptions:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
 from profiler.manifest import Manifest
 from profiler.metrics.groups import group_by
+from profiler.schema import UNCOUNTED
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -124,8 +125,8 @@ class View:
 
     @cached_property
     def compute(self) -> Rows:
-        """Kernels and compute intervals; memsets, graph launches and collectives hide nothing."""
-        uncounted = [self.code("detail", detail) for detail in ("memset", "graph", "collective")]
+        """Kernels and compute intervals; rows of UNCOUNTED detail hide nothing."""
+        uncounted = [self.code("detail", detail) for detail in UNCOUNTED]
         return self.rows(
             (self.codes("kind") == self.code("kind", "compute")) & ~np.isin(self.codes("detail"), uncounted)
         )

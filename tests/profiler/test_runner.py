@@ -183,7 +183,7 @@ def test_a_later_process_goes_on_where_the_last_one_ended(tmp_path: Path) -> Non
 
 
 def test_without_recording_only_passes_are_written(tmp_path: Path) -> None:
-    capture = make_capture(tmp_path / "c", small_request("cpu", record=False))
+    capture = make_capture(tmp_path / "c", small_request("cpu", recorder="off"))
     assert capture.table("events").num_rows == 0
     assert (capture.passes.ttft_ns > 0).all()
     assert capture.manifest.grid["recorded"] is False

@@ -1,0 +1,1 @@
+"""`hprof run --recorder cupti`: the kernels of each pass, recorded by torch.profiler beside hprof's own intervals."""
