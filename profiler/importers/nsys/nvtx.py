@@ -15,7 +15,7 @@ from profiler.importers.nsys.dropping import drop, impossible_times
 from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import ABSENT, Mask, look_up
 from profiler.importers.nsys.strings import Labels
-from profiler.importers.nsys.tables import NULL, Int64, Tables
+from profiler.importers.nsys.tables import NULL, Int64, Tables, check_aligned
 from profiler.joins import match
 
 NVTX: Final = "NVTX_EVENTS"
@@ -60,8 +60,9 @@ def read_ranges(tables: Tables, labels: Labels, dropped: Counter[str]) -> Ranges
 
 def _names(tables: Tables, labels: Labels, text_id: Int64) -> tuple[Int64, pa.StringArray]:
     """Names are texts of their own or ids of StringIds; a trace can have one a row, so they stay in arrow."""
-    own = tables.texts(NVTX, "text") if len(text_id) else pa.chunked_array([], pa.string())
-    encoded = own.combine_chunks().dictionary_encode() if len(own) else pa.array([], pa.string()).dictionary_encode()
+    own = tables.texts(NVTX, "text")
+    check_aligned(NVTX, text_id, own)
+    encoded = own.dictionary_encode().unify_dictionaries().combine_chunks()
     codes: Int64 = encoded.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False).astype(np.int64)
     by_id, strings = labels.values_of_ids(text_id)
     n_own = len(encoded.dictionary)

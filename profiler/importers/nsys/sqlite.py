@@ -27,8 +27,8 @@ _MAX_VALUE_BYTES: Final = 1 << 24
 # A row takes at least 4 bytes of the file and a few hundred instructions; a damaged b-tree that repeats
 # its pages without end runs out of this instead.
 _OPS_PER_TICK: Final = 1_000_000
-_TICKS_PER_MB: Final = 100
-_FREE_TICKS: Final = 1_000
+_TICKS_PER_MB: Final = 20
+_FREE_TICKS: Final = 50
 
 
 class SqliteTables:
@@ -68,11 +68,14 @@ class SqliteTables:
         """Whole columns; see `tables.Tables`."""
         present = [name for name in columns if name in self.columns(table)]
         with self._one_error():
+            n_rows = self._count(table)
             found = self._joined(table, present) if self._has_rowid(table) else None
-            values = found if found is not None else self._checked(table, present)
-            n_rows = len(values[0]) if present else 0
+            # Row ids that are damaged make the seeks between chunks skip rows; a plain scan does not seek.
+            is_whole = found is not None and all(len(column) == n_rows for column in found)
+            values = found if found is not None and is_whole else self._checked(table, present)
+            n_rows = len(values[0]) if present else n_rows
         read = dict(zip(present, values, strict=True))
-        return {name: read.get(name, np.full(n_rows, NULL)) for name in columns}
+        return {name: read[name] if name in read else np.full(n_rows, NULL) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
         """A whole text column; see `tables.Tables`."""
@@ -107,16 +110,15 @@ class SqliteTables:
             f'(SELECT rowid AS r, {cells} FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT {_CHUNK_ROWS})'
         )
         parts: list[list[Int64]] = []
-        next_rowid = NULL
-        while next_rowid <= np.iinfo(np.int64).max:
+        next_rowid, n_rows = NULL, _CHUNK_ROWS
+        # In a damaged file row ids may come in no order: a short chunk is the last one whatever they say.
+        while n_rows == _CHUNK_ROWS and next_rowid <= np.iinfo(np.int64).max:
             last, n_rows, *texts = self._db.execute(query, (next_rowid,)).fetchone()
-            if not n_rows:
-                break
-            chunk = [_parsed(text, n_rows) for text in texts]
+            chunk = [_parsed(text, n_rows) for text in texts] if n_rows else []
             if any(column is None for column in chunk):
                 return None
-            parts.append([column for column in chunk if column is not None])
-            next_rowid = last + 1
+            parts += [[column for column in chunk if column is not None]] if n_rows else []
+            next_rowid = last + 1 if n_rows else next_rowid
         return [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else _empty(columns)
 
     def _checked(self, table: str, columns: Sequence[str]) -> list[Int64]:
@@ -160,9 +162,11 @@ class SqliteTables:
     def _one_error(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            # Some messages quote the damaged schema, over several lines.
+            reason = " ".join(str(error).split())[:200]
             raise HprofError(
-                f"{self._path} cannot be read as an Nsight Systems export ({error}); "
+                f"{self._path} cannot be read as an Nsight Systems export ({reason}); "
                 "write it again with `nsys export -t sqlite`."
             ) from error
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiler.importers.nsys.rows import ABSENT, Mask
-from profiler.importers.nsys.tables import NULL, Int64, Tables
+from profiler.importers.nsys.tables import NULL, Int64, Tables, check_aligned
 
 _MAX_TABLE: Final = 1 << 21
 _API_VERSION: Final = re.compile(r"_v\d+$")
@@ -22,6 +22,7 @@ class Labels:
     def __init__(self, tables: Tables) -> None:
         ids = tables.ints("StringIds", ["id"])["id"]
         values = tables.texts("StringIds", "value")
+        check_aligned("StringIds", ids, values)
         order = np.argsort(ids, kind="stable")
         self._ids = ids[order]
         self._values = values.combine_chunks().take(pa.array(order))

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from executor.errors import HprofError
+
 Int64 = npt.NDArray[np.int64]
 
 # SQL NULL, a column that the export lacks, and a value that is no integer: none of them is a number.
@@ -44,3 +46,12 @@ class Tables(Protocol):
 def first_present(tables: Tables, *names: str) -> str:
     """The first of several names of one table that the export has; the last name when it has none."""
     return next((name for name in names if tables.columns(name)), names[-1])
+
+
+def check_aligned(table: str, numbers: Int64, texts: pa.ChunkedArray) -> None:
+    """Raises HprofError when two columns of a table differ in length, which only damage can do."""
+    if len(numbers) != len(texts):
+        raise HprofError(
+            f"the table {table} of the export is damaged: its columns have {len(numbers):,} and {len(texts):,} rows; "
+            "run `nsys export` again."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
 from functools import cache
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from executor.errors import HprofError
 from profiler.importers import read_file
 from profiler.importers.base import Imported
+from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.intervals import MAX_ABS_NS
 from tests.profiler.importers.nsys.exports import (
     KERNEL,
@@ -234,7 +236,7 @@ def test_truncation(tmp_path: Path, data: st.DataObject) -> None:
     assert "short.sqlite" in found
 
 
-@settings(_FUZZ, max_examples=15)
+@settings(_FUZZ, max_examples=20)
 @given(st.data())
 def test_flipped_bits_of_a_real_export(tmp_path: Path, data: st.DataObject) -> None:
     real = shared_path("data", "nsys", "3.24.14_2026.1.1_MULTISTREAM_async_report1.sqlite")
@@ -269,3 +271,23 @@ def test_any_values_in_any_cell(tmp_path: Path, copies: list[Row], calls: list[R
     kept = found.tables["events"].num_rows
     lost = sum(count for reason, count in found.dropped.items() if not reason.startswith("NVTX"))
     assert kept + lost == len(copies) + len(calls) + 2
+
+
+def test_row_ids_that_are_damaged_hide_no_rows(tmp_path: Path) -> None:
+    # More rows than one query takes; the last row of the first chunk claims an id beyond all others.
+    path = tmp_path / "x.sqlite"
+    rows = [copy(i * 10, i * 10 + 5) for i in range(70_000)]
+    write_export(path, {MEMCPY: rows})
+    content = path.read_bytes()
+    # A row's cell in the b-tree: its length, its row id (a varint of three bytes up to 2^21), its header's length.
+    damaged = re.sub(re.escape(_varint(65_536)) + b"(?=[\x0a-\x13])", _varint(2_000_000), content)
+    assert damaged != content
+    path.write_bytes(damaged)
+    by_chunks = SqliteTables(path)._joined(MEMCPY, ["start"])
+    assert by_chunks is not None
+    assert len(by_chunks[0]) < len(rows)
+    assert read_file(path).tables["events"].num_rows == len(rows)
+
+
+def _varint(number: int) -> bytes:
+    return bytes([0x80 | number >> 14, 0x80 | (number >> 7 & 0x7F), number & 0x7F])
