@@ -30,7 +30,7 @@ ON_WALL_US = N_COPIES * COPY_US + COMPUTE_US  # 660: copies back to back, the la
 OFF_HIDDEN_US, ON_HIDDEN_US = 0, (N_COPIES - 1) * COMPUTE_US  # 0, 300
 
 
-def dense_off_on(path: Path, n_pairs: int = 6, *, digests: Sequence[str] = ("same", "same")) -> Capture:
+def dense_off_on(path: Path | str, n_pairs: int = 6, *, digests: Sequence[str] = ("same", "same")) -> Capture:
     """Arms `off` and `on`, one warm-up each, `n_pairs` repetitions in ABBA order. `on` is 960/660 times as fast."""
     writer = _dense_writer(path)
     _run_dense(writer, n_pairs, digests)
@@ -38,7 +38,7 @@ def dense_off_on(path: Path, n_pairs: int = 6, *, digests: Sequence[str] = ("sam
     return Capture.open(path)
 
 
-def interrupted(path: Path, n_pairs: int = 2) -> Capture:
+def interrupted(path: Path | str, n_pairs: int = 2) -> Capture:
     """As dense_off_on, killed while a pass was being written: its events are there, its row is not."""
     writer = _dense_writer(path)
     last = _run_dense(writer, n_pairs, ("same", "same"))
@@ -116,7 +116,7 @@ def dense_result(arm: str = "off") -> PassResult:
     return _dense_pass(arm, 0, "same")
 
 
-def _dense_writer(path: Path) -> CaptureWriter:
+def _dense_writer(path: Path | str) -> CaptureWriter:
     arms = [Arm("off", "off", "off"), Arm("on", "on", "on")]
     return new_capture(path, arms=arms, link_h2d_gb_s=LINK_GB_S, model={"name": "tiny"})
 

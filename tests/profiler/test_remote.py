@@ -1,0 +1,58 @@
+"""Captures in a bucket: written, listed, judged and gathered over S3's protocol, against a local server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import orjson
+import pytest
+
+import hprof
+from executor.errors import HprofError
+from profiler.capture import Capture, list_captures
+from tests.profiler import makers
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    server_module = pytest.importorskip("moto.server")
+    s3fs = pytest.importorskip("s3fs")
+    server = server_module.ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "test", "secret": "test", "endpoint_url": f"http://{host}:{port}"}
+    monkeypatch.setitem(fsspec.config.conf, "s3", options)
+    s3fs.S3FileSystem.clear_instance_cache()
+    name = request.node.name.replace("_", "-")
+    s3fs.S3FileSystem().mkdir(name)
+    yield f"s3://{name}"
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_a_run_in_a_bucket(bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    local = makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    remote = makers.dense_off_on(f"{bucket}/run", n_pairs=1)
+    assert remote.table("events").equals(local.table("events"))
+    assert remote.report().to_json() | {"capture": 0, "created_utc": 0} == local.report().to_json() | {
+        "capture": 0,
+        "created_utc": 0,
+    }
+    assert len(fsspec.open(f"{bucket}/run").fs.ls(f"{bucket}/run/events")) == 1, "parts are gathered"
+    assert [summary.name for summary in list_captures(bucket)] == ["run"]
+    assert hprof.main(["report", f"{bucket}/run", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["capture"] == f"{bucket}/run"
+
+
+def test_unfinished_and_forced(bucket: str) -> None:
+    makers.interrupted(f"{bucket}/run", n_pairs=2)
+    assert len(Capture.open(f"{bucket}/run").passes) == 6
+    with pytest.raises(HprofError, match="--force"):
+        makers.dense_off_on(f"{bucket}/run")
+
+
+def test_a_bucket_that_is_not_there(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hprof.main(["report", "s3://nowhere/run"]) == 2
+    assert "s3://nowhere/run" in capsys.readouterr().err
