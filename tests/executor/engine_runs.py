@@ -32,17 +32,21 @@ def open_session(
     n_devices: int = 1,
     overrides: str | None = None,
     policy: PolicyOptions | None = None,
-    synthetic_routing: bool = False,
+    synthetic_routing: bool | str = False,
     layers: int | None = None,
     machine: SimMachine | None = None,
     **options: Any,
 ) -> Iterator[Session]:
-    """A session with room for the small passes of these tests, closed at the end."""
+    """A session with room for the small passes of these tests, closed at the end.
+
+    `synthetic_routing` True is the default family; a text is what `--routing` takes.
+    """
     model = load_model(spec, layers=layers)
     link = {} if machine is not None else {"link_gb_s": FAST_LINK_GB_S, "link_latency_us": 1.0}
     device = DeviceOptions(kind, n_devices=n_devices, n_threads=1, machine=machine, **link)
     settings = {"max_positions": 256, "max_ubatch": 128, "max_ubatches": 64, **options}
-    routing = routing_of(model) if synthetic_routing else None
+    routing_spec = "lognormal" if synthetic_routing is True else synthetic_routing
+    routing = routing_of(model, routing_spec) if routing_spec else None
     chosen = SessionOptions(device, policy=policy or PolicyOptions(), routing=routing, **settings)
     session = Session(model, place(model.tensors, overrides=overrides), arms, chosen)
     try:
@@ -51,11 +55,11 @@ def open_session(
         session.close()
 
 
-def routing_of(model: Model) -> Any:
-    """The default synthetic routing for a model whose MoE layers are alike."""
+def routing_of(model: Model, spec: str) -> Any:
+    """A synthetic routing for a model whose MoE layers are alike."""
     layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
     moe = next(iter(layers.values()))
-    return routing_from_spec("lognormal", layers=layers, n_experts=moe.n_experts, n_used=moe.n_used, seed=0)
+    return routing_from_spec(spec, layers=layers, n_experts=moe.n_experts, n_used=moe.n_used, seed=0)
 
 
 def run_pass(

@@ -1,0 +1,89 @@
+"""Splits, items and measured passes without a model, for tests of what an arm decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from executor.policies.base import Flags, Item, Plan, Policy, Ubatch
+from executor.records import EventRecord, ExpertsRecord, PassResult, UbatchRecord
+from executor.splits import Segment, Split
+
+N_EXPERTS = 16
+EXPERT_BYTES = 100
+
+
+def split(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS * EXPERT_BYTES) -> Split:
+    """A split without tensors; `n_experts` 0 makes it a dense one."""
+    source = torch.zeros(n_bytes, dtype=torch.uint8)
+    what = "experts" if n_experts else "ffn"
+    return Split(layer, layer, what, (), n_bytes, n_experts, (Segment(source, 0, n_bytes // max(1, n_experts)),))  # type: ignore[arg-type]
+
+
+def ubatch(n_tokens: int, *, number: int = 0, n_past: int = 0) -> Ubatch:
+    return Ubatch(number, "prefill", n_tokens, n_past)
+
+
+def moe_item(n_tokens: int = 64, *, layer: int = 0, number: int = 0, n_past: int = 0) -> Item:
+    return Item(number, ubatch(n_tokens, number=number, n_past=n_past), split(layer=layer))
+
+
+def dense_item(n_tokens: int = 64) -> Item:
+    return Item(0, ubatch(n_tokens), split(n_experts=0))
+
+
+def flags(*experts: int, n: int = N_EXPERTS) -> Flags:
+    """One flag an expert, set for those named."""
+    found = np.zeros(n, dtype=np.bool_)
+    found[list(experts)] = True
+    return found
+
+
+def hot_experts(plan: Plan) -> list[int]:
+    """The experts that a plan sends ahead."""
+    return [] if plan.hot is None else np.flatnonzero(plan.hot).tolist()
+
+
+def measured(
+    policy: str = "hot",
+    *,
+    n_tokens: int = 64,
+    ubatch_ns: int = 1000,
+    compute_ns: int = 400,
+    bytes_per_ns: float = 1.0,
+    used: Flags | None = None,
+    n_past: int = 0,
+) -> PassResult:
+    """A pass of one ubatch through one MoE layer, that computed and copied at the given speeds."""
+    place: dict[str, Any] = {"device": 0, "phase": "prefill", "ubatch": 0, "layer": 0}
+    copied = 1000
+    events = [
+        EventRecord("compute", "experts", 0, compute_ns, stream="compute", **place),
+        EventRecord(
+            "h2d", "copy", 0, int(copied / bytes_per_ns), stream="copy", tensor="exps", bytes=copied, **place
+        ),
+    ]
+    bitmap = np.packbits(flags() if used is None else used, bitorder="little").tobytes()
+    experts = [ExpertsRecord("prefill", 0, 0, n_tokens, N_EXPERTS, 0, 0, None, None, bitmap)]
+    ubatches = [UbatchRecord("prefill", 0, n_tokens, n_past, policy, 0, ubatch_ns)]
+    nothing = dict.fromkeys(
+        ("ttft_ns", "prefill_ns", "decode_ns", "sampling_ns", "vram_peak", "vram_resident", "vram_slots", "vram_bank")
+    )
+    return PassResult(
+        t_start=0,
+        t_end=ubatch_ns,
+        tokens=[],
+        bytes_h2d=copied,
+        logits_digest=None,
+        events=events,
+        ubatches=ubatches,
+        experts=experts,
+        **nothing,
+    )
+
+
+def plans(policy: Policy, *items: Item) -> list[tuple[str, str]]:
+    """When and what a policy copies for each item."""
+    return [(plan.when, plan.what) for plan in map(policy.plan, items)]
