@@ -100,5 +100,5 @@ def lane_title(lane: Lane, *, several_processes: bool) -> str:
         parts.append(f"GPU {lane.device}")
     parts.append(_CATEGORY_TITLES[lane.category])
     if lane.stream is not None and lane.stream != lane.category:
-        parts.append(f"stream {lane.stream}")
+        parts.append(lane.stream if lane.stream.startswith("thread ") else f"stream {lane.stream}")
     return " · ".join(parts)
