@@ -7,7 +7,7 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import load
+from dashboard import address, load
 from dashboard.text import arm_label, cell_key, plain, short_cell
 from profiler.capture import Capture, CaptureSummary
 from profiler.report.data import Cell, Report
@@ -43,7 +43,7 @@ def choose(root: load.TraceRoot) -> Choice | None:
     if not readable:
         st.session_state[_STATE] = None
         return None
-    name = _select("Capture", [one.name for one in readable], "capture", labels=_labels(readable))
+    name = address.select("Capture", [one.name for one in readable], "capture", _labels(readable).__getitem__)
     found = load.find_capture(root, name)
     capture = load.open_capture(found)
     choice = _choose_arms(found, capture)
@@ -75,11 +75,9 @@ def _choose_arms(found: load.Found, capture: Capture) -> Choice:
     names = list(dict.fromkeys(name for cell in report.cells for name in cell.arms))
     if not names:
         return Choice(found, capture, report, None, None, None)
-    a = _select("Arm A, the baseline", names, "a", labels={name: arm_label(name) for name in names})
+    a = address.select("Arm A, the baseline", names, "a", arm_label)
     others = [name for name in names if name != a]
-    b = None
-    if others:
-        b = _select("Arm B", others, "b", labels={name: arm_label(name) for name in others})
+    b = address.select("Arm B", others, "b", arm_label) if others else None
     if report.baseline != a:
         report = load.report(found, a)
     cells = [cell for cell in report.cells if a in cell.arms and (b is None or b in cell.arms)]
@@ -89,22 +87,11 @@ def _choose_arms(found: load.Found, capture: Capture) -> Choice:
 
 def _choose_cell(cells: list[Cell]) -> Cell:
     keys = {cell_key(cell): cell for cell in cells}
-    first = cell_key(telling_cell(cells))
-    ordered = [first, *(key for key in keys if key != first)]
-    ordered = [key for key in keys if key in ordered]
     labels = {key: short_cell(cell) for key, cell in keys.items()}
-    return keys[_select("Cell", ordered, "cell", labels=labels, first=ordered.index(first))]
-
-
-def _select(title: str, options: list[str], key: str, *, labels: dict[str, str], first: int = 0) -> str:
-    """A box whose choice is part of the address; an unknown value there falls back to the first option."""
-    if st.session_state.get(key) not in options:
-        st.session_state.pop(key, None)
-    chosen = st.selectbox(
-        title, options, index=first, key=key, format_func=lambda name: labels.get(name, name), bind="query-params"
-    )
-    assert chosen is not None
-    return chosen
+    names = list(keys)
+    help_text = "Ubatch, depth, prompt tokens + generated tokens"
+    first = names.index(cell_key(telling_cell(cells)))
+    return keys[address.select("Cell", names, "cell", labels.__getitem__, first=first, help=help_text)]
 
 
 def _labels(summaries: list[CaptureSummary]) -> dict[str, str]:

@@ -11,8 +11,10 @@ import streamlit as st
 
 from dashboard import load, passes, show
 from dashboard.choice import Choice
+from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import SIGNS, percent, plain
-from profiler.metrics import FIGURES
+from profiler.metrics import FIGURES, CopyFigures
+from profiler.metrics.spent import device_spent
 from profiler.report.summary import device_name
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
 from profiler.stats import Comparison, Estimate
@@ -30,16 +32,26 @@ UNKNOWN: Final = "–"
 
 def cards(choice: Choice) -> None:
     """The headline figures: B large (or the only arm), its change against A, and both with their intervals."""
-    columns = st.columns(3, gap="small") + st.columns(3, gap="small")
-    for (name, title), column in zip(CARDS.items(), columns, strict=True):
-        with column, st.container(border=True):
-            _card(choice, name, title)
+    known = {name: title for name, title in CARDS.items() if any(_found(choice, name))}
+    for start in range(0, len(known), 3):
+        columns = st.columns(3, gap="small")
+        for name, column in zip(list(known)[start : start + 3], columns, strict=False):
+            with column, st.container(border=True):
+                _card(choice, name, known[name])
+    missing = [FIGURES[name].label for name in CARDS if name not in known]
+    if missing:
+        st.caption(plain(f"Not in this capture for these passes: {', '.join(missing)}."))
+
+
+def _found(choice: Choice, name: str) -> list[Estimate | None]:
+    assert choice.cell is not None
+    return [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
 def _card(choice: Choice, name: str, title: str) -> None:
     assert choice.cell is not None
     unit = FIGURES[name].unit
-    found = [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
+    found = _found(choice, name)
     shown = found[-1]
     value = format_value(shown.median, unit) if shown is not None else UNKNOWN
     compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)
@@ -95,7 +107,7 @@ def figure_table(choice: Choice) -> pd.DataFrame:
     assert choice.cell is not None
     rows = []
     for name, meaning in FIGURES.items():
-        found = [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
+        found = _found(choice, name)
         if not any(found):
             continue
         compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)
@@ -144,23 +156,40 @@ def spent_alt(spent: pd.DataFrame, labels: list[str]) -> str:
 def device_cards(choice: Choice) -> None:
     """One card a device of an imported trace: how much was copied, how fast, how much of it hidden."""
     devices = choice.report.devices
-    if not devices:
-        show.nothing("The trace holds no copy and no kernel on a device.")
-        return
     columns = st.columns(min(len(devices), 3), gap="small")
     for number, device in enumerate(devices):
         with columns[number % len(columns)], st.container(border=True):
             st.markdown(f"**{plain(device_name(device))}**")
-            kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
-            st.caption(plain(kernels))
-            for direction, copies in device.copies.items():
+            main = next((name for name in ("h2d", "uvm_h2d") if name in device.copies), None)
+            if main is not None:
+                copies = device.copies[main]
                 hidden = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN
-                size = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies"
-                speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
-                st.metric(f"{direction}: hidden behind compute", hidden)
-                st.caption(
-                    plain(f"{size}{speed}; busy {format_ns(copies.busy_ns)}, exposed {format_ns(copies.exposed_ns)}")
-                )
+                st.metric("Copy time hidden behind compute", hidden)
+            lines = [f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"]
+            lines += [f"{direction}: {_copies(copies)}" for direction, copies in device.copies.items()]
+            st.caption("  \n".join(plain(line) for line in lines))
+
+
+def _copies(copies: CopyFigures) -> str:
+    size = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies"
+    speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
+    return f"{size}{speed}; busy {format_ns(copies.busy_ns)}, exposed {format_ns(copies.exposed_ns)}"
+
+
+def device_time(choice: Choice) -> None:
+    """What each device of an imported trace did, as stacked bars."""
+    spent = device_spent(choice.report.devices)
+    labels = [device_name(device) for device in choice.report.devices]
+    texts = spent.map(format_ns).rename(columns=PART_LABELS)
+    texts.insert(0, "device", labels)
+    show.figure(
+        spent_figure(spent, labels),
+        alt="busy time of each device: computing, hidden and exposed copies from the host",
+        key="devices",
+        table=texts,
+        name="device-time",
+        beside=True,
+    )
 
 
 def configuration(choice: Choice) -> tuple[pd.DataFrame, pd.DataFrame]:

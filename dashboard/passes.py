@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from dashboard import load
+from dashboard import address, load
 from dashboard.choice import Choice
 from dashboard.timeline import component
 from dashboard.timeline.component import Windows
@@ -43,7 +43,7 @@ def of_cell(choice: Choice) -> pd.DataFrame:
 def choose_repetition(choice: Choice) -> list[Shown]:
     """Let the reader choose a repetition (the same for both arms, which had the same input), first the typical one."""
     if choice.cell is None:
-        return [Shown("capture", choice.found.name, None)]
+        return [Shown("capture", "whole capture", None)]
     rows = of_cell(choice)
     first = rows[rows["arm"] == choice.a]
     numbers = first["repetition"].dropna().astype(int).drop_duplicates().tolist()
@@ -51,14 +51,11 @@ def choose_repetition(choice: Choice) -> list[Shown]:
     if len(numbers) < 2 or pd.isna(typical):
         return [_shown(rows, arm, None) for arm in choice.arms]
     options = [int(typical), *(number for number in sorted(numbers) if number != int(typical))]
-    if st.session_state.get("rep") not in options:
-        st.session_state.pop("rep", None)
-    chosen = st.selectbox(
+    chosen = address.select(
         "Repetition",
         options,
-        key="rep",
-        bind="query-params",
-        format_func=lambda number: f"{number}, of median length" if number == options[0] else str(number),
+        "rep",
+        lambda number: f"{number}, of median length" if number == options[0] else str(number),
         width=220,
     )
     return [_shown(rows, arm, chosen) for arm in choice.arms]

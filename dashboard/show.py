@@ -20,7 +20,9 @@ def head(title: str, choice: Choice, lead: str = "") -> None:
     """The page's title, what it is about, and what the capture warns of."""
     st.title(title, anchor=False)
     report = choice.report
-    facts = [choice.found.name, report.model, report.machine, short_cell(choice.cell) if choice.cell else None]
+    source = None if report.source == "hprof" else f"from {report.source}"
+    cell = short_cell(choice.cell) if choice.cell else None
+    facts = [choice.found.name, report.model, report.machine, cell, source]
     st.caption("  ·  ".join(plain(fact) for fact in facts if fact))
     if lead:
         st.markdown(lead)
@@ -89,8 +91,8 @@ def as_parquet(table: pd.DataFrame) -> bytes:
 
 
 def nothing(reason: str, advice: str = "") -> None:
-    """Why the page has nothing to show, and what would give it something."""
-    st.info(f"{reason} {advice}".strip(), icon=":material/info:")
+    """Why the page has nothing to show (any text), and what would give it something (our own Markdown)."""
+    st.info(f"{plain(reason)} {advice}".strip(), icon=":material/info:")
 
 
 def sentences(texts: Sequence[str]) -> None:

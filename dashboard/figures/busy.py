@@ -25,9 +25,9 @@ def busy_figure(lines: Sequence[Timeline], titles: Sequence[str]) -> go.Figure:
     edges = bin_edges(extent, N_BINS)
     rows, labels = [], []
     for letter, title, line in zip("AB", titles, lines, strict=False):
-        prefix = f"{letter} {title}" if len(lines) > 1 else title
+        prefix = f"{letter} {title} · " if len(lines) > 1 else ""
         rows.append(busy_shares(line, edges))
-        labels += [f"{for_plotly(prefix)} · {for_plotly(lane_label(lane, line.lanes))}" for lane in line.lanes]
+        labels += [for_plotly(prefix + lane_label(lane, line.lanes)) for lane in line.lanes]
     shares = np.concatenate(rows) if rows else np.empty((0, N_BINS))
     step = float(edges[1] - edges[0]) / _MS
     figure = go.Figure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from dashboard import load, passes, show
+from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.layers import layer_figure, margin_figure
 from dashboard.text import plain
@@ -51,18 +51,13 @@ def measured(choice: Choice) -> pd.DataFrame:
 def controls(choice: Choice, rows: pd.DataFrame) -> tuple[str, int]:
     with st.container(horizontal=True, gap="medium"):
         arms = [arm for arm in choice.arms if (rows["arm"] == arm).any()]
-        arm = st.segmented_control("Arm", arms, default=arms[0], key="layer-arm", required=True) or arms[0]
+        arm = address.segments("Arm", arms, "arm")
         mine = rows[rows["arm"] == arm]
         phases = mine.groupby("ubatch")["phase"].first()
         ubatches = [int(number) for number in phases.index]
-        ubatch = st.selectbox(
-            "Ubatch",
-            ubatches,
-            key="layer-ubatch",
-            format_func=lambda number: f"{number} ({phases.get(number) or 'ubatch'})",
-            width=220,
-        )
-    return arm, ubatch if ubatch is not None else ubatches[0]
+        names = {number: f"{number} ({phases.get(number) or 'ubatch'})" for number in ubatches}
+        ubatch = address.select("Ubatch", ubatches, "ubatch", names.__getitem__, width=220)
+    return arm, ubatch
 
 
 def readable(layers: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from dashboard import passes, show
+from dashboard import address, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.memory import PART_LABELS, held_figure, parts_figure, slots_figure
 from dashboard.text import plain
@@ -56,8 +56,7 @@ def over_time(choice: Choice) -> None:
     st.subheader("Over time", anchor=False)
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
-    arm = st.segmented_control("Arm", list(titles), default=list(titles)[-1], key="memory-arm", required=True)
-    one = titles[arm or list(titles)[-1]]
+    one = titles[address.segments("Arm", list(titles), "arm", first=len(titles) - 1)]
     line = passes.lines(choice, [one])[0]
     held = slot_holdings(line)
     if held.empty:

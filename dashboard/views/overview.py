@@ -12,7 +12,7 @@ from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import headline, plain
 from profiler.findings import Finding
 from profiler.metrics.spent import time_spent
-from profiler.report.tables import cell_title
+from profiler.report.tables import cell_title, reasons_line
 from profiler.report.units import format_ns
 
 _SHOWN: Final = 4
@@ -41,6 +41,7 @@ def with_passes(choice: Choice) -> None:
     show.head(plain(title), choice)
     badges(choice)
     overview.cards(choice)
+    show.sentences([line for line in [reasons_line(cell)] if line and b])
     with st.expander("All figures of this cell", expanded=False):
         show.table(overview.figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         st.caption(f"To run this cell again: `hprof run {cell_title(cell)}`")
@@ -90,9 +91,19 @@ def where_time_went(choice: Choice) -> None:
 
 
 def without_passes(choice: Choice) -> None:
+    if choice.report.source == "hprof":
+        show.head("No completed pass yet", choice)
+        show.nothing(
+            "This run has not finished its first pass, or was killed before it did.", "Come back, or run it again."
+        )
+        return
     show.head("What the trace shows", choice)
     st.markdown(f"#### {plain(choice.report.summary)}")
-    overview.device_cards(choice)
+    if choice.report.devices:
+        overview.device_cards(choice)
+        overview.device_time(choice)
+    else:
+        show.nothing("The trace holds no copy and no kernel on a device.")
     if choice.report.cannot_say:
         with st.expander("What this source cannot say"):
             for sentence in choice.report.cannot_say:
@@ -101,7 +112,9 @@ def without_passes(choice: Choice) -> None:
 
 def findings(choice: Choice) -> None:
     st.subheader("Findings", anchor=False)
-    if not choice.report.findings:
+    if not choice.report.devices:
+        st.markdown("Without recorded copies and kernels there is nothing to look for.")
+    elif not choice.report.findings:
         st.markdown("Nothing to fix was found: no pageable or serial copies, no late prefetch, no long gaps.")
     first, rest = choice.report.findings[:_SHOWN], choice.report.findings[_SHOWN:]
     for finding in first:

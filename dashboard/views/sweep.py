@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from dashboard import show
+from dashboard import address, show
 from dashboard.choice import Choice, current
 from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
 from dashboard.text import plain, subject
@@ -32,24 +32,11 @@ def main(choice: Choice) -> None:
         show.nothing("The passes of this capture say no times.")
         return
     with st.container(horizontal=True, gap="medium"):
-        name = choose_figure(known)
+        name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
         axis, shown, fixed = choose_axis(choice, tables[name])
     lines(choice, shown, name, axis, fixed)
     if choice.b is not None:
         changes(choice, tables[name], name)
-
-
-def choose_figure(known: list[str]) -> str:
-    chosen = st.segmented_control(
-        "Figure",
-        known,
-        default=known[0],
-        key="figure",
-        format_func=_LABELS.__getitem__,
-        bind="query-params",
-        required=True,
-    )
-    return chosen or known[0]
 
 
 def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str) -> None:
@@ -74,34 +61,26 @@ def choose_axis(choice: Choice, rows: pd.DataFrame) -> tuple[str, pd.DataFrame, 
     axes = [axis for axis in ("n_ubatch", "n_depth") if rows[axis].nunique() > 1] or ["n_ubatch"]
     axis = axes[0]
     if len(axes) > 1:
-        titles = {"n_ubatch": "over ubatch", "n_depth": "over depth"}
-        axis = (
-            st.segmented_control(
-                "Axis",
-                axes,
-                default=axes[0],
-                key="axis",
-                format_func=titles.__getitem__,
-                bind="query-params",
-                required=True,
-            )
-            or axis
-        )
+        axis = address.segments("Axis", axes, "axis", {"n_ubatch": "over ubatch", "n_depth": "over depth"}.__getitem__)
     other = "n_depth" if axis == "n_ubatch" else "n_ubatch"
     values = sorted(rows[other].dropna().unique().tolist())
     value = getattr(choice.cell, other)
     if len(values) > 1:
         label = {"n_depth": "At depth", "n_ubatch": "At ubatch"}[other]
-        value = st.segmented_control(
-            label,
-            values,
-            default=value if value in values else values[0],
-            format_func=lambda v: f"{v:,.0f}",
-            required=True,
-        )
-    same = (rows["n_prompt"] == choice.cell.n_prompt) if choice.cell and choice.cell.n_prompt is not None else True
-    shown = rows[(rows[other].isna() if value is None else rows[other] == value) & same]
+        first = values.index(value) if value in values else 0
+        value = address.segments(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
+    shown = rows[rows[other].isna() if value is None else rows[other] == value]
+    for size in ("n_prompt", "n_gen"):
+        shown = _same_size(shown, size, getattr(choice.cell, size))
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
+
+
+def _same_size(rows: pd.DataFrame, size: str, wanted: int | None) -> pd.DataFrame:
+    """Only the rows of the chosen cell's size; where this figure has none of it, of the largest size."""
+    sizes = rows[size].dropna()
+    if sizes.empty:
+        return rows
+    return rows[rows[size] == (wanted if wanted in set(sizes) else sizes.max())]
 
 
 def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:

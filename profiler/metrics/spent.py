@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pandas as pd
+
+from profiler.metrics.devices import NO_COPIES, DeviceFigures
 
 PARTS: Final = ("compute_ns", "hidden_ns", "exposed_ns", "other_ns", "idle_ns")
 
@@ -27,3 +30,15 @@ def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
     spent["other_ns"] = (n_devices * figures["wall_ns"] - known).clip(lower=0)
     spent["idle_ns"] = figures["idle_ns"]
     return spent[list(PARTS)]
+
+
+def device_spent(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """One row a device of a whole trace: its busy time in the same PARTS, explicit copies from the host only.
+
+    Idle and other are 0: a trace says when it was started and stopped, not what it was meant to measure.
+    """
+    rows = []
+    for device in devices:
+        copies = device.copies.get("h2d", NO_COPIES)
+        rows.append((device.compute_busy_ns - copies.hidden_ns, copies.hidden_ns, copies.exposed_ns, 0, 0))
+    return pd.DataFrame(rows, columns=list(PARTS), dtype=float)

@@ -16,6 +16,7 @@ from profiler.intervals import MAX_ABS_NS, Int64, Intervals, subtract, union
 from profiler.metrics.events import EVENT_COLUMNS, Events, labels
 from profiler.metrics.groups import group_by
 from profiler.metrics.roles import ABSENT, COMPUTE, H2D
+from profiler.schema import KERNEL_STREAM
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -27,6 +28,7 @@ TIMELINE_COLUMNS: Final = (
 # In the order of the lanes of one device.
 CATEGORIES: Final = ("h2d", "d2h", "d2d", "compute", "wait", "cpu_compute", "api")
 _HOST_CATEGORIES: Final = ("cpu_compute", "api")
+_STREAM_CATEGORIES: Final = ("h2d", "d2h", "d2d", "compute")
 _CATEGORY_OF_KIND: Final = {name: name for name in CATEGORIES} | {"sync": "wait"}
 MAX_STREAMS: Final = 8  # lanes a category of a device is split into, at most
 
@@ -77,8 +79,8 @@ def load_timeline(
 def timeline(table: pa.Table, *, origin_ns: int | None = None, by_stream: bool = False) -> Timeline:
     """Lay out a table of TIMELINE_COLUMNS.
 
-    origin_ns: what counts as zero (null: the earliest start). by_stream: a lane for each stream of a category,
-    at most MAX_STREAMS, the least busy ones together; otherwise one lane a category.
+    origin_ns: what counts as zero (null: the earliest start). by_stream: a lane for each stream that copies or
+    computes, at most MAX_STREAMS a category, the least busy ones together; otherwise one lane a category.
     """
     table = _possible(table)
     events = Events.from_table(table)
@@ -181,7 +183,8 @@ def _lanes(events: Events, kind: pa.ChunkedArray, *, by_stream: bool) -> tuple[t
         "device": np.where(on_host, ABSENT, events.device),
         "category": category,
     }
-    stream = events.stream if by_stream else np.full(len(events), ABSENT, np.int32)
+    on_stream = np.isin(category, [CATEGORIES.index(name) for name in _STREAM_CATEGORIES])
+    stream = np.where(on_stream, events.stream, np.int32(ABSENT)) if by_stream else _kernels_apart(events)
     groups = group_by(columns | {"stream": _busiest(stream, events, columns) if by_stream else stream})
     keys = (groups.keys[name].tolist() for name in ("process", "device", "category", "stream"))
     lanes = [
@@ -193,6 +196,12 @@ def _lanes(events: Events, kind: pa.ChunkedArray, *, by_stream: bool) -> tuple[t
     rank = np.empty(len(lanes), np.int64)
     rank[places] = np.arange(len(lanes))
     return tuple(lanes[i] for i in places), rank[groups.of_row]
+
+
+def _kernels_apart(events: Events) -> npt.NDArray[np.int32]:
+    """The stream of kernels that ran inside steps, whose rows they would cover; ABSENT for all else."""
+    is_kernel = np.array([name == KERNEL_STREAM for name in events.stream_names] + [False], np.bool_)[events.stream]
+    return np.where(is_kernel, events.stream, np.int32(ABSENT))
 
 
 def _busiest(stream: npt.NDArray[np.int32], events: Events, columns: dict[str, Int64]) -> npt.NDArray[np.signedinteger]:

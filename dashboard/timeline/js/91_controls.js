@@ -159,6 +159,7 @@ function fillAlignment(viewer) {
   const phases = new Map(model.sides.flatMap((side) => side.ubatches.map((u) => [u[0], u[1]])));
   fillOptions(find(".ubatch"), ubatches, (n) => `${phases.get(n) === "decode" ? "decode" : "ubatch"} ${n}`, align.ubatch);
   fillOptions(find(".layer"), layers, (n) => `layer ${n}`, align.layer);
+  find(".field").hidden = !ubatches.length && !layers.length;
   find("option[value=ubatch]").disabled = !ubatches.length;
   find("option[value=layer]").disabled = !layers.length;
   find(".align").value = align.at;

@@ -1,0 +1,52 @@
+"""Controls whose choice is kept in the address, so that a view can be sent to somebody.
+
+Streamlit's own binding writes the labels that people read; here the address holds the plain values. What the address
+says counts only if it is one of the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import streamlit as st
+
+Option = TypeVar("Option")
+
+
+def select(
+    title: str,
+    options: Sequence[Option],
+    key: str,
+    label: Callable[[Option], str] = str,
+    *,
+    first: int = 0,
+    **layout: Any,
+) -> Option:
+    """A box to choose one of the options from."""
+    widget = _prepare(options, key, options[first])
+    chosen = st.selectbox(title, options, key=widget, format_func=label, **layout)
+    return _remember(key, options[first] if chosen is None else chosen)
+
+
+def segments(
+    title: str, options: Sequence[Option], key: str, label: Callable[[Option], str] = str, *, first: int = 0
+) -> Option:
+    """Buttons in a row to choose one of the options with."""
+    widget = _prepare(options, key, options[first])
+    chosen = st.segmented_control(title, options, key=widget, format_func=label, required=True)
+    return _remember(key, options[first] if chosen is None else chosen)
+
+
+def _prepare(options: Sequence[Option], key: str, default: Option) -> str:
+    widget = f"address-{key}"
+    if st.session_state.get(widget) not in options:
+        asked = st.query_params.get(key)
+        st.session_state[widget] = next((option for option in options if str(option) == asked), default)
+    return widget
+
+
+def _remember(key: str, value: Option) -> Option:
+    if st.query_params.get(key) != str(value):
+        st.query_params[key] = str(value)
+    return value

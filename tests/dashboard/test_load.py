@@ -1,0 +1,94 @@
+"""Captures are found by name inside the trace root and nowhere else; imports write there and nowhere else."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from dashboard import importing, load
+from executor.errors import HprofError
+from tests.profiler import makers
+from tests.support import shared_path
+
+
+def test_root_comes_from_the_command_line(tmp_path: Path) -> None:
+    assert load.trace_root(["--traces", f"{tmp_path}/"]) == load.TraceRoot(str(tmp_path.resolve()))
+    assert load.trace_root(["--traces", "s3://bucket/traces"]).url == "s3://bucket/traces"
+    assert load.trace_root([]).url.endswith("traces")
+
+
+def test_a_capture_given_as_the_root_stands_alone(tmp_path: Path) -> None:
+    makers.empty(tmp_path / "one")
+    makers.empty(tmp_path / "two")
+    root = load.trace_root(["--traces", str(tmp_path / "one")])
+    assert [found.name for found in load.captures(root)] == ["one"]
+    with pytest.raises(HprofError, match="no capture 'two'"):
+        load.find_capture(root, "two")
+
+
+@pytest.mark.parametrize("name", ["../secret", "..", "/etc", "one/../../secret", "", "manifest.json", "s3://x"])
+def test_names_from_the_address_are_looked_up_not_joined(tmp_path: Path, name: str) -> None:
+    makers.empty(tmp_path / "secret")
+    root = tmp_path / "root"
+    makers.empty(root / "one")
+    with pytest.raises(HprofError, match="no capture"):
+        load.find_capture(load.TraceRoot(str(root)), name)
+
+
+def test_links_that_lead_out_of_the_root_are_not_shown(tmp_path: Path) -> None:
+    makers.empty(tmp_path / "secret")
+    root = tmp_path / "root"
+    makers.empty(root / "one")
+    (root / "link").symlink_to(tmp_path / "secret")
+    assert [found.name for found in load.captures(load.TraceRoot(str(root)))] == ["one"]
+
+
+def test_fingerprint_changes_when_a_part_is_added(tmp_path: Path) -> None:
+    capture = makers.interrupted(tmp_path / "c")
+    before = load.fingerprint(capture.path)
+    (tmp_path / "c" / "passes" / "pass-000099.parquet").write_bytes(b"")
+    assert load.fingerprint(capture.path) != before
+
+
+@pytest.mark.parametrize(
+    ("given", "safe"),
+    [
+        ("report.sqlite", "report.sqlite"),
+        ("../../etc/passwd", "passwd"),
+        ("..\\..\\boot.ini", "boot.ini"),
+        ("a b<script>.json", "a-b-script-.json"),
+        ("....", "trace"),
+        ("", "trace"),
+        ("x" * 500 + ".json", "x" * 120),
+    ],
+)
+def test_upload_names_are_made_safe(given: str, safe: str) -> None:
+    assert importing.safe_name(given) == safe
+
+
+def test_upload_of_nonsense_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(HprofError):
+        importing.import_upload(load.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
+    sample = shared_path("data", "llama-bench", "smollm2.jsonl").read_bytes()
+    root = load.TraceRoot(str(tmp_path))
+    assert importing.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
+    assert importing.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"
+    assert sorted(found.name for found in load.captures(root)) == ["smollm2", "smollm2-2"]
+
+
+def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
+    (tmp_path / "outside.json").write_text("[]")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "inside.json").write_text("[]")
+    (root / "link.json").symlink_to(tmp_path / "outside.json")
+    where = load.TraceRoot(str(root))
+    assert [file.name for file in importing.files_in(where)] == ["inside.json"]
+    with pytest.raises(HprofError, match="no longer"):
+        importing.import_lying(where, importing.Lying("link.json", 2))

@@ -1,0 +1,144 @@
+"""Every page over every kind of capture, and what the pages say of captures with known figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from dashboard.show import as_csv, as_parquet
+from tests.dashboard.pages import PAGES, open_page, said, turn_to
+from tests.profiler import makers
+
+MAKERS = {
+    "dense": makers.dense_off_on,
+    "moe": makers.moe_off_on,
+    "interrupted": makers.interrupted,
+    "imported": makers.imported_without_passes,
+    "llama": makers.passes_without_events,
+    "empty": makers.empty,
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captures")
+    for name, make in MAKERS.items():
+        make(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("capture", MAKERS)
+def test_every_page_shows_something_sensible(monkeypatch: pytest.MonkeyPatch, root: Path, capture: str) -> None:
+    app = open_page(monkeypatch, root, "overview", capture=capture)
+    for page in PAGES:
+        turn_to(app, page)
+        assert app.title[0].value
+        assert not app.error
+        drawn = app.get("plotly_chart") or app.get("bidi_component") or app.metric
+        assert drawn or app.info or page == "import_", f"{page} of {capture} is empty"
+
+
+def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense")
+    assert app.title[0].value.startswith("Prefetch made the first token 28 % faster, prefill 39 % faster and decode")
+    values = {metric.label: metric.value for metric in app.metric}
+    assert values["Time to first token"] == "462 us"
+    assert values["Exposed copy time"] == "300 us"
+    assert "A off: 642 us" in said(app)
+    assert "same tokens" in said(app)
+
+
+def test_baseline_can_be_swapped(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense", a="on", b="off")
+    assert app.title[0].value.startswith("Copying in line made the first token 39 % slower")
+
+
+def test_address_names_the_whole_choice(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense")
+    assert app.query_params["capture"] == "dense"
+    assert app.query_params["a"] == "off"
+    assert app.query_params["b"] == "on"
+    assert app.query_params["cell"] == "p8-n2-ub4-d0"
+
+
+@pytest.mark.parametrize("value", ["../../etc", "<script>", "", "a" * 5000])
+def test_unknown_values_in_the_address_fall_back(monkeypatch: pytest.MonkeyPatch, root: Path, value: str) -> None:
+    names = ("capture", "a", "b", "cell", "rep", "figure", "axis", "arm", "ubatch", "at")
+    app = open_page(monkeypatch, root, "sweep", **dict.fromkeys(names, value))
+    assert not app.error
+    assert value not in said(app) or not value
+
+
+def test_interrupted_captures_say_so(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    text = said(open_page(monkeypatch, root, "overview", capture="interrupted"))
+    assert "still running, or was killed" in text
+    assert "2 of the 6 pairs that a verdict needs" in text
+
+
+def test_imports_without_passes_show_their_devices(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="imported")
+    assert [metric.value for metric in app.metric] == ["50.0 %", "0 %"]
+    assert "Process 4711, device 1" in said(app)
+    assert "which layer a copy belongs to" in said(app)
+
+
+def test_single_arm_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    for part in (tmp_path / "c").glob("passes/*.parquet"):
+        rows = pq.read_table(part)
+        pq.write_table(rows.filter(pc.equal(rows["arm"], "off")), part)
+    app = open_page(monkeypatch, tmp_path, "overview", capture="c")
+    assert app.title[0].value.startswith("One arm, off")
+    for page in PAGES:
+        turn_to(app, page)
+        assert "Arm B" not in [box.label for box in app.selectbox]
+
+
+def test_no_capture_at_all_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = open_page(monkeypatch, tmp_path, "overview")
+    assert "There is no capture here yet" in said(app)
+    assert "hprof run" in app.code[0].value
+    assert open_page(monkeypatch, tmp_path, "import_").title[0].value == "Import"
+
+
+def test_a_root_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    app = open_page(monkeypatch, tmp_path / "none", "overview")
+    assert "does not exist" in app.error[0].value
+
+
+def test_charts_have_alternative_text_and_a_table(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense")
+    for page in ("overview", "timeline", "sweep", "layers"):
+        turn_to(app, page)
+        charts = app.get("plotly_chart")
+        assert charts
+        assert all(chart.proto.alt for chart in charts)
+        assert len(app.dataframe) >= len(charts)
+        assert app.get("download_button")
+
+
+def test_sweep_draws_the_judged_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "sweep", capture="dense", figure="prefill_tokens_per_s")
+    spec = orjson.loads(app.get("plotly_chart")[0].proto.spec)
+    assert [trace["name"] for trace in spec["data"]] == [
+        "off",
+        "limit of off: max(C, T)",
+        "on",
+        "limit of on: max(C, T)",
+    ]
+    assert app.query_params["figure"] == "prefill_tokens_per_s"
+
+
+def test_memory_says_what_slots_cost(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    assert "on reserves 16.0 kB for slots and bank" in said(open_page(monkeypatch, root, "memory", capture="dense"))
+
+
+def test_csv_defuses_formulas_and_parquet_keeps_types() -> None:
+    frame = pd.DataFrame({"name": ["=cmd()", "-pw 1", "plain"], "n": [1, -2, 3]})
+    assert as_csv(frame).decode().splitlines() == ["name,n", "'=cmd(),1", "'-pw 1,-2", "plain,3"]
+    assert as_parquet(frame)[:4] == b"PAR1"

@@ -1,0 +1,85 @@
+"""Words: verdicts as sentences, labels, and text of unknown origin."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard.text import arm_label, cell_key, for_plotly, headline, lane_label, plain, short_cell
+from profiler.metrics.timeline import Lane
+from profiler.report.data import Cell
+from profiler.stats import Comparison, Verdict
+
+
+def compared(ratio: float, verdict: Verdict) -> Comparison:
+    return Comparison(ratio, None, None, 6, verdict)
+
+
+@pytest.mark.parametrize(
+    ("ttft", "prefill", "decode", "sentence"),
+    [
+        (
+            compared(1.12, "slower"),
+            compared(1.31, "faster"),
+            compared(1.0, "no difference"),
+            "Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode stayed the same.",
+        ),
+        (
+            compared(0.5, "inconclusive"),
+            compared(1.5, "inconclusive"),
+            None,
+            "Prefetch against off: the first token and prefill are unclear.",
+        ),
+        (
+            compared(0.985, "faster"),
+            compared(1.01, "inconclusive"),
+            compared(1.0, "no difference"),
+            "Prefetch made the first token 1.5 % faster than off; decode stayed the same; prefill is unclear.",
+        ),
+        (None, None, None, "off and on cannot be compared here."),
+    ],
+)
+def test_headline(
+    ttft: Comparison | None, prefill: Comparison | None, decode: Comparison | None, sentence: str
+) -> None:
+    found = {"ttft_ns": ttft, "prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}
+    assert headline("off", "on", found) == sentence
+
+
+def test_unknown_arms_are_named_as_they_are() -> None:
+    assert headline("a", "b", {"ttft_ns": compared(0.9, "faster")}).startswith("The arm b made the first token")
+    assert arm_label("hot+cache") == "hot+cache (hottest experts ahead with the expert cache)"
+    assert arm_label("mine") == "mine"
+
+
+HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) [a](javascript:1) $E=mc$ :red[b] **c** `d`\n# e"
+
+
+def test_markdown_of_a_capture_is_shown_as_text() -> None:
+    shown = plain(HOSTILE)
+    assert "\n" not in shown
+    unescaped = shown.replace("\\\\", "")
+    for sign in "<>[]()!`*$#:":
+        assert sign not in unescaped.replace(f"\\{sign}", "")
+    assert for_plotly("<a href='x'>y</a>&") == "&lt;a href='x'&gt;y&lt;/a&gt;&amp;"
+
+
+def cell(**sizes: int | None) -> Cell:
+    names = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
+    return Cell(
+        **{name: sizes.get(name) for name in names}, arms={}, against_baseline={}, same_tokens=None, bit_identical=None
+    )  # type: ignore[arg-type]
+
+
+def test_cells_have_a_short_name_and_a_key() -> None:
+    whole = cell(n_prompt=512, n_gen=16, n_ubatch=64, n_depth=0)
+    assert short_cell(whole) == "ubatch 64 · depth 0 · 512 + 16"
+    assert cell_key(whole) == "p512-n16-ub64-d0"
+    assert short_cell(cell()) == "all passes"
+    assert cell_key(cell()) == "all"
+
+
+def test_lane_labels_say_no_more_than_tells_lanes_apart() -> None:
+    one = Lane("h2d", 1, 0, None)
+    assert lane_label(one, [one]) == "copy H2D"
+    other = Lane("compute", 2, 1, "7")
+    assert lane_label(other, [one, other]) == "GPU 1 · compute · stream 7 · pid 2"
