@@ -13,7 +13,7 @@ from profiler.compare.data import PER_TOKEN, CellKey, Change
 from profiler.compare.sides import SideData
 from profiler.metrics import FIGURES
 from profiler.report.cells import AFTER_FIRST_TOKEN
-from profiler.report.sameness import PAIR_KEYS, sameness
+from profiler.report.sameness import PAIR_KEYS
 from profiler.stats import Comparison, Floats, compare
 
 GroupKey = tuple[CellKey, str]
@@ -120,7 +120,18 @@ def _samples(
 
 
 def _has_other_tokens(a: SideData, b: SideData, x: GroupKey, y: GroupKey) -> bool:
-    return x[0] == y[0] and sameness({"A": a.groups[x], "B": b.groups[y]}, set()).same_tokens is False
+    """Whether a repetition that both sides ran in the same cell gave other tokens."""
+    if x[0] != y[0]:
+        return False
+    left, right = (_tokens(side.groups[key]) for side, key in ((a, x), (b, y)))
+    return any(left[key] != right[key] for key in left.keys() & right.keys())
+
+
+def _tokens(rows: pd.DataFrame) -> dict[tuple[float, ...], tuple[int, ...]]:
+    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
+    return {
+        key: tuple(value) for key, value in zip(keys, rows["tokens"], strict=True) if value is not None and len(value)
+    }
 
 
 def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
