@@ -32,6 +32,7 @@ class EventRecord:
     n_experts: int | None = None  # experts that a copy carried
     slot: int | None = None
     correlation_id: int | None = None  # a copy's own number, unique in its pass
+    source_memory: str | None = None  # a copy's: "pinned" | "pageable"; None where it makes no difference
     waits_for: int | None = None  # correlation_id of the (last) copy that this interval's work reads
 
 

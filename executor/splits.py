@@ -56,6 +56,7 @@ class Split:
     n_bytes: int
     n_experts: int
     segments: tuple[Segment, ...] = field(repr=False)
+    memory: Literal["pinned", "pageable"] | None = None  # of the segments; None where a copy engine is no matter
 
     @property
     def expert_bytes(self) -> int:
@@ -134,7 +135,7 @@ def _build(
     if packed:
         slab = device.host_slab(n_bytes, pinned=False)
         _fill(slab, parts, n_experts, model)
-        if load_mode == "none":
+        if load_mode != "mmap":
             device.register(slab)  # after the fill: pinning pages that were touched is ten times as fast
         segments: tuple[Segment, ...] = (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
     else:
@@ -142,7 +143,8 @@ def _build(
             for view in in_place:
                 device.register(view)
         segments = tuple(Segment(view, part.offset, part.stride) for view, part in zip(in_place, parts, strict=True))
-    return Split(number, layer, kind, parts, n_bytes, n_experts, segments)
+    memory: Literal["pinned", "pageable"] = "pageable" if load_mode == "mmap" else "pinned"
+    return Split(number, layer, kind, parts, n_bytes, n_experts, segments, memory if device.kind == "cuda" else None)
 
 
 def _packed_parts(tensors: Iterable[TensorInfo], n_experts: int) -> tuple[Part, ...]:

@@ -261,6 +261,7 @@ class Streamer:
             n_experts=n_experts,
             slot=None if what == "missed" else flight.slot.index,
             correlation_id=flight.copy_id,
+            source_memory=split.memory,
         )
 
     def _ordering_event(self, stream: StreamName) -> Event:

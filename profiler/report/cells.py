@@ -40,7 +40,8 @@ class _Judge:
     def cell(self, rows: pd.DataFrame) -> Cell:
         names = sorted(rows["arm"].unique(), key=lambda name: self._order.get(name, len(self._order)))
         by_arm = {name: rows[rows["arm"] == name] for name in names}
-        same = sameness(by_arm, self._on_host)
+        in_part = {name for name, of_arm in by_arm.items() if self._computed_on_host(of_arm)}
+        same = sameness(by_arm, self._on_host, in_part)
         baseline, *others = names
         return Cell(
             **{key: _int(rows[key].iloc[0]) for key in CELL_KEYS},
@@ -50,7 +51,7 @@ class _Judge:
             },
             same_tokens=same.same_tokens,
             bit_identical=same.bit_identical,
-            notes=self._notes(same, baseline),
+            notes=self._notes(same, baseline, in_part),
         )
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
@@ -78,14 +79,24 @@ class _Judge:
         keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
         return dict(zip(keys, self._frames["pass"][name].loc[rows["pass_id"]].tolist(), strict=True))
 
-    def _notes(self, same: Sameness, baseline: str) -> list[str]:
+    def _computed_on_host(self, rows: pd.DataFrame) -> bool:
+        return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())
+
+    def _notes(self, same: Sameness, baseline: str, in_part: set[str]) -> list[str]:
         notes = []
         for arm in same.other_tokens:
             cause = " (it computes on the host, which rounds differently)" if arm in self._on_host else ""
+            if not cause and (arm in in_part) != (baseline in in_part):
+                cause = (
+                    f" ({arm if arm in in_part else baseline} computes small ubatches on the host, the other does not)"
+                )
             notes.append(f"{arm} generated other tokens than {baseline}{cause}.")
         if same.other_logits:
             names = ", ".join(same.other_logits)
-            notes.append(f"The logits of {names} are not bit-identical to those of {baseline}: do not trust its times.")
+            notes.append(
+                f"The logits of {names} are not bit-identical to those of arms that compute in the same place: "
+                "do not trust its times."
+            )
         return notes
 
 

@@ -21,16 +21,21 @@ class Sameness:
     other_logits: list[str] = field(default_factory=list)
 
 
-def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str]) -> Sameness:
+def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: set[str]) -> Sameness:
     """Compare each arm's passes with the first arm's of the same boot and repetition, which had the same input.
 
     passes: rows of the `passes` table by arm, the baseline first. on_host: arms that compute on the host; they
-    round differently, so their logits are left out.
+    round differently, so their logits are left out. in_part: arms that did so for some ubatches, such as decode
+    below the offload threshold; their logits are compared with one another's, and the other arms' likewise.
     """
     tokens = {arm: _by_pair(rows, "tokens", tuple) for arm, rows in passes.items()}
-    digests = {arm: _by_pair(rows, "logits_digest", str) for arm, rows in passes.items() if arm not in on_host}
     same_tokens, other_tokens = _compare(tokens)
-    bit_identical, other_logits = _compare(digests)
+    bit_identical, other_logits = None, []
+    for alike in (in_part, passes.keys() - in_part):
+        arms = [arm for arm in passes if arm in alike and arm not in on_host]
+        same, other = _compare({arm: _by_pair(passes[arm], "logits_digest", str) for arm in arms})
+        other_logits += other
+        bit_identical = same if bit_identical is None else bit_identical and same is not False
     return Sameness(same_tokens, bit_identical, other_tokens, other_logits)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,23 @@ def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
 def test_logits_that_differ_are_a_fault(tmp_path: Path) -> None:
     (cell,) = makers.dense_off_on(tmp_path / "c", n_pairs=1, digests=("a", "b")).report().cells
     assert (cell.same_tokens, cell.bit_identical) == (True, False)
-    assert cell.notes == ["The logits of on are not bit-identical to those of off: do not trust its times."]
+    (note,) = cell.notes
+    assert note.startswith("The logits of on are not bit-identical")
+
+
+def test_arms_that_decode_elsewhere_are_compared_with_their_like(tmp_path: Path) -> None:
+    """`off` and `on` compute small ubatches on the host here, `full` and `cache` nothing."""
+    writer = new_capture(tmp_path / "c")
+    for order, (arm, digest) in enumerate([("off", "a"), ("on", "a"), ("full", "b"), ("cache", "b")]):
+        result = makers.dense_result(arm)
+        result.logits_digest = digest
+        if arm in ("off", "on"):
+            result.events.append(replace(result.events[-1], kind="cpu_compute", stream="host"))
+        writer.plan_pass(order, PassKey(arm, 4, 0, 8, 2, 0, order, 0))
+        writer.record_pass(order, result)
+    (cell,) = Capture.open(tmp_path / "c").report().cells
+    assert cell.bit_identical is True
+    assert cell.notes == []
 
 
 def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
