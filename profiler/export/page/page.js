@@ -59,7 +59,7 @@
     const step_of = (span) => { const p = 10 ** Math.floor(Math.log10(span / 5)); return [1, 2, 5, 10].map((m) => m * p).find((s) => span / s <= 8); };
     const step = step_of(view[1] - view[0]);
     pen.fillStyle = pen.strokeStyle = style.getPropertyValue("--dim");
-    for (let t = Math.ceil(view[0] / step) * step; t <= view[1]; t += step) {
+    for (let t = Math.ceil((view[0] + data.first_ns) / step) * step - data.first_ns; t <= view[1]; t += step) {
       const x = Math.round(x_of(t)) + 0.5;
       pen.globalAlpha = 0.25;
       pen.beginPath(); pen.moveTo(x, AXIS - 6); pen.lineTo(x, height); pen.stroke();
