@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 _INT64_MAX: Final = 2**63 - 1
+_MAX_NS: Final = 2**62  # so that a start and a duration still add up
 _MAX_DIGITS: Final = 64
 # A double below 2**43 us lies within 2**-11 us = 0.49 ns of its decimal text, and its product with 1000 is
 # below 2**53: rounding gives the text's own nanosecond. From 2**43 us (102 days) up it may not.
@@ -31,7 +32,7 @@ def exact_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     if array is None:
         return _three_decimals(values) or _slow_ns(values)
     with np.errstate(invalid="ignore"):
-        valid = np.abs(array) < _INT64_MAX // 1000
+        valid = np.abs(array) < _MAX_NS // 1000
     if array.dtype.kind == "f":
         if (np.abs(array[valid]) >= EXACT_US).any():
             raise InexactError
@@ -88,13 +89,13 @@ def _slow_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
 
 def _ns_of(value: Any) -> int | None:
-    if type(value) is float and abs(value) >= EXACT_US and abs(value) < _INT64_MAX // 1000:
+    if type(value) is float and abs(value) >= EXACT_US and abs(value) < _MAX_NS // 1000:
         raise InexactError
     if type(value) not in (int, float, str) or len(text := str(value)) > _MAX_DIGITS:
         return None
     try:
         ns = Decimal(text) * 1000
-        return _in_range(int(ns.to_integral_value())) if ns.is_finite() and abs(ns) < 2**63 else None
+        return _in_range(int(ns.to_integral_value())) if ns.is_finite() and abs(ns) < _MAX_NS else None
     except InvalidOperation:
         return None
 
