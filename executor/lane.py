@@ -32,6 +32,11 @@ class Activations:
     shared: torch.Tensor  # (n, hidden), what the shared expert adds
     token: torch.Tensor  # (1,) int64, the sampled token
 
+    @property
+    def n_bytes(self) -> int:
+        buffers = (self.x, self.h, self.ids, self.shares, self.added, self.shared, self.token)
+        return sum(buffer.nbytes for buffer in buffers)
+
     def rows(self, n: int) -> Activations:
         """Views of the first n rows; `ids` and `shares` stay whole, as their width is a layer's."""
         return Activations(self.x[:n], self.h[:n], self.ids, self.shares, self.added[:n], self.shared[:n], self.token)
@@ -66,9 +71,8 @@ class Lane:
     @property
     def fixed_bytes(self) -> int:
         """Device memory of states and activations, which every arm needs alike."""
-        a = self.on_device
-        buffers = (a.x, a.h, a.ids, a.shares, a.added, a.shared, a.token, self.flags, *self.given_ids.values())
-        return self.state_bytes + sum(buffer.nbytes for buffer in buffers)
+        given = sum(ids.nbytes for ids in self.given_ids.values())
+        return self.state_bytes + self.on_device.n_bytes + self.flags.nbytes + given
 
     def give_ids(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
         """Keep a layer's choice (n, n_used) for the pass that begins; returns where it lies on the device."""

@@ -138,6 +138,16 @@ class Session:
         ]
 
     @property
+    def lanes(self) -> Sequence[Lane]:
+        """What is held on each device."""
+        return self._plant.lanes
+
+    @property
+    def splits(self) -> Sequence[Split]:
+        """What any arm streams, where its bytes are."""
+        return self._plant.splits
+
+    @property
     def split_bytes(self) -> int:
         """Bytes that a ubatch streams when everything is copied whole."""
         return sum(split.n_bytes for split in self._plant.splits)
@@ -264,19 +274,4 @@ def _placements(placement: Placement | Mapping[str, Placement], arms: Sequence[s
     return {arm: EVERYTHING_RESIDENT if arm == FULL else given[arm] for arm in arms}
 
 
-def check_memory(model: Model, placement: Placement, host_bytes_free: int) -> None:
-    """Refuse a model whose host tensors cannot fit in host memory, with what would.
-
-    Raises HprofError.
-    """
-    needed = sum(model.tensors[name].n_bytes for name in placement.host)
-    if needed > host_bytes_free:
-        n_layers = len(model.shape.layers)
-        fitting = int(n_layers * host_bytes_free / needed)
-        raise HprofError(
-            f"{model.origin} keeps {needed / 2**30:.1f} GiB in host memory and {host_bytes_free / 2**30:.1f} GiB are "
-            f"free: --layers {max(1, fitting)} would fit, or a smaller --quant, or more resident layers"
-        )
-
-
-__all__ = ["PolicyOptions", "Session", "SessionOptions", "Split", "check_memory"]
+__all__ = ["PolicyOptions", "Session", "SessionOptions", "Split"]

@@ -24,7 +24,7 @@ from executor.shape import MoeFfn
 StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
 LoadMode = Literal["none", "mmap", "register"]
 _STEP_ORDER: tuple[StepKind, ...] = ("mix", "ffn", "router", "shared", "experts")
-_LOADERS = 8
+LOADERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def step_kind(tensor: TensorInfo, *, is_moe: bool) -> StepKind:
 def build_splits(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[Split]:
     """Group the host tensors by layer and step and put their bytes where copies will start from."""
     groups = _group(model, placement)
-    with ThreadPoolExecutor(_LOADERS) as pool:  # reading and filling release the interpreter's lock
+    with ThreadPoolExecutor(LOADERS) as pool:  # reading and filling release the interpreter's lock
         jobs = [
             pool.submit(_build, number, layer, kind, tensors, model, device, load_mode)
             for number, (layer, kind, tensors) in enumerate(groups)

@@ -28,12 +28,21 @@ class ResidentStore:
         self._raw: dict[str, torch.Tensor] = {}
         self._constants: dict[str, torch.Tensor] = {}
 
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        return [self._model.tensors[name] for name in self._raw]
+
+    @property
+    def n_bytes(self) -> int:
+        """Device memory of all resident tensors, each from an aligned address."""
+        return sum(_aligned(tensor.n_bytes) for tensor in self.tensors)
+
     def ensure(self, names: Iterable[str]) -> None:
         """Make tensors resident; those that are already cost nothing."""
         missing = [self._model.tensors[name] for name in names if name not in self._raw]
         if not missing:
             return
-        sizes = [-(-t.n_bytes // _ALIGNMENT) * _ALIGNMENT for t in missing]
+        sizes = [_aligned(t.n_bytes) for t in missing]
         arena = self._device.allocate(sum(sizes), f"{len(missing)} resident tensors")
         offset = 0
         for tensor, size in zip(missing, sizes, strict=True):
@@ -175,9 +184,18 @@ class HostStepWeights:
         return self._weights.get(self._prefix + name)
 
 
+def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:
+    """Whether a tensor's bytes are its numbers in `dtype`, so that nothing has to be dequantised."""
+    return _STORED_AS.get(info.quant) == dtype
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
 def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
     """Bytes (..., row_bytes) as the tensor in `dtype`; where they are that already, a view of them."""
-    if _STORED_AS.get(info.quant) == dtype and raw.storage_offset() % dtype.itemsize == 0:
+    if is_stored_as(info, dtype) and raw.storage_offset() % dtype.itemsize == 0:
         return raw.view(dtype).view(info.shape)
     return dequantise(raw, info.quant, dtype).view(info.shape)
 

@@ -1,0 +1,178 @@
+"""What a session will hold in memory, told in a moment by opening it on the `sim` device, whose tensors have no bytes.
+
+So the engine's own code decides what is reserved, and nothing is counted by a rule of its own but what grows with
+the context, which is not even sized there, and what a step needs for a while. All of it is a lower bound: kernels'
+workspaces, fragments and what a driver keeps come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from executor.devices.factory import DeviceOptions
+from executor.lane import Lane
+from executor.layers.state import new_state
+from executor.model import Model, TensorInfo
+from executor.placement import Placement
+from executor.session import Session, SessionOptions
+from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
+from executor.splits import LOADERS, Split
+from executor.weights import is_stored_as
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes by what asks for them; `total` adds them up."""
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice(Bytes):
+    """One device's part."""
+
+    resident: int = 0
+    slots: int = 0
+    bank: int = 0
+    states: int = 0  # KV caches and other mixer states, and rotary tables, for `max_positions`
+    activations: int = 0  # the fixed buffers of a ubatch, and a synthetic router's choices
+    scratch: int = 0  # the largest dequantised weight, and the widest rows between two products
+    logits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost(Bytes):
+    """The host's part. A mapped file's pages count only where they are pinned: else the system may drop them."""
+
+    weights: int = 0
+    loading: int = 0  # copies of tensors on their way to where they stay
+    activations: int = 0  # where copies between host and device start and end
+    dequantised: int = 0  # weights that are computed with on the host, kept in its dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a session holds for all its arms together."""
+
+    devices: tuple[OnDevice, ...]
+    host: OnHost
+
+
+def footprint(
+    model: Model,
+    placement: Placement | Mapping[str, Placement],
+    arms: Sequence[str],
+    options: SessionOptions,
+    n_logits: int,
+    *,
+    computes_on_host: bool,
+) -> Footprint:
+    """Count a session before it is opened, with passes of up to `n_logits` logits.
+
+    `computes_on_host`: whether any ubatch is so small, or any arm such, that host weights are used where they are.
+    """
+    sim = DeviceOptions("sim", n_devices=options.device.n_devices)
+    session = Session(model, placement, arms, replace(options, device=sim, max_positions=1, madvise=False))
+    try:
+        lanes, splits = session.lanes, session.splits
+        devices = [_on_device(model, lane, options) for lane in lanes]
+        devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
+        return Footprint(tuple(devices), _on_host(model, lanes, splits, options, session.load_mode, computes_on_host))
+    finally:
+        session.close()
+
+
+def state_bytes(layers: Iterable[LayerShape], n_positions: int, dtype: torch.dtype) -> int:
+    """The mixer states of layers for a context of `n_positions`: a fixed part and a part for each position."""
+    total = 0
+    known: dict[object, tuple[int, int]] = {}
+    for layer in layers:
+        mixer = layer.mixer
+        if mixer not in known:
+            one, two = (new_state(mixer, n, torch.device("meta"), dtype).n_bytes for n in (1, 2))
+            known[mixer] = one, two - one
+        fixed, each = known[mixer]
+        total += fixed + (n_positions - 1) * each
+    return total
+
+
+def _on_device(model: Model, lane: Lane, options: SessionOptions) -> OnDevice:
+    layers = [model.shape.layers[layer] for layer in lane.layers]
+    slots = sum(slot.numel() for buffers in lane.slots.values() for slot in buffers)
+    ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
+    tables = sum(rope.dims for rope in ropes) * options.max_positions * options.dtype.itemsize
+    chosen = sum(s.ffn.n_used for s in layers if isinstance(s.ffn, MoeFfn)) if options.routing is not None else 0
+    return OnDevice(
+        resident=lane.store.n_bytes,
+        slots=slots,
+        bank=lane.device.reserved_bytes - slots - lane.store.n_bytes,
+        states=state_bytes(layers, options.max_positions, options.dtype) + tables,
+        activations=lane.fixed_bytes - lane.state_bytes + chosen * options.max_positions * 8,
+        scratch=_scratch(model, lane, options),
+    )
+
+
+def _scratch(model: Model, lane: Lane, options: SessionOptions) -> int:
+    """The largest weight as a step dequantises it; experts go one by one on cpu, a whole projection elsewhere."""
+    itemsize = options.dtype.itemsize
+    widest = max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
+    largest = 0
+    for tensor in model.tensors.values():
+        if _is_dequantised(model, tensor, lane) and not is_stored_as(tensor, options.dtype):
+            one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
+            largest = max(largest, math.prod(tensor.shape[1:] if one_by_one else tensor.shape) * itemsize)
+    return largest + options.max_ubatch * widest * itemsize
+
+
+def _is_dequantised(model: Model, tensor: TensorInfo, lane: Lane) -> bool:
+    if len(tensor.shape) < 2:
+        return False
+    if tensor.layer is not None:
+        return tensor.layer in lane.layers
+    is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
+    return not is_embedding and len(model.shape.layers) - 1 in lane.layers
+
+
+def _width(layer: LayerShape) -> int:
+    """Numbers a token has between gate, up and down at once."""
+    ffn = layer.ffn
+    return ffn.n_used * 2 * ffn.n_ff_expert if isinstance(ffn, MoeFfn) else 2 * ffn.n_ff
+
+
+def _on_host(
+    model: Model,
+    lanes: Sequence[Lane],
+    splits: Sequence[Split],
+    options: SessionOptions,
+    load_mode: str,
+    computes_on_host: bool,
+) -> OnHost:
+    packed = [split for split in splits if split.segments[0].source.device.type == "meta"]
+    held = splits if load_mode == "register" else packed
+    experts = [part.info.n_bytes for split in packed if split.n_experts for part in split.parts]
+    unmapped = [t.n_bytes for lane in lanes for t in lane.store.tensors if model.source.mapped(t.name) is None]
+    n_experts = max((s.ffn.n_experts for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=0)
+    flags = options.max_ubatches * len(model.shape.layers) * n_experts
+    return OnHost(
+        weights=sum(split.n_bytes for split in held),
+        loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
+        activations=sum(lane.on_host.n_bytes for lane in lanes) + flags,
+        dequantised=_dequantised(model, splits, options) if computes_on_host else 0,
+    )
+
+
+def _dequantised(model: Model, splits: Sequence[Split], options: SessionOptions) -> int:
+    """Float16 is computed with as float32 on the host; what a mapped file stores in its dtype is used in place."""
+    dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
+    weights = [part.info for split in splits for part in split.parts if split.what in ("ffn", "experts")]
+    return sum(
+        math.prod(info.shape) * dtype.itemsize
+        for info in weights
+        if not is_stored_as(info, dtype) or model.source.mapped(info.name) is None
+    )
