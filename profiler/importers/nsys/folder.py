@@ -26,7 +26,7 @@ class FolderTables:
     def __init__(self, path: Path) -> None:
         self.warnings: list[str] = []
         self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.is_file()}
-        self._schemas: dict[str, pa.Schema] = {}
+        self._columns: dict[str, frozenset[str]] = {}
         if "META_DATA_EXPORT" not in self._files and "EXPORT_META_DATA" not in self._files:
             self.warnings.append(
                 f"{path.name} lacks META_DATA_EXPORT, which nsys writes last: the export may be incomplete."
@@ -37,21 +37,26 @@ class FolderTables:
 
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; empty when there is no file for it."""
-        return frozenset(self._schema(table).names) if table in self._files else frozenset()
+        if table not in self._files:
+            return frozenset()
+        if table not in self._columns:
+            file = self._files[table]
+            self._columns[table] = _checked(lambda: frozenset(_schema_of(file).names), file)
+        return self._columns[table]
 
     def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
         """Whole columns; see `tables.Tables`."""
         present = [name for name in columns if name in self.columns(table)]
         read = self._read(table, present)
-        n_rows = read.num_rows
-        return {name: _int64(read[name]) if name in present else np.full(n_rows, NULL) for name in columns}
+        found = {name: self._convert(table, read[name], _int64) for name in present}
+        n_rows = read.num_rows if present else self._n_rows(table)
+        return {name: found[name] if name in found else np.full(n_rows, NULL) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
         """A whole text column; see `tables.Tables`."""
         if column not in self.columns(table):
-            n_rows = _checked(lambda: self._n_rows(table), self._files[table]) if table in self._files else 0
-            return pa.chunked_array([pa.nulls(n_rows, pa.string())])
-        return _text(self._read(table, [column])[column])
+            return pa.chunked_array([pa.nulls(self._n_rows(table), pa.string())])
+        return self._convert(table, self._read(table, [column])[column], _text)
 
     def small(self, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """A table of facts; see `tables.Tables`."""
@@ -59,18 +64,17 @@ class FolderTables:
         if not present:
             return []
         rows = self._read(table, present).slice(0, MAX_SMALL_ROWS)
-        plain = {name: _plain(rows[name]) for name in present}
+        plain = {name: self._convert(table, rows[name], _plain) for name in present}
         return [{name: plain[name][i] if name in plain else None for name in columns} for i in range(rows.num_rows)]
 
-    def _schema(self, table: str) -> pa.Schema:
-        if table not in self._schemas:
-            file = self._files[table]
-            self._schemas[table] = _checked(lambda: _schema_of(file), file)
-        return self._schemas[table]
+    def _convert(self, table: str, column: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], _T]) -> _T:
+        return _checked(lambda: convert(column), self._files[table])
 
     def _n_rows(self, table: str) -> int:
+        if table not in self._files:
+            return 0
         file = self._files[table]
-        return int(pq.read_metadata(file).num_rows) if file.suffix == ".parquet" else _read_arrow(file).num_rows
+        return _checked(lambda: _rows_of(file), file)
 
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
         if not columns:
@@ -83,25 +87,24 @@ def _schema_of(file: Path) -> pa.Schema:
     return pq.read_schema(file) if file.suffix == ".parquet" else _read_arrow(file).schema
 
 
+def _rows_of(file: Path) -> int:
+    return int(pq.read_metadata(file).num_rows) if file.suffix == ".parquet" else int(_read_arrow(file).num_rows)
+
+
 def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
     if file.suffix != ".parquet":
         return _read_arrow(file).select(list(columns))
-    _check_size(file, columns)
+    _check_size(file)
     return pq.read_table(file, columns=list(columns), use_threads=True, partitioning=None)
 
 
-def _check_size(file: Path, columns: Sequence[str]) -> None:
+def _check_size(file: Path) -> None:
     """A few run-length bytes can stand for billions of rows; real tables hold times, of some bytes a row."""
     metadata = pq.read_metadata(file)
     limit = min(MAX_ROWS, _FREE_ROWS + file.stat().st_size)
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    wanted = [
-        column.total_uncompressed_size
-        for group in groups
-        for column in (group.column(j) for j in range(group.num_columns))
-        if column.path_in_schema in columns
-    ]
-    if not 0 <= metadata.num_rows <= limit or sum(wanted) > _MAX_BYTES:
+    # Only whole row groups are asked for their size: arrow aborts the process on some damaged column entries.
+    n_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if not 0 <= metadata.num_rows <= limit or n_bytes > _MAX_BYTES:
         raise HprofError(
             f"{file} says that it holds {metadata.num_rows:,} rows in {file.stat().st_size:,} bytes, more than a real "
             "export would; export it again, or a part of it with `--times`."
@@ -119,6 +122,7 @@ def _read_arrow(file: Path) -> pa.Table:
 
 
 def _int64(column: pa.ChunkedArray) -> Int64:
+    column.validate(full=True)
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -138,20 +142,34 @@ def _int64(column: pa.ChunkedArray) -> Int64:
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
+        column.validate(full=True)
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return pa.chunked_array([pa.nulls(len(column), pa.string())])
-    return pc.utf8_slice_codeunits(column, 0, MAX_TEXT_CHARS).cast(pa.string())
+    return pc.utf8_slice_codeunits(_utf8(column), 0, MAX_TEXT_CHARS).cast(pa.string())
+
+
+def _utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """nsys writes what programs called things, whether or not that is UTF-8; arrow stops at what is not."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = column.cast(pa.large_binary(), safe=False)
+        raw.validate(full=True)
+        texts = (None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist())
+        return pa.chunked_array([pa.array(texts, pa.large_string())])
+    return column
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    simple = pa.types.is_primitive(column.type) or pa.types.is_string(column.type)
-    return column.to_pylist() if simple or pa.types.is_large_string(column.type) else [None] * len(column)
+    column.validate(full=pa.types.is_primitive(column.type))
+    values: list[Any] = (column if pa.types.is_primitive(column.type) else _text(column)).to_pylist()
+    return values
 
 
 def _checked(read: Callable[[], _T], file: Path) -> _T:
     try:
         return read()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise HprofError(f"{file} cannot be read as an exported table ({reason}); run `nsys export` again.") from error

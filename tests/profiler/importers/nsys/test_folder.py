@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from executor.errors import HprofError
 from profiler.importers import detect, read_file
@@ -87,6 +89,17 @@ def test_times_beyond_int64_are_dropped_and_counted(tmp_path: Path) -> None:
     assert dict(found.dropped) == {"copy: no times": 1}
 
 
+def test_texts_that_are_no_utf8(tmp_path: Path) -> None:
+    raw = pa.array([b"a\xffb", b"fine", None], pa.binary()).cast(pa.string(), safe=False)
+    tables = {
+        "StringIds": pa.table({"id": [1, 2, 3], "value": raw}),
+        "META_DATA_EXPORT": pa.table({"name": ["EXPORT_SCHEMA_VERSION"], "value": ["3.25.0"]}),
+        KERNEL: pa.Table.from_pylist([kernel(1, 2), kernel(3, 4, demangledName=2), kernel(5, 6, demangledName=3)]),
+    }
+    for folder in (_write_parquet(tmp_path / "p", tables), _write_arrow(tmp_path / "a", tables, stream=False)):
+        assert [row["name"] for row in events(read_file(folder), "name")] == ["a\ufffdb", "fine", None]
+
+
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     folder = _write_parquet(tmp_path / "x", {MEMCPY: pa.Table.from_pylist([copy(1, 2)])})
     path = folder / f"{MEMCPY}.parquet"
@@ -113,3 +126,26 @@ def test_sqlite_and_folder_agree_on_small_exports(tmp_path: Path) -> None:
     path = write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(5, 9, 1)], MEMCPY: [copy(1, 2, bytes=None)]})
     folder = _write_parquet(tmp_path / "y", _tables(path))
     assert read_file(folder).tables["events"].equals(read_file(path).tables["events"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data(), st.sampled_from(["parquet", "arrow"]))
+def test_flipped_bytes(tmp_path: Path, data: st.DataObject, form: str) -> None:
+    folder = tmp_path / form
+    rows = pa.Table.from_pylist([copy(i, i + 1) for i in range(50)])
+    if not folder.exists():
+        tables = {MEMCPY: rows, "StringIds": pa.table({"id": [1, 2], "value": ["x", "y"]})}
+        _write_parquet(folder, tables) if form == "parquet" else _write_arrow(folder, tables, stream=False)
+    files = sorted(folder.glob(f"*.{form}"))
+    before = {file: file.read_bytes() for file in files}
+    file = data.draw(st.sampled_from(files))
+    content = bytearray(before[file])
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=20)):
+        content[place] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    try:
+        found: str | int = read_file(folder).tables["events"].num_rows
+    except HprofError as error:
+        found = str(error)
+    file.write_bytes(before[file])
+    assert found <= len(rows) if isinstance(found, int) else "\n" not in found
