@@ -42,7 +42,7 @@ def open_session(
     `synthetic_routing` True is the default family; a text is what `--routing` takes.
     """
     model = load_model(spec, layers=layers)
-    link = {} if machine is not None else {"link_gb_s": FAST_LINK_GB_S, "link_latency_us": 1.0}
+    link: dict[str, Any] = {} if machine is not None else {"link_gb_s": FAST_LINK_GB_S, "link_latency_us": 1.0}
     device = DeviceOptions(kind, n_devices=n_devices, n_threads=1, machine=machine, **link)
     settings = {"max_positions": 256, "max_ubatch": 128, "max_ubatches": 64, **options}
     routing_spec = "lognormal" if synthetic_routing is True else synthetic_routing

@@ -61,14 +61,12 @@ def measured(
     copied = 1000
     events = [
         EventRecord("compute", "experts", 0, compute_ns, stream="compute", **place),
-        EventRecord(
-            "h2d", "copy", 0, int(copied / bytes_per_ns), stream="copy", tensor="exps", bytes=copied, **place
-        ),
+        EventRecord("h2d", "copy", 0, int(copied / bytes_per_ns), stream="copy", tensor="exps", bytes=copied, **place),
     ]
     bitmap = np.packbits(flags() if used is None else used, bitorder="little").tobytes()
     experts = [ExpertsRecord("prefill", 0, 0, n_tokens, N_EXPERTS, 0, 0, None, None, bitmap)]
     ubatches = [UbatchRecord("prefill", 0, n_tokens, n_past, policy, 0, ubatch_ns)]
-    nothing = dict.fromkeys(
+    nothing: dict[str, Any] = dict.fromkeys(
         ("ttft_ns", "prefill_ns", "decode_ns", "sampling_ns", "vram_peak", "vram_resident", "vram_slots", "vram_bank")
     )
     return PassResult(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +126,13 @@ def test_missing_experts_go_before_anything_of_a_later_step(kind: str, slots: in
     with open_session("tiny-moe", ["hot"], kind=kind, synthetic_routing=True, **options) as session:
         run_pass(session, "hot", 64, 0, 32)
         result, _ = run_pass(session, "hot", 128, 0, 32, repetition=1)
-        splits = [(split.layer, split.what) for split in session._plant.splits]
-    place = {key: number for number, key in enumerate(splits)}
+        place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._plant.splits}
     on_copy_stream = [e for e in copies(result) if e.stream == "copy"]
     assert len({e.name for e in on_copy_stream} & {"copy hot", "copy missing"}) == 2
-    steps = [(e.ubatch, place[e.layer or 0, "experts" if "exps" in (e.tensor or "") else "mix"]) for e in on_copy_stream]
+    kinds = ["experts" if "exps" in (e.tensor or "") else "mix" for e in on_copy_stream]
+    steps = [(e.ubatch, place[e.layer or 0, kind]) for e, kind in zip(on_copy_stream, kinds, strict=True)]
     assert steps == sorted(steps)
-    for before, after in zip(on_copy_stream, on_copy_stream[1:], strict=False):
+    for before, after in pairwise(on_copy_stream):
         assert before.t_end <= after.t_start
     routed = {(e.ubatch, e.layer): e.t_end for e in result.events if e.name == "router"}
     for copy in on_copy_stream:

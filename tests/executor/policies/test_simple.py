@@ -84,7 +84,7 @@ def test_an_unknown_arm_names_those_near_it(name: str, near: str) -> None:
 
 
 def test_a_selective_plan_needs_the_router_and_a_whole_one_does_not() -> None:
-    assert [Plan("inline", what).needs_routing for what in ("whole", "selective", "bank")] == [False, True, True]  # type: ignore[arg-type]
+    assert [Plan("inline", what).needs_routing for what in ("whole", "selective", "bank")] == [False, True, True]
 
 
 def test_whole_arms_move_everything_and_off_what_is_in_use() -> None:
