@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.expert_cache import Eviction, ExpertCache, merge_places
@@ -51,6 +51,7 @@ def held(cache: ExpertCache) -> dict[tuple[int, int], int]:
 
 
 @pytest.mark.parametrize("eviction", ORDERS)
+@settings(deadline=None)
 @given(batches=batches)
 def test_it_keeps_what_the_plain_rule_keeps(eviction: Eviction, batches: list[tuple[int, list[int]]]) -> None:
     cache, plain = ExpertCache(N_PLACES, eviction), PlainCache(N_PLACES, eviction)
@@ -69,6 +70,7 @@ def test_it_keeps_what_the_plain_rule_keeps(eviction: Eviction, batches: list[tu
 
 
 @pytest.mark.parametrize("eviction", ORDERS)
+@settings(deadline=None)
 @given(batches=batches)
 def test_what_the_batch_uses_is_never_evicted(eviction: Eviction, batches: list[tuple[int, list[int]]]) -> None:
     cache = ExpertCache(N_PLACES, eviction)
@@ -80,6 +82,7 @@ def test_what_the_batch_uses_is_never_evicted(eviction: Eviction, batches: list[
         assert cache.lookup(layer, experts) == places
 
 
+@settings(deadline=None)
 @given(batches=batches)
 def test_a_look_up_changes_nothing(batches: list[tuple[int, list[int]]]) -> None:
     cache, untouched = ExpertCache(3, "lru"), ExpertCache(3, "lru")
@@ -124,6 +127,7 @@ def test_the_ranking_does_not_grow_with_every_use() -> None:
     assert len(order._heap) <= 4 * 8 + 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), unique_by=(lambda t: t[0], lambda t: t[1])))
 def test_merged_uploads_cover_each_expert_once(pairs: list[tuple[int, int]]) -> None:
     experts = np.array([expert for expert, _ in pairs], dtype=np.int64)
