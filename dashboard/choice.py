@@ -11,21 +11,31 @@ from dashboard import address, load
 from dashboard.text import arm_label, cell_key, plain, short_cell
 from profiler.capture import Capture, CaptureSummary
 from profiler.report.data import Cell, Report
-from profiler.report.summary import telling_cell
+from profiler.report.sizes import CellSizes, cell_sizes, telling_sizes
 
 _STATE: Final = "_choice"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`cell`, `a` and `b` are null where the capture has no passes; `b` also where it has a single arm."""
+    """`sizes` (the cell), `a` and `b` are null where the capture has no passes; `b` also where it has a single arm."""
 
     found: load.Found
     capture: Capture
-    report: Report  # arm A is the baseline
-    cell: Cell | None
+    sizes: CellSizes | None
     a: str | None
     b: str | None
+
+    @property
+    def report(self) -> Report:
+        """The capture's report with arm A as the baseline; made on first use, for it takes a while for large ones."""
+        return load.report(self.found, self.a)
+
+    @property
+    def cell(self) -> Cell:
+        """The chosen cell of the report; only where there are passes."""
+        assert self.sizes is not None
+        return next(cell for cell in self.report.cells if self.sizes.names(cell))
 
     @property
     def arms(self) -> list[str]:
@@ -71,26 +81,24 @@ def say_no_captures() -> None:
 
 
 def _choose_arms(found: load.Found, capture: Capture) -> Choice:
-    report = load.report(found)
-    names = list(dict.fromkeys(name for cell in report.cells for name in cell.arms))
+    cells = cell_sizes(capture.passes, capture.manifest.arms)
+    names = list(dict.fromkeys(name for cell in cells for name in cell.arms))
     if not names:
-        return Choice(found, capture, report, None, None, None)
+        return Choice(found, capture, None, None, None)
     a = address.select("Arm A, the baseline", names, "a", arm_label)
     others = [name for name in names if name != a]
     b = address.select("Arm B", others, "b", arm_label) if others else None
-    if report.baseline != a:
-        report = load.report(found, a)
-    cells = [cell for cell in report.cells if a in cell.arms and (b is None or b in cell.arms)]
-    cell = _choose_cell(cells or [cell for cell in report.cells if a in cell.arms])
-    return Choice(found, capture, report, cell, a, b if b in cell.arms else None)
+    having_a = [cell for cell in cells if a in cell.arms]
+    chosen = _choose_cell([cell for cell in having_a if b is None or b in cell.arms] or having_a)
+    return Choice(found, capture, chosen, a, b if b in chosen.arms else None)
 
 
-def _choose_cell(cells: list[Cell]) -> Cell:
+def _choose_cell(cells: list[CellSizes]) -> CellSizes:
     keys = {cell_key(cell): cell for cell in cells}
     labels = {key: short_cell(cell) for key, cell in keys.items()}
     names = list(keys)
     help_text = "Ubatch, depth, prompt tokens + generated tokens"
-    first = names.index(cell_key(telling_cell(cells)))
+    first = names.index(cell_key(telling_sizes(cells)))
     return keys[address.select("Cell", names, "cell", labels.__getitem__, first=first, help=help_text)]
 
 

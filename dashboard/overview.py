@@ -44,12 +44,10 @@ def cards(choice: Choice) -> None:
 
 
 def _found(choice: Choice, name: str) -> list[Estimate | None]:
-    assert choice.cell is not None
     return [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
 def _card(choice: Choice, name: str, title: str) -> None:
-    assert choice.cell is not None
     unit = FIGURES[name].unit
     found = _found(choice, name)
     shown = found[-1]
@@ -104,7 +102,6 @@ def interval(found: Estimate | None, unit: str) -> str:
 
 def figure_table(choice: Choice) -> pd.DataFrame:
     """Every figure of the cell: A, B, ratio, interval, verdict."""
-    assert choice.cell is not None
     rows = []
     for name, meaning in FIGURES.items():
         found = _found(choice, name)

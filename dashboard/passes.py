@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from dashboard import address, load
 from dashboard.choice import Choice
+from dashboard.figures.busy import busy_figure
 from dashboard.timeline import component
 from dashboard.timeline.component import Windows
 from dashboard.timeline.pack import pack
 from dashboard.timeline.side import Side
 from profiler.export.selection import typical_passes
 from profiler.metrics.anchors import ubatch_spans
-from profiler.metrics.timeline import Timeline
-from profiler.report.cells import CELL_KEYS
+from profiler.metrics.timeline import Timeline, lane_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,14 @@ class Shown:
 def of_cell(choice: Choice) -> pd.DataFrame:
     """Rows of the `passes` table of the chosen cell and arms, warm-ups left out."""
     frame = choice.capture.passes
-    wanted = ~frame["warmup"].fillna(False).astype(bool) & frame["arm"].isin(choice.arms)
-    for key in CELL_KEYS:
-        value = getattr(choice.cell, key)
-        wanted &= frame[key].isna() if value is None else frame[key] == value
-    return frame[wanted]
+    if choice.sizes is None:
+        return frame.iloc[:0]
+    return frame[choice.sizes.rows_in(frame) & frame["arm"].isin(choice.arms)]
 
 
 def choose_repetition(choice: Choice) -> list[Shown]:
     """Let the reader choose a repetition (the same for both arms, which had the same input), first the typical one."""
-    if choice.cell is None:
+    if choice.sizes is None:
         return [Shown("capture", "whole capture", None)]
     rows = of_cell(choice)
     first = rows[rows["arm"] == choice.a]
@@ -77,7 +76,7 @@ def packed(choice: Choice, shown: Sequence[Shown], windows: Windows | None) -> b
     """The passes for the canvas; `windows` say which stretch of each is wanted where not all fits."""
     key = (choice.found.path, choice.found.fingerprint, tuple((one.title, one.pass_id) for one in shown))
     wanted = tuple(windows) if windows and len(windows) == len(shown) else (None,) * len(shown)
-    return _packed(*key, wanted, choice.report.link_h2d_gb_s, _choice=choice, _shown=shown)
+    return _packed(*key, wanted, choice.capture.manifest.link_h2d_gb_s, _choice=choice, _shown=shown)
 
 
 @st.cache_resource(max_entries=6, show_spinner="Packing the events …")
@@ -95,6 +94,24 @@ def _packed(
         rows = _choice.capture.table("ubatches", pass_ids=None if one.pass_id is None else [one.pass_id])
         sides.append(Side(one.title, line, ubatch_spans(line, rows) if one.pass_id is not None else (), window))
     return pack(sides, component.header(f"{path}|{passes}", link_gb_s))
+
+
+def busy(choice: Choice, shown: Sequence[Shown]) -> tuple[go.Figure, list[pd.DataFrame]]:
+    """How busy each lane was: the heatmap, and `lane_figures` of each pass."""
+    key = tuple((one.title, one.pass_id) for one in shown)
+    return _busy(choice.found.path, choice.found.fingerprint, key, _choice=choice, _shown=shown)
+
+
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _busy(
+    path: str,  # noqa: ARG001 - a part of the key, as the next two
+    fingerprint: load.Fingerprint,  # noqa: ARG001
+    passes: tuple[tuple[str, int | None], ...],  # noqa: ARG001
+    _choice: Choice,
+    _shown: Sequence[Shown],
+) -> tuple[go.Figure, list[pd.DataFrame]]:
+    drawn = lines(_choice, _shown)
+    return busy_figure(drawn, [one.title for one in _shown]), [lane_figures(line) for line in drawn]
 
 
 def chrome_json(choice: Choice, shown: Sequence[Shown]) -> bytes:

@@ -12,22 +12,21 @@ import streamlit as st
 
 from dashboard.choice import Choice
 from dashboard.text import plain, short_cell
+from profiler.report.build import machine_label, model_label
 
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
 
-def head(title: str, choice: Choice, lead: str = "") -> None:
+def head(title: str, choice: Choice) -> None:
     """The page's title, what it is about, and what the capture warns of."""
     st.title(title, anchor=False)
-    report = choice.report
-    source = None if report.source == "hprof" else f"from {report.source}"
-    cell = short_cell(choice.cell) if choice.cell else None
-    facts = [choice.found.name, report.model, report.machine, cell, source]
+    manifest = choice.capture.manifest
+    source = None if manifest.source == "hprof" else f"from {manifest.source}"
+    cell = short_cell(choice.sizes) if choice.sizes else None
+    facts = [choice.found.name, model_label(manifest.model), machine_label(manifest.machine), cell, source]
     st.caption("  ·  ".join(plain(fact) for fact in facts if fact))
-    if lead:
-        st.markdown(lead)
-    if report.state != "complete":
-        state = "was interrupted" if report.state == "interrupted" else "is still running, or was killed"
+    if manifest.state != "complete":
+        state = "was interrupted" if manifest.state == "interrupted" else "is still running, or was killed"
         st.warning(f"The capture {state}: these are the passes that were completed.", icon=":material/warning:")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from profiler.metrics.timeline import Lane
-from profiler.report.data import Cell
+from profiler.report.sizes import CellSizes
 from profiler.stats import Comparison
 
 CATEGORY_LABELS: Final = {
@@ -65,7 +65,7 @@ def arm_label(name: str) -> str:
     return f"{name} ({meaning}{cache})" if meaning else name
 
 
-def short_cell(cell: Cell) -> str:
+def short_cell(cell: CellSizes) -> str:
     """`ubatch 64 · depth 0 · 512 + 16`: the last are prompt and generated tokens."""
     sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
     parts = [f"{name} {value:,}" for name, value in sizes if value is not None]
@@ -73,7 +73,7 @@ def short_cell(cell: Cell) -> str:
     return " · ".join([*parts, *([tokens] if tokens else [])]) or "all passes"
 
 
-def cell_key(cell: Cell) -> str:
+def cell_key(cell: CellSizes) -> str:
     """The cell in an address: `p512-n16-ub64-d0`."""
     parts = (("p", cell.n_prompt), ("n", cell.n_gen), ("ub", cell.n_ubatch), ("d", cell.n_depth))
     return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"

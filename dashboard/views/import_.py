@@ -21,7 +21,7 @@ uploaded = st.file_uploader(
 )
 lying = importing.files_in(root)
 picked = st.selectbox(
-    f"Or a trace that lies in {root.url}, of any size",
+    f"Or a trace that lies in {plain(root.url)}, of any size",
     lying,
     index=None,
     key="pick",

@@ -15,7 +15,7 @@ from profiler.report.units import format_ns
 
 def main(choice: Choice) -> None:
     show.head("Layers", choice)
-    rows = measured(choice) if choice.cell is not None else pd.DataFrame()
+    rows = measured(choice) if choice.sizes is not None else pd.DataFrame()
     if rows.empty:
         show.nothing(
             "No event of this capture says which layer it belongs to.",
@@ -51,7 +51,7 @@ def measured(choice: Choice) -> pd.DataFrame:
 def controls(choice: Choice, rows: pd.DataFrame) -> tuple[str, int]:
     with st.container(horizontal=True, gap="medium"):
         arms = [arm for arm in choice.arms if (rows["arm"] == arm).any()]
-        arm = address.segments("Arm", arms, "arm")
+        arm = address.segments("Arm", arms, "arm", plain)
         mine = rows[rows["arm"] == arm]
         phases = mine.groupby("ubatch")["phase"].first()
         ubatches = [int(number) for number in phases.index]

@@ -15,7 +15,7 @@ from profiler.report.units import format_bytes, format_ns
 
 def main(choice: Choice) -> None:
     show.head("Memory", choice)
-    if choice.cell is None:
+    if choice.sizes is None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
         return
     rows = passes.of_cell(choice)
@@ -56,7 +56,7 @@ def over_time(choice: Choice) -> None:
     st.subheader("Over time", anchor=False)
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
-    one = titles[address.segments("Arm", list(titles), "arm", first=len(titles) - 1)]
+    one = titles[address.segments("Arm", list(titles), "arm", plain, first=len(titles) - 1)]
     line = passes.lines(choice, [one])[0]
     held = slot_holdings(line)
     if held.empty:

@@ -24,7 +24,7 @@ _SEVERITIES: Final[dict[str, tuple[str, Any]]] = {
 
 
 def main(choice: Choice) -> None:
-    if choice.cell is None:
+    if choice.sizes is None:
         without_passes(choice)
     else:
         with_passes(choice)
@@ -35,7 +35,6 @@ def main(choice: Choice) -> None:
 
 def with_passes(choice: Choice) -> None:
     cell, a, b = choice.cell, choice.a, choice.b
-    assert cell is not None
     assert a is not None
     title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
     show.head(plain(title), choice)
@@ -51,7 +50,6 @@ def with_passes(choice: Choice) -> None:
 def badges(choice: Choice) -> None:
     """Whether the arms computed the same thing."""
     cell = choice.cell
-    assert cell is not None
     with st.container(horizontal=True, gap="small"):
         _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
@@ -66,7 +64,6 @@ def _badge(holds: bool | None, yes: str, no: str) -> None:
 
 
 def where_time_went(choice: Choice) -> None:
-    assert choice.cell is not None
     st.subheader("Where the time went", anchor=False)
     passes = overview.measured_passes(choice)
     spent = time_spent(passes, max(len(choice.report.devices), 1)).groupby(passes["arm"]).mean().reindex(choice.arms)

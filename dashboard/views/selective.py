@@ -19,8 +19,8 @@ from profiler.report.units import format_bytes, format_share
 
 def main(choice: Choice) -> None:
     show.head("Selective copy", choice)
-    experts = choice.capture.table("experts") if choice.cell is not None else None
-    if choice.cell is None:
+    experts = choice.capture.table("experts") if choice.sizes is not None else None
+    if choice.sizes is None:
         show.nothing("This capture has no passes; the selective copy is seen ubatch by ubatch.")
         return
     bytes_moved(choice)
@@ -44,7 +44,7 @@ def bytes_moved(choice: Choice) -> None:
     found = load.figures_of_ubatches(choice.found)
     ids = passes.of_cell(choice).set_index("pass_id")["arm"]
     mine = found[found["pass_id"].isin(ids.index)].assign(arm=lambda frame: frame["pass_id"].map(ids))
-    arms = list(choice.cell.arms) if choice.cell else choice.arms
+    arms = list(choice.sizes.arms) if choice.sizes else choice.arms
     by_arm = {arm: typical_ubatches(mine[mine["arm"] == arm]) for arm in choice.arms}
     if mine["bytes_h2d"].isna().all():
         show.nothing("The source recorded no copies of these passes.")

@@ -20,7 +20,7 @@ _LABELS: Final = {"ttft_ns": "First token", "prefill_tokens_per_s": "Prefill", "
 
 def main(choice: Choice) -> None:
     show.head("Sweep", choice)
-    if choice.cell is None:
+    if choice.sizes is None:
         show.nothing(
             "This capture has no passes, so there is nothing to sweep over.",
             "Measure several sizes with `hprof run -ub 64-1024*2 -d 0,4096`.",
@@ -64,14 +64,14 @@ def choose_axis(choice: Choice, rows: pd.DataFrame) -> tuple[str, pd.DataFrame, 
         axis = address.segments("Axis", axes, "axis", {"n_ubatch": "over ubatch", "n_depth": "over depth"}.__getitem__)
     other = "n_depth" if axis == "n_ubatch" else "n_ubatch"
     values = sorted(rows[other].dropna().unique().tolist())
-    value = getattr(choice.cell, other)
+    value = getattr(choice.sizes, other)
     if len(values) > 1:
         label = {"n_depth": "At depth", "n_ubatch": "At ubatch"}[other]
         first = values.index(value) if value in values else 0
         value = address.segments(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
     shown = rows[rows[other].isna() if value is None else rows[other] == value]
     for size in ("n_prompt", "n_gen"):
-        shown = _same_size(shown, size, getattr(choice.cell, size))
+        shown = _same_size(shown, size, getattr(choice.sizes, size))
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 

@@ -7,10 +7,9 @@ import streamlit as st
 
 from dashboard import passes, show
 from dashboard.choice import Choice, current
-from dashboard.figures.busy import busy_figure
 from dashboard.text import lane_label
 from dashboard.timeline import component
-from profiler.metrics.timeline import Timeline, lane_figures
+from profiler.metrics.timeline import Timeline
 from profiler.report.units import format_bytes, format_gb_s, format_ns
 
 
@@ -60,10 +59,11 @@ def canvas(choice: Choice, shown: list[passes.Shown]) -> None:
 def lanes(choice: Choice, shown: list[passes.Shown]) -> None:
     """How busy each lane was, as a heatmap and as a table."""
     st.subheader("How busy each lane was", anchor=False)
-    lines, titles = passes.lines(choice, shown), [one.title for one in shown]
-    tables = [_lane_table(line, title) for line, title in zip(lines, titles, strict=True)]
+    figure, frames = passes.busy(choice, shown)
+    lines = passes.lines(choice, shown)
+    tables = [_lane_table(line, frame, one.title) for line, frame, one in zip(lines, frames, shown, strict=True)]
     show.figure(
-        busy_figure(lines, titles),
+        figure,
         alt="heatmap of the busy share of every lane over time; the table gives each lane's total",
         key="busy",
         table=pd.concat(tables, ignore_index=True),
@@ -71,8 +71,7 @@ def lanes(choice: Choice, shown: list[passes.Shown]) -> None:
     )
 
 
-def _lane_table(line: Timeline, title: str) -> pd.DataFrame:
-    frame = lane_figures(line)
+def _lane_table(line: Timeline, frame: pd.DataFrame, title: str) -> pd.DataFrame:
     told = {
         "pass": title,
         "lane": [lane_label(lane, line.lanes) for lane in line.lanes],

@@ -34,8 +34,8 @@ def build_report(capture: Capture, noise: float = DEFAULT_NOISE) -> Report:
         state=manifest.state,
         source=manifest.source,
         baseline=_baseline(manifest, cells),
-        model=_label(manifest.model),
-        machine=_machine_label(manifest.machine),
+        model=model_label(manifest.model),
+        machine=machine_label(manifest.machine),
         created_utc=manifest.created_utc or None,
         link_h2d_gb_s=manifest.link_h2d_gb_s,
         arms=manifest.arms,
@@ -80,7 +80,8 @@ def _n_outliers(cell: Cell, name: str) -> int:
     return sum(found.n_outliers for found in estimates if found is not None)
 
 
-def _label(model: dict[str, Any]) -> str | None:
+def model_label(model: dict[str, Any]) -> str | None:
+    """The manifest's model in a few words."""
     name = model.get("name")
     if not isinstance(name, str):
         return None
@@ -88,7 +89,8 @@ def _label(model: dict[str, Any]) -> str | None:
     return f"{name}, {size / _GB:.2f} GB" if isinstance(size, int) else name
 
 
-def _machine_label(machine: dict[str, Any]) -> str | None:
+def machine_label(machine: dict[str, Any]) -> str | None:
+    """The manifest's machine in a few words."""
     names = [gpu.get("name") for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
     counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     labels = [str(label) for label in (*counted, machine.get("cpu")) if label]

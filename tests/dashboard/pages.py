@@ -32,8 +32,12 @@ def turn_to(app: AppTest, page: str) -> AppTest:
     return app
 
 
+def texts(app: AppTest) -> list[str]:
+    """Every piece of Markdown on the page and in the sidebar."""
+    kinds = (app.title, app.subheader, app.markdown, app.caption, app.info, app.warning, app.error)
+    return [element.value for kind in kinds for element in kind]
+
+
 def said(app: AppTest) -> str:
-    """All text of the page and the sidebar, unescaped."""
-    kinds = ("title", "subheader", "markdown", "caption", "info", "warning", "error")
-    texts = [element.value for kind in kinds for element in app.get(kind)]
-    return "\n".join(texts).replace("\\", "")
+    """All of it, unescaped."""
+    return "\n".join(texts(app)).replace("\\", "")

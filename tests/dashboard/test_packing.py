@@ -30,12 +30,11 @@ def test_variable_numbers_survive(values: list[int]) -> None:
 
 @given(st.lists(st.integers(-(2**40), 2**40)))
 def test_differences_survive(values: list[int]) -> None:
-    folded = Variable.of_differences(np.array(values, np.int64)).values()
-    steps = np.where(folded % 2 == 1, -(folded + 1) // 2, folded // 2)
-    assert np.cumsum(steps).tolist() == values
+    assert unfolded(Variable.of_differences(np.array(values, np.int64)).values()).tolist() == values
 
 
 def test_header_and_columns_survive_at_aligned_places() -> None:
+    columns: dict[str, np.ndarray | Variable]
     columns = {"a": np.arange(3, dtype=np.uint8), "b": np.array([1.5, 2.5]), "c": Variable.of(np.array([300, 1]))}
     header, found = decode(encode({"title": "ü <b>"}, columns))
     assert header["title"] == "ü <b>"
@@ -53,6 +52,11 @@ def test_other_bytes_and_types_are_refused() -> None:
 @pytest.mark.parametrize(("highest", "kind"), [(0, "u1"), (255, "u1"), (256, "u2"), (70_000, "u4")])
 def test_smallest_type(highest: int, kind: str) -> None:
     assert smallest_unsigned(np.array([0, highest])).dtype.str[1:] == kind
+
+
+def unfolded(values: np.ndarray) -> np.ndarray:
+    """Numbers that were packed as differences."""
+    return np.cumsum(np.where(values % 2 == 1, -(values + 1) // 2, values // 2))
 
 
 def starts_and_ends(header: dict[str, Any], columns: dict[str, np.ndarray]) -> tuple[list[int], list[int]]:
@@ -106,8 +110,7 @@ def test_every_event_finds_its_own_labels(tmp_path: Path) -> None:
 
 def test_arrows_lead_from_a_copy_to_the_work_that_waited(tmp_path: Path) -> None:
     header, columns = decode(pack(off_and_on(tmp_path), {}))
-    unfold = lambda v: np.cumsum(np.where(v % 2 == 1, -(v + 1) // 2, v // 2))  # noqa: E731
-    waiting, copies = unfold(columns["waiting"]), unfold(columns["waited_copy"])
+    waiting, copies = (unfolded(columns[name]) for name in ("waiting", "waited_copy"))
     starts, ends = starts_and_ends(header, columns)
     assert len(waiting) == 2 * makers.N_COPIES
     assert all(ends[copy] <= starts[waiter] for copy, waiter in zip(copies, waiting, strict=True))

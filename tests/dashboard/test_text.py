@@ -6,7 +6,7 @@ import pytest
 
 from dashboard.text import arm_label, cell_key, for_plotly, headline, lane_label, plain, short_cell
 from profiler.metrics.timeline import Lane
-from profiler.report.data import Cell
+from profiler.report.sizes import CellSizes
 from profiler.stats import Comparison, Verdict
 
 
@@ -63,19 +63,13 @@ def test_markdown_of_a_capture_is_shown_as_text() -> None:
     assert for_plotly("<a href='x'>y</a>&") == "&lt;a href='x'&gt;y&lt;/a&gt;&amp;"
 
 
-def cell(**sizes: int | None) -> Cell:
-    names = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
-    return Cell(
-        **{name: sizes.get(name) for name in names}, arms={}, against_baseline={}, same_tokens=None, bit_identical=None
-    )  # type: ignore[arg-type]
-
-
 def test_cells_have_a_short_name_and_a_key() -> None:
-    whole = cell(n_prompt=512, n_gen=16, n_ubatch=64, n_depth=0)
+    whole = CellSizes(n_prompt=512, n_gen=16, n_ubatch=64, n_depth=0, arms=())
     assert short_cell(whole) == "ubatch 64 · depth 0 · 512 + 16"
     assert cell_key(whole) == "p512-n16-ub64-d0"
-    assert short_cell(cell()) == "all passes"
-    assert cell_key(cell()) == "all"
+    nothing = CellSizes(None, None, None, None, ())
+    assert short_cell(nothing) == "all passes"
+    assert cell_key(nothing) == "all"
 
 
 def test_lane_labels_say_no_more_than_tells_lanes_apart() -> None:

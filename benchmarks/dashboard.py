@@ -1,0 +1,224 @@
+"""The dashboard over large captures: what is on the screen after how long, and how many bytes it took.
+
+    python benchmarks/dashboard.py                     # 1 M and 10 M events; needs chromium
+    python benchmarks/dashboard.py --events 1e6
+
+Each capture holds two passes, `off` and `on`, of half the events each, so that the timeline shows all of them. A warm
+navigation opens the page anew in a browser that has been there before, against a server that has read the capture; a
+cold one is the first of all. Prints a table with the targets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.dashboard.browser import chromium_path, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+N_LAYERS, N_TENSORS, COPY_NS, LAYER_NS = 48, 3, 400_000, 2_000_000
+KERNELS_A_LAYER = 12
+Row = tuple[str, float, float | None, str]
+FIRST_CANVAS = """() => {
+  const host = document.querySelector('[data-testid=stBidiComponentIsolated]');
+  return host && host.shadowRoot && host.shadowRoot.querySelector('.timeline')?.dataset.drawMs ? true : false;
+}"""
+FIRST_CHART = "() => document.querySelector('[data-testid=stMetricValue]') && document.querySelector('.js-plotly-plot')"
+ZOOMS = """async () => {
+  const root = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline');
+  const canvas = root.querySelector('canvas');
+  canvas.focus();
+  window.sent = 0;
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
+  const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const took = [];
+  for (const key of ['w', 'w', 'w', 'd', 'd', 'w', 'w', 's', 's', 's', 's', '0', 'w', 's', '0']) {
+    const begin = performance.now();
+    canvas.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
+    await frame();
+    took.push([performance.now() - begin, Number(root.dataset.drawMs)]);
+  }
+  return { took, sent: window.sent };
+}"""
+
+
+def write_capture(path: Path, n_events: int) -> None:
+    """`off` copies each layer's weights in line, `on` one layer ahead; each copy is waited for by a kernel."""
+    from profiler.manifest import Arm
+    from profiler.writer import PassKey, new_capture
+
+    writer = new_capture(path, arms=[Arm("off", "off", "off"), Arm("on", "on", "on")], link_h2d_gb_s=25.0)
+    for pass_id, arm in enumerate(("off", "on")):
+        columns = _pass_columns(pass_id, n_events // 2, ahead=arm == "on")
+        part = f"pass-{pass_id:06d}"
+        end = int(columns["t_end"].max())
+        n_ubatches = int(columns["ubatch"].max()) + 1
+        edges = np.arange(n_ubatches + 1) * N_LAYERS * LAYER_NS
+        spans = {"phase": ["prefill"] * n_ubatches, "n_tokens": np.full(n_ubatches, 512), "policy": [arm] * n_ubatches}
+        spans |= {"ubatch": np.arange(n_ubatches), "t_start": edges[:-1], "t_end": edges[1:]}
+        writer.write_part("ubatches", {"pass_id": np.full(n_ubatches, pass_id), **spans}, part)
+        writer.write_part("events", columns, part)
+        key = PassKey(arm, 512, 0, 512 * n_ubatches, 1, 0, pass_id, 0)
+        writer.add_pass_row(pass_id, key, t_start=0, t_end=end, ttft_ns=end, prefill_ns=end)
+    writer.finish()
+
+
+def _pass_columns(pass_id: int, n_events: int, *, ahead: bool) -> dict[str, Any]:
+    import pyarrow as pa
+
+    a_layer = N_TENSORS + KERNELS_A_LAYER
+    n_layers = n_events // a_layer
+    rng = np.random.default_rng(pass_id)
+    begin = np.arange(n_layers)[:, None] * LAYER_NS
+    copies = begin - (LAYER_NS // 2 if ahead else 0) + np.arange(N_TENSORS) * (COPY_NS + 5_000)
+    after = COPY_NS * N_TENSORS + 40_000
+    kernels = begin + after + np.arange(KERNELS_A_LAYER) * 60_000
+    starts = np.concatenate([np.maximum(copies, 0), kernels], axis=1)
+    lengths = np.concatenate(
+        [
+            rng.integers(COPY_NS * 9 // 10, COPY_NS, (n_layers, N_TENSORS)),
+            rng.integers(20_000, 59_000, (n_layers, KERNELS_A_LAYER)),
+        ],
+        axis=1,
+    )
+    n = n_layers * a_layer
+    is_copy = np.tile(np.arange(a_layer) < N_TENSORS, n_layers)
+    layer = np.repeat(np.arange(n_layers), a_layer)
+    number = np.arange(n)
+    reads = np.tile(np.arange(a_layer) == N_TENSORS, n_layers)
+    experts = rng.integers(8, 128, n)
+    tensors = [f"blk.{i}.ffn_{part}_exps.weight" for i in range(N_LAYERS) for part in ("gate", "up", "down")]
+    of_tensor = (layer % N_LAYERS) * N_TENSORS + np.tile(np.minimum(np.arange(a_layer), N_TENSORS - 1), n_layers)
+
+    def label(codes: np.ndarray, names: list[str], mask: np.ndarray | None = None) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=mask), pa.array(names))
+
+    columns: dict[str, Any] = {
+        "pass_id": np.full(n, pass_id, np.int32),
+        "phase": label(np.zeros(n), ["prefill"]),
+        "ubatch": (layer // N_LAYERS).astype(np.int32),
+        "layer": (layer % N_LAYERS).astype(np.int32),
+        "process": np.full(n, 1),
+        "device": np.zeros(n, np.int32),
+        "stream": label(~is_copy, ["copy", "compute"]),
+        "kind": label(~is_copy, ["h2d", "compute"]),
+        "name": label(~is_copy, ["copy selective", "experts"]),
+        "tensor": label(of_tensor, tensors, mask=~is_copy),
+        "t_start": starts.ravel(),
+        "t_end": (starts + lengths).ravel(),
+        "bytes": pa.array(experts * 78_000, mask=~is_copy),
+        "whole_bytes": pa.array(np.full(n, 128 * 78_000), mask=~is_copy),
+        "n_tokens": np.full(n, 512, np.int32),
+        "n_experts": pa.array(experts.astype(np.int32), mask=~is_copy),
+        "slot": pa.array((layer % 2).astype(np.int32), mask=~is_copy),
+        "correlation_id": pa.array(number, mask=~is_copy),
+        "waits_for": pa.array(number - 1, mask=~reads),
+    }
+    return columns
+
+
+@contextmanager
+def opened(address: str) -> Iterator[tuple[Page, list[int]]]:
+    """A page of a fresh browser, and the sizes of the messages that came from the server."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        received: list[int] = []
+        page.on("websocket", lambda socket: socket.on("framereceived", lambda data: received.append(len(data))))
+        page.goto(f"{address}/")
+        page.wait_for_selector("[data-testid=stMain] h1", timeout=120_000)
+        yield page, received
+        browser.close()
+
+
+def seconds_until(page: Page, address: str, condition: str) -> float:
+    """From navigation to the condition."""
+    begin = time.perf_counter()
+    page.goto(address)
+    page.wait_for_function(condition, timeout=120_000)
+    return time.perf_counter() - begin
+
+
+def measure(root: Path, n_events: int) -> list[Row]:
+    """The rows of one size."""
+    big = n_events > 2_000_000
+    with served(root) as address, opened(address) as (page, received):
+        cold = seconds_until(page, f"{address}/timeline", FIRST_CANVAS)
+        warm = [seconds_until(page, f"{address}/timeline", FIRST_CANVAS) for _ in range(3)]
+        received.clear()
+        overview_first = seconds_until(page, f"{address}/", FIRST_CHART)
+        overview = [seconds_until(page, f"{address}/", FIRST_CHART) for _ in range(3)]
+        received.clear()
+        seconds_until(page, f"{address}/timeline", FIRST_CANVAS)
+        page.wait_for_timeout(1000)
+        timeline_message = max(received) / 1e6
+        zooms = page.evaluate(ZOOMS)
+        status = page.locator(".timeline .status").inner_text()
+    print(f"{n_events:,} events: {status}", file=sys.stderr)
+    waits, draws = (max(step[i] for step in zooms["took"]) / 1e3 for i in (0, 1))
+    return [
+        ("timeline on screen, first time (server reads)", cold, 6.0 if big else None, "s"),
+        ("timeline on screen, warm navigation", statistics.median(warm), 6.0 if big else 2.0, "s"),
+        ("overview's first figure, first time", overview_first, None, "s"),
+        ("overview's first figure, warm navigation", statistics.median(overview), None if big else 2.0, "s"),
+        ("zoom or pan to painted, slowest of 15", waits, 0.1, "s"),
+        ("  of which drawing", draws, 0.1, "s"),
+        ("messages to the server while zooming", zooms["sent"], 0.0, ""),
+        ("largest message, timeline's page", timeline_message, 15.0, "MB"),
+    ]
+
+
+def figure_sizes(root: Path) -> list[Row]:
+    """The plotly figures of every page, as JSON."""
+    from streamlit.testing.v1 import AppTest
+
+    sys.argv = ["app.py", "--traces", str(root)]
+    app = AppTest.from_file(
+        str(Path(__file__).resolve().parents[1] / "dashboard" / "app.py"), default_timeout=300
+    ).run()
+    rows: list[Row] = []
+    for page in ("overview", "timeline", "sweep", "selective", "layers", "memory"):
+        app.switch_page(f"views/{page}.py").run()
+        sizes = [len(chart.proto.spec) / 1e6 for chart in app.get("plotly_chart")]
+        if sizes:
+            rows.append((f"largest figure, {page}", max(sizes), 2.0, "MB"))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=float, nargs="+", default=[1e6, 1e7])
+    failed = False
+    for n_events in map(int, parser.parse_args().events):
+        with tempfile.TemporaryDirectory() as folder:
+            write_capture(Path(folder) / "big", n_events)
+            rows = measure(Path(folder), n_events)
+            if n_events <= 2_000_000:
+                rows += figure_sizes(Path(folder))
+        print(f"\n{n_events:,} events")
+        for name, value, target, unit in rows:
+            verdict = "" if target is None else ("ok" if value <= target else "MISSED")
+            aim = "" if target is None else f"<= {target:g} {unit}"
+            print(f"  {name:<48} {value:>9.3f} {unit:<3} {aim:>10}  {verdict}")
+            failed |= verdict == "MISSED"
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

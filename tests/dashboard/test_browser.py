@@ -1,0 +1,251 @@
+"""The dashboard in a real browser: every page, the timeline under hand, links, downloads, an upload."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+import hprof
+from profiler.report.units import format_value
+from tests.dashboard.browser import Watch, address_of, chromium_path, served, settled
+from tests.dashboard.test_hostile import hostile
+from tests.profiler import makers
+from tests.support import ROOT, shared_path
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.browser
+
+PATHS = ("", "timeline", "sweep", "selective", "layers", "memory", "what-if", "import")
+TITLES = (
+    "Prefetch made|Prefetch against",
+    "Timeline",
+    "Sweep",
+    "Selective copy",
+    "Layers",
+    "Memory",
+    "What if",
+    "Import",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = chromium_path()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captures")
+    for name in ("example", "example-sweep"):
+        if (ROOT / "traces" / name).is_dir():
+            shutil.copytree(ROOT / "traces" / name, folder / name)
+    makers.dense_off_on(folder / "dense")
+    hostile(folder / "bad")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(browser: Browser, root: Path) -> Iterator[str]:
+    with served(root) as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.parametrize("capture", ["example", "example-sweep"])
+def test_every_page_loads_without_a_complaint(page: Page, address: str, root: Path, capture: str) -> None:
+    if not (root / capture).is_dir():
+        pytest.skip(f"traces/{capture} is not there")
+    watch = Watch(page)
+    page.goto(f"{address}/?capture={capture}")
+    settled(page)
+    for path, title in zip(PATHS, TITLES, strict=True):
+        if path:
+            page.locator(f"[data-testid=stSidebarNav] a[href$='/{path}']").click()
+            page.wait_for_url(re.compile(f"/{path}"))
+        page.get_by_role("heading", level=1, name=re.compile(title)).wait_for(timeout=60_000)
+        settled(page)
+        watch.check()
+
+
+def test_figures_are_the_reports(page: Page, address: str, root: Path) -> None:
+    report = orjson.loads(orjson.dumps(hprof.open(str(root / "dense")).report().to_json()))
+    arms = report["cells"][0]["arms"]
+    page.goto(f"{address}/?capture=dense")
+    settled(page)
+    cards = page.locator("[data-testid=stMetric]")
+    shown = {
+        card.locator("label").inner_text(): card.locator("[data-testid=stMetricValue]").inner_text()
+        for card in cards.all()
+    }
+    for label, name, unit in (
+        ("Time to first token", "ttft_ns", "ns"),
+        ("Prefill, tokens a second", "prefill_tokens_per_s", "tokens/s"),
+        ("Decode, tokens a second", "decode_tokens_per_s", "tokens/s"),
+        ("Bytes copied to the device", "bytes_h2d", "bytes"),
+        ("Exposed copy time", "exposed_copy_ns", "ns"),
+        ("Device memory at the peak", "vram_peak_bytes", "bytes"),
+    ):
+        assert shown[label] == format_value(arms["on"][name]["median"], unit)
+        assert page.get_by_text(f"A off: {format_value(arms['off'][name]['median'], unit)}").count() > 0
+    change = report["cells"][0]["against_baseline"]["on"]["ttft_ns"]
+    assert page.get_by_text(f"{abs(change['ratio'] - 1) * 100:.0f} % {change['verdict']}").count() > 0
+
+
+def span(page: Page) -> int:
+    view = page.locator(".timeline").get_attribute("data-view")
+    assert view is not None
+    start, end = map(int, view.split("~"))
+    return end - start
+
+
+def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=dense")
+    settled(page)
+    canvas = page.locator(".timeline canvas")
+    canvas.wait_for()
+    page.wait_for_function(
+        "document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline').dataset.view"
+    )
+    page.evaluate(_COUNT_MESSAGES)
+    whole = span(page)
+    canvas.click(position={"x": 400, "y": 10})
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"(({_SPAN})()) < {whole * 0.8}")
+    page.keyboard.press("w")
+    page.wait_for_function(f"(({_SPAN})()) < {whole * 0.5}")
+    page.keyboard.press("0")
+    page.wait_for_function(f"(({_SPAN})()) === {whole}")
+    # the first copy of arm A, then the compute that waited for it
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    details = page.locator(".timeline .details")
+    details.get_by_text("Read by: ffn → layer").wait_for()
+    assert "8 kB" in details.inner_text()
+    assert "80 % of the link" in details.inner_text()
+    details.get_by_role("button", name="Read by").click()
+    details.get_by_text("Waited for copy").wait_for()
+    page.locator(".timeline .search").fill("layer:1 kind:compute")
+    page.locator(".timeline .found").get_by_text("6 matches").wait_for()
+    page.locator(".timeline .search").fill("")
+    page.locator(".timeline [data-do=measure]").click()
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
+    page.mouse.up()
+    assert float(page.locator(".timeline").get_attribute("data-draw-ms") or "1e9") < 100
+    assert page.evaluate("window.sent") == 0, "the server was asked"
+    watch.check()
+
+
+_COUNT_MESSAGES = """() => {
+  window.sent = 0;
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
+}"""
+_SPAN = """() => {
+  const root = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline');
+  const [from, to] = root.dataset.view.split('~').map(Number);
+  return to - from;
+}"""
+
+
+def test_a_view_can_be_sent_to_somebody(page: Page, address: str, browser: Browser) -> None:
+    page.goto(f"{address}/timeline?capture=dense&a=on&b=off&view=100000~300000&align=ubatch:1")
+    settled(page)
+    page.locator(".timeline canvas").wait_for()
+    page.wait_for_function(f"(({_SPAN})()) === 200000")
+    assert page.locator(".timeline .ubatch").input_value() == "1"
+    canvas = page.locator(".timeline canvas")
+    canvas.click(position={"x": 400, "y": 10})
+    page.keyboard.press("w")
+    page.wait_for_function("!location.search.includes('100000')")
+    link = address_of(page)
+    assert "a=on" in link
+    assert "align=ubatch" in link
+    other = browser.new_page()
+    other.goto(link)
+    settled(other)
+    other.locator(".timeline canvas").wait_for()
+    other.wait_for_function(f"(({_SPAN})()) === {span(page)}")
+    assert other.get_by_role("combobox", name=re.compile("Arm A")).input_value() == "on (prefetch)"
+    other.close()
+
+
+def test_a_table_can_be_downloaded(page: Page, address: str, tmp_path: Path) -> None:
+    page.goto(f"{address}/?capture=dense")
+    settled(page)
+    with page.expect_download() as started:
+        page.locator("[data-testid=stDownloadButton] button").filter(has_text="CSV").first.click()
+    rows = list(csv.reader(Path(started.value.path()).read_text().splitlines()))
+    assert len(rows) > 2
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Report, JSON").click()
+    assert orjson.loads(Path(started.value.path()).read_bytes())["schema"] == 1
+
+
+def test_an_nsys_file_can_be_uploaded(page: Page, address: str, root: Path) -> None:
+    sample = shared_path("data", "nsys", "3.24.14_2026.1.1_MULTISTREAM_async_report1.sqlite")
+    watch = Watch(page)
+    page.goto(f"{address}/import")
+    settled(page)
+    page.locator("input[type=file]").set_input_files(
+        {"name": "../../up load.sqlite", "mimeType": "application/x-sqlite3", "buffer": sample.read_bytes()}
+    )
+    page.get_by_role("button", name="Import", exact=True).click()
+    page.get_by_role("heading", level=1, name="What the trace shows").wait_for(timeout=60_000)
+    settled(page)
+    assert (root / "up-load" / "manifest.json").is_file()
+    assert "capture=up-load" in address_of(page)
+    watch.check()
+
+
+def test_hostile_names_do_nothing(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.on("dialog", lambda dialog: watch.problems.append("a script of the capture ran"))
+    for path in PATHS[:6]:
+        page.goto(f"{address}/{path}?capture=bad")
+        settled(page)
+        assert page.locator("[data-testid=stMain] img[src=x]").count() == 0
+        watch.check()
+    page.goto(f"{address}/?capture=../../../etc/passwd&a=%3Cscript%3E&cell=../..")
+    settled(page)
+    watch.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_and_a_phone(browser: Browser, address: str, scheme: str) -> None:
+    phone = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page = phone.new_page()
+    watch = Watch(page)
+    for path in ("", "timeline"):
+        page.goto(f"{address}/{path}?capture=dense")
+        settled(page)
+        background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        watch.check()
+    phone.close()
