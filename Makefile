@@ -21,12 +21,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "setup: installing hprof and its tools into $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hprof needs Python 3.11 or later: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet $(PIP_INDEX) --constraint constraints.txt --editable . --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check "pip>=25.1"
+	@$(BIN)/python -m pip install -qq $(PIP_INDEX) --constraint constraints.txt --editable . --group dev
 	@touch $@
 
+# A link slowed to what this CPU computes, as a GPU's bus is slow beside the GPU: then prefetch has something to hide.
 run: setup
-	$(BIN)/hprof run
+	$(BIN)/hprof run --link-gb-s 0.5 -n 8
 
 test: setup
 	@echo "test: ruff, mypy --strict, then pytest"
