@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 _FLASH_MAX_HEAD_DIM = 256
@@ -48,7 +47,7 @@ def _causal(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: fl
     n, total = q.shape[0], keys.shape[0]
     mask = None
     if 1 < n < total:
-        mask = causal_lower_right(n, total) if q.is_cuda else band_mask(n, total, None, q)
+        mask = _lower_right(n, total) if q.is_cuda else band_mask(n, total, None, q)
     out = F.scaled_dot_product_attention(
         _heads_first(q),
         _heads_first(keys),
@@ -59,6 +58,14 @@ def _causal(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: fl
         enable_gqa=q.shape[1] != keys.shape[1],
     )
     return out[0].transpose(0, 1)
+
+
+def _lower_right(n: int, total: int) -> torch.Tensor:
+    """What tells torch's attention that the last n of `total` positions ask, without a mask in memory."""
+    from torch.nn.attention.bias import causal_lower_right  # brings torch._dynamo: as slow to import as torch itself
+
+    bias: torch.Tensor = causal_lower_right(n, total)
+    return bias
 
 
 def _with_log_sum_exp(
