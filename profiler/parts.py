@@ -88,7 +88,7 @@ def _read_part(
             file = _opened(source)
             _check_size(file.metadata, where)
             names = file.schema_arrow.names
-            groups = _row_groups(file.metadata, names, pass_ids)
+            groups = _row_groups(file, names, pass_ids)
             present = [column for column in dict.fromkeys(needed) if column in names]
             table = file.read_row_groups(groups, columns=present)
         table = _fit(table, full, needed)
@@ -115,18 +115,20 @@ def _check_size(metadata: Any, where: str) -> None:
         raise HprofError(f"{where} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
 
 
-def _row_groups(metadata: Any, names: Sequence[str], pass_ids: Collection[int] | None) -> list[int]:
-    everything = list(range(metadata.num_row_groups))
+def _row_groups(file: Any, names: Sequence[str], pass_ids: Collection[int] | None) -> list[int]:
+    """The row groups that hold any of these passes, by reading their ids.
+
+    Not by the footer's statistics: pyarrow ends the process when a damaged footer is asked for a column's.
+    """
+    everything = list(range(file.metadata.num_row_groups))
     if pass_ids is None or "pass_id" not in names:
         return everything
-    column = names.index("pass_id")
-    return [i for i in everything if _may_hold(metadata.row_group(i).column(column).statistics, pass_ids)]
+    return [i for i in everything if _may_hold(file.read_row_group(i, columns=["pass_id"])["pass_id"], pass_ids)]
 
 
-def _may_hold(statistics: Any, pass_ids: Collection[int]) -> bool:
-    if statistics is None or not statistics.has_min_max:
-        return True
-    return any(statistics.min <= pass_id <= statistics.max for pass_id in pass_ids)
+def _may_hold(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> bool:
+    edges = pc.min_max(ids).as_py()
+    return edges["min"] is not None and any(edges["min"] <= pass_id <= edges["max"] for pass_id in pass_ids)
 
 
 def _of_passes(table: pa.Table, pass_ids: Collection[int]) -> pa.Table:
