@@ -13,3 +13,11 @@ class HprofError(Exception):
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class PinningRefusedError(HprofError):
+    """The driver pins no more host memory; `pinned_bytes` are what it had pinned until then."""
+
+    def __init__(self, message: str, pinned_bytes: int) -> None:
+        super().__init__(message)
+        self.pinned_bytes = pinned_bytes

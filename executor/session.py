@@ -13,10 +13,11 @@ from executor.dequant import has_fused
 from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.engine import PassRun
-from executor.errors import HprofError
+from executor.errors import HprofError, PinningRefusedError
 from executor.job import PassJob
 from executor.lane import Lane, make_lane
 from executor.model import Model
+from executor.out_of_memory import Memory, told_plainly
 from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices
 from executor.plant import Plant
 from executor.policies import make_policy
@@ -72,11 +73,13 @@ class Session:
         """Of the pass that ran last: float32 (n_logits, vocab), on its device."""
         self.policies = {arm: make_policy(arm, options.policy) for arm in dict.fromkeys(arms)}
         self.load_mode = self._effective_load_mode()
-        self.devices = make_devices(options.device)
+        self.devices: list[Device] = []
         try:
-            self._plant = self._build_plant()
-            self._host_flags = self._reserve_flags()
-            self._streamers = {arm: self._make_streamers(policy) for arm, policy in self.policies.items()}
+            with told_plainly("memory was reserved and weights were loaded", self._memory_advice):
+                self.devices = make_devices(options.device)
+                self._plant = self._build_plant()
+                self._host_flags = self._reserve_flags()
+                self._streamers = {arm: self._make_streamers(policy) for arm, policy in self.policies.items()}
         except BaseException:
             self.close()
             raise
@@ -86,8 +89,9 @@ class Session:
         policy = self.policies[job.arm]
         policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
         plant = self._plant.with_splits(self._splits_of(job.arm))
-        run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
-        result = run.run()
+        with told_plainly(f"a pass of arm '{job.arm}' ran", self._memory_advice):
+            run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
+            result = run.run()
         self.last_logits = run.logits
         policy.learn(result)
         vram = self.vram(job.arm)
@@ -181,7 +185,7 @@ class Session:
         if options.madvise:
             for name in streamed:
                 model.source.will_need(name)
-        splits = build_splits(model, Placement(streamed, "what any arm streams"), self.devices[0], self.load_mode)
+        splits = self._load(Placement(streamed, "what any arm streams"))
         host_dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
         routing = options.routing
         return Plant(
@@ -194,6 +198,24 @@ class Session:
             options.dtype,
             options.seed,
             options.prompt,
+        )
+
+    def _load(self, streamed: Placement) -> list[Split]:
+        try:
+            return build_splits(self.model, streamed, self.devices[0], self.load_mode)
+        except PinningRefusedError as refused:
+            n_layers, n_bytes = len(self.model.shape.layers), sum(self.model.tensors[n].n_bytes for n in streamed.host)
+            fitting = n_layers * refused.pinned_bytes // n_bytes
+            slice_ = f", or --layers {fitting}, which would fit" if 0 < fitting < n_layers else ""
+            raise HprofError(f"{refused}{slice_}") from None
+
+    def _memory_advice(self, memory: Memory) -> str:
+        options, n_layers = self.options, len(self.model.shape.layers)
+        if memory == "host":
+            return f"use --layers below {n_layers}, a smaller --quant, or more resident layers"
+        return (
+            f"use -ub below {options.max_ubatch}, fewer than {options.max_positions:,} tokens of -d, -p and -n, "
+            f"--layers below {n_layers}, or fewer resident layers (-ot, -ncmoe, -ngl)"
         )
 
     def _lane(self, device: Device, layers: Sequence[int]) -> Lane:

@@ -1,112 +1,137 @@
-"""What a run will hold in memory, counted before it is reserved, so that a hopeless run is refused at once."""
+"""Refuses a run that memory cannot hold before anything is loaded, and says what would fit instead."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import psutil
-import torch
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
 
 from executor.errors import HprofError
-from executor.layers.state import new_state
+from executor.footprint import footprint
 from executor.model import Model
 from executor.placement import Placement
 from executor.session import FULL, SessionOptions
-from executor.shape import Mixer
 from profiler.abba import Cell
+from profiler.free_memory import Free, free_memory
 
-_GIB = 2.0**30
+_SAID: Final = {
+    "resident": "resident weights take {}",
+    "slots": "the slots that weights are streamed into take {}",
+    "bank": "the expert cache's bank takes {}",
+    "states": "the context alone takes {}",
+    "activations": "the activations of a ubatch take {}",
+    "scratch": "a dequantised weight and the rows computed with it take {}",
+    "logits": "the logits of -n tokens take {}",
+    "weights": "weights in host memory take {}",
+    "loading": "tensors on their way take {}",
+    "dequantised": "weights computed on the host take {} dequantised",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """Bytes, by what asks for them. `kept_wide` are the dequantised weights of steps computed on the host."""
+class Wanted:
+    """What decides how much memory a session takes. `placement` may be one an arm."""
 
-    resident: int
-    host: int
-    kept_wide: int
-    states: int
-    logits: int
-
-    @property
-    def on_device(self) -> int:
-        return self.resident + self.states + self.logits
+    model: Model
+    placement: Placement | Mapping[str, Placement]
+    arms: tuple[str, ...]
+    options: SessionOptions
+    cells: tuple[Cell, ...]
 
     @property
-    def on_host(self) -> int:
-        return self.host + self.kept_wide
+    def computes_on_host(self) -> bool:
+        """Whether any ubatch's host weights are used on the CPU."""
+        threshold = self.options.policy.op_offload_min_batch
+        sizes = {size for cell in self.cells for size in _ubatch_sizes(cell)}
+        return "cpu" in self.arms or (set(self.arms) != {FULL} and any(size < threshold for size in sizes))
 
 
-def count_needs(
-    model: Model, placement: Placement, arms: Sequence[str], options: SessionOptions, cells: Sequence[Cell]
-) -> Needs:
-    """Add up weights, the KV caches (or other mixer states) of the longest cell, and the logits."""
-    tensors = model.tensors.values()
-    host = sum(t.n_bytes for t in tensors if placement.is_host(t.name))
-    wide = 4 if options.device.kind == "cpu" else 2
-    n_host_weights = sum(math.prod(t.shape) for t in tensors if placement.is_host(t.name))
-    n_logits = max(cell.n_gen for cell in cells) + 1
-    return Needs(
-        resident=model.n_bytes if FULL in arms else model.n_bytes - host,
-        host=host,
-        kept_wide=n_host_weights * wide if _computes_on_host(arms, options, cells) else 0,
-        states=state_bytes(model, options.max_positions, options.dtype),
-        logits=n_logits * model.shape.n_vocab * 4,
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """One memory: bytes by what asks for them (names of `_SAID`), and how many are free."""
+
+    memory: str
+    parts: dict[str, int]
+    free: int
+
+    @property
+    def needed(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def is_met(self) -> bool:
+        return self.needed <= self.free
+
+
+def demands(wanted: Wanted, free: Free) -> list[Demand]:
+    """What is asked of each memory that has a limit. On `cpu`, device memory is the host's."""
+    n_logits = max(cell.n_gen for cell in wanted.cells) + 1
+    counted = footprint(
+        wanted.model,
+        wanted.placement,
+        wanted.arms,
+        wanted.options,
+        n_logits,
+        computes_on_host=wanted.computes_on_host,
     )
-
-
-def state_bytes(model: Model, n_positions: int, dtype: torch.dtype) -> int:
-    """The mixer states of all layers for a context of `n_positions`: a fixed part and a part for each position."""
-    one, two = (
-        {mixer: new_state(mixer, n, torch.device("meta"), dtype).n_bytes for mixer in _mixers(model)} for n in (1, 2)
-    )
-    return sum(one[s.mixer] + (n_positions - 1) * (two[s.mixer] - one[s.mixer]) for s in model.shape.layers)
+    kind = wanted.options.device.kind
+    on_devices = [Counter(asdict(device)) for device in counted.devices]
+    on_host = Counter(asdict(counted.host))
+    if kind == "cpu":
+        on_host = sum(on_devices, on_host)
+    found = [(_name(kind, i, len(on_devices)), on_devices[i], free.devices[i]) for i in range(len(on_devices))]
+    found.append(("memory" if kind == "cpu" else "host memory", on_host, free.host))
+    return [Demand(memory, dict(parts), left) for memory, parts, left in found if left is not None]
 
 
 def check_needs(
-    model: Model, placement: Placement, arms: Sequence[str], options: SessionOptions, cells: Sequence[Cell]
+    model: Model,
+    placement: Placement | Mapping[str, Placement],
+    arms: Sequence[str],
+    options: SessionOptions,
+    cells: Sequence[Cell],
+    free: Free | None = None,
 ) -> None:
-    """Raise HprofError, saying what to lower, when host or device memory cannot hold the run."""
-    if options.device.kind == "sim":
+    """Raise HprofError, saying what would fit, when host or device memory cannot hold the run.
+
+    `free`: as `free_memory` finds it, where it is not given.
+    """
+    free = free_memory(options.device) if free is None else free
+    if all(limit is None for limit in (free.host, *free.devices)):
         return
-    needs = count_needs(model, placement, arms, options, cells)
-    host_free = psutil.virtual_memory().available
-    if options.device.kind == "cpu":
-        _check(needs.on_device + needs.on_host, host_free, "memory", needs, model)
-        return
-    _check(needs.on_host, host_free, "host memory", needs, model)
-    device_free = sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
-    _check(needs.on_device, device_free, "GPU memory", needs, model)
+    wanted = Wanted(model, placement, tuple(arms), options, tuple(cells))
+    unmet = [demand for demand in demands(wanted, free) if not demand.is_met]
+    if unmet:
+        raise HprofError(_refusal(wanted, free, max(unmet, key=lambda demand: demand.needed - demand.free)))
 
 
-def _mixers(model: Model) -> set[Mixer]:
-    return {layer.mixer for layer in model.shape.layers}
+def gib(n_bytes: int) -> str:
+    """1.5 GiB, or MiB below one."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
 
 
-def _check(needed: int, free: int, what: str, needs: Needs, model: Model) -> None:
-    if needed <= free:
-        return
-    largest = max(("states", "logits", "resident", "host", "kept_wide"), key=lambda name: getattr(needs, name))
-    advice = {
-        "states": f"the context alone takes {needs.states / _GIB:.1f} GiB: lower -d, -p or -n",
-        "logits": f"the logits of -n tokens take {needs.logits / _GIB:.1f} GiB: lower -n",
-        "kept_wide": f"weights computed on the host take {needs.kept_wide / _GIB:.1f} GiB dequantised: use -n 0 "
-        "and ubatches of at least --op-offload-min-batch tokens, or run a slice with --layers",
-    }.get(largest, "run a slice with --layers, a smaller --quant, or --device sim")
-    raise HprofError(
-        f"{model.origin} needs {needed / _GIB:.1f} GiB of {what} for this run and {free / _GIB:.1f} GiB are free; "
-        f"{advice}."
+def _refusal(wanted: Wanted, free: Free, worst: Demand) -> str:
+    from profiler.fitting import what_fits
+
+    largest = max(worst.parts, key=lambda name: worst.parts[name])
+    said = _SAID[largest].format(gib(worst.parts[largest]))
+    fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
+    together = "no option alone would do: lower -d, -ub and --layers together, or use --device sim"
+    advice = f"{_any_of(fitting)} would fit" if fitting else together
+    return (
+        f"{wanted.model.origin} needs {gib(worst.needed)} of {worst.memory} for this run and {gib(worst.free)} are "
+        f"free; {said}: {advice}."
     )
 
 
-def _computes_on_host(arms: Sequence[str], options: SessionOptions, cells: Sequence[Cell]) -> bool:
-    if "cpu" in arms:
-        return True
-    threshold = options.policy.op_offload_min_batch
-    sizes = {size for cell in cells for size in _ubatch_sizes(cell)}
-    return any(size < threshold for size in sizes) and set(arms) != {FULL}
+def _any_of(texts: Sequence[str]) -> str:
+    return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _name(kind: str, index: int, n_devices: int) -> str:
+    device = "GPU" if kind == "cuda" else "device"
+    return f"{device} memory" if n_devices == 1 else f"{device} {index}'s memory"
 
 
 def _ubatch_sizes(cell: Cell) -> set[int]:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import torch
 
 from executor.errors import HprofError
 from executor.job import PassJob
+from executor.out_of_memory import told_plainly
 from executor.records import PassResult
 from executor.session import Session
 from profiler.abba import Cell, arm_order, needs_warmup
@@ -48,18 +48,15 @@ def run_capture(
 ) -> Position:
     """Run every pass of `plan` into `writer`; the caller finishes the capture.
 
-    Raises InterruptedRunError after Ctrl-C, and HprofError when memory runs out; the capture then says so.
+    Raises InterruptedRunError after Ctrl-C, and HprofError when memory or the disk runs out; the capture then says so.
     """
     run = _Run(plan, writer, progress or NoProgress(), position or Position())
     try:
-        run.run()
+        with told_plainly("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"):
+            run.run()
     except KeyboardInterrupt:
         writer.finish("interrupted")
         raise InterruptedRunError(writer.path) from None
-    except torch.OutOfMemoryError as error:
-        writer.finish("interrupted")
-        reason = str(error).splitlines()[0]
-        raise HprofError(f"GPU memory ran out ({reason}): use a smaller -ub or -d, or fewer resident layers.") from None
     except BaseException:
         writer.finish("interrupted")
         raise

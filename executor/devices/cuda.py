@@ -10,7 +10,7 @@ import torch
 
 from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.devices.cuda_replay import Replays
-from executor.errors import HprofError
+from executor.errors import HprofError, PinningRefusedError
 
 _REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
 _PROBE_COPIES = 24
@@ -88,10 +88,12 @@ class CudaDevice(Device):
         if int(code) != 0:  # a read-only mapping is refused unless it is announced as one
             code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), _REGISTER_READ_ONLY)
         if int(code) != 0:
-            raise HprofError(
-                f"the driver refused to pin {memory.numel() / 2**30:.1f} GiB of host memory "
-                f"({cudart.cudaGetErrorString(code)}): raise the locked-memory limit (ulimit -l), "
-                "run a slice of the model (--layers N), or use --load-mode mmap"
+            pinned = sum(other.numel() for other in self._registered)
+            raise PinningRefusedError(
+                f"the driver refused to pin {memory.numel() / 2**30:.2f} GiB of host memory beside the "
+                f"{pinned / 2**30:.2f} GiB that it pinned ({cudart.cudaGetErrorString(code)}): raise the limit of "
+                "locked memory (ulimit -l, or the container's), or use --load-mode mmap",
+                pinned,
             )
         self._registered.append(memory)
 

@@ -1,76 +1,263 @@
-"""What a run needs in memory, and the advice when it does not fit."""
+"""A run that memory cannot hold is refused before anything is loaded, with what would fit: and that does fit."""
 
 from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from executor.devices.factory import DeviceOptions
+import hprof
+from executor.devices.factory import DeviceKind, DeviceOptions
+from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.load import load_model
 from executor.placement import place
-from executor.session import Session
+from executor.policies.base import PolicyOptions
+from executor.session import Session, SessionOptions
 from profiler.abba import Cell
-from profiler.memory import count_needs, state_bytes
+from profiler.free_memory import Free, free_host_bytes, free_memory
+from profiler.memory import Wanted, check_needs, demands
 from profiler.plan import plan_run
-from profiler.request import RunRequest
 from tests.profiler.runs import small_request
 
 GIB = 1 << 30
+PROMPT = Cell(512, 0, 512, 0)  # nothing is computed on the host
 
 
-def plan_with_free(monkeypatch: pytest.MonkeyPatch, free_bytes: int, request: RunRequest) -> None:
-    memory = psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=free_bytes))
-    plan_run(request)
+def wanted(
+    spec: str,
+    kind: DeviceKind = "cuda",
+    cell: Cell = PROMPT,
+    arms: tuple[str, ...] = ("off", "on"),
+    n_devices: int = 1,
+    overrides: str | None = None,
+    **policy: Any,
+) -> Wanted:
+    model = load_model(spec)
+    device = DeviceOptions(kind, n_devices=n_devices)
+    sizes = (cell.n_positions, min(cell.n_ubatch, cell.n_prompt), cell.n_ubatches)
+    options = SessionOptions(device, *sizes, torch.bfloat16, policy=PolicyOptions(**policy))
+    return Wanted(model, place(model.tensors, overrides=overrides), arms, options, (cell,))
 
 
-def test_states_are_counted_as_they_are_reserved() -> None:
-    plan = plan_run(small_request("cpu", cells=(Cell(64, 3, 32, 40),)))
-    [setup] = plan.setups
-    session = Session(plan.model, setup.placement, setup.arms, plan.session)
-    try:
-        reserved = sum(lane.state_bytes for lane in session._plant.lanes)
-    finally:
-        session.close()
-    assert state_bytes(plan.model, plan.session.max_positions, torch.float32) == reserved > 0
+def refusal(run: Wanted, free: Free) -> str:
+    with pytest.raises(HprofError) as caught:
+        check_needs(run.model, run.placement, run.arms, run.options, run.cells, free)
+    return str(caught.value)
 
 
-def test_needs_add_up() -> None:
-    request = small_request("cpu", layers=None)
-    model, session = load_model("tiny-dense"), plan_run(request).session
-    placement = place(model.tensors)
-    host = sum(model.tensors[name].n_bytes for name in placement.host)
-    needs = count_needs(model, placement, ["off", "on"], session, request.cells)
-    assert needs.host == host
-    assert needs.resident == model.n_bytes - host
-    assert needs.kept_wide == host // 34 * 32 * 4  # Q8_0 blocks as float32: decoding computes on the host
-    assert needs.logits == 3 * 8192 * 4
-    assert count_needs(model, placement, ["full"], session, request.cells).resident == model.n_bytes
-    prompt_only = (Cell(64, 0, 32, 0),)
-    assert count_needs(model, placement, ["off"], session, prompt_only).kept_wide == 0
-    assert count_needs(model, placement, ["cpu"], session, prompt_only).kept_wide > 0
-    assert count_needs(model, placement, ["off"], session, (Cell(65, 0, 32, 0),)).kept_wide > 0  # one token is left
+def accept(run: Wanted, free: Free) -> None:
+    check_needs(run.model, run.placement, run.arms, run.options, run.cells, free)
 
 
 @pytest.mark.parametrize(
-    ("changes", "advice"),
+    ("run", "free", "said"),
     [
-        ({"cells": (Cell(64, 0, 32, 4_000_000),)}, "the context alone takes 15.3 GiB: lower -d, -p or -n"),
-        ({"cells": (Cell(1, 400_000, 32, 0),)}, "the logits of -n tokens take 12.2 GiB: lower -n"),
-        ({"model": "llama-3.1-8b", "layers": None}, "weights computed on the host take 21.0 GiB dequantised"),
-        ({"model": "llama-3.1-8b", "layers": None, "cells": (Cell(64, 0, 64, 0),)}, "run a slice with --layers"),
+        (
+            wanted("llama-3.1-8b", overrides=""),
+            Free(64 * GIB, (4 * GIB,)),
+            "of GPU memory for this run and 4.0 GiB are free; resident weights take 4.5 GiB: -ngl 16 or --layers 18",
+        ),
+        (
+            wanted("llama-3.1-8b", arms=("off", "full")),
+            Free(64 * GIB, (4 * GIB,)),
+            "resident weights take 4.5 GiB: --arms off or --layers 18 would fit",
+        ),
+        (
+            wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, 1_000_000)),
+            Free(64 * GIB, (24 * GIB,)),
+            "the context alone takes 122.6 GiB: a context (-d, -p and -n together) of ",
+        ),
+        (
+            wanted("llama-3.1-8b", cell=Cell(131_072, 0, 131_072, 0)),
+            Free(64 * GIB, (22 * GIB,)),
+            "the context alone takes 16.0 GiB",
+        ),
+        (
+            wanted("tiny-moe", cell=Cell(131_072, 0, 131_072, 0)),
+            Free(64 * GIB, (GIB,)),
+            "a dequantised weight and the rows computed with it take 516.0 MiB: -ub 65536, a context ",
+        ),
+        (
+            wanted("qwen3-30b-a3b", arms=("off", "cache"), cache_bytes=12 * GIB, op_offload_min_batch=1),
+            Free(64 * GIB, (8 * GIB,)),
+            "the expert cache's bank takes 12.0 GiB: --moe-cache-mib ",
+        ),
+        (
+            wanted("llama-3.1-8b", slots=32),
+            Free(64 * GIB, (3 * GIB,)),
+            "the slots that weights are streamed into take 3.0 GiB: --slots 2",
+        ),
+        (
+            wanted("llama-3.1-8b", overrides="", n_devices=2),
+            Free(64 * GIB, (8 * GIB, 3 * GIB)),
+            "of GPU 1's memory for this run and 3.0 GiB are free",
+        ),
+        (
+            wanted("qwen3-235b-a22b"),
+            Free(64 * GIB, (140 * GIB,)),
+            "of host memory for this run and 64.0 GiB are free; weights in host memory take 119.0 GiB: --layers 4",
+        ),
+        (
+            wanted("qwen3-235b-a22b", cell=Cell(512, 16, 512, 0)),
+            Free(128 * GIB, (140 * GIB,)),
+            "weights computed on the host take 423.0 GiB dequantised: --op-offload-min-batch 1 or --layers 2",
+        ),
+        (
+            wanted("llama-3.1-8b", cell=Cell(512, 16, 512, 0)),
+            Free(3 * GIB, (80 * GIB,)),
+            "weights computed on the host take 10.5 GiB dequantised: --op-offload-min-batch 1 with --layers 2",
+        ),
+        (
+            wanted("tiny-dense", cell=Cell(1, 400_000, 32, 0), op_offload_min_batch=1),
+            Free(64 * GIB, (8 * GIB,)),
+            "the logits of -n tokens take 12.2 GiB: -n ",
+        ),
+        (
+            wanted("llama-3.1-8b", kind="sim"),
+            Free(None, (1 * GIB,)),
+            "of device memory for this run and 1.0 GiB are free; resident weights take 1.5 GiB: no option alone would",
+        ),
+        (wanted("llama-3.1-8b", kind="cpu"), Free(4 * GIB, (None,)), "of memory for this run and 4.0 GiB are free"),
     ],
 )
-def test_the_largest_part_gives_the_advice(
-    changes: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
+def test_the_largest_part_and_what_would_fit(run: Wanted, free: Free, said: str) -> None:
+    start = time.perf_counter()
+    sentence = refusal(run, free)
+    assert said in sentence
+    assert sentence.startswith(f"preset:{run.model.shape.name} needs ")
+    assert sentence.count(". ") == 0
+    assert sentence.endswith(".")
+    assert time.perf_counter() - start < 10  # a second on an idle machine
+
+
+def test_what_is_said_to_fit_does() -> None:
+    run, free = wanted("llama-3.1-8b", overrides=""), Free(64 * GIB, (4 * GIB,))
+    sentence = refusal(run, free)
+    assert "-ngl 16 or --layers 18 would fit" in sentence
+    accept(replace(run, placement=place(run.model.tensors, overrides="", n_gpu_layers=16)), free)
+    accept(replace(run, model=load_model("llama-3.1-8b", layers=18)), free)
+    refusal(replace(run, placement=place(run.model.tensors, overrides="", n_gpu_layers=18)), free)
+    refusal(replace(run, model=load_model("llama-3.1-8b", layers=20)), free)
+
+
+def test_what_was_said_of_the_context_does() -> None:
+    run, free = wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, 1_000_000)), Free(64 * GIB, (24 * GIB,))
+    n = int(refusal(run, free).split("together) of ")[1].split(" ")[0].replace(",", ""))
+    assert 100_000 < n < 250_000
+    accept(wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, n - 2048)), free)
+
+
+def test_enough_is_enough() -> None:
+    """To the byte: a demand that is met exactly is met."""
+    run = wanted("tiny-dense")
+    device, host = demands(run, Free(64 * GIB, (64 * GIB,)))
+    accept(run, Free(host.needed, (device.needed,)))
+    refusal(run, Free(host.needed, (device.needed - 1,)))
+    refusal(run, Free(host.needed - 1, (device.needed,)))
+
+
+def test_on_cpu_device_memory_is_host_memory() -> None:
+    run = wanted("tiny-dense", kind="cpu")
+    [memory] = demands(run, Free(64 * GIB, (None,)))
+    device, host = demands(wanted("tiny-dense"), Free(64 * GIB, (64 * GIB,)))
+    assert memory.needed == device.needed + host.needed
+    assert [d.memory for d in demands(run, Free(64 * GIB, (GIB,)))] == ["device memory", "memory"]
+
+
+def test_the_cpu_devices_own_limit() -> None:
+    """What the check lets pass a session can reserve; what the session would not get is refused before."""
+    run = wanted("tiny-dense", kind="cpu")
+    device, _ = demands(run, Free(64 * GIB, (GIB,)))
+    limited = replace(run.options, device=DeviceOptions("cpu", n_threads=1, memory_bytes=device.needed))
+    accept(run, Free(64 * GIB, (device.needed,)))
+    Session(run.model, run.placement, run.arms, limited).close()
+    refusal(run, Free(64 * GIB, (device.parts["resident"] + device.parts["slots"] - 1,)))
+
+
+def test_computing_on_the_host_is_seen_in_the_grid() -> None:
+    def computes(cell: Cell, *arms: str) -> bool:
+        return wanted("tiny-dense", cell=cell, arms=arms).computes_on_host
+
+    assert not computes(Cell(64, 0, 32, 0), "off")
+    assert computes(Cell(64, 0, 32, 0), "off", "cpu")
+    assert computes(Cell(65, 0, 32, 0), "off")  # one token is left
+    assert computes(Cell(64, 2, 32, 0), "off")
+    assert not computes(Cell(64, 1, 32, 0), "off")  # the first token comes from the prompt
+    assert not computes(Cell(65, 8, 32, 0), "full")
+
+
+def test_a_run_asks_the_machine_before_it_writes_or_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(HprofError, match=r"of memory for this run and 4\.0 GiB are free") as caught:
-        plan_with_free(monkeypatch, 4 * GIB, small_request("cpu", **changes))
-    assert advice in str(caught.value)
+    memory = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=4 * GIB))
+    monkeypatch.setattr(Session, "run_pass", None)
+    arguments = ["-m", "llama-3.1-8b", "--device", "cpu", "-p", "64", "-n", "0", "-ub", "64"]
+    assert hprof.main(["run", *arguments, "-o", str(tmp_path / "c")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hprof: preset:llama-3.1-8b needs ")
+    assert "--layers" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "c").exists()
 
 
-def test_what_fits_and_what_is_simulated_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan_with_free(monkeypatch, 4 * GIB, small_request("cpu"))
-    plan_with_free(monkeypatch, 0, small_request(device=DeviceOptions("sim"), model="llama-3.1-8b", layers=None))
+def test_what_is_simulated_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=0))
+    plan_run(small_request(device=DeviceOptions("sim"), model="llama-3.1-8b", layers=None))
+    imagined = DeviceOptions("sim", machine=SimMachine(memory_bytes=GIB))
+    with pytest.raises(HprofError, match=r"of device memory for this run and 1\.0 GiB are free"):
+        plan_run(small_request(device=imagined, model="llama-3.1-8b", layers=None))
+
+
+def test_free_memory_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (7 + index, 100))
+    assert free_memory(DeviceOptions("cuda", n_devices=2)).devices == (7, 8)
+    cpu = free_memory(DeviceOptions("cpu", n_devices=2, memory_bytes=5))
+    assert cpu.devices == (5, 5)
+    assert cpu.host is not None
+    assert 0 < cpu.host <= psutil.virtual_memory().total
+    assert free_memory(DeviceOptions("sim")) == Free(None, (None,))
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"memory.max": "1000\n", "memory.current": "700\n", "memory.stat": "anon 5\ninactive_file 200\n"}, 500),
+        ({"memory.max": "1000\n", "memory.current": "1700\n", "memory.stat": ""}, 0),
+        ({"memory.max": "max\n", "memory.current": "700\n", "memory.stat": ""}, None),
+        ({}, None),
+        (
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "400",
+                "memory/memory.stat": "cache 9\ntotal_inactive_file 100\n",
+            },
+            700,
+        ),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712", "memory/memory.usage_in_bytes": "4"}, None),
+        (
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712",
+                "memory/memory.usage_in_bytes": "4",
+                "memory/memory.stat": "",
+            },
+            None,
+        ),
+    ],
+)
+def test_a_containers_limit_counts(
+    files: dict[str, str], free: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=5000))
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert free_host_bytes(tmp_path) == (5000 if free is None else free)
