@@ -1,10 +1,11 @@
-"""What a user may change, one option at a time, so that a run fits in memory; each was counted and does."""
+"""Which options a user may change so that a run fits in memory: the largest values that were counted and do."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_SAID: Final = 3
 _WORTH_LOWERING: Final = 0.1  # of all that is needed
+_STREAM_ALL: Final = "--op-offload-min-batch 1"
 _MIB: Final = 1 << 20
 
 Fits = Callable[["Wanted"], bool]
@@ -33,8 +35,15 @@ def what_fits(wanted: Wanted, short: Demand, fits: Fits) -> list[str]:
         except HprofError:  # such as a bank too small for one token's experts
             return False
 
-    found = (knob(wanted, does) for knob in _knobs(short))
-    return [text for text, _ in zip((text for text in found if text is not None), range(MOST_SAID), strict=False)]
+    found = _found(wanted, short, does)
+    if found or not short.parts.get("dequantised"):
+        return found
+    return [f"{_STREAM_ALL} with {text}" for text in _found(_streaming(wanted), short, does)]
+
+
+def _found(wanted: Wanted, short: Demand, fits: Fits) -> list[str]:
+    texts = (knob(wanted, fits) for knob in _knobs(short))
+    return list(islice((text for text in texts if text is not None), MOST_SAID))
 
 
 def _knobs(short: Demand) -> Iterator[Knob]:
@@ -121,14 +130,14 @@ def _slots(wanted: Wanted, fits: Fits) -> str | None:
     return "--slots 2" if policy.slots > 2 and fits(fewest) else None
 
 
-def _offload_all(wanted: Wanted, fits: Fits) -> str | None:
-    """No weights are computed on the host; if that alone does not do, on fewer layers."""
+def _stream_all(wanted: Wanted, fits: Fits) -> str | None:
+    return _STREAM_ALL if fits(_streaming(wanted)) else None
+
+
+def _streaming(wanted: Wanted) -> Wanted:
+    """No weights are computed with on the host, whatever the ubatch."""
     policy = replace(wanted.options.policy, op_offload_min_batch=1)
-    streaming = replace(wanted, options=replace(wanted.options, policy=policy))
-    if fits(streaming):
-        return "--op-offload-min-batch 1"
-    layers = _layers(streaming, fits)
-    return None if layers is None else f"--op-offload-min-batch 1 with {layers}"
+    return replace(wanted, options=replace(wanted.options, policy=policy))
 
 
 def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
@@ -154,5 +163,5 @@ _KNOBS: Final[dict[str, tuple[Knob, ...]]] = {
     "logits": (_n_gen,),
     "weights": (_layers,),
     "loading": (_layers,),
-    "dequantised": (_offload_all, _layers),
+    "dequantised": (_stream_all, _layers),
 }

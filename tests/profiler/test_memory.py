@@ -111,7 +111,7 @@ def accept(run: Wanted, free: Free) -> None:
         (
             wanted("llama-3.1-8b", cell=Cell(512, 16, 512, 0)),
             Free(3 * GIB, (80 * GIB,)),
-            "weights computed on the host take 10.5 GiB dequantised: --op-offload-min-batch 1 with --layers 2",
+            "weights computed on the host take 10.5 GiB dequantised: --layers 6 would fit",
         ),
         (
             wanted("tiny-dense", cell=Cell(1, 400_000, 32, 0), op_offload_min_batch=1),
@@ -122,6 +122,11 @@ def accept(run: Wanted, free: Free) -> None:
             wanted("llama-3.1-8b", kind="sim"),
             Free(None, (1 * GIB,)),
             "of device memory for this run and 1.0 GiB are free; resident weights take 1.5 GiB: no option alone would",
+        ),
+        (
+            wanted("llama-3.1-8b", kind="cpu", cell=Cell(512, 16, 256, 4_000_000)),
+            Free(16 * GIB, (None,)),
+            "the context alone takes 489.3 GiB: --op-offload-min-batch 1 with a context (-d, -p and -n together) of ",
         ),
         (wanted("llama-3.1-8b", kind="cpu"), Free(4 * GIB, (None,)), "of memory for this run and 4.0 GiB are free"),
     ],
