@@ -176,6 +176,9 @@ class PassRun:
         start = self._trace.mark(target.device, "compute")
         target.device.copy_in("compute", [whole_copy(on_host, target.on_device.rows(ubatch.n_tokens).x)])
         end = self._trace.mark(target.device, "compute")
+        received = target.device.event()
+        target.device.record("compute", received)
+        source.device.wait("compute", received)  # its next ubatch overwrites the rows in host memory
         self._trace.count_h2d(n_bytes)
         self._trace.add(target.device, "compute", "h2d", name, ubatch, start, end, bytes=n_bytes)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -99,6 +103,23 @@ def test_two_devices_do_what_one_does() -> None:
     digests = {run.logits_digest for group in runs.values() for run in group}
     assert len(digests) == 1
     assert {e.device for e in runs[2][1].events if e.stream == "copy"} == {0, 1}
+
+
+def test_a_slow_second_device_gets_every_ubatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first device runs ahead, and must not overwrite rows that the second has not fetched."""
+    with open_session("tiny-dense", ["off"], layers=4) as session:
+        alone = run_pass(session, "off", 96, 2, 16)[0]
+    with open_session("tiny-dense", ["off"], layers=4, n_devices=2) as session:
+        second = session.devices[1]
+        launch = second.launch
+
+        def slow_launch(stream: Any, fn: Callable[[], None], work: Any, key: Any = None) -> None:
+            launch(stream, lambda: time.sleep(0.01), work)
+            launch(stream, fn, work, key)
+
+        monkeypatch.setattr(second, "launch", slow_launch)
+        split = run_pass(session, "off", 96, 2, 16)[0]
+    assert split.logits_digest == alone.logits_digest
 
 
 @pytest.mark.model
