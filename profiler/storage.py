@@ -115,6 +115,16 @@ def _translated(where: str, verb: str) -> Any:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
-        raise HprofError(f"cannot {verb} {where}: {reason}; {advice}.") from error
+        raise _told(where, verb, error.strerror or str(error) or type(error).__name__) from error
+    except HprofError:
+        raise
+    except Exception as error:
+        if "://" not in where:
+            raise
+        # Each remote file system has errors of its own, such as botocore's for missing credentials.
+        raise _told(where, verb, (str(error) or type(error).__name__).splitlines()[0]) from error
+
+
+def _told(where: str, verb: str, reason: str) -> HprofError:
+    advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
+    return HprofError(f"cannot {verb} {where}: {reason}; {advice}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
 from profiler.importers.base import Imported, Importer, ImportOptions, Kind
-from profiler.importers.detect import detect
+from profiler.importers.detect import check_file, detect
 
 if TYPE_CHECKING:
     from profiler.importers.combine import Source
@@ -36,8 +36,7 @@ _ENDINGS: Final = re.compile(
 
 def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | None = None) -> Imported:
     """Read one trace with the importer of `kind`, or of the detected kind."""
-    if not path.exists():
-        raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
+    check_file(path)
     module = importlib.import_module(_IMPORTERS[kind or detect(path)])
     read: Importer = module.read
     return read(path, options or ImportOptions())

@@ -21,18 +21,23 @@ _KNOWN: Final = ", ".join(get_args(Kind))
 
 def detect(path: Path) -> Kind:
     """The importer that can read `path`; HprofError names the file when none can."""
-    if not path.exists():
-        raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
+    check_file(path)
     if path.is_dir():
         return _detect_folder(path)
-    if not path.is_file():
-        raise HprofError(f"{path} is not a regular file; give the path of a trace file.")
     if path.suffix.lower() in _REPORT_SUFFIXES:
         return "nsys"
     kind = _detect_bytes(read_head(path))
     if kind is None:
         raise HprofError(f"{path} is no trace that hprof knows; if it is one of {_KNOWN}, say so with --kind.")
     return kind
+
+
+def check_file(path: Path) -> None:
+    """Refuse what is neither a file nor a folder: a pipe or a device may give bytes for ever, or none."""
+    if not path.exists():
+        raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
+    if not (path.is_dir() or path.is_file()):
+        raise HprofError(f"{path} is not a regular file; give the path of a trace file.")
 
 
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import fsspec
 import orjson
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import hprof
 from executor.errors import HprofError
@@ -56,3 +57,23 @@ def test_unfinished_and_forced(bucket: str) -> None:
 def test_a_bucket_that_is_not_there(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert hprof.main(["report", "s3://nowhere/run"]) == 2
     assert "s3://nowhere/run" in capsys.readouterr().err
+
+
+class _NeedsCredentials(MemoryFileSystem):  # type: ignore[misc]
+    """Fails as botocore does: with an exception that is no OSError."""
+
+    protocol = "needs-credentials"
+
+    def exists(self, path: str, **_: object) -> bool:
+        raise LookupError("Unable to locate credentials\nand more")
+
+    isdir = exists
+
+
+def test_a_file_systems_own_errors_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    fsspec.register_implementation("needs-credentials", _NeedsCredentials, clobber=True)
+    for command in ("report", "list"):
+        assert hprof.main([command, "needs-credentials://run"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("hprof: cannot read needs-credentials://run")
+        assert error.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.importers import detect
+from profiler.importers import detect, read_file
 from tests.support import shared_path
 
 
@@ -85,3 +86,9 @@ def test_any_bytes_are_a_kind_or_a_clear_error(tmp_path: Path, content: bytes) -
     except HprofError as error:
         found = str(error)
     assert found in ("nsys", "nsys-stats", "kineto", "llama-bench") or "x.bin" in found
+
+
+def test_a_pipe_is_refused_even_where_its_kind_is_said(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HprofError, match="pipe is not a regular file"):
+        read_file(tmp_path / "pipe", "kineto")
