@@ -16,7 +16,6 @@ from executor.shape import MoeFfn
 from executor.splits import StepKind, step_kind
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_GIB = 2.0**30
 
 
 def parse_bytes(text: str, option: str) -> int:
@@ -42,8 +41,8 @@ def fit_to_budget(model: Model, policy: Policy, budget_bytes: int, working_bytes
             return _placement(groups, n_host, budget_bytes)
     least = rest + policy.n_slots * max(sizes, default=0)
     raise HprofError(
-        f"--vram-budget {budget_bytes / _GIB:.2f} GiB is too small for arm '{policy.name}' on {model.shape.name}: with "
-        f"every FFN in host memory it needs {least / _GIB:.2f} GiB; give that much, or lower -d, -ub or --layers"
+        f"--vram-budget {_mib(budget_bytes)} is too small for arm '{policy.name}' on {model.shape.name}: with "
+        f"every FFN in host memory it needs {_mib(least)}; give that much, or lower -d, -ub or --layers"
     )
 
 
@@ -57,6 +56,10 @@ def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
             if step_kind(tensor, is_moe=is_moe) in kinds:
                 groups[tensor.layer].append(tensor)
     return groups
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{-(-n_bytes // 2**20):,} MiB"
 
 
 def _placement(groups: list[list[TensorInfo]], n_host: int, budget_bytes: int) -> Placement:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from executor.budget import fit_to_budget
 from executor.devices.factory import check_present
 from executor.errors import HprofError
+from executor.footprint import footprint
 from executor.load import load_model
 from executor.model import Model
-from executor.placement import Placement, place
+from executor.placement import EVERYTHING_RESIDENT, Placement, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn
@@ -29,11 +32,23 @@ _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.flo
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`."""
+    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`.
+
+    Under a VRAM budget the arms' placements differ; `placement` is then the first arm's.
+    """
 
     suffix: str
     placement: Placement
     arms: tuple[str, ...]
+    by_arm: Mapping[str, Placement] | None = None
+
+    @property
+    def session_placement(self) -> Placement | Mapping[str, Placement]:
+        """What the session is given."""
+        return self.placement if self.by_arm is None else self.by_arm
+
+    def placement_of(self, arm: str) -> Placement:
+        return self.placement if self.by_arm is None else self.by_arm[arm]
 
     def label(self, arm: str) -> str:
         """The arm's name in the capture."""
@@ -62,11 +77,11 @@ def plan_run(request: RunRequest) -> RunPlan:
         make_policy(arm, request.policy)
     model = load_model(request.model, request.quant, request.layers, request.seed)
     _check_devices(request, model)
-    setups = _setups(request, model)
     routing = _routing(request, model)
     session = _session_options(request, routing)
+    setups = _setups(request, model, session)
     for setup in setups:
-        check_needs(model, setup.placement, setup.arms, session, request.cells)
+        check_needs(model, setup.session_placement, setup.arms, session, request.cells)
     label = None if routing is None else routing.label
     return RunPlan(request, model, setups, session, label, tuple(_warnings(request, model, setups)))
 
@@ -100,14 +115,28 @@ def _check_devices(request: RunRequest, model: Model) -> None:
         raise HprofError(f"--n-devices {n_devices}: {model.shape.name} has {n_layers} layers; give that many at most.")
 
 
-def _setups(request: RunRequest, model: Model) -> tuple[Setup, ...]:
+def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple[Setup, ...]:
     """`full` streams nothing, so one placement measures it for all."""
     setups = []
     for number, options in enumerate(request.placements, start=1):
         arms = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
-        if arms:
-            setups.append(Setup("" if number == 1 else f"@{number}", _place(model, options), arms))
+        suffix = "" if number == 1 else f"@{number}"
+        if arms and options.vram_budget_bytes is not None:
+            by_arm = {arm: _under_budget(request, model, session, arm, options.vram_budget_bytes) for arm in arms}
+            setups.append(Setup(suffix, by_arm[arms[0]], arms, by_arm))
+        elif arms:
+            setups.append(Setup(suffix, _place(model, options), arms))
     return tuple(setups)
+
+
+def _under_budget(request: RunRequest, model: Model, session: SessionOptions, arm: str, budget_bytes: int) -> Placement:
+    """The most resident layers that fit beside the arm's slots and bank, the states and the activations."""
+    if arm == FULL:
+        return EVERYTHING_RESIDENT
+    n_logits = max(cell.n_gen for cell in request.cells) + 1
+    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
+    working = sum(d.states + d.activations + d.scratch + d.logits for d in counted.devices)
+    return fit_to_budget(model, make_policy(arm, request.policy), budget_bytes, working)
 
 
 def _place(model: Model, options: PlacementOptions) -> Placement:
@@ -149,6 +178,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         dtype=_DTYPES.get(request.dtype, default),
         load_mode=request.load_mode,
         madvise=request.madvise,
+        tensor_split=request.tensor_split,
         policy=request.policy,
         seed=request.seed,
         routing=routing,
@@ -166,7 +196,7 @@ def _warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) -> l
     warnings += [
         f"{setup.placement.spelled} leaves no weight in host memory, so all arms of it do the same."
         for setup in setups
-        if not setup.placement.host and setup.arms != (FULL,)
+        if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
     ]
     if request.repetitions < 6:
         warnings.append(f"-r {request.repetitions} gives {request.repetitions} pairs; a verdict needs 6 or more.")

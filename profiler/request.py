@@ -17,11 +17,15 @@ RecorderName = Literal["native", "cupti", "off"]
 
 @dataclass(frozen=True, slots=True)
 class PlacementOptions:
-    """One configuration of `-ot`, `-ncmoe` and `-ngl`. All unset: the FFN weights live in host memory."""
+    """One configuration of `-ot`, `-ncmoe` and `-ngl`. All unset: the FFN weights live in host memory.
+
+    With `vram_budget_bytes` each arm gets the placement that fits beside what it reserves.
+    """
 
     overrides: str | None = None
     n_cpu_moe: int = 0
     n_gpu_layers: int | None = None
+    vram_budget_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class RunRequest:
     dtype: DtypeName = "auto"
     load_mode: LoadMode = "none"
     madvise: bool = False
+    tensor_split: tuple[float, ...] = ()
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0

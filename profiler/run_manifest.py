@@ -50,7 +50,7 @@ def _arm(setup: Setup, described: Mapping[str, Any], warnings: list[str]) -> Arm
         name=setup.label(name),
         requested=name,
         effective=FULL if streams_nothing else name,
-        options={"placement": setup.placement.spelled, "requested": requested, "effective": effective},
+        options={"placement": setup.placement_of(name).spelled, "requested": requested, "effective": effective},
         notes=notes,
     )
 

@@ -83,7 +83,7 @@ class _Run:
 
     def _run_setup(self, setup: Setup) -> None:
         self._progress.before_pass(f"loading {self._plan.model.shape.name}")
-        session = Session(self._plan.model, setup.placement, setup.arms, self._plan.session)
+        session = Session(self._plan.model, setup.session_placement, setup.arms, self._plan.session)
         try:
             self._describe(setup, session)
             gc.collect()

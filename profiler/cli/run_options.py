@@ -52,6 +52,11 @@ _PLACEMENT: Final = [
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
     click.option("-ngl", "--n-gpu-layers", multiple=True, metavar="N,…", help="Keep only the last N layers resident."),
     click.option(
+        "--vram-budget",
+        metavar="SIZE",
+        help="Keep as many layers' FFN weights resident as fit, e.g. 24GiB; slots and bank count.",
+    ),
+    click.option(
         *("-lm", "--load-mode"),
         type=click.Choice(["none", "mmap", "register"]),
         default="none",
@@ -78,6 +83,10 @@ _ARMS: Final = [
 _DEVICE: Final = [
     click.option("--device", type=click.Choice(["cpu", "cuda", "sim"]), help="[default: cuda where there is one]"),
     click.option("--n-devices", type=click.IntRange(1, 64), default=1, help="Split the layers over so many devices."),
+    click.option("-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1."),
+    click.option(
+        "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
+    ),
     click.option("--link-gb-s", type=click.FloatRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
     click.option("--link-latency-us", type=click.FloatRange(0, 1e6), help="What each copy costs besides its bytes."),
     click.option("--threads", type=click.IntRange(min=1), help="Cores for compute.  [default: all but one]"),

@@ -31,11 +31,12 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         quant=values["quant"],
         layers=values["layers"],
         arms=_arms(values["arms"], values["prefetch_weights"]),
-        placements=_placements(values["override_tensor"], values["n_cpu_moe"], values["n_gpu_layers"]),
+        placements=_all_placements(values),
         repetitions=values["repetitions"],
         dtype=values["dtype"],
         load_mode=values["load_mode"],
         madvise=values["madvise"],
+        tensor_split=_shares(values["tensor_split"]),
         policy=_policy(values),
         routing=values["routing"],
         seed=values["seed"],
@@ -51,7 +52,7 @@ def _numbers(texts: Sequence[str], option: str, lowest: int) -> tuple[int, ...]:
 def _device(values: Mapping[str, Any]) -> DeviceOptions:
     return DeviceOptions(
         kind=values["device"] or default_kind(),
-        n_devices=values["n_devices"],
+        n_devices=len(_shares(values["tensor_split"])) or values["n_devices"],
         link_gb_s=values["link_gb_s"],
         link_latency_us=values["link_latency_us"],
         n_threads=values["threads"],
@@ -87,6 +88,30 @@ def _flags(text: str) -> tuple[int, ...]:
     if any(flag > 1 for flag in flags):
         raise HprofError(f"-pw {text[:60]}: give 0 (off), 1 (on), or 0,1 for both.")
     return flags
+
+
+def _all_placements(values: Mapping[str, Any]) -> tuple[PlacementOptions, ...]:
+    chosen = (values["override_tensor"], values["n_cpu_moe"], values["n_gpu_layers"])
+    if values["vram_budget"] is None:
+        return _placements(*chosen)
+    if any(chosen):
+        raise HprofError("--vram-budget chooses the placement itself: leave out -ot, -ncmoe and -ngl.")
+    from executor.budget import parse_bytes
+
+    return (PlacementOptions(vram_budget_bytes=parse_bytes(values["vram_budget"], "--vram-budget")),)
+
+
+def _shares(text: str | None) -> tuple[float, ...]:
+    """`3/1` as llama.cpp's -ts writes it."""
+    if text is None:
+        return ()
+    try:
+        shares = tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 < share < 1e9 for share in shares):
+        raise HprofError(f"-ts '{text[:80]}' is not a list of shares: write it as 1/1 or 3/1, one number a device.")
+    return shares
 
 
 def _placements(

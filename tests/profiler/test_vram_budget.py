@@ -1,0 +1,58 @@
+"""`hprof run --vram-budget` and `-ts`: placements by arm, what slots cost, layers shared out over devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hprof
+from profiler.capture import Capture
+
+
+def _run(tmp_path: Path, *options: str) -> Capture:
+    out = tmp_path / "capture"
+    common = ["-m", "tiny-moe", "-p", "64", "-n", "3", "-ub", "64", "-r", "1", "-o", str(out)]
+    assert hprof.main(["run", *common, *options]) == 0
+    return Capture.open(str(out))
+
+
+def _effective(capture: Capture) -> dict[str, dict[str, Any]]:
+    return {arm.name: arm.options["effective"] for arm in capture.manifest.arms}
+
+
+def test_the_second_slot_is_paid_in_resident_layers(tmp_path: Path) -> None:
+    capture = _run(tmp_path, "--device", "cpu", "--arms", "off,on,full", "--vram-budget", "22MiB")
+    arms = _effective(capture)
+    assert len(arms["on"]["host_layers"]) == len(arms["off"]["host_layers"]) + 1
+    assert arms["full"]["host_layers"] == []
+    peaks = capture.passes.set_index("arm")["vram_peak"]
+    assert (peaks[["off", "on"]] <= 22 << 20).all()
+    (cell,) = capture.report().cells
+    assert cell.same_tokens is True
+    assert cell.bit_identical is True
+
+
+def test_shares_of_the_layers(tmp_path: Path) -> None:
+    capture = _run(tmp_path, "--device", "sim", "--arms", "off,on", "-ts", "2/1")
+    events = capture.frame("events")
+    layers = events.dropna(subset=["layer", "device"]).groupby("device")["layer"].nunique()
+    assert layers[0] == 2 * layers[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--vram-budget", "1MiB"], "too small for arm 'off'"),
+        (["--vram-budget", "much"], "is not a size"),
+        (["--vram-budget", "1GiB", "-ncmoe", "2"], "leave out -ot, -ncmoe and -ngl"),
+        (["-ts", "1/x"], "is not a list of shares"),
+        (["-ts", "100/1"], "leaves a device without any"),
+    ],
+)
+def test_what_cannot_be_placed(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hprof.main(["run", "-m", "tiny-moe", "--device", "sim", "-o", str(tmp_path / "c"), *options]) == 2
+    assert said in capsys.readouterr().err
