@@ -119,15 +119,20 @@ def _on_device(model: Model, lane: Lane, options: SessionOptions) -> OnDevice:
 
 
 def _scratch(model: Model, lane: Lane, options: SessionOptions) -> int:
-    """The largest weight as a step dequantises it; experts go one by one on cpu, a whole projection elsewhere."""
+    """The most that a step needs: a layer's largest weight dequantised and its rows, or the output matrix for one row.
+
+    Experts are dequantised one by one on cpu, a whole projection elsewhere.
+    """
     itemsize = options.dtype.itemsize
-    widest = max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
-    largest = 0
+    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
+    most = 0
     for tensor in model.tensors.values():
-        if _is_dequantised(model, tensor, lane) and not is_stored_as(tensor, options.dtype):
+        if _is_dequantised(model, tensor, lane):
             one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
-            largest = max(largest, math.prod(tensor.shape[1:] if one_by_one else tensor.shape) * itemsize)
-    return largest + options.max_ubatch * widest * itemsize
+            n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
+            in_place = is_stored_as(tensor, options.dtype)
+            most = max(most, (0 if in_place else n_weights) + (0 if tensor.layer is None else rows))
+    return most * itemsize
 
 
 def _is_dequantised(model: Model, tensor: TensorInfo, lane: Lane) -> bool:
