@@ -47,3 +47,4 @@ gpu-check: setup
 
 docs: setup
 	@$(BIN)/python -m profiler.cli.reference docs/commands.md
+	@$(BIN)/python docs/draw_arms.py
