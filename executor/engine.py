@@ -200,7 +200,8 @@ class PassRun:
         return lanes
 
     def _is_on_device(self, ubatch: Ubatch, split: Split) -> bool:
-        return split.what == "mix" or self._policy.regime(ubatch.n_tokens, split) == "stream"
+        """Mixers and shared experts work beside what is on the device: their weights stream whatever the regime."""
+        return split.what not in ("ffn", "experts") or self._policy.regime(ubatch.n_tokens, split) == "stream"
 
     def _prepare_states(self) -> None:
         for lane in self._plant.lanes:
