@@ -1,0 +1,73 @@
+"""The examples of docs/adding-*.md are run as they stand, so that they cannot rot."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor import session as session_module
+from executor.devices.base import Device
+from executor.policies import ARMS, arm_names
+from executor.policies.base import PolicyOptions
+from executor.records import PassResult
+from tests.executor.engine_runs import open_session, run_pass
+from tests.support import ROOT
+
+
+def run_blocks(page: str, folder: Path) -> dict[str, Any]:
+    """What a page's Python blocks define, each run as a file of its own."""
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    for number, block in enumerate(blocks):
+        file = folder / f"block_{number}.py"
+        file.write_text(block, encoding="utf-8")
+        names |= runpy.run_path(str(file))
+    return names
+
+
+def test_the_example_arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "adding-an-arm.md").read_text(encoding="utf-8")
+    names = run_blocks("adding-an-arm.md", tmp_path)
+    assert '`"again": Again,`' in page
+    monkeypatch.setitem(ARMS, "again", names["Again"])
+    assert "again+cache" in arm_names()
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(tests) == 1
+    for test in tests:
+        test()
+
+
+def test_the_example_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    names = run_blocks("adding-a-device.md", tmp_path)
+    wanted = _run_arms()
+    device: type[Device] = names["EagerDevice"]
+
+    def make_devices(options: Any) -> list[Device]:
+        return [device()]
+
+    monkeypatch.setattr(session_module, "make_devices", make_devices)
+    for arm, result in _run_arms().items():
+        assert result.logits_digest == wanted[arm].logits_digest
+        assert result.tokens == wanted[arm].tokens
+        assert (result.bytes_h2d > 0) == (arm != "full")
+        assert all(0 <= event.t_start <= event.t_end for event in result.events)
+
+
+def _run_arms() -> dict[str, PassResult]:
+    policy = PolicyOptions(op_offload_min_batch=1, cache_bytes=2 << 20)
+    arms = ["off", "on", "hot", "auto", "hot+cache", "cpu", "full"]
+    with open_session("tiny-moe", arms, layers=2, policy=policy, synthetic_routing=True) as session:
+        return {arm: run_pass(session, arm, 48, 2, 40)[0] for arm in arms}
+
+
+@pytest.mark.parametrize("page", ["adding-an-arm.md", "adding-a-device.md", "arms.md"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    planned = {"executor/policies/again.py", "tests/executor/policies/test_again.py"}  # the example's own
+    paths = set(re.findall(r"`((?:executor|profiler|dashboard|tests|docs)/[\w/.-]+\.(?:py|md))`", text)) - planned
+    assert paths
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
