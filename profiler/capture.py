@@ -185,6 +185,19 @@ def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
     return sorted(found, key=lambda s: s.created_utc or "", reverse=True)
 
 
+def expand_captures(paths: Sequence[str]) -> list[str]:
+    """The addresses of captures: those given, and in place of a folder that is none itself, those inside it by name."""
+    return [found for path in paths for found in _inside(path)]
+
+
+def _inside(path: str) -> list[str]:
+    store = Store(path)
+    if store.exists(MANIFEST_NAME):
+        return [path]
+    names = [name for name in store.entries() if store.exists(f"{name}/{MANIFEST_NAME}")]
+    return [store.where(name) for name in names] or [path]
+
+
 def _summary(path: str, name: str) -> CaptureSummary:
     try:
         capture = Capture.open(path)

@@ -37,3 +37,9 @@ def noise_option(command: Command) -> Command:
     """`--noise SHARE`, as the parameter `noise`."""
     text = "Relative change that counts as none, e.g. 0.01 for 1 %."
     return click.option("--noise", type=click.FloatRange(0, 1, max_open=True), default=0.01, help=text)(command)
+
+
+def dask_option(work: str) -> Callable[[Command], Command]:
+    """`--dask ADDRESS`, as the parameter `dask` (None where it is left out); `work` is what the workers do."""
+    text = f"Have the workers of this Dask scheduler {work}."
+    return click.option("--dask", metavar="ADDRESS", help=text)

@@ -1,14 +1,21 @@
-"""`hprof report CAPTURE`: judge a capture."""
+"""`hprof report CAPTURE…`: judge captures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
 import click
 
-from profiler.cli.options import json_option, noise_option
+from profiler.cli.options import dask_option, json_option, noise_option
+
+if TYPE_CHECKING:
+    from executor.errors import HprofError
+    from profiler.report.data import Report
 
 
 @click.command()
-@click.argument("capture")
+@click.argument("captures", metavar="CAPTURE...", nargs=-1, required=True)
 @click.option(
     "--format",
     "form",
@@ -18,29 +25,78 @@ from profiler.cli.options import json_option, noise_option
 )
 @json_option
 @noise_option
-def command(capture: str, form: str, as_json: bool, noise: float) -> None:
-    """Judge a capture: arms side by side, with intervals and verdicts.
+@dask_option("judge the captures")
+def command(captures: tuple[str, ...], form: str, as_json: bool, noise: float, dask: str | None) -> None:
+    """Judge captures: arms side by side, with intervals and verdicts.
 
-    CAPTURE is a folder, or any fsspec URL (s3://bucket/run).
+    CAPTURE is a capture, or a folder of captures, each a path or any fsspec URL (s3://bucket/run).
 
     \b
     hprof report traces/tiny-dense
     hprof report traces/tiny-dense --format md > report.md
+    hprof report --dask tcp://host:8786 s3://bucket/traces --json
     """
-    from profiler.capture import Capture
+    from profiler.capture import expand_captures
 
-    report = Capture.open(capture).report(noise)
-    if as_json or form == "json":
+    paths = expand_captures(captures)
+    reports = _judged(paths, noise, dask)
+    if list(paths) == list(captures) and len(paths) == 1:
+        _show_one(next(reports), "json" if as_json else form)
+    else:
+        _show_many(reports, "json" if as_json else form)
+
+
+def _judged(paths: Sequence[str], noise: float, dask: str | None) -> Iterator[Report | HprofError]:
+    if dask is None:
+        from profiler.report.build import judge
+
+        return (judge(path, noise) for path in paths)
+    from profiler.distributed import judge_all
+
+    return judge_all(dask, paths, noise)
+
+
+def _show_one(report: Report | HprofError, form: str) -> None:
+    if isinstance(report, Exception):
+        raise report
+    if form == "json":
         from profiler.report.json_ import render_json
 
         click.echo(render_json(report))
-    elif form == "md":
+    else:
+        _print(report, form)
+
+
+def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
+    """One after the other, as they come; those that cannot be read are said at the end, with exit code 2."""
+    found: list[Report] = []
+    problems: list[HprofError] = []
+    for report in reports:
+        if isinstance(report, Exception):
+            problems.append(report)
+        elif form == "json":
+            found.append(report)
+        else:
+            _print(report, form)
+            click.echo()
+    if form == "json":
+        from profiler.report.json_ import render_many
+
+        click.echo(render_many(found, [str(problem) for problem in problems]))
+    for problem in problems:
+        click.echo(f"hprof: {problem}", err=True)
+    if problems:
+        click.get_current_context().exit(2)
+
+
+def _print(report: Report, form: str) -> None:
+    if form == "md":
         from profiler.report.markdown import render_markdown
 
         click.echo(render_markdown(report), nl=False)
-    else:
-        from rich.console import Console
+        return
+    from rich.console import Console
 
-        from profiler.report.terminal import print_report
+    from profiler.report.terminal import print_report
 
-        print_report(report, Console())
+    print_report(report, Console())

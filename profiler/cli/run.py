@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from profiler.cli.options import DEFAULT_TRACES
+from profiler.cli.options import DEFAULT_TRACES, dask_option
 from profiler.cli.run_options import run_options
 from profiler.cli.show import show_report
 
@@ -24,6 +24,7 @@ class _KeepsArguments(click.Command):
 
 @click.command(cls=_KeepsArguments)
 @run_options
+@dask_option("measure the cells, each a cell at a time; -o must be where they all reach it")
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> None:
     """Run A/B passes of a hybrid model and write a capture.
@@ -37,7 +38,11 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     configuration of -ot, -ncmoe and -ngl is a placement; the second one's arms are called off@2, on@2.
     """
     arguments = ctx.meta["hprof.arguments"]
-    if values["engine"] == "llama-bench":
+    if values["dask"] is not None:
+        from profiler.cli.run_dask import run_on_cluster
+
+        show_report(run_on_cluster(values, arguments, default_output), as_json=values["as_json"])
+    elif values["engine"] == "llama-bench":
         show_report(_run_llama_bench(ctx, values, arguments), as_json=values["as_json"])
     elif values["boot"] is not None:
         _run_boot(ctx, values)
@@ -56,7 +61,7 @@ def _run(values: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.writer import new_capture
 
     plan = plan_run(build_request(values))
-    output = values["output"] or _default_output(plan.model.shape.name)
+    output = values["output"] or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:
@@ -85,9 +90,10 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def _run_llama_bench(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.cli.run_llama_bench import run
 
-    return run(ctx, values, arguments, _default_output("llama-bench"))
+    return run(ctx, values, arguments, default_output("llama-bench"))
 
 
-def _default_output(model: str) -> str:
+def default_output(model: str) -> str:
+    """Where the capture of a run goes that names no -o."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
     return f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"

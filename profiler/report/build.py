@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.findings import find
 from profiler.manifest import Manifest
@@ -48,6 +49,14 @@ def build_report(capture: Capture, noise: float = DEFAULT_NOISE) -> Report:
         dropped=manifest.dropped,
     )
     return replace(report, summary=summarise(report))
+
+
+def judge(capture: str, noise: float = DEFAULT_NOISE) -> Report | HprofError:
+    """The report of the capture at this address, or the error that says why there is none: for many at a time."""
+    try:
+        return build_report(Capture.open(capture), noise)
+    except HprofError as error:
+        return error
 
 
 def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:

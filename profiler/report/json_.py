@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -19,6 +19,12 @@ REPORT_SCHEMA: Final = 1
 def render_json(report: Report) -> str:
     """Indented JSON text."""
     return orjson.dumps(report_as_json(report), option=orjson.OPT_INDENT_2).decode()
+
+
+def render_many(reports: Sequence[Report], problems: Sequence[str]) -> str:
+    """Several reports as indented JSON text; `problems` are the captures that could not be read, a sentence each."""
+    found = {"schema": REPORT_SCHEMA, "reports": [report_as_json(report) for report in reports], "problems": problems}
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
 
 
 def report_as_json(report: Report) -> dict[str, Any]:

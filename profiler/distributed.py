@@ -1,0 +1,181 @@
+"""`--dask ADDRESS`: the cells of a sweep measured, or many captures judged, by the workers of a Dask cluster.
+
+Each worker writes the capture of its cell beside the run's; finished ones are laid into the run's capture one after the
+other, with the pass ids and on the clock that one process would have given them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Final
+
+import fsspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from executor.errors import HprofError
+from profiler.abba import Cell
+from profiler.capture import Capture
+from profiler.cluster import absolute, connected, results, submit
+from profiler.manifest import Manifest
+from profiler.plan import plan_run
+from profiler.progress import NoProgress, RunProgress
+from profiler.report.build import judge
+from profiler.report.data import Report
+from profiler.request import RunRequest
+from profiler.run_manifest import initial_fields
+from profiler.runner import InterruptedRunError, Position, run_capture
+from profiler.schema import TABLES
+from profiler.writer import CaptureWriter, new_capture
+
+_TIMES: Final = ("t_start", "t_end")
+_IDS: Final = ("pass_id", "order")
+_ONE_AT_A_TIME: Final = Lock()  # a worker with several threads must not measure two cells beside each other
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a worker says about a request before anything is run."""
+
+    model: str
+    fields: dict[str, Any]
+
+
+def describe(address: str, request: RunRequest, argv: list[str]) -> Described:
+    """Have a worker check the request: the model and the device are there, and maybe not here. Raises HprofError."""
+    needs_gpu = request.device.kind == "cuda"
+    with connected(address, needs_gpu=needs_gpu) as client:
+        future = submit(client, _describe, request, argv, needs_gpu=needs_gpu)
+        [described] = results(client, [future], ["the plan"])
+    found: Described = described
+    return found
+
+
+def run_distributed(
+    address: str, request: RunRequest, writer: CaptureWriter, progress: RunProgress | None = None
+) -> None:
+    """Measure each cell on a worker, into `writer`'s capture; the caller finishes it.
+
+    A cell whose worker dies is measured again by another one. Raises HprofError and InterruptedRunError; the capture
+    then keeps the cells that were laid into it.
+    """
+    progress = progress or NoProgress()
+    try:
+        _run(address, request, writer, progress)
+    except KeyboardInterrupt:
+        writer.finish("interrupted")
+        raise InterruptedRunError(writer.path) from None
+    except BaseException:
+        writer.finish("interrupted")
+        raise
+    finally:
+        progress.stop()
+
+
+def judge_all(address: str, captures: Sequence[str], noise: float) -> Iterator[Report | HprofError]:
+    """The report of each capture, made by the workers; the error of one that cannot be read."""
+    with connected(address) as client:
+        futures = [submit(client, judge, absolute(capture), noise) for capture in captures]
+        yield from results(client, futures, list(captures))
+
+
+def _describe(request: RunRequest, argv: list[str]) -> Described:
+    plan = plan_run(request)
+    return Described(plan.model.shape.name, initial_fields(plan, argv))
+
+
+def _run(address: str, request: RunRequest, writer: CaptureWriter, progress: RunProgress) -> None:
+    needs_gpu = request.device.kind == "cuda"
+    folder = f"{writer.path}.cells-{uuid.uuid4().hex[:8]}"
+    with connected(address, needs_gpu=needs_gpu) as client:
+        futures = [submit(client, measure_cell, request, cell, folder, needs_gpu=needs_gpu) for cell in request.cells]
+        names = [f"the cell {_spelled(cell)}" for cell in request.cells]
+        progress.start(len(futures))
+        progress.before_pass("cells")
+        position = Position()
+        for path, cell in zip(results(client, futures, names), request.cells, strict=True):
+            position = _lay(writer, _opened(path, cell), position)
+            progress.after_pass(counts=True)
+    _remove(folder)
+
+
+def measure_cell(request: RunRequest, cell: Cell, folder: str) -> str:
+    """Run one cell of a request into a capture of its own inside `folder`; gives its address. Called on a worker."""
+    with _ONE_AT_A_TIME:
+        plan = plan_run(request)  # of all cells: buffers are reserved for the largest ubatch of the whole sweep
+        one = replace(plan, request=replace(request, cells=(cell,)))
+        # Each attempt has a folder of its own: a worker that was given up may still be writing.
+        path = f"{folder}/{uuid.uuid4().hex[:8]}"
+        writer = new_capture(path, source="hprof", **initial_fields(one, []))
+        run_capture(one, writer)
+        writer.update_manifest(state="complete")  # not gathered: it is about to be read once, pass by pass
+        return path
+
+
+def _opened(path: str, cell: Cell) -> Capture:
+    try:
+        return Capture.open(path)
+    except HprofError as error:
+        raise HprofError(
+            f"the worker wrote the cell {_spelled(cell)} to {path}, which cannot be read here; "
+            "choose an -o that all machines share, a folder or an fsspec URL."
+        ) from error
+
+
+def _lay(writer: CaptureWriter, cell: Capture, position: Position) -> Position:
+    """Add a cell's passes to the capture, after those that it holds; `passes` last, as readers trust it."""
+    for name in (*(name for name in TABLES if name != "passes"), "passes"):
+        for table in cell.tables(name):
+            if table.num_rows:
+                pass_id = table["pass_id"][0].as_py() + position.next_pass
+                writer.write_part(name, _moved(table, position), f"pass-{pass_id:06d}")
+    writer.update_manifest(**_joined(writer.manifest, cell.manifest))
+    passes = cell.table("passes", ["pass_id", "t_end"])
+    return Position(
+        position.next_pass + pc.max(passes["pass_id"]).as_py() + 1, position.end_ns + pc.max(passes["t_end"]).as_py()
+    )
+
+
+def _moved(table: pa.Table, position: Position) -> pa.Table:
+    by = dict.fromkeys(_TIMES, pa.scalar(position.end_ns, pa.int64()))
+    by |= dict.fromkeys(_IDS, pa.scalar(position.next_pass, pa.int32()))
+    for index, field in enumerate(table.schema):
+        if field.name in by:
+            table = table.set_column(index, field, pc.add_checked(table[field.name], by[field.name]))
+    return table
+
+
+def _joined(run: Manifest, cell: Manifest) -> dict[str, Any]:
+    machines = [*run.extra.get("machines", []), cell.machine]
+    warnings = [*run.warnings, *cell.warnings]
+    if any(_kind(machine) != _kind(machines[0]) for machine in machines):
+        warnings.append("The cells ran on different machines: compare arms inside a cell, not one cell with another.")
+    return {
+        "machine": machines[0],
+        "arms": list(({arm.name: arm for arm in run.arms} | {arm.name: arm for arm in cell.arms}).values()),
+        "warnings": list(dict.fromkeys(warnings)),
+        "dropped": dict(Counter(run.dropped) + Counter(cell.dropped)),
+        "link_h2d_gb_s": cell.link_h2d_gb_s if run.link_h2d_gb_s is None else run.link_h2d_gb_s,
+        "extra": {**run.extra, "machines": machines},
+    }
+
+
+def _kind(machine: dict[str, Any]) -> tuple[Any, Any]:
+    gpus = machine.get("gpus") or []
+    return machine.get("cpu"), [gpu.get("name") for gpu in gpus]
+
+
+def _spelled(cell: Cell) -> str:
+    return f"-p {cell.n_prompt} -n {cell.n_gen} -ub {cell.n_ubatch} -d {cell.n_depth}"
+
+
+def _remove(folder: str) -> None:
+    """The cells' own captures are in the run's now; what cannot be removed does no harm."""
+    files, path = fsspec.core.url_to_fs(folder)
+    with suppress(OSError):
+        files.rm(path, recursive=True)
