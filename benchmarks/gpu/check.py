@@ -180,7 +180,11 @@ STEPS: dict[str, Callable[[Inputs], Rows]] = {
 @click.option("--moe-gguf", type=click.Path(exists=True, path_type=Path), help="qwen3moe, 24 layers, Q4_0.")
 def main(only: str, output: Path, dense_gguf: Path | None, moe_gguf: Path | None) -> None:
     """Run the CUDA tests and benchmarks and write their results."""
-    results: dict[str, Any] = {"command": ["python", "-m", "benchmarks.gpu.check", *sys.argv[1:]], "machine": describe_machine(), "steps": {}}
+    results: dict[str, Any] = {
+        "command": ["python", "-m", "benchmarks.gpu.check", *sys.argv[1:]],
+        "machine": describe_machine(),
+        "steps": {},
+    }
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         inputs = Inputs(dense_gguf, moe_gguf, Path(folder))

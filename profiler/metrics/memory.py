@@ -59,7 +59,9 @@ def slot_holdings(line: Timeline) -> pd.DataFrame:
     place = frame[["device", "slot"]].fillna(-1).ne(frame[["device", "slot"]].fillna(-1).shift()).any(axis=1)
     begins = place | frame["layer"].ne(frame["layer"].shift())
     filled = frame.groupby(begins.cumsum(), sort=False)
-    held: pd.DataFrame = filled.agg({"slot": "first", "device": "first", "layer": "first", "tensor": "first", "start_ns": "first"})
+    held: pd.DataFrame = filled.agg(
+        {"slot": "first", "device": "first", "layer": "first", "tensor": "first", "start_ns": "first"}
+    )
     held["bytes"] = filled["bytes"].sum(min_count=1)
     following = held.groupby(["device", "slot"], dropna=False)["start_ns"].shift(-1)
     held["end_ns"] = following.fillna(line.extent[1]).astype(np.int64)
