@@ -79,7 +79,9 @@ def main(args: list[str] | None = None) -> int:
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:
-        click.echo(f"hprof: {error}", err=True)
+        from profiler.report.units import plain
+
+        click.echo(f"hprof: {plain(str(error))}", err=True)  # it may quote a file, which must not steer the terminal
         return error.exit_code
     except click.ClickException as error:
         error.show()

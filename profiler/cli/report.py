@@ -83,9 +83,11 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
         from profiler.report.json_ import render_many
 
         click.echo(render_many(found, [str(problem) for problem in problems]))
-    for problem in problems:
-        click.echo(f"hprof: {problem}", err=True)
     if problems:
+        from profiler.report.units import plain
+
+        for problem in problems:
+            click.echo(f"hprof: {plain(str(problem))}", err=True)
         click.get_current_context().exit(2)
 
 

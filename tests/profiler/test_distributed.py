@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def test_a_sweep_is_the_same_row_by_row(cluster: Any, tmp_path: Path, capsys: py
 
 
 def test_a_worker_killed_half_way(cluster: Any, tmp_path: Path) -> None:
-    request = small_request("cpu", cells=CELLS, repetitions=20)
+    request = small_request("sim", cells=CELLS, repetitions=8)
     n_attempts: list[int] = []
     killer = threading.Thread(target=_kill_one, args=(cluster, tmp_path, n_attempts))
     killer.start()
@@ -60,16 +60,9 @@ def test_a_worker_killed_half_way(cluster: Any, tmp_path: Path) -> None:
     writer.finish()
     killer.join()
     assert n_attempts == [len(CELLS) + 1], "one cell was begun again"
-    passes = Capture.open(tmp_path / "run").passes
-    measured = passes[~passes["warmup"]]
-    assert passes["pass_id"].is_unique
-    assert (measured.groupby(["n_ubatch", "arm"])["repetition"].nunique() == request.repetitions).all()
-    here = make_capture(tmp_path / "here", replace(request, repetitions=1)).passes
-    key = ["arm", "n_ubatch", "repetition"]
-    both = measured.merge(here[~here["warmup"]], on=key, suffixes=("", "_here"))
-    assert len(both) == 2 * len(CELLS)
-    assert (both["logits_digest"] == both["logits_digest_here"]).all()
-    assert (both["bytes_h2d"] == both["bytes_h2d_here"]).all()
+    there, here = Capture.open(tmp_path / "run"), make_capture(tmp_path / "here", request)
+    for name in TABLES:
+        assert there.table(name).equals(here.table(name)), name
 
 
 def _kill_one(cluster: Any, folder: Path, n_attempts: list[int]) -> None:
@@ -81,7 +74,8 @@ def _kill_one(cluster: Any, folder: Path, n_attempts: list[int]) -> None:
     seen: set[Path] = set()
 
     def is_over() -> bool:
-        seen.update(folder.glob("run.cells-*/*"))
+        with suppress(FileNotFoundError):  # removed in the end
+            seen.update(folder.glob("run.cells-*/*"))
         return Capture.open(folder / "run").manifest.state != "running"
 
     _await(is_over)
