@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
@@ -86,8 +87,10 @@ class CudaDevice(Device):
         cudart = torch.cuda.cudart()
         code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
         if int(code) != 0:  # a read-only mapping is refused unless it is announced as one
+            self._clear_last_error()
             code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), _REGISTER_READ_ONLY)
         if int(code) != 0:
+            self._clear_last_error()
             pinned = sum(other.numel() for other in self._registered)
             raise PinningRefusedError(
                 f"the driver refused to pin {memory.numel() / 2**30:.2f} GiB of host memory beside the "
@@ -96,6 +99,11 @@ class CudaDevice(Device):
                 pinned,
             )
         self._registered.append(memory)
+
+    def _clear_last_error(self) -> None:
+        """A refusal stays CUDA's last error until a kernel launch reports it: let it be this one's."""
+        with contextlib.suppress(RuntimeError):
+            torch.ones(1, device=self.torch_device)
 
     def event(self) -> CudaEvent:
         event = self._pool.pop() if self._pool else CudaEvent()

@@ -1,7 +1,8 @@
 """Replays a step's kernel launches as a CUDA graph: one call instead of some thirty launches from Python.
 
 A step is run as it is the first time (libraries and kernels initialise) and recorded right after; from then on
-it is replayed. Recorded steps share one memory pool: what a step allocates dies inside it.
+it is replayed. Recorded steps share one memory pool: what a step allocates dies inside it. A replay gives the
+same bits as another replay; the first run may differ in the last bit, as libraries see another workspace then.
 """
 
 from __future__ import annotations

@@ -80,8 +80,9 @@ def test_a_pass_that_does_not_fit_and_one_that_does() -> None:
         with pytest.raises(HprofError, match=r"^device memory ran out while a pass of arm 'on' ran"):
             session.run_pass(PassJob(0, "on", 4096, 2, 4096, 0, 0))
         torch.cuda.set_per_process_memory_fraction(1.0)
-        first, again = (session.run_pass(PassJob(1, "on", 4096, 2, 4096, 0, 0)) for _ in range(2))
-        assert first.logits_digest == again.logits_digest
+        # the first pass records what the others replay: libraries may pick other kernels while recording
+        _, second, third = (session.run_pass(PassJob(1, "on", 4096, 2, 4096, 0, 0)) for _ in range(3))
+        assert second.logits_digest == third.logits_digest
     finally:
         session.close()
 
