@@ -33,6 +33,8 @@ def export(
     if len(captures) > 1 and form != "chrome":
         raise HprofError(f"--format {form} takes one capture; chrome lays several beside each other.")
     out = out or Path(captures[0].name + _ENDINGS[form])
+    if out.name == "-":
+        raise HprofError('-o "-" names no file, and reports are not written to the terminal; give a path.')
     if out.exists() and not force:
         raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
     try:

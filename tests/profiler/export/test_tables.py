@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.errors import HprofError
-from profiler.export import export
+from profiler.export import FORMATS, export
 from tests.profiler.makers import dense_off_on, imported_without_passes, moe_off_on, passes_without_events
 
 
@@ -57,3 +57,11 @@ def test_only_chrome_takes_several_captures(tmp_path: Path) -> None:
     captures = [dense_off_on(tmp_path / name, 1) for name in "ab"]
     with pytest.raises(HprofError, match="takes one capture"):
         export(captures, "csv", tmp_path / "out")
+
+
+def test_a_dash_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for form in FORMATS:
+        with pytest.raises(HprofError, match='"-" names no file'):
+            export([dense_off_on(tmp_path / form, 1)], form, Path("-"), force=True)
+    assert not Path("-").exists()

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from rich.console import Console
 
+import hprof
 from profiler.capture import Capture
 from profiler.manifest import Arm
 from profiler.report.data import Report
@@ -93,3 +94,16 @@ def test_text_of_a_capture_is_never_markup(tmp_path: Path) -> None:
 )
 def test_numbers_as_people_read_them(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_an_error_that_quotes_a_file_cannot_steer_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = tmp_path / "evil"
+    capture.mkdir()
+    (capture / "manifest.json").write_text('{"schema": 1, "state": "\\u001b]0;owned\\u0007"}')
+    for name in (str(capture), str(tmp_path / "no\x1b[31m\nwhere")):
+        assert hprof.main(["report", name]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert error.rstrip("\n").isprintable()
