@@ -90,10 +90,14 @@ class Session:
         policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
         plant = self._plant.with_splits(self._splits_of(job.arm))
         with told_plainly(f"a pass of arm '{job.arm}' ran", self._memory_advice):
-            run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=record)
+            # warm-ups are recorded whatever is asked: arms that learn, learn from their intervals
+            marks = record or job.warmup
+            run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=marks)
             result = run.run()
         self.last_logits = run.logits
         policy.learn(result)
+        if not record:
+            result = replace(result, events=[], ubatches=[], experts=[])
         vram = self.vram(job.arm)
         return replace(
             result,
@@ -274,7 +278,7 @@ class Session:
                 f"arm '{policy.name}' is refused: without Triton this GPU has no kernel for products with cached "
                 "experts, and copying the bank for each ubatch would cost more than it saves; install triton"
             )
-        splits = [split for split in self._plant.splits if split.layer in lane.layers]
+        splits = [split for split in self._splits_of(policy.name) if split.layer in lane.layers]
         budget = policy.cache_bytes // len(self._plant.lanes)
         moe = {split.layer: self._plant.moe(split.layer) for split in splits}
         n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
