@@ -28,6 +28,11 @@ def matched(a: SideData, b: SideData) -> Pairs:
     left, right = list(a.groups), list(b.groups)
     if not left and not right:
         return []
+    if not left or not right:
+        raise HprofError(
+            f"{(b if left else a).spec} has no measured pass to hold against the other side's; "
+            "`hprof import --arm NAME=FILE` makes one pass of a trace without any."
+        )
     arm_of = _arm_pairs(left, right)
     same_cell = [(x, (x[0], arm_of[x[1]])) for x in left if x[1] in arm_of and (x[0], arm_of[x[1]]) in right]
     if same_cell:
@@ -56,8 +61,9 @@ def token_warnings(a: SideData, b: SideData, pairs: Pairs) -> list[str]:
 def different_work(a: SideData, b: SideData, x: CellKey, y: CellKey) -> str | None:
     """Why two groups did not do the same work, so that no verdict may be given; null where they did."""
     for name in ("n_prompt", "n_gen", "n_depth"):
-        if getattr(x, name) != getattr(y, name):
-            return f"{name} {getattr(x, name)} against {getattr(y, name)}"
+        sizes = getattr(x, name), getattr(y, name)
+        if sizes[0] != sizes[1]:
+            return f"{name} " + " against ".join("unknown" if size is None else str(size) for size in sizes)
     names = [side.capture.manifest.model.get("name") for side in (a, b)]
     if names[0] != names[1] and None not in names:
         return "another model"

@@ -144,6 +144,27 @@ def test_nothing_in_common_is_one_clear_error(tmp_path: Path) -> None:
         compare_captures(str(tmp_path / "a"), b)
 
 
+def test_a_side_without_passes_is_told_how_to_get_one(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "a", 1)
+    imported_without_passes(tmp_path / "b")
+    sides = [str(tmp_path / name) for name in "ab"]
+    for a, b in (sides, sides[::-1]):
+        with pytest.raises(HprofError, match=r"/b has no measured pass.*--arm NAME=FILE"):
+            compare_captures(a, b)
+
+
+def test_a_size_that_a_source_cannot_give_is_unknown(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "a", 6)
+    writer = new_capture(tmp_path / "b", source="nsys", arms=[Arm("on")])
+    for repetition in range(6):
+        writer.add_pass_row(repetition, PassKey("on", repetition=repetition), t_start=0, t_end=10)
+    writer.finish()
+    result = compare_captures(f"{tmp_path / 'a'}#on", str(tmp_path / "b"))
+    assert "different workload: n_prompt 8 against unknown" in {
+        change.against.reason for change in result.changes if change.against is not None
+    }
+
+
 def test_what_only_one_side_has_is_said(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "a", 2)
     result = compare_captures(str(tmp_path / "a"), f"{tmp_path / 'a'}#on")
