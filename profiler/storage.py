@@ -48,8 +48,10 @@ class Store:
             return sorted(str(p).rstrip("/").rsplit("/", 1)[-1] for p in self._fs.ls(self._path(folder), detail=False))
 
     def open(self, name: str) -> IO[bytes]:
-        """Open for reading; refuses a link that leads out of the folder."""
+        """Open for reading; refuses a link that leads out of the folder, and a pipe, which would be waited for."""
         self._check_inside(name)
+        if self.is_local and (path := Path(self._path(name))).exists() and not path.is_file():
+            raise HprofError(f"{self.where(name)} is not a regular file; remove it.")
         with _translated(self.where(name), "read"):
             return cast("IO[bytes]", self._fs.open(self._path(name), "rb"))
 

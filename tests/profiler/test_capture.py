@@ -132,6 +132,16 @@ def test_a_few_bytes_cannot_claim_a_billion_rows(dense: Capture, monkeypatch: py
         dense.table("events")
 
 
+@pytest.mark.parametrize("name", ["events/all-000000.parquet", "manifest.json"])
+def test_pipes_are_refused_and_not_waited_for(dense: Capture, tmp_path: Path, name: str) -> None:
+    path = Path(dense.path) / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(HprofError, match="is not a regular file"):
+        Capture.open(dense.path).table("events")
+    assert len(list_captures(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("what", ["part", "table", "manifest"])
 def test_links_out_of_the_capture_are_refused(dense: Capture, tmp_path: Path, what: str) -> None:
     root = Path(dense.path)
