@@ -56,6 +56,9 @@ class Device(ABC):
     link_gb_s: float | None
     """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
 
+    def __init__(self) -> None:
+        self._held: dict[int, torch.Tensor] = {}
+
     @abstractmethod
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
         """Reserve device memory up front: a 1-D uint8 tensor, counted in `reserved_bytes`.
@@ -127,13 +130,18 @@ class Device(ABC):
         """Give all events back to the pool. Call when their times have been read."""
 
     @property
-    @abstractmethod
     def reserved_bytes(self) -> int:
         """Bytes that `allocate` handed out and that are still held."""
+        return sum(buffer.numel() for buffer in self._held.values())
 
-    @abstractmethod
     def release(self, buffer: torch.Tensor) -> None:
         """Give back what `allocate` handed out."""
+        self._held.pop(id(buffer), None)
+
+    def _hold(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Count a buffer as reserved until it is released."""
+        self._held[id(buffer)] = buffer
+        return buffer
 
     @abstractmethod
     def peak_bytes(self) -> int | None:

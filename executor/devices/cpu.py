@@ -29,6 +29,7 @@ class CpuDevice(Device):
         n_threads: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
+        super().__init__()
         self.index = index
         self.torch_device = torch.device("cpu")
         self.link_gb_s = link_gb_s
@@ -40,7 +41,6 @@ class CpuDevice(Device):
         self._workers = {name: StreamWorker(f"hprof-{index}-{name}", threads[name]) for name in STREAMS}
         self._events: list[HostEvent] = []
         self._pool: list[HostEvent] = []
-        self._held: dict[int, int] = {}
         self._zero_ns = time.perf_counter_ns()
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
@@ -50,16 +50,7 @@ class CpuDevice(Device):
                 f"device {self.index} has {free:,} bytes free and {label} needs {n_bytes:,}: "
                 "keep fewer layers resident (-ot, -ncmoe), use a smaller -ub, or raise the memory limit"
             )
-        buffer = torch.empty(n_bytes, dtype=torch.uint8)
-        self._held[buffer.data_ptr()] = n_bytes
-        return buffer
-
-    def release(self, buffer: torch.Tensor) -> None:
-        self._held.pop(buffer.data_ptr(), None)
-
-    @property
-    def reserved_bytes(self) -> int:
-        return sum(self._held.values())
+        return self._hold(torch.empty(n_bytes, dtype=torch.uint8))
 
     def peak_bytes(self) -> int | None:
         return None  # tensors that `allocate` did not hand out are nobody's to count here

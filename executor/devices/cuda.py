@@ -34,6 +34,7 @@ class CudaDevice(Device):
     kind = "cuda"
 
     def __init__(self, index: int = 0) -> None:
+        super().__init__()
         self.index = index
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
@@ -43,7 +44,6 @@ class CudaDevice(Device):
         }
         self._used: list[CudaEvent] = []
         self._pool: list[CudaEvent] = []
-        self._held: dict[int, int] = {}
         self._registered: list[torch.Tensor] = []
         self._replays = Replays()
         self._zero = torch.cuda.Event(enable_timing=True)
@@ -60,15 +60,7 @@ class CudaDevice(Device):
                 f"GPU {self.index} has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free and {label} needs "
                 f"{n_bytes / 2**30:.1f} GiB: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
             ) from None
-        self._held[buffer.data_ptr()] = n_bytes
-        return buffer
-
-    def release(self, buffer: torch.Tensor) -> None:
-        self._held.pop(buffer.data_ptr(), None)
-
-    @property
-    def reserved_bytes(self) -> int:
-        return sum(self._held.values())
+        return self._hold(buffer)
 
     def peak_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated(self.torch_device)

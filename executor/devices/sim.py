@@ -52,13 +52,13 @@ class SimDevice(Device):
 
     def __init__(self, index: int = 0, machine: SimMachine | None = None, host: SimHostClock | None = None) -> None:
         self._host = host or SimHostClock()
+        super().__init__()
         self.index = index
         self.machine = machine or SimMachine()
         self.torch_device = torch.device("meta")
         self.link_gb_s = self.machine.link_gb_s
         self._at_ns: dict[StreamName, float] = dict.fromkeys(STREAMS, 0.0)
         self._link_free_ns = {"in": 0.0, "out": 0.0}
-        self._held: dict[int, int] = {}
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
         limit = self.machine.memory_bytes
@@ -68,15 +68,7 @@ class SimDevice(Device):
                 f"{n_bytes:,}: keep fewer layers resident (-ot, -ncmoe) or use a smaller -ub"
             )
         buffer = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
-        self._held[id(buffer)] = n_bytes
-        return buffer
-
-    def release(self, buffer: torch.Tensor) -> None:
-        self._held.pop(id(buffer), None)
-
-    @property
-    def reserved_bytes(self) -> int:
-        return sum(self._held.values())
+        return self._hold(buffer)
 
     def peak_bytes(self) -> int | None:
         return None  # tensors that `allocate` did not hand out are nobody's to count here
