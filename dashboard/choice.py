@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import streamlit as st
@@ -28,8 +28,14 @@ class Choice:
 
     @property
     def report(self) -> Report:
-        """The capture's report with arm A as the baseline; made on first use, for it takes a while for large ones."""
+        """The capture's report with arm A as the baseline, without findings; made on first use, for large ones take
+        a while."""
         return load.report(self.found, self.a)
+
+    @property
+    def whole_report(self) -> Report:
+        """The report with its findings."""
+        return replace(self.report, findings=load.findings(self.found))
 
     @property
     def cell(self) -> Cell:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import fsspec
@@ -18,6 +22,7 @@ import streamlit as st
 
 from executor.errors import HprofError
 from profiler.capture import Capture, CaptureSummary, list_captures
+from profiler.findings import Finding, find
 from profiler.manifest import MANIFEST_NAME
 from profiler.metrics import Tables, layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.metrics.timeline import Timeline, load_timeline
@@ -26,7 +31,9 @@ from profiler.report.data import Report
 from profiler.schema import TABLES
 
 Fingerprint = tuple[tuple[int, int], ...]
+_LineKey = tuple[str, Fingerprint, int | None]
 DEFAULT_ROOT: Final = "traces"
+_MAX_LINES: Final = 4  # of ten million events, each takes a gigabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +114,29 @@ def _capture(path: str, fingerprint: Fingerprint) -> Capture:  # noqa: ARG001 - 
 
 
 def report(found: Found, baseline: str | None = None) -> Report:
-    """The capture's report, with this arm as the baseline (null: the capture's own)."""
+    """The capture's report without its findings, with this arm as the baseline (null: the capture's own)."""
     return _report(found.path, found.fingerprint, baseline)
 
 
 @st.cache_resource(max_entries=12, show_spinner="Judging the capture …")
-def _report(path: str, fingerprint: Fingerprint, baseline: str | None) -> Report:  # noqa: ARG001 - of the key
+def _report(path: str, fingerprint: Fingerprint, baseline: str | None) -> Report:
     capture = Capture.open(path)
     arms = capture.manifest.arms
     if baseline is not None and arms and arms[0].name != baseline:
         first = [arm for arm in arms if arm.name == baseline]
         rest = [arm for arm in arms if arm.name != baseline]
         capture.manifest = capture.manifest.with_changes(arms=[*first, *rest])
-    return build_report(capture)
+    return build_report(capture, tables=_tables(path, fingerprint), findings=())
+
+
+def findings(found: Found) -> Sequence[Finding]:
+    """What someone should change; apart from the report, for it takes longer on large captures."""
+    return _findings(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=12, show_spinner="Looking for what could be better …")
+def _findings(path: str, fingerprint: Fingerprint) -> Sequence[Finding]:
+    return find(_capture(path, fingerprint))
 
 
 def tables(found: Found) -> Tables:
@@ -167,17 +184,48 @@ def _figures_of_layers(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
     return layer_figures(_tables(path, fingerprint).recording)
 
 
-def line_of_pass(found: Found, pass_id: int | None) -> Timeline:
-    """The timeline of one pass; null: of the whole capture."""
-    return _line(found.path, found.fingerprint, pass_id)
+def lines_of_passes(found: Found, pass_ids: Sequence[int | None]) -> list[Timeline]:
+    """The timelines of passes; null: of the whole capture. Those not at hand are read side by side."""
+    kept = _kept_lines()
+    keys = [(found.path, found.fingerprint, pass_id) for pass_id in pass_ids]
+    missing = [key for key in dict.fromkeys(keys) if kept.get(key) is None]
+    if missing:
+        capture = open_capture(found)
+        capture.passes  # noqa: B018 - read once, before the threads want it
+        with st.spinner("Laying out the timeline …"), ThreadPoolExecutor(max_workers=2) as pool:
+            for key, line in zip(missing, pool.map(lambda key: _line(capture, key[2]), missing), strict=True):
+                kept.put(key, line)
+    return [kept.get(key) or _line(open_capture(found), key[2]) for key in keys]
 
 
-@st.cache_resource(max_entries=4, show_spinner="Laying out the timeline …")
-def _line(path: str, fingerprint: Fingerprint, pass_id: int | None) -> Timeline:
-    capture = _capture(path, fingerprint)
+def _line(capture: Capture, pass_id: int | None) -> Timeline:
     by_stream = capture.manifest.source != "hprof"
     if pass_id is None:
         return load_timeline(capture, by_stream=by_stream)
     started = capture.passes.set_index("pass_id")["t_start"].to_dict()[pass_id]
     origin_ns = int(started) if pd.notna(started) else None
     return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream)
+
+
+class _Kept:
+    """The timelines used last; Streamlit's own cache cannot be filled from several threads."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._lines, self._lock = size, OrderedDict[_LineKey, Timeline](), Lock()
+
+    def get(self, key: _LineKey) -> Timeline | None:
+        with self._lock:
+            if key in self._lines:
+                self._lines.move_to_end(key)
+            return self._lines.get(key)
+
+    def put(self, key: _LineKey, line: Timeline) -> None:
+        with self._lock:
+            self._lines[key] = line
+            while len(self._lines) > self._size:
+                self._lines.popitem(last=False)
+
+
+@st.cache_resource
+def _kept_lines() -> _Kept:
+    return _Kept(_MAX_LINES)

@@ -248,10 +248,10 @@ def downloads(choice: Choice) -> None:
     """The whole report, as files."""
     st.subheader("Take it along", anchor=False)
     with st.container(horizontal=True, gap="small"):
-        report, name = choice.report, choice.found.name
+        name = choice.found.name
         show.download(
             "Report, JSON",
-            lambda: orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2),
+            lambda: orjson.dumps(choice.whole_report.to_json(), option=orjson.OPT_INDENT_2),
             f"{name}.json",
             "application/json",
             "report-json",
@@ -263,4 +263,4 @@ def downloads(choice: Choice) -> None:
 def _markdown(choice: Choice) -> bytes:
     from profiler.report.markdown import render_markdown
 
-    return render_markdown(choice.report).encode()
+    return render_markdown(choice.whole_report).encode()

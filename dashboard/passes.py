@@ -69,7 +69,7 @@ def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> Shown:
 
 def lines(choice: Choice, shown: Sequence[Shown]) -> list[Timeline]:
     """The timelines of the passes."""
-    return [load.line_of_pass(choice.found, one.pass_id) for one in shown]
+    return load.lines_of_passes(choice.found, [one.pass_id for one in shown])
 
 
 def packed(choice: Choice, shown: Sequence[Shown], windows: Windows | None) -> bytes:
@@ -131,7 +131,7 @@ def html_report(choice: Choice) -> bytes:
     from profiler.export.tracks import tracks_of
 
     tracks = tracks_of([(choice.capture, chosen_passes(choice.capture, None))])
-    return render_html(choice.report, tracks).encode()
+    return render_html(choice.whole_report, tracks).encode()
 
 
 def events_table(choice: Choice, shown: Sequence[Shown]) -> pd.DataFrame:

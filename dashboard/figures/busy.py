@@ -15,7 +15,7 @@ from profiler.metrics.level_of_detail import bin_edges, busy_shares, joint_exten
 from profiler.metrics.timeline import Timeline
 
 N_BINS: Final = 1500
-_MS: Final = 1e6
+_MANY_MS: Final = 10_000  # from here on an axis in seconds reads better
 _ONE_BYTE: Final = 100  # shares are drawn in whole per cent, a byte each
 
 
@@ -29,21 +29,22 @@ def busy_figure(lines: Sequence[Timeline], titles: Sequence[str]) -> go.Figure:
         rows.append(busy_shares(line, edges))
         labels += [for_plotly(prefix + lane_label(lane, line.lanes)) for lane in line.lanes]
     shares = np.concatenate(rows) if rows else np.empty((0, N_BINS))
-    step = float(edges[1] - edges[0]) / _MS
+    scale, unit = (1e9, "s") if edges[-1] - edges[0] > _MANY_MS * 1e6 else (1e6, "ms")
+    step = float(edges[-1] - edges[0]) / N_BINS / scale
     figure = go.Figure(
         go.Heatmap(
             z=np.round(shares * _ONE_BYTE).astype(np.uint8),
-            x0=float(edges[0]) / _MS + step / 2,
+            x0=float(edges[0]) / scale + step / 2,
             dx=step,
             y=labels,
             zmin=0,
             zmax=_ONE_BYTE,
             colorscale=SEQUENTIAL,
             colorbar={"title": "busy, %", "thickness": 10, "len": 0.9},
-            hovertemplate="%{y}<br>%{x:.2f} ms: busy %{z} %<extra></extra>",
+            hovertemplate=f"%{{y}}<br>%{{x:.2f}} {unit}: busy %{{z}} %<extra></extra>",
         )
     )
     styled(figure, height=70 + 26 * max(len(labels), 2), legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True)
-    figure.update_xaxes(title="ms after the pass's start", showgrid=False)
+    figure.update_xaxes(title=f"{unit} after the start", showgrid=False)
     return figure

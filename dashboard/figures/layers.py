@@ -12,6 +12,7 @@ from dashboard.figures.style import styled
 from dashboard.palette import DIVERGING, SPENT
 
 _MS: Final = 1e6
+_T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
 
 
 def layer_figure(rows: pd.DataFrame) -> go.Figure:
@@ -40,12 +41,12 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
         )
     bound = rows[rows["copy_bound"]]
     figure.add_scatter(
-        x=bound["layer"],
+        x=bound["layer"] + _T_BAR,
         y=bound["copy_ns"] / _MS,
         mode="markers",
         name="copy-bound: T > C",
         marker={"symbol": "triangle-down", "size": 9, "color": SPENT["exposed"]},
-        hovertemplate="layer %{x} is copy-bound<extra></extra>",
+        hoverinfo="skip",
     )
     styled(figure, height=380, barmode="group", bargap=0.25)
     figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= 32 else None)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import overview, show
+from dashboard import load, overview, show
 from dashboard.choice import Choice, current
 from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import headline, plain
@@ -109,11 +109,12 @@ def without_passes(choice: Choice) -> None:
 
 def findings(choice: Choice) -> None:
     st.subheader("Findings", anchor=False)
+    found = load.findings(choice.found)
     if not choice.report.devices:
         st.markdown("Without recorded copies and kernels there is nothing to look for.")
-    elif not choice.report.findings:
+    elif not found:
         st.markdown("Nothing to fix was found: no pageable or serial copies, no late prefetch, no long gaps.")
-    first, rest = choice.report.findings[:_SHOWN], choice.report.findings[_SHOWN:]
+    first, rest = found[:_SHOWN], found[_SHOWN:]
     for finding in first:
         show_finding(finding)
     if rest:

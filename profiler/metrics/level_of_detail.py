@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.intervals import Int64, covered_length, union
-from profiler.metrics.timeline import Timeline, compute_beside, either, weight_copies
+from profiler.intervals import Int64, covered_length
+from profiler.metrics.timeline import Timeline, either
 
 Shares = npt.NDArray[np.float32]
 
@@ -28,9 +28,7 @@ def busy_shares(line: Timeline, edges: Int64) -> Shares:
     """How much of each bin each lane was busy, 0..1: (lanes, bins)."""
     shares = np.zeros((len(line.lanes), len(edges) - 1), np.float32)
     widths = np.diff(edges)
-    for number in range(len(line.lanes)):
-        rows = line.rows(number)
-        busy = union(line.start[rows], line.end[rows])
+    for number, busy in enumerate(line.busy):
         shares[number] = covered_length(busy, edges[:-1], edges[1:]) / widths
     return shares
 
@@ -39,10 +37,9 @@ def exposed_shares(line: Timeline, edges: Int64) -> Shares:
     """How much of each bin was exposed copy, 0..1: (lanes, bins); 0 in lanes without host to device copies."""
     shares = np.zeros((len(line.lanes), len(edges) - 1), np.float32)
     widths = np.diff(edges)
-    for number in range(len(line.lanes)):
-        copies = weight_copies(line, line.rows(number))
-        if copies is not None:
-            compute = compute_beside(line, number, line.extent)
+    for number, found in enumerate(line.weights_and_compute):
+        if found is not None:
+            copies, compute = found
             both, alone = (covered_length(busy, edges[:-1], edges[1:]) for busy in (either(copies, compute), compute))
             shares[number] = (both - alone) / widths
     return shares

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Lane(NamedTuple):
     stream: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timeline:
     """Rows of one pass (or of a whole capture), sorted by lane, then by start. Times are ns after `origin_ns`."""
 
@@ -62,10 +63,29 @@ class Timeline:
         """The sorted rows of a lane."""
         return slice(int(self.first[lane]), int(self.first[lane + 1]))
 
-    @property
+    @cached_property
     def extent(self) -> tuple[int, int]:
         """First start and last end, in ns after the origin; (0, 0) without rows."""
         return (int(self.start.min()), int(self.end.max())) if len(self) else (0, 0)
+
+    @cached_property
+    def busy(self) -> tuple[Intervals, ...]:
+        """When each lane was busy with anything; made once, on first use."""
+        return tuple(union(self.start[rows], self.end[rows]) for rows in map(self.rows, range(len(self.lanes))))
+
+    @cached_property
+    def latest_end(self) -> tuple[Int64, ...]:
+        """For each row of each lane the latest end so far; made once, on first use."""
+        return tuple(np.maximum.accumulate(self.end[rows]) for rows in map(self.rows, range(len(self.lanes))))
+
+    @cached_property
+    def weights_and_compute(self) -> tuple[tuple[Intervals, Intervals] | None, ...]:
+        """For each lane when it copied from host to device on explicit request, and when its device computed; null for
+        lanes without such copies. Made once, on first use."""
+        return tuple(
+            None if copies is None else (copies, compute_beside(self, lane, self.extent))
+            for lane, copies in enumerate(weight_copies(self, self.rows(lane)) for lane in range(len(self.lanes)))
+        )
 
 
 def load_timeline(
@@ -95,8 +115,7 @@ def timeline(table: pa.Table, *, origin_ns: int | None = None, by_stream: bool =
 def rows_between(line: Timeline, lane: int, window: tuple[int, int]) -> slice:
     """The lane's sorted rows that touch [t0, t1), and perhaps a few among them that ended earlier."""
     rows = line.rows(lane)
-    latest_end = np.maximum.accumulate(line.end[rows])
-    low = int(np.searchsorted(latest_end, window[0], side="right"))
+    low = int(np.searchsorted(line.latest_end[lane], window[0], side="right"))
     high = int(np.searchsorted(line.start[rows], window[1], side="left"))
     return slice(rows.start + low, rows.start + max(low, high))
 
@@ -140,15 +159,14 @@ def lane_figures(line: Timeline) -> pd.DataFrame:
 
 
 def _lane_row(line: Timeline, n_bytes: Int64, number: int) -> dict[str, object]:
-    rows = line.rows(number)
-    copies, sizes = weight_copies(line, rows), n_bytes[line.order[rows]]
-    busy_ns = union(line.start[rows], line.end[rows]).total
+    rows, exposed = line.rows(number), line.weights_and_compute[number]
+    sizes, busy_ns = n_bytes[line.order[rows]], line.busy[number].total
     moved = int(sizes.sum()) if len(sizes) and bool((sizes >= 0).all()) else None
     return {
         **line.lanes[number]._asdict(),
         "events": rows.stop - rows.start,
         "busy_ns": busy_ns,
-        "exposed_ns": None if copies is None else exposed_length(copies, compute_beside(line, number, line.extent)),
+        "exposed_ns": None if exposed is None else exposed_length(*exposed),
         "bytes": moved,
         "gb_s": moved / busy_ns if moved is not None and busy_ns else None,
     }
@@ -161,7 +179,9 @@ def exposed_length(copies: Intervals, compute: Intervals) -> int:
 
 def either(a: Intervals, b: Intervals) -> Intervals:
     """The points in any of the two."""
-    return union(np.concatenate([a.starts, b.starts]), np.concatenate([a.ends, b.ends]))
+    # The stable sort merges two sorted runs in one go. Sorted apart, the n-th end still is not before the n-th start.
+    starts, ends = (np.sort(np.concatenate([a[edge], b[edge]]), kind="stable") for edge in (0, 1))
+    return union(starts, ends)
 
 
 def _possible(table: pa.Table) -> pa.Table:
@@ -176,14 +196,14 @@ def _possible(table: pa.Table) -> pa.Table:
 def _lanes(events: Events, kind: pa.ChunkedArray, *, by_stream: bool) -> tuple[tuple[Lane, ...], Int64]:
     codes, names = labels(kind)
     known = [CATEGORIES.index(_CATEGORY_OF_KIND.get(name, "api")) for name in names]
-    category = np.array([*known, CATEGORIES.index("api")], np.int64)[codes]
-    on_host = np.isin(category, [CATEGORIES.index(name) for name in _HOST_CATEGORIES])
+    category = np.array([*known, CATEGORIES.index("api")], np.int8)[codes]
+    on_host = np.array([name in _HOST_CATEGORIES for name in CATEGORIES])[category]
     columns = {
         "process": events.process,
         "device": np.where(on_host, ABSENT, events.device),
         "category": category,
     }
-    on_stream = np.isin(category, [CATEGORIES.index(name) for name in _STREAM_CATEGORIES])
+    on_stream = np.array([name in _STREAM_CATEGORIES for name in CATEGORIES])[category]
     stream = np.where(on_stream, events.stream, np.int32(ABSENT)) if by_stream else _kernels_apart(events)
     groups = group_by(columns | {"stream": _busiest(stream, events, columns) if by_stream else stream})
     keys = (groups.keys[name].tolist() for name in ("process", "device", "category", "stream"))
@@ -204,7 +224,9 @@ def _kernels_apart(events: Events) -> npt.NDArray[np.int32]:
     return np.where(is_kernel, events.stream, np.int32(ABSENT))
 
 
-def _busiest(stream: npt.NDArray[np.int32], events: Events, columns: dict[str, Int64]) -> npt.NDArray[np.signedinteger]:
+def _busiest(
+    stream: npt.NDArray[np.int32], events: Events, columns: dict[str, npt.NDArray[np.signedinteger]]
+) -> npt.NDArray[np.signedinteger]:
     """Stream codes with all but the busiest MAX_STREAMS - 1 of an overfull category replaced by ABSENT."""
     lanes = group_by(columns | {"stream": stream})
     busy = lanes.sum(events.end - events.start)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.findings import find
+from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
 from profiler.report.cells import JUDGED, judge_cells
@@ -18,10 +19,18 @@ from profiler.stats import DEFAULT_NOISE, OUTLIER_MADS
 _GB: Final = 1e9
 
 
-def build_report(capture: Capture, noise: float = DEFAULT_NOISE) -> Report:
-    """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError."""
+def build_report(
+    capture: Capture,
+    noise: float = DEFAULT_NOISE,
+    tables: Tables | None = None,
+    findings: Sequence[Finding] | None = None,
+) -> Report:
+    """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError.
+
+    tables, findings: the capture's own, where they are at hand already.
+    """
     manifest = capture.manifest
-    tables = load_tables(capture)
+    tables = tables or load_tables(capture)
     is_native = manifest.source == "hprof"
     cells = judge_cells(
         tables.passes.to_pandas(),
@@ -42,7 +51,7 @@ def build_report(capture: Capture, noise: float = DEFAULT_NOISE) -> Report:
         arms=manifest.arms,
         cells=cells,
         devices=device_figures(tables.recording, by_pass=is_native),
-        findings=find(capture),
+        findings=find(capture) if findings is None else findings,
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,

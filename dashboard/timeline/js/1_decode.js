@@ -12,33 +12,34 @@ function decodeTimeline(bytes) {
   const sides = splitSides(header, columns);
   const waiting = sumDifferences(columns.waiting);
   const waitedCopy = sumDifferences(columns.waited_copy);
-  const byCopy = Uint32Array.from(waitedCopy.keys()).sort((a, b) => waitedCopy[a] - waitedCopy[b]);
-  return { header, columns, sides, waiting, waitedCopy, byCopy, nEvents: columns.signature.length };
+  return { header, columns, sides, waiting, waitedCopy, byCopy: null, nEvents: columns.signature.length };
 }
 
 function readColumn(bytes, at, place) {
-  if (place.type === "var") return readVariable(bytes.subarray(at, at + place.bytes), place.length);
+  if (place.type === "var") return { data: bytes.subarray(at, at + place.bytes), length: place.length, at: 0 };
   const kind = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array }[place.type];
   // A copy, because the block may start at any address and typed arrays need theirs aligned.
   return new kind(bytes.slice(at, at + place.length * kind.BYTES_PER_ELEMENT).buffer);
 }
 
-function readVariable(data, length) {
-  const values = new Float64Array(length);
-  for (let i = 0, at = 0; i < length; i++) {
-    let byte = data[at++];
-    let value = byte & 127;
+// Reads the next numbers of a "var" column; most of them have two or three bytes.
+function readInto(column, values) {
+  const data = column.data;
+  let at = column.at;
+  for (let i = 0; i < values.length; i++) {
+    let byte = data[at++], value = byte & 127;
     for (let scale = 128; byte > 127; scale *= 128) {
       byte = data[at++];
       value += (byte & 127) * scale;
     }
     values[i] = value;
   }
+  column.at = at;
   return values;
 }
 
-function sumDifferences(folded) {
-  const values = new Uint32Array(folded.length);
+function sumDifferences(column) {
+  const folded = readInto(column, new Float64Array(column.length)), values = new Uint32Array(folded.length);
   for (let i = 0, sum = 0; i < folded.length; i++) {
     sum += folded[i] % 2 ? -(folded[i] + 1) / 2 : folded[i] / 2;
     values[i] = sum;
@@ -48,18 +49,16 @@ function sumDifferences(folded) {
 
 function splitSides(header, columns) {
   const nBins = header.n_bins;
-  let event = 0, exposed = 0, anchor = 0, share = 0;
+  let event = 0, anchor = 0, share = 0;
   return header.sides.map((side, number) => {
     const lanes = side.lanes.map((facts) => {
       const lane = { ...facts, side: number, first: event };
       lane.signature = columns.signature.subarray(event, event + facts.events);
-      Object.assign(lane, times(columns.delta, columns.length, event, facts.events, side.base_ns));
-      lane.latest = runningMaximum(lane.end);
-      lane.exposedSpans = times(columns.exposed_delta, columns.exposed_length, exposed, facts.exposed, side.base_ns);
+      Object.assign(lane, times(columns.delta, columns.length, facts.events, side.base_ns));
+      lane.exposedSpans = times(columns.exposed_delta, columns.exposed_length, facts.exposed, side.base_ns);
       lane.busyShare = columns.busy_share.subarray(share, share + nBins);
       lane.exposedShare = columns.exposed_share.subarray(share, share + nBins);
       event += facts.events;
-      exposed += facts.exposed;
       share += nBins;
       return lane;
     });
@@ -69,23 +68,18 @@ function splitSides(header, columns) {
   });
 }
 
-function times(deltas, lengths, first, count, base) {
-  const start = new Float64Array(count), end = new Float64Array(count);
-  for (let i = 0, now = base; i < count; i++) {
-    now += deltas[first + i];
+// Starts, ends, and the latest end so far, which tells where to begin looking for what is still running.
+function times(deltas, lengths, count, base) {
+  const start = readInto(deltas, new Float64Array(count)), end = readInto(lengths, new Float64Array(count));
+  const latest = new Float64Array(count);
+  for (let i = 0, now = base, highest = -Infinity; i < count; i++) {
+    now += start[i];
     start[i] = now;
-    end[i] = now + lengths[first + i];
+    end[i] += now;
+    if (end[i] > highest) highest = end[i];
+    latest[i] = highest;
   }
-  return { start, end };
-}
-
-function runningMaximum(values) {
-  const maxima = new Float64Array(values.length);
-  for (let i = 0, highest = -Infinity; i < values.length; i++) {
-    if (values[i] > highest) highest = values[i];
-    maxima[i] = highest;
-  }
-  return maxima;
+  return { start, end, latest };
 }
 
 // First index whose value is greater than (or, with `orEqual`, not less than) the limit.
@@ -123,6 +117,7 @@ function copyWaitedFor(model, number) {
 
 // The events that wait for a copy, in the order of their numbers.
 function waitersOf(model, number) {
+  model.byCopy ??= Uint32Array.from(model.waitedCopy.keys()).sort((a, b) => model.waitedCopy[a] - model.waitedCopy[b]);
   let low = 0, high = model.byCopy.length;
   while (low < high) {
     const middle = (low + high) >> 1;

@@ -16,7 +16,14 @@ function readTheme(host, palette) {
   };
 }
 
+const LUMINANCES = new Map();
+
 function luminance(colour) {
+  if (!LUMINANCES.has(colour)) LUMINANCES.set(colour, measureLuminance(colour));
+  return LUMINANCES.get(colour);
+}
+
+function measureLuminance(colour) {
   const probe = document.createElement("canvas").getContext("2d");
   probe.fillStyle = colour;
   const hex = /^#(..)(..)(..)/.exec(probe.fillStyle);

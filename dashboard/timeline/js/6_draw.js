@@ -1,5 +1,7 @@
 // Draws what the view shows. Events narrower than a pixel share a column, whose strength is how busy it was.
 
+const DENSE = 40; // events a pixel from which sums made beforehand are drawn instead of the events
+
 class Painter {
   constructor(canvas) {
     this.canvas = canvas;
@@ -17,7 +19,8 @@ class Painter {
   // Returns how many events were drawn one by one, and how many share how many columns.
   draw(state) {
     const { model, view, layout, theme } = state, c = this.context;
-    this.hatch = hatch(c, theme.colours.exposed);
+    if (this.hatchColour !== theme.colours.exposed) this.hatch = hatch(c, theme.colours.exposed);
+    this.hatchColour = theme.colours.exposed;
     this.counts = { drawn: 0, merged: 0, columns: 0, shares: false };
     c.clearRect(0, 0, layout.left + layout.width, layout.height);
     c.textBaseline = "middle";
@@ -113,7 +116,14 @@ class Painter {
     const from = view.from + side.offset, to = view.to + side.offset, n = lane.events, scale = this.scale;
     const covered = new Float32Array(layout.width + 2), faded = new Float32Array(layout.width + 2);
     const wide = [], kindFades = matchedKinds && !matchedKinds.has(lane.category);
-    let i = firstAbove(lane.latest, from, true);
+    const first = firstAbove(lane.latest, from, true), inView = firstAbove(lane.start, to, true) - first;
+    if (!matches && inView > DENSE * layout.width) {
+      this.counts.merged += inView;
+      sumBins(coverage(lane), from, scale, covered);
+      this.paintColumns(covered, lane, y, height, state, kindFades ? 0.18 : 1);
+      return;
+    }
+    let i = first;
     for (; i < n && lane.start[i] < to; i++) {
       if (lane.end[i] < from) continue;
       const x = (lane.start[i] - from) * scale, width = (lane.end[i] - lane.start[i]) * scale;
@@ -216,5 +226,37 @@ class Painter {
       c.fillRect(x, y + height - 3, bin * this.scale + 0.4, 3);
     }
     c.globalAlpha = 1;
+  }
+}
+
+const COVERAGE_BINS = 1 << 15;
+
+// How much of each of many equal bins a lane's events cover, summed once; they overlap only where streams share a lane.
+function coverage(lane) {
+  if (lane.coverage) return lane.coverage;
+  const from = lane.start[0], to = lane.latest[lane.events - 1];
+  const width = (to - from) / COVERAGE_BINS || 1, sums = new Float32Array(COVERAGE_BINS + 1);
+  for (let i = 0; i < lane.events; i++) {
+    const start = (lane.start[i] - from) / width, end = (lane.end[i] - from) / width, last = Math.min(end | 0, COVERAGE_BINS);
+    let bin = start | 0;
+    if (bin === last) sums[bin] += end - start;
+    else {
+      sums[bin] += bin + 1 - start;
+      while (++bin < last) sums[bin] += 1;
+      sums[last] += end - last;
+    }
+  }
+  lane.coverage = { from, width, sums };
+  return lane.coverage;
+}
+
+// Adds the bins up into pixel columns; `from` is the time at the first column's left edge.
+function sumBins({ from: origin, width, sums }, from, scale, columns) {
+  const step = width * scale, shift = (origin - from) * scale;
+  const first = Math.max(0, Math.floor(-shift / step)), last = Math.min(sums.length, Math.ceil((columns.length - shift) / step));
+  for (let bin = first; bin < last; bin++) {
+    if (sums[bin] === 0) continue;
+    const column = (shift + bin * step) | 0;
+    if (column >= 0 && column < columns.length) columns[column] += sums[bin] * step;
   }
 }

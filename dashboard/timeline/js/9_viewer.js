@@ -28,7 +28,9 @@ class Viewer {
     this.sendWindow = sendWindow;
     const isNew = bytes !== this.bytes;
     if (isNew) {
-      const model = decodeTimeline(bytes), samePasses = model.header.key === this.state.model?.header.key;
+      const begin = performance.now(), model = decodeTimeline(bytes);
+      this.root.dataset.decodeMs = (performance.now() - begin).toFixed(1);
+      const samePasses = model.header.key === this.state.model?.header.key;
       this.bytes = bytes;
       Object.assign(this.state, { model, selected: null, haystacks: null });
       this.asked = null;
@@ -177,7 +179,7 @@ class Viewer {
   search(query) {
     const { state } = this, { model } = state;
     const kinds = [...query.matchAll(/kind:(\w+)/gi)].map((found) => found[1].toLowerCase()), rest = query.replace(/kind:\w*/gi, "").trim();
-    state.haystacks ??= haystacks(model);
+    if (rest) state.haystacks ??= haystacks(model);
     const fits = matcher(rest);
     state.matches = rest ? Uint8Array.from(state.haystacks, (text) => (fits(text) ? 1 : 0)) : null;
     state.matchedKinds = kinds.length ? new Set(kinds) : null;
