@@ -49,6 +49,8 @@ def _table(path: Path) -> tuple[list[str], NDArray[np.int64]]:
     from pyarrow import csv
 
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device may give bytes for ever, or none
+            raise HprofError(f"{path} is not a regular file; name a routing trace.")
         if path.stat().st_size > _MAX_BYTES:
             raise HprofError(f"{path} is larger than 1 GiB; cut the trace to fewer positions.")
         table = csv.read_csv(path)

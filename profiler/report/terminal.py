@@ -102,4 +102,5 @@ def print_captures(captures: Iterable[CaptureSummary], console: Console) -> None
         texts = [capture.name, capture.state, capture.source, capture.model, arms, passes, created]
         table.add_row(*(_text(text or "") for text in texts))
     console.print(table)
-    console.print(*(_text(problem, style="yellow") for problem in problems), sep="\n", end="")
+    for problem in problems:
+        console.print(_text(problem, style="yellow"))

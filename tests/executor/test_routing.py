@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,9 @@ def test_trace_of_another_width_or_absent(tmp_path: Path) -> None:
 def test_bad_specs_are_refused(spec: str, words: str) -> None:
     with pytest.raises(HprofError, match=words):
         make(spec)
+
+
+def test_a_pipe_is_no_trace(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(HprofError, match="pipe is not a regular file"):
+        from_trace(f"trace:{tmp_path / 'pipe'}")

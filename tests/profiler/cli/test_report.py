@@ -78,6 +78,7 @@ def test_list(tmp_path: Path, capsys: Captured) -> None:
     assert "mine" in out
     assert "off, on" in out
     assert "no hprof manifest" in " ".join(out.split())
+    assert out.endswith("\n"), "a shell prompt comes after it"
     assert hprof.main(["list", str(tmp_path), "--json"]) == 0
     listed = orjson.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed["captures"]] == ["mine", "broken"]
