@@ -32,8 +32,8 @@ QUANTS: Final[dict[str, QuantType]] = {
 
 
 def quant_type(name: str) -> QuantType:
-    """The type called `name`, spelled as GGUF spells it; HprofError lists the known ones."""
-    if (found := QUANTS.get(name)) is None:
+    """The type called `name`, in capitals or not; HprofError lists the known ones."""
+    if (found := QUANTS.get(name.upper())) is None:
         raise HprofError(f"Quant type {name!r} is not known; choose one of {', '.join(QUANTS)}.")
     return found
 

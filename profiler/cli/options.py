@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -10,6 +11,17 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_TRACES: Final = "traces"  # where captures land, relative to where hprof is called
+_MAX_SEED: Final = 2**32 - 1
+
+
+class FiniteRange(click.FloatRange):
+    """A FloatRange that refuses nan, which no bound compares with, and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def json_option(command: Command) -> Command:
@@ -30,13 +42,15 @@ def force_option(command: Command) -> Command:
 
 def seed_option(command: Command) -> Command:
     """`--seed N`, as the parameter `seed`."""
-    return click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all random choices.")(command)
+    return click.option("--seed", type=click.IntRange(0, _MAX_SEED), default=0, help="Seed of all random choices.")(
+        command
+    )
 
 
 def noise_option(command: Command) -> Command:
     """`--noise SHARE`, as the parameter `noise`."""
     text = "Relative change that counts as none, e.g. 0.01 for 1 %."
-    return click.option("--noise", type=click.FloatRange(0, 1, max_open=True), default=0.01, help=text)(command)
+    return click.option("--noise", type=FiniteRange(0, 1, max_open=True), default=0.01, help=text)(command)
 
 
 def dask_option(work: str) -> Callable[[Command], Command]:

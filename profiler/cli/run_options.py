@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from profiler.cli.options import force_option, json_option, output_option, seed_option
+from profiler.cli.options import FiniteRange, force_option, json_option, output_option, seed_option
 
 ARM_NAMES: Final = "off, off-whole, on, gated, auto, hot, cache, cpu, full"
 
@@ -87,8 +87,8 @@ _DEVICE: Final = [
     click.option(
         "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
     ),
-    click.option("--link-gb-s", type=click.FloatRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
-    click.option("--link-latency-us", type=click.FloatRange(0, 1e6), help="What each copy costs besides its bytes."),
+    click.option("--link-gb-s", type=FiniteRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
+    click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
     click.option("--threads", type=click.IntRange(min=1), help="Cores for compute.  [default: all but one]"),
     click.option(
         "--dtype",

@@ -124,7 +124,10 @@ def test_bad_input_is_one_sentence(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["-r", "0"], ["--slots", "1"], ["--link-gb-s", "0"], ["-lm", "disk"], ["--device", "tpu"], ["--boots", "0"]],
+    [
+        *(["-r", "0"], ["--slots", "1"], ["--link-gb-s", "0"], ["-lm", "disk"], ["--device", "tpu"], ["--boots", "0"]),
+        *(["--link-gb-s", "nan"], ["--link-gb-s", "inf"], ["--link-latency-us", "nan"], ["--seed", str(2**32)]),
+    ],
 )
 def test_values_that_click_refuses(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments, "-o", tmp_path / "c") == 2
