@@ -181,6 +181,8 @@ def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
     store = Store(root)
     if not store.exists():
         raise HprofError(f"{store.where()} does not exist; name the folder that holds the captures.")
+    if store.is_local and not store.is_folder():
+        raise HprofError(f"{store.where()} is no folder; name the folder that holds the captures.")
     found = [_summary(store.where(name), name) for name in store.entries() if store.exists(f"{name}/{MANIFEST_NAME}")]
     return sorted(found, key=lambda s: s.created_utc or "", reverse=True)
 

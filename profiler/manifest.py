@@ -76,6 +76,15 @@ class Manifest:
         return cls(**_known_fields(raw, origin))
 
 
+def is_manifest(data: bytes) -> bool:
+    """Whether `data` is a manifest of hprof's, of any version; many programs call a file of theirs manifest.json."""
+    try:
+        raw = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(raw, dict) and {"schema", "source", "state", "argv"} <= raw.keys()
+
+
 def _check_version(raw: Mapping[str, Any], origin: str) -> None:
     version = raw.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:

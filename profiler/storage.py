@@ -31,12 +31,17 @@ class Store:
     def where(self, name: str = "") -> str:
         """The full address of `name`, for messages."""
         root = (self._root if self.is_local else self.url).rstrip("/")
-        return f"{root}/{name}" if name else root
+        return f"{root}/{name}" if name else root or "/"
 
     def exists(self, name: str = "") -> bool:
         """Whether the file or folder is there."""
         with _translated(self.where(name), "read"):
             return bool(self._fs.exists(self._path(name)))
+
+    def is_folder(self) -> bool:
+        """Whether the address is a folder that is there."""
+        with _translated(self.where(), "read"):
+            return bool(self._fs.isdir(self._root))
 
     def entries(self, folder: str = "") -> list[str]:
         """Names directly inside `folder`, sorted; empty where it does not exist."""
@@ -84,6 +89,11 @@ class Store:
         target = os.path.realpath(self._path(name))
         if target != root and not target.startswith(root.rstrip(os.sep) + os.sep):
             raise HprofError(f"{self.where(name)} leads out of the capture's folder; remove the link.")
+
+
+def is_under_way(name: str) -> bool:
+    """Whether a file's name is one that is not in place yet, or that a killed process left."""
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def _write_local(path: Path, data: Any) -> None:

@@ -24,9 +24,9 @@ from executor.errors import HprofError
 from executor.records import PassResult
 from profiler import compact
 from profiler.encoding import parquet_options
-from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
+from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
 from profiler.schema import TABLES
-from profiler.storage import Store
+from profiler.storage import Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
 _TIMES: Final = ("t_start", "t_end")
@@ -209,11 +209,13 @@ def _part_name(pass_id: int) -> str:
 
 def _claim(store: Store, *, force: bool) -> None:
     """Make the folder ours: empty, or a capture that `force` allows to replace; other people's files stay."""
-    entries = store.entries()
-    if MANIFEST_NAME not in entries:
-        if entries:
-            raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
+    if not store.is_folder() and store.exists():
+        raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another -o.")
+    entries = [name for name in store.entries() if not is_under_way(name)]
+    if not entries:
         return
+    if MANIFEST_NAME not in entries or not is_manifest(store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)):
+        raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
     if not force:
         raise HprofError(f"{store.where()} already holds a capture; choose another -o or add --force to replace it.")
     # Marked first, so that a kill while the old parts go leaves nothing that looks whole.

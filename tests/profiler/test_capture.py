@@ -185,3 +185,5 @@ def test_a_folder_of_captures_is_listed(tmp_path: Path) -> None:
     assert "not valid JSON" in (listed["broken"].problem or "")
     with pytest.raises(HprofError, match="does not exist"):
         list_captures(tmp_path / "nowhere")
+    with pytest.raises(HprofError, match="is no folder"):
+        list_captures(tmp_path / "a" / "manifest.json")

@@ -95,6 +95,29 @@ def test_other_peoples_folders_are_left_alone(tmp_path: Path, force: bool) -> No
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("text", ['{"name": "my app", "schema": 1}', "{", "[]"])
+def test_another_programs_manifest_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "mine.parquet").write_text("years of work")
+    with pytest.raises(HprofError, match="holds other files"):
+        new_capture(tmp_path, force=True)
+    assert (tmp_path / "manifest.json").read_text() == text
+    assert (tmp_path / "events" / "mine.parquet").exists()
+
+
+def test_a_file_in_the_captures_place(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("mine")
+    with pytest.raises(HprofError, match="is a file, where a capture needs a folder"):
+        new_capture(tmp_path / "c", force=True)
+
+
+def test_what_a_killed_process_left_is_no_stranger(tmp_path: Path) -> None:
+    (tmp_path / ".manifest.json.123.tmp").write_text("{")
+    new_capture(tmp_path).finish()
+    assert Capture.open(tmp_path).manifest.state == "complete"
+
+
 def test_force_leaves_files_that_are_not_the_captures(tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
     (tmp_path / "c" / "notes.md").write_text("mine")
