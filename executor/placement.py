@@ -54,7 +54,10 @@ def parse_overrides(text: str) -> list[Override]:
 def _parse_override(text: str) -> Override:
     pattern, equals, buffer = text.rpartition("=")
     if not equals or not pattern:
-        raise HprofError(f"-ot '{text}' has no '=': write REGEX=CPU, for example '{DEFAULT_OVERRIDE}'")
+        raise HprofError(
+            f"-ot '{text}' has no '=': write REGEX=CPU, for example '{DEFAULT_OVERRIDE}' "
+            "(',' separates configurations and cannot be part of one)"
+        )
     if not re.fullmatch(r"CPU|HOST|GPU\d*|CUDA\d+", buffer.upper()):
         raise HprofError(f"-ot '{text}' names the buffer '{buffer}': use CPU for host memory, or GPU")
     try:
@@ -86,7 +89,7 @@ def place(
     if overrides is None and not n_cpu_moe and n_gpu_layers is None:
         overrides = DEFAULT_OVERRIDE
     movable = [t for t in tensors.values() if is_movable(t)]
-    host = _overridden(movable, parse_overrides(overrides or ""))
+    host = _overridden(tensors, movable, parse_overrides(overrides or ""))
     host |= {t.name for t in movable if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
     if n_gpu_layers is not None and n_gpu_layers >= 0:
         first_resident = 1 + max((t.layer or 0 for t in movable), default=-1) - n_gpu_layers
@@ -94,15 +97,23 @@ def place(
     return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers))
 
 
-def _overridden(movable: list[TensorInfo], overrides: list[Override]) -> set[str]:
+def _overridden(tensors: Iterable[str], movable: list[TensorInfo], overrides: list[Override]) -> set[str]:
     names = [t.name for t in movable]
     for override in overrides:
         if not any(override.pattern.search(name) for name in names):
-            raise HprofError(
-                f"-ot '{override.pattern.pattern}' matches no weight of the model; "
-                f"near ones are {', '.join(_near(override.pattern.pattern, names))}"
-            )
+            raise _no_match(override.pattern, tensors, names)
     return {name for name in names if _first_match_is_host(name, overrides)}
+
+
+def _no_match(pattern: re.Pattern[str], tensors: Iterable[str], movable: list[str]) -> HprofError:
+    fixed = next((name for name in tensors if pattern.search(name)), None)
+    if fixed is not None:
+        return HprofError(
+            f"-ot '{pattern.pattern}' matches {fixed} and no weight that can move: norms, biases, routers, the "
+            "embedding and the output stay resident"
+        )
+    near = ", ".join(_near(pattern.pattern, movable))
+    return HprofError(f"-ot '{pattern.pattern}' matches no weight of the model; near ones are {near}")
 
 
 def _first_match_is_host(name: str, overrides: list[Override]) -> bool:

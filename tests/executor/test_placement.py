@@ -81,6 +81,20 @@ def test_options_add_up(moe: Model) -> None:
     assert placement.spelled == "-ot attn_k=CPU -ncmoe 1"
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("norm", "attn_norm"), ("token_embd", "token_embd"), ("gate_inp", "gate_inp")]
+)
+def test_a_pattern_of_what_cannot_move_says_so(moe: Model, pattern: str, name: str) -> None:
+    with pytest.raises(HprofError, match=f"-ot '{pattern}' matches .*{name}.* and no weight that can move"):
+        place(moe.tensors, overrides=f"{pattern}=CPU")
+
+
+def test_a_comma_inside_a_pattern_is_explained(dense: Model) -> None:
+    [first, _] = split_configurations(r"blk\.[0-9]{1,2}\.ffn=CPU")
+    with pytest.raises(HprofError, match="',' separates configurations"):
+        place(dense.tensors, overrides=first)
+
+
 def test_a_pattern_that_matches_nothing_names_near_ones(dense: Model) -> None:
     with pytest.raises(HprofError, match=r"-ot 'ffn_gates' matches no weight of the model; near ones are ffn_gate"):
         place(dense.tensors, overrides="ffn_gates=CPU")
