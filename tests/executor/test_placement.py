@@ -82,7 +82,7 @@ def test_options_add_up(moe: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "name"), [("norm", "attn_norm"), ("token_embd", "token_embd"), ("gate_inp", "gate_inp")]
+    ("pattern", "name"), [("norm", "norm"), ("token_embd", "token_embd"), ("gate_inp", "gate_inp")]
 )
 def test_a_pattern_of_what_cannot_move_says_so(moe: Model, pattern: str, name: str) -> None:
     with pytest.raises(HprofError, match=f"-ot '{pattern}' matches .*{name}.* and no weight that can move"):
