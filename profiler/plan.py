@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,8 +19,9 @@ from executor.placement import EVERYTHING_RESIDENT, Placement, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn
-from profiler.cupti.recorder import COST_WARNING, check_cupti
+from profiler.cupti.recorder import check_cupti
 from profiler.memory import check_needs
+from profiler.plan_warnings import plan_warnings
 from profiler.request import PlacementOptions, RunRequest
 
 if TYPE_CHECKING:
@@ -34,13 +36,29 @@ _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.flo
 class Setup:
     """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`.
 
+    `runs` are the arms in order; one that is named twice runs twice, which shows how much the machine itself varies.
     Under a VRAM budget the arms' placements differ; `placement` is then the first arm's.
     """
 
     suffix: str
     placement: Placement
-    arms: tuple[str, ...]
+    runs: tuple[str, ...]
     by_arm: Mapping[str, Placement] | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Each arm once."""
+        return tuple(dict.fromkeys(self.runs))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The names in the capture, in the order of `runs`, and the arm of each: `off`, `off@copy2`."""
+        counts: Counter[str] = Counter()
+        labels = {}
+        for arm in self.runs:
+            counts[arm] += 1
+            labels[self.label(arm, counts[arm])] = arm
+        return labels
 
     @property
     def session_placement(self) -> Placement | Mapping[str, Placement]:
@@ -50,9 +68,9 @@ class Setup:
     def placement_of(self, arm: str) -> Placement:
         return self.placement if self.by_arm is None else self.by_arm[arm]
 
-    def label(self, arm: str) -> str:
+    def label(self, arm: str, copy: int = 1) -> str:
         """The arm's name in the capture."""
-        return arm + self.suffix
+        return arm + (f"@copy{copy}" if copy > 1 else "") + self.suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,11 @@ class RunPlan:
     session: SessionOptions
     routing_label: str | None
     warnings: tuple[str, ...]
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the weights come from a file, rather than from a seed."""
+        return not is_synthetic(self.model)
 
 
 def plan_run(request: RunRequest) -> RunPlan:
@@ -83,7 +106,7 @@ def plan_run(request: RunRequest) -> RunPlan:
     for setup in setups:
         check_needs(model, setup.session_placement, setup.arms, session, request.cells)
     label = None if routing is None else routing.label
-    return RunPlan(request, model, setups, session, label, tuple(_warnings(request, model, setups)))
+    return RunPlan(request, model, setups, session, label, tuple(plan_warnings(request, model, setups)))
 
 
 def _check_grid(request: RunRequest) -> None:
@@ -119,13 +142,13 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
     """`full` streams nothing, so one placement measures it for all."""
     setups = []
     for number, options in enumerate(request.placements, start=1):
-        arms = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
+        runs = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
         suffix = "" if number == 1 else f"@{number}"
-        if arms and options.vram_budget_bytes is not None:
-            by_arm = {arm: _under_budget(request, model, session, arm, options.vram_budget_bytes) for arm in arms}
-            setups.append(Setup(suffix, by_arm[arms[0]], arms, by_arm))
-        elif arms:
-            setups.append(Setup(suffix, _place(model, options), arms))
+        if runs and options.vram_budget_bytes is not None:
+            by_arm = {arm: _under_budget(request, model, session, arm, options.vram_budget_bytes) for arm in set(runs)}
+            setups.append(Setup(suffix, by_arm[runs[0]], runs, by_arm))
+        elif runs:
+            setups.append(Setup(suffix, _place(model, options), runs))
     return tuple(setups)
 
 
@@ -152,10 +175,14 @@ def _place(model: Model, options: PlacementOptions) -> Placement:
     )
 
 
+def is_synthetic(model: Model) -> bool:
+    """Whether a model's weights are made from a seed, for a preset's or a config's shape."""
+    return model.origin.startswith(("preset:", "config:"))
+
+
 def _routing(request: RunRequest, model: Model) -> Routing | None:
     layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
-    is_synthetic = model.origin.startswith(("preset:", "config:"))
-    if not layers or request.routing == "model" or (request.routing is None and not is_synthetic):
+    if not layers or request.routing == "model" or (request.routing is None and not is_synthetic(model)):
         return None
     from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
 
@@ -183,21 +210,3 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         seed=request.seed,
         routing=routing,
     )
-
-
-def _warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) -> list[str]:
-    warnings = [COST_WARNING] if request.recorder == "cupti" else []
-    longest = max(cell.n_positions for cell in request.cells)
-    if longest > model.shape.context_length:
-        warnings.append(
-            f"{longest:,} positions are more than the {model.shape.context_length:,} that {model.shape.name} "
-            "was made for; times are right, what it would write is not."
-        )
-    warnings += [
-        f"{setup.placement.spelled} leaves no weight in host memory, so all arms of it do the same."
-        for setup in setups
-        if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
-    ]
-    if request.repetitions < 6:
-        warnings.append(f"-r {request.repetitions} gives {request.repetitions} pairs; a verdict needs 6 or more.")
-    return warnings

@@ -23,7 +23,7 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
         "machine": describe_machine() | {"device": request.device.kind, "n_devices": request.device.n_devices},
         "model": model_fields(plan.model) | {"routing": plan.routing_label},
         "placement": {"configurations": [_placement_fields(plan.model, setup) for setup in plan.setups]},
-        "arms": [Arm(setup.label(arm), requested=arm) for setup in plan.setups for arm in setup.arms],
+        "arms": [Arm(label, requested=arm) for setup in plan.setups for label, arm in setup.labels.items()],
         "grid": _grid_fields(plan),
         "seeds": {"seed": request.seed},
         "environment": result_variables(),
@@ -34,10 +34,11 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
 
 def arms_of_session(setup: Setup, session: Session) -> list[Arm]:
     """Requested and effective policy of each arm of an open session."""
-    return [_arm(setup, described, session.warnings) for described in session.describe_arms()]
+    described = {arm["name"]: arm for arm in session.describe_arms()}
+    return [_arm(setup, label, described[arm], session.warnings) for label, arm in setup.labels.items()]
 
 
-def _arm(setup: Setup, described: Mapping[str, Any], warnings: list[str]) -> Arm:
+def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[str]) -> Arm:
     name = described["name"]
     requested, effective = described["requested"], described["effective"]
     streams_nothing = name != FULL and not effective["host_bytes"]
@@ -47,7 +48,7 @@ def _arm(setup: Setup, described: Mapping[str, Any], warnings: list[str]) -> Arm
     if setup.suffix:
         notes.append("measured in a session of its own, after the arms of the placements before it")
     return Arm(
-        name=setup.label(name),
+        name=label,
         requested=name,
         effective=FULL if streams_nothing else name,
         options={"placement": setup.placement_of(name).spelled, "requested": requested, "effective": effective},

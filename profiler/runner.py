@@ -72,7 +72,7 @@ class _Run:
         self._cupti = CuptiRecorder() if self._request.recorder == "cupti" else None
 
     def run(self) -> None:
-        n_arms = sum(len(setup.arms) for setup in self._plan.setups)
+        n_arms = sum(len(setup.runs) for setup in self._plan.setups)
         self._progress.start(n_arms * len(self._request.cells) * self._request.repetitions)
         try:
             for setup in self._plan.setups:
@@ -97,8 +97,8 @@ class _Run:
     def _run_cell(self, setup: Setup, session: Session, cell: Cell) -> None:
         self._warm_up(setup, session, cell)
         for repetition in range(self._request.repetitions):
-            for arm in arm_order(setup.arms, repetition):
-                self._pass(setup, session, cell, arm, repetition, warmup=False)
+            for label in arm_order(list(setup.labels), repetition):
+                self._pass(session, cell, label, setup.labels[label], repetition, warmup=False)
 
     def _describe(self, setup: Setup, session: Session) -> None:
         known = {arm.name: arm for arm in self._writer.manifest.arms}
@@ -116,15 +116,12 @@ class _Run:
         waiting = list(setup.arms)
         while waiting:
             for arm in waiting:
-                result = self._pass(setup, session, cell, arm, len(durations_ns[arm]), warmup=True)
+                result = self._pass(session, cell, setup.label(arm), arm, len(durations_ns[arm]), warmup=True)
                 durations_ns[arm].append(result.t_end - result.t_start)
             waiting = [arm for arm in waiting if needs_warmup(durations_ns[arm], session.policies[arm].min_warmups)]
 
-    def _pass(
-        self, setup: Setup, session: Session, cell: Cell, arm: str, repetition: int, *, warmup: bool
-    ) -> PassResult:
+    def _pass(self, session: Session, cell: Cell, label: str, arm: str, repetition: int, *, warmup: bool) -> PassResult:
         pass_id = self.position.next_pass
-        label = setup.label(arm)
         size = {"n_prompt": cell.n_prompt, "n_gen": cell.n_gen, "n_ubatch": cell.n_ubatch, "n_depth": cell.n_depth}
         job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup)
         self._progress.before_pass(f"{label} -ub {cell.n_ubatch}{' (warm-up)' if warmup else ''}")

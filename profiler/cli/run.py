@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from profiler.cli.options import DEFAULT_TRACES, dask_option
+from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values
 from profiler.cli.run_options import run_options
 from profiler.cli.show import show_report
 
@@ -36,6 +36,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     All arms of a repetition get the same tokens, in mirrored order; warm-up passes are kept apart. Each
     configuration of -ot, -ncmoe and -ngl is a placement; the second one's arms are called off@2, on@2.
+    An arm that is named twice (--arms off,off) is measured against itself, as off@copy2: so much the machine
+    alone varies.
     """
     arguments = ctx.meta["hprof.arguments"]
     if values["dask"] is not None:
@@ -47,12 +49,13 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
-        path = _run(values, arguments)
+        path = _run(values, given_values(ctx), arguments)
         show_report(path, as_json=values["as_json"])
 
 
-def _run(values: Mapping[str, Any], arguments: list[str]) -> str:
+def _run(values: Mapping[str, Any], given: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.boots import run_boots
+    from profiler.cli.idle_options import idle_options, refuse_others_options
     from profiler.cli.run_request import build_request
     from profiler.plan import plan_run
     from profiler.progress import make_progress
@@ -60,9 +63,11 @@ def _run(values: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.runner import run_capture
     from profiler.writer import new_capture
 
+    refuse_others_options(given)
     plan = plan_run(build_request(values))
     output = values["output"] or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
+    fields["warnings"] += idle_options(given, plan)
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:
         run_boots(writer.path, arguments, plan.request.boots)

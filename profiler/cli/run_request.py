@@ -50,9 +50,14 @@ def _numbers(texts: Sequence[str], option: str, lowest: int) -> tuple[int, ...]:
 
 
 def _device(values: Mapping[str, Any]) -> DeviceOptions:
+    n_devices, n_shares = values["n_devices"], len(_shares(values["tensor_split"]))
+    if n_shares and n_devices not in (1, n_shares):
+        raise HprofError(
+            f"-ts {values['tensor_split']} has {n_shares} shares for --n-devices {n_devices}: give one each."
+        )
     return DeviceOptions(
         kind=values["device"] or default_kind(),
-        n_devices=len(_shares(values["tensor_split"])) or values["n_devices"],
+        n_devices=n_shares or n_devices,
         link_gb_s=values["link_gb_s"],
         link_latency_us=values["link_latency_us"],
         n_threads=values["threads"],
@@ -79,13 +84,13 @@ def _arms(arms: str | None, prefetch: str | None) -> tuple[str, ...]:
     if arms is not None and prefetch is not None:
         raise HprofError("-pw and --arms both choose the arms: give one of them.")
     if arms is not None:
-        return tuple(dict.fromkeys(name for name in (part.strip() for part in arms.split(",")) if name))
-    return tuple("on" if flag else "off" for flag in _flags(prefetch or "0,1"))
+        return tuple(name for name in (part.strip() for part in arms.split(",")) if name)
+    return tuple("on" if flag == "1" else "off" for flag in _flags(prefetch or "0,1"))
 
 
-def _flags(text: str) -> tuple[int, ...]:
-    flags = parse_numbers(text, "-pw", 0)
-    if any(flag > 1 for flag in flags):
+def _flags(text: str) -> list[str]:
+    flags = [part.strip() for part in text.split(",")]
+    if not set(flags) <= {"0", "1"}:
         raise HprofError(f"-pw {text[:60]}: give 0 (off), 1 (on), or 0,1 for both.")
     return flags
 

@@ -76,6 +76,30 @@ def test_options_may_be_repeated_or_come_from_the_environment(tmp_path: Path, mo
     assert [c["n_host_tensors"] for c in manifest.placement["configurations"]] == [2, 1]
 
 
+def idle(tmp_path: Path, *arguments: str) -> list[str]:
+    """Which options the capture's warnings say do nothing."""
+    assert run(*FAST, *arguments, "-o", tmp_path / "c", "--force") == 0
+    said = " does nothing in this run: "
+    return [text.partition(said)[0] for text in Capture.open(tmp_path / "c").manifest.warnings if said in text]
+
+
+def test_options_that_do_nothing_are_said(tmp_path: Path) -> None:
+    assert idle(tmp_path) == []
+    assert idle(tmp_path, "--routing", "uniform") == ["--routing"]
+    assert idle(tmp_path, "--moe-cache-mib", "1", "--cache-policy", "lru") == ["--moe-cache-mib", "--cache-policy"]
+    assert idle(tmp_path, "--arms", "off", "--slots", "3", "--gate-min-batch", "9") == ["--slots", "--gate-min-batch"]
+    assert idle(tmp_path, "--arms", "full,cpu", "--op-offload-min-batch", "9") == ["--op-offload-min-batch"]
+    assert idle(tmp_path, "-lm", "mmap", "--madvise") == ["--load-mode", "--madvise"]
+    assert idle(tmp_path, "--threads", "1", "-fa", "0") == ["--threads", "-fa 0"]
+    assert idle(tmp_path, "--arms", "gated", "--slots", "3", "--gate-min-batch", "9", "-lm", "none", "-fa", "1") == []
+
+
+def test_an_arm_named_twice(tmp_path: Path) -> None:
+    for number, words in enumerate((["--arms", "off,off"], ["-pw", "0,0"])):
+        assert run(*FAST, *words, "-o", tmp_path / str(number)) == 0
+        assert [arm.name for arm in Capture.open(tmp_path / str(number)).manifest.arms] == ["off", "off@copy2"]
+
+
 def test_boots_are_fresh_processes(tmp_path: Path) -> None:
     assert run(*FAST, "--boots", "2", "-o", tmp_path / "c", "--json") == 0
     capture = Capture.open(tmp_path / "c")
@@ -113,6 +137,8 @@ def test_boots_are_fresh_processes(tmp_path: Path) -> None:
         (["-n", "2000000000", "-p", "1"], "a pass would have 2,000,000,001 ubatches"),
         (["-m", "tiny-moe", "--routing", "zipff"], "--routing zipff"),
         (["--n-devices", "9"], "--n-devices 9: tiny-dense has 8 layers"),
+        (["--n-devices", "3", "-ts", "1/1"], "-ts 1/1 has 2 shares for --n-devices 3"),
+        (["--nsys"], "--nsys is for --engine llama-bench"),
     ],
 )
 def test_bad_input_is_one_sentence(

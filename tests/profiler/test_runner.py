@@ -57,6 +57,23 @@ def test_every_arm_runs_in_every_cell_in_abba_order(tmp_path: Path) -> None:
     assert passes.order.tolist() == list(range(len(passes))) == passes.pass_id.tolist()
 
 
+def test_an_arm_named_twice_is_measured_against_itself(tmp_path: Path) -> None:
+    capture = make_capture(tmp_path / "c", small_request(arms=("off", "off", "on"), repetitions=2))
+    measured = capture.passes[~capture.passes.warmup]
+    forward = ["off", "off@copy2", "on"]
+    assert measured.arm.tolist() == [*forward, *reversed(forward)]
+    assert [(arm.name, arm.requested, arm.effective) for arm in capture.manifest.arms] == [
+        ("off", "off", "off"),
+        ("off@copy2", "off", "off"),
+        ("on", "on", "on"),
+    ]
+    [cell] = capture.report().cells
+    comparison = cell.against_baseline["off@copy2"]["wall_ns"]
+    assert comparison is not None
+    assert comparison.pairs == 2
+    assert cell.same_tokens is not False
+
+
 def test_warm_ups_come_first_and_are_marked(tmp_path: Path) -> None:
     passes = make_capture(tmp_path / "c", small_request()).passes
     warm = passes[passes.warmup]

@@ -1,0 +1,86 @@
+"""What a user should know about a plan before believing its report: which cells and arms cannot differ, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from executor.model import Model
+from executor.policies import CACHE
+from executor.session import FULL
+from executor.shape import MoeFfn
+from profiler.abba import Cell
+from profiler.cupti.recorder import COST_WARNING
+from profiler.request import RunRequest
+from profiler.stats import MIN_PAIRS
+
+if TYPE_CHECKING:
+    from profiler.plan import Setup
+
+_SHOWN: Final = 3  # cells that a sentence names
+_WITHOUT_EXPERTS: Final = {"off-whole": "off", CACHE: "off", "gated": "on", "hot": "on", "auto": "on"}
+
+
+def plan_warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) -> list[str]:
+    """Sentences for the manifest, the report and whoever reads it."""
+    found = [COST_WARNING] if request.recorder == "cupti" else []
+    found += _beyond_context(request.cells, model)
+    found += [
+        f"{setup.placement.spelled} leaves no weight in host memory, so all arms of it do the same."
+        for setup in setups
+        if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
+    ]
+    found += _small_ubatches(request, setups)
+    found += _short_prompts(request.cells)
+    found += _arms_without_experts(request.arms, model)
+    if request.repetitions < MIN_PAIRS:
+        n = request.repetitions
+        found.append(f"-r {n} gives {n} pair{'' if n == 1 else 's'}; a verdict needs {MIN_PAIRS} or more.")
+    return found
+
+
+def _beyond_context(cells: Iterable[Cell], model: Model) -> list[str]:
+    longest, made_for = max(cell.n_positions for cell in cells), model.shape.context_length
+    if longest <= made_for:
+        return []
+    return [
+        f"{longest:,} positions are more than the {made_for:,} that {model.shape.name} was made for; times are right, "
+        "what it would write is not."
+    ]
+
+
+def _small_ubatches(request: RunRequest, setups: Sequence[Setup]) -> list[str]:
+    """Cells in which no FFN or expert weight is ever copied, so that all arms without a cache do the same."""
+    least = request.policy.op_offload_min_batch
+    hosts = [setup.placement_of(arm).host for setup in setups for arm in setup.arms]
+    cells = [cell for cell in request.cells if (min(cell.n_ubatch, cell.n_prompt) or 1) < least]
+    if not cells or set(request.arms) <= {FULL, "cpu"} or not any("ffn_" in name for host in hosts for name in host):
+        return []
+    sizes = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in cells)
+    but = " but those with a cache" if any(CACHE in arm for arm in request.arms) else ""
+    return [
+        f"{sizes}: no ubatch has the {least} tokens of --op-offload-min-batch, so every arm{but} uses FFN weights in "
+        "host memory on the CPU and copies none."
+    ]
+
+
+def _short_prompts(cells: Iterable[Cell]) -> list[str]:
+    short = _listed(
+        f"-ub {cell.n_ubatch} with -p {cell.n_prompt}" for cell in cells if 0 < cell.n_prompt < cell.n_ubatch
+    )
+    return [f"{short}: the prompt is one ubatch, and shorter than asked."] if short else []
+
+
+def _arms_without_experts(arms: Iterable[str], model: Model) -> list[str]:
+    if any(isinstance(layer.ffn, MoeFfn) for layer in model.shape.layers):
+        return []
+    plain = {arm: arm.removesuffix(f"+{CACHE}") for arm in arms}
+    same = {arm: _WITHOUT_EXPERTS.get(base, base) for arm, base in plain.items()}
+    told = [f"{arm} does what {other} does" for arm, other in same.items() if arm != other]
+    return [f"{model.shape.name} has no experts: {', '.join(told)}."] if told else []
+
+
+def _listed(items: Iterable[str]) -> str:
+    found = list(dict.fromkeys(items))
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more

@@ -1,0 +1,58 @@
+"""What a plan warns of: cells and arms that cannot differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executor.policies.base import PolicyOptions
+from profiler.abba import Cell
+from profiler.plan import plan_run
+from profiler.request import PlacementOptions
+from tests.profiler.runs import small_request
+
+ENOUGH = {"repetitions": 6}
+
+
+def warnings(**changes: Any) -> list[str]:
+    return list(plan_run(small_request(**(ENOUGH | changes))).warnings)
+
+
+def test_a_plain_run_warns_of_nothing() -> None:
+    assert warnings() == []
+    assert warnings(cells=(Cell(0, 4, 32, 0),), policy=PolicyOptions(op_offload_min_batch=1)) == []
+
+
+@pytest.mark.parametrize(("n", "pairs"), [(1, "1 pair;"), (5, "5 pairs;")])
+def test_too_few_pairs_for_a_verdict(n: int, pairs: str) -> None:
+    assert warnings(repetitions=n) == [f"-r {n} gives {pairs} a verdict needs 6 or more."]
+
+
+def test_ubatches_below_the_offload_threshold_are_the_same_in_every_arm() -> None:
+    [told] = warnings(cells=(Cell(64, 2, 16, 0), Cell(64, 2, 32, 0), Cell(0, 2, 32, 0)))
+    assert told.startswith("-p 64 -ub 16, -p 0 -ub 32: no ubatch has the 32 tokens")
+    many = tuple(Cell(64, 2, ub, 0) for ub in range(1, 7))
+    assert "-p 64 -ub 3 and 3 more" in warnings(cells=many)[0]
+    small = {"cells": (Cell(64, 2, 16, 0),)}
+    assert warnings(**small, arms=("full", "cpu")) == []
+    assert warnings(**small, placements=(PlacementOptions("attn=CPU"),)) == []  # attention is always copied
+
+
+def test_the_cache_serves_small_ubatches() -> None:
+    changes: dict[str, Any] = {"model": "tiny-moe", "arms": ("off", "cache"), "cells": (Cell(64, 2, 16, 0),)}
+    [told] = warnings(**changes, policy=PolicyOptions(cache_bytes=64 << 20))
+    assert "every arm but those with a cache uses" in told
+
+
+def test_a_prompt_shorter_than_a_ubatch() -> None:
+    assert warnings(cells=(Cell(40, 2, 64, 0),)) == [
+        "-ub 64 with -p 40: the prompt is one ubatch, and shorter than asked."
+    ]
+
+
+def test_arms_that_need_experts_on_a_dense_model() -> None:
+    policy = PolicyOptions(cache_bytes=1 << 20)
+    [told] = warnings(arms=("off", "hot", "on+cache"), policy=policy)
+    assert told == "tiny-dense has no experts: hot does what on does, on+cache does what on does."
+    assert warnings(model="tiny-moe", arms=("off", "hot")) == []
