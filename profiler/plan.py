@@ -145,7 +145,10 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
         runs = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
         suffix = "" if number == 1 else f"@{number}"
         if runs and options.vram_budget_bytes is not None:
-            by_arm = {arm: _under_budget(request, model, session, arm, options.vram_budget_bytes) for arm in set(runs)}
+            by_arm = {
+                arm: _under_budget(request, model, session, arm, options.vram_budget_bytes)
+                for arm in dict.fromkeys(runs)
+            }
             setups.append(Setup(suffix, by_arm[runs[0]], runs, by_arm))
         elif runs:
             setups.append(Setup(suffix, _place(model, options), runs))
