@@ -168,6 +168,7 @@ def measure(root: Path, n_events: int) -> list[Row]:
     with served(root) as address, opened(address) as page:
         cold = seconds_until(page, f"{address}/timeline", FIRST_CANVAS)
         warm = [seconds_until(page, f"{address}/timeline", FIRST_CANVAS) for _ in range(5)]
+        page.wait_for_timeout(2000)
         zooms = page.evaluate(ZOOMS)
         status = page.locator(".timeline .status").inner_text()
         overview_first = seconds_until(page, f"{address}/", FIRST_CHART)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,8 @@ from dashboard.timeline.signatures import SIGNATURE_COLUMNS, signatures
 from profiler.metrics.level_of_detail import bin_edges, joint_extent
 from profiler.metrics.waits import waited_for
 
-MAX_EVENTS: Final = 1_000_000  # sent one by one, over all sides; the rest as busy shares, until the view moves there
+MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
+WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
 MAX_BYTES: Final = 15_000_000
 _MIN_EVENTS: Final = 1000
 _ROW_COLUMNS: Final = (*SIGNATURE_COLUMNS, "kind", "ubatch", "correlation_id", "waits_for")
@@ -23,36 +25,50 @@ _EMPTY: Final = np.empty(0, np.int64)
 
 
 def pack(
-    sides: Sequence[Side], header: Mapping[str, Any], *, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES
+    sides: Sequence[Side],
+    header: Mapping[str, Any],
+    *,
+    max_events: int = MAX_EVENTS,
+    window_events: int = WINDOW_EVENTS,
+    max_bytes: int = MAX_BYTES,
 ) -> bytes:
     """The sides as one block of bytes (see `columns`); `header` is passed on to the browser.
 
     Of sides with more than `max_events`, or that take more than `max_bytes`, only a stretch of time is sent exactly.
     """
-    packed = _pack(sides, header, max_events)
     n_events = sum(len(side.line) for side in sides)
-    while len(packed) > max_bytes and max_events > _MIN_EVENTS:
-        max_events = int(min(max_events, n_events) * 0.95 * max_bytes / len(packed))
-        packed = _pack(sides, header, max_events)
+    limit = n_events if n_events <= max_events else window_events
+    packed = _pack(sides, header, limit)
+    while len(packed) > max_bytes and limit > _MIN_EVENTS:
+        limit = int(limit * 0.95 * max_bytes / len(packed))
+        packed = _pack(sides, header, limit)
     return packed
 
 
-def _pack(sides: Sequence[Side], header: Mapping[str, Any], max_events: int) -> bytes:
+def _pack(sides: Sequence[Side], header: Mapping[str, Any], limit: int) -> bytes:
     n_events = sum(len(side.line) for side in sides)
-    cuts = [CutSide(side, max_events * len(side.line) // max(n_events, max_events)) for side in sides]
     extent = joint_extent([side.line for side in sides])
-    tables = [cut.table(_ROW_COLUMNS) for cut in cuts]
+    edges = bin_edges(extent)
+
+    def cut(side: Side) -> tuple[CutSide, Mapping[str, np.ndarray]]:
+        one = CutSide(side, limit * len(side.line) // max(n_events, 1))
+        return one, one.shares(edges)
+
+    # Sorting and summing millions of numbers leaves the other side's thread free to run.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        cuts, shares = zip(*pool.map(cut, sides), strict=True)
+    tables = [one.table(_ROW_COLUMNS) for one in cuts]
     rows = pa.concat_tables(tables).unify_dictionaries()
     found, texts = signatures(rows)
     columns: dict[str, np.ndarray | Variable] = {
-        **{name: Variable.of(times) for name, times in _joined([cut.times() for cut in cuts]).items()},
-        **_joined([cut.shares(bin_edges(extent)) for cut in cuts]),
+        **{name: Variable.of(times) for name, times in _joined([one.times() for one in cuts]).items()},
+        **_joined(shares),
         **found,
         **_links(tables),
         **_runs(rows),
         **_layer_starts(cuts),
     }
-    facts = {"extent": extent, "texts": texts, "sides": [cut.header() for cut in cuts]}
+    facts = {"extent": extent, "texts": texts, "sides": [one.header() for one in cuts]}
     return encode({**header, **facts}, columns)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 import streamlit as st
 
@@ -11,6 +13,8 @@ from dashboard.text import lane_label
 from dashboard.timeline import component
 from profiler.metrics.timeline import Timeline
 from profiler.report.units import format_bytes, format_gb_s, format_ns
+
+_LARGE: Final = 200_000  # events
 
 
 def main(choice: Choice) -> None:
@@ -23,7 +27,10 @@ def main(choice: Choice) -> None:
         )
         return
     canvas(choice, shown)
-    lanes(choice, shown)
+    is_large = sum(len(line) for line in passes.lines(choice, shown)) > _LARGE
+    # A large timeline is first on the screen when nothing else has to be drawn with it.
+    if not is_large or st.toggle("Show how busy each lane was", key="busy-shown"):
+        lanes(choice, shown)
     with st.container(horizontal=True, gap="small"):
         name = choice.found.name
         show.download(

@@ -124,7 +124,7 @@ def many(n_events: int) -> Timeline:
 
 def test_large_sides_are_cut_to_the_wanted_window_with_shares_for_the_rest() -> None:
     line = many(5000)
-    data = pack([Side("one", line, wanted=(400_000, 401_000))], {}, max_events=500)
+    data = pack([Side("one", line, wanted=(400_000, 401_000))], {}, max_events=4000, window_events=500)
     header, columns = decode(data)
     (side,) = header["sides"]
     low, high = side["window"]
