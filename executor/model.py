@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from executor.shape import ModelShape
+from executor.shape import ModelShape, MoeFfn
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,17 @@ class Model:
     shape: ModelShape
     tensors: Mapping[str, TensorInfo]
     source: WeightSource
-    origin: str  # the path, or "preset:NAME"
+    origin: str  # the path, or "preset:NAME" or "config:PATH"
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the weights are made from a seed, for the shape of a preset or a config."""
+        return self.origin.startswith(("preset:", "config:"))
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(isinstance(layer.ffn, MoeFfn) for layer in self.shape.layers)
 
     @property
     def n_bytes(self) -> int:

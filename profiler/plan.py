@@ -84,11 +84,6 @@ class RunPlan:
     routing_label: str | None
     warnings: tuple[str, ...]
 
-    @property
-    def is_file(self) -> bool:
-        """Whether the weights come from a file, rather than from a seed."""
-        return not is_synthetic(self.model)
-
 
 def plan_run(request: RunRequest) -> RunPlan:
     """Open the model's header, decide placements, and check that all of it fits.
@@ -178,14 +173,15 @@ def _place(model: Model, options: PlacementOptions) -> Placement:
     )
 
 
-def is_synthetic(model: Model) -> bool:
-    """Whether a model's weights are made from a seed, for a preset's or a config's shape."""
-    return model.origin.startswith(("preset:", "config:"))
-
-
 def _routing(request: RunRequest, model: Model) -> Routing | None:
     layers = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
-    if not layers or request.routing == "model" or (request.routing is None and not is_synthetic(model)):
+    is_simulated = request.device.kind == "sim"
+    if request.routing == "model" and layers and is_simulated:
+        raise HprofError(
+            "--routing model: device sim computes nothing, so no router chooses; give another, as lognormal."
+        )
+    own_router = request.routing == "model" or (request.routing is None and not model.is_synthetic and not is_simulated)
+    if not layers or own_router:
         return None
     from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
 

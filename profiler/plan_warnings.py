@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from executor.model import Model
 from executor.policies import CACHE
 from executor.session import FULL
-from executor.shape import MoeFfn
 from profiler.abba import Cell
 from profiler.cupti.recorder import COST_WARNING
 from profiler.request import RunRequest
@@ -33,6 +32,8 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) 
     found += _small_ubatches(request, setups)
     found += _short_prompts(request.cells)
     found += _arms_without_experts(request.arms, model)
+    if request.device.kind == "sim" and request.routing is None and model.has_experts and not model.is_synthetic:
+        found.append("Device sim computes nothing: a routing model chooses the experts, not the file's own router.")
     if request.repetitions < MIN_PAIRS:
         n = request.repetitions
         found.append(f"-r {n} gives {n} pair{'' if n == 1 else 's'}; a verdict needs {MIN_PAIRS} or more.")
@@ -72,7 +73,7 @@ def _short_prompts(cells: Iterable[Cell]) -> list[str]:
 
 
 def _arms_without_experts(arms: Iterable[str], model: Model) -> list[str]:
-    if any(isinstance(layer.ffn, MoeFfn) for layer in model.shape.layers):
+    if model.has_experts:
         return []
     plain = {arm: arm.removesuffix(f"+{CACHE}") for arm in arms}
     same = {arm: _WITHOUT_EXPERTS.get(base, base) for arm, base in plain.items()}

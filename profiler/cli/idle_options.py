@@ -8,7 +8,6 @@ from typing import Any, Final
 from executor.errors import HprofError
 from executor.policies import make_policy
 from executor.session import FULL
-from executor.shape import MoeFfn
 from profiler.plan import RunPlan
 
 Reason = Callable[[RunPlan, Any], str | None]
@@ -29,9 +28,7 @@ def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:
 
 
 def _without_experts(plan: RunPlan, _value: Any) -> str | None:
-    if any(isinstance(layer.ffn, MoeFfn) for layer in plan.model.shape.layers):
-        return None
-    return f"{plan.model.shape.name} has no experts"
+    return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
 
 
 def _without_cache(plan: RunPlan, _value: Any) -> str | None:
@@ -54,7 +51,9 @@ def _without_choice(plan: RunPlan, _value: Any) -> str | None:
 
 def _without_file(plan: RunPlan, value: Any) -> str | None:
     is_asked = value not in (False, "none")
-    return f"{plan.model.shape.name} is no file, its weights are made up" if is_asked and not plan.is_file else None
+    return (
+        f"{plan.model.shape.name} is no file, its weights are made up" if is_asked and plan.model.is_synthetic else None
+    )
 
 
 def _measured_link(plan: RunPlan, _value: Any) -> str | None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
 from profiler.abba import Cell
 from profiler.plan import plan_run
 from profiler.request import PlacementOptions
 from tests.profiler.runs import small_request
+from tests.support import shared_path
 
 ENOUGH = {"repetitions": 6}
 
@@ -56,3 +58,13 @@ def test_arms_that_need_experts_on_a_dense_model() -> None:
     [told] = warnings(arms=("off", "hot", "on+cache"), policy=policy)
     assert told == "tiny-dense has no experts: hot does what on does, on+cache does what on does."
     assert warnings(model="tiny-moe", arms=("off", "hot")) == []
+
+
+def test_sim_runs_no_router() -> None:
+    path = str(shared_path("data", "gguf", "qwen3moe-e8k2-Q4_K.gguf"))
+    [told] = warnings(model=path, layers=None)
+    assert told.startswith("Device sim computes nothing: a routing model chooses the experts")
+    assert warnings(model=path, layers=None, routing="uniform") == []
+    assert warnings(kind="cpu", model=path, layers=None) == []
+    with pytest.raises(HprofError, match="--routing model: device sim computes nothing"):
+        warnings(model=path, layers=None, routing="model")

@@ -17,6 +17,7 @@ from profiler.request import PlacementOptions
 from profiler.runner import InterruptedRunError, Position, run_capture
 from profiler.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
+from tests.support import shared_path
 
 CELLS = (SMALL_CELL, Cell(64, 2, 64, 16))
 
@@ -55,6 +56,13 @@ def test_every_arm_runs_in_every_cell_in_abba_order(tmp_path: Path) -> None:
         assert rows.repetition.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
         assert set(rows.n_depth) == {cell.n_depth}
     assert passes.order.tolist() == list(range(len(passes))) == passes.pass_id.tolist()
+
+
+def test_a_file_with_experts_on_sim(tmp_path: Path) -> None:
+    path = str(shared_path("data", "gguf", "qwen3moe-e8k2-Q4_K.gguf"))
+    capture = make_capture(tmp_path / "c", small_request(model=path, layers=None, arms=("off", "hot")))
+    assert (capture.passes.bytes_h2d > 0).all()
+    assert capture.manifest.model["routing"].startswith("lognormal")
 
 
 def test_an_arm_named_twice_is_measured_against_itself(tmp_path: Path) -> None:
