@@ -12,6 +12,7 @@ from profiler.export.json_text import decimals, escaped, join, microseconds, num
 from profiler.export.tracks import UBATCH_THREAD, Track
 from profiler.intervals import Int64
 from profiler.metrics.anchors import ubatch_spans
+from profiler.metrics.waits import waited_for
 
 _ARROWS_A_TRACK: Final = 10**9
 _MEMORY: Final = {"vram_resident": "resident", "vram_slots": "slots", "vram_bank": "bank"}
@@ -37,8 +38,9 @@ def ubatch_lines(track: Track, lead: int) -> list[str]:
 
 def arrow_lines(track: Track, lead: int) -> list[str]:
     """Two lines an arrow: from a copy to each row whose `waits_for` names it."""
-    copy, consumer = waited_for(track)
     line = track.line
+    columns = line.table.select(["kind", "correlation_id", "waits_for"]).take(pa.array(line.order))
+    copy, consumer = waited_for(columns)
     # an arrow holds to the slice that covers its time, so it leaves just inside the copy's end
     leaves = np.maximum(line.start[copy], line.end[copy] - 1) + lead
     number = track.number * _ARROWS_A_TRACK + np.arange(len(copy))
@@ -58,21 +60,6 @@ def arrow_lines(track: Track, lead: int) -> list[str]:
             "}",
         ).to_pylist()
     return lines
-
-
-def waited_for(track: Track) -> tuple[Int64, Int64]:
-    """Sorted rows of the line, in pairs: a copy, and a row that waited for it."""
-    columns = track.line.table.select(["kind", "correlation_id", "waits_for"]).take(pa.array(track.line.order))
-    is_copy = pc.is_in(columns["kind"].cast(pa.string()), pa.array(["h2d", "d2h", "d2d"])).to_numpy()
-    number, wanted = (pc.fill_null(columns[name], -1).to_numpy() for name in ("correlation_id", "waits_for"))
-    copies = np.flatnonzero(is_copy & (number >= 0))
-    copies = copies[np.argsort(number[copies], kind="stable")]
-    consumers = np.flatnonzero(wanted >= 0)
-    if len(copies) == 0:
-        return copies, copies
-    place = np.minimum(np.searchsorted(number[copies], wanted[consumers]), len(copies) - 1)
-    known = number[copies[place]] == wanted[consumers]
-    return copies[place[known]], consumers[known]
 
 
 def rate_lines(track: Track, lead: int) -> list[str]:
