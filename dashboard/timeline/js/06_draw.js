@@ -1,6 +1,6 @@
 // Draws what the view shows. Events narrower than a pixel share a column, whose strength is how busy it was.
 
-const DENSE = 40; // events a pixel from which sums made beforehand are drawn instead of the events
+const DENSE = 15; // events a pixel from which sums made beforehand are drawn instead of the events
 
 class Painter {
   constructor(canvas) {
@@ -117,7 +117,8 @@ class Painter {
     const covered = new Float32Array(layout.width + 2), faded = new Float32Array(layout.width + 2);
     const wide = [], kindFades = matchedKinds && !matchedKinds.has(lane.category);
     const first = firstAbove(lane.latest, from, true), inView = firstAbove(lane.start, to, true) - first;
-    if (!matches && inView > DENSE * layout.width) {
+    // Many bins a pixel, so that their edges and those of the columns need not agree.
+    if (!matches && inView > DENSE * layout.width && coverage(lane).width * scale < 1 / 6) {
       this.counts.merged += inView;
       sumBins(coverage(lane), from, scale, covered);
       this.paintColumns(covered, lane, y, height, state, kindFades ? 0.18 : 1);

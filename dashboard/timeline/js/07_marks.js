@@ -24,27 +24,9 @@ Object.assign(Painter.prototype, {
   },
 
   drawStrip(state) {
-    const { model, layout, theme, view } = state, c = this.context, { top, height } = layout.strip;
+    const { layout, theme, view } = state, c = this.context, { top, height } = layout.strip;
     const whole = view.bounds[1] - view.bounds[0] || 1, scale = layout.width / whole;
-    const row = height / Math.max(model.sides.length, 1);
-    c.fillStyle = theme.panel;
-    c.fillRect(layout.left, top, layout.width, height);
-    model.sides.forEach((side, number) => {
-      const edges = model.header.extent, y = top + number * row;
-      for (const [kind, key, colour, from, share] of [["compute", "busyShare", "compute", 0, 1], ["h2d", "exposedShare", "exposed", 0.5, 0.5]]) {
-        c.fillStyle = theme.colours[colour];
-        for (const lane of side.lanes.filter((l) => l.category === kind)) {
-          const bin = (edges[1] - edges[0]) / lane[key].length;
-          for (let i = 0; i < lane[key].length; i++) {
-            if (!lane[key][i]) continue;
-            c.globalAlpha = (lane[key][i] / 255) * 0.8;
-            const x = layout.left + (edges[0] + i * bin - side.offset - view.bounds[0]) * scale;
-            c.fillRect(x, y + 1 + from * (row - 2), Math.max(bin * scale, 0.5), share * (row - 2));
-          }
-        }
-      }
-    });
-    c.globalAlpha = 1;
+    c.drawImage(this.stripImage(state), layout.left, top, layout.width, height);
     const left = layout.left + Math.max(0, (view.from - view.bounds[0]) * scale);
     const right = layout.left + Math.min(layout.width, (view.to - view.bounds[0]) * scale);
     c.fillStyle = theme.background;
@@ -62,6 +44,37 @@ Object.assign(Painter.prototype, {
     c.textAlign = "left";
     c.fillText("overview", 10, top + height / 2);
     c.globalAlpha = 1;
+  },
+
+  // Thousands of bins that only change with the data, the alignment, the size and the theme: drawn once, then copied.
+  stripImage(state) {
+    const { model, layout, theme, view } = state, offsets = model.sides.map((side) => side.offset), ratio = window.devicePixelRatio || 1;
+    const key = [layout.width, ratio, theme.panel, ...offsets].join("|");
+    if (this.strip?.key === key && this.strip.model === model) return this.strip.image;
+    const image = document.createElement("canvas"), height = layout.strip.height;
+    image.width = Math.round(layout.width * ratio);
+    image.height = Math.round(height * ratio);
+    const c = image.getContext("2d"), edges = model.header.extent, row = height / Math.max(model.sides.length, 1);
+    const scale = layout.width / (view.bounds[1] - view.bounds[0] || 1);
+    c.scale(ratio, ratio);
+    c.fillStyle = theme.panel;
+    c.fillRect(0, 0, layout.width, height);
+    model.sides.forEach((side, number) => {
+      for (const [kind, key, colour, from, share] of [["compute", "busyShare", "compute", 0, 1], ["h2d", "exposedShare", "exposed", 0.5, 0.5]]) {
+        c.fillStyle = theme.colours[colour];
+        for (const lane of side.lanes.filter((l) => l.category === kind)) {
+          const bin = (edges[1] - edges[0]) / lane[key].length, y = number * row + 1 + from * (row - 2);
+          for (let i = 0; i < lane[key].length; i++) {
+            if (!lane[key][i]) continue;
+            c.globalAlpha = (lane[key][i] / 255) * 0.8;
+            const x = (edges[0] + i * bin - side.offset - view.bounds[0]) * scale;
+            c.fillRect(x, y, Math.max(bin * scale, 0.5), share * (row - 2));
+          }
+        }
+      }
+    });
+    this.strip = { key, model, image };
+    return image;
   },
 
   drawMarks(state) {
