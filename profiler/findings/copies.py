@@ -15,7 +15,7 @@ from profiler.intervals import Int64, intersect
 from profiler.joins import NONE, distinct, match
 
 _COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
-_IN_LINE_ARMS: Final = ("off", "off-whole", "cache")
+_AHEAD_ARMS: Final = ("on", "hot")  # hprof's other arms copy in line at least where they decide to
 _CALL_NS: Final = 5_000  # what one copy call costs whatever its size (docs/importing.md)
 _EFFICIENCY_FACTOR: Final = 9  # t = call + bytes/rate is 90 % efficient at bytes = 9 * call * rate
 _MIN_SMALL_COPIES: Final = 16
@@ -50,7 +50,7 @@ def copies_on_compute_stream(view: View) -> Iterator[Finding]:
             continue
         mine = rows.where(rows.group == group)
         compute_ns, hideable_ns = int(view.compute_ns[group]), int(min(exposed[group], free_compute_ns[group]))
-        by_design = view.groups[group].arm in _IN_LINE_ARMS and view.manifest.source == "hprof"
+        by_design = view.manifest.source == "hprof" and _requested(view, group) not in _AHEAD_ARMS
         yield Finding(
             "copies-on-compute-stream",
             "info" if by_design else severity,
@@ -60,6 +60,12 @@ def copies_on_compute_stream(view: View) -> Iterator[Finding]:
             f"{words.duration(compute_ns)} of compute.",
             _in_line_advice(int(exposed[group]), compute_ns, hideable_ns, by_design=by_design),
         )
+
+
+def _requested(view: View, group: int) -> str | None:
+    """The policy that an arm was asked for: `off` of the arms off, off@2 and off@copy2."""
+    name = view.groups[group].arm
+    return next((arm.requested for arm in view.manifest.arms if arm.name == name), None) or name
 
 
 def _in_line_advice(exposed_ns: int, compute_ns: int, hideable_ns: int, *, by_design: bool) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from profiler.manifest import Arm
 from tests.profiler.findings.captures import MB, api, copy, findings, kernel
 
 
@@ -37,6 +40,14 @@ def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> No
     passes = [{"pass_id": 0, "arm": "off", "warmup": False}, {"pass_id": 1, "arm": "on", "warmup": False}]
     found = findings(rows, passes, source="nsys")
     assert found["copies-on-compute-stream"].severity == "serious"
+
+
+@pytest.mark.parametrize(("requested", "severity"), [("off", "info"), ("gated", "info"), ("on", "serious")])
+def test_an_arm_is_judged_by_what_was_asked_of_it(requested: str, severity: str) -> None:
+    rows = [copy(0, 2, "compute", pass_id=0), kernel(2, 3, "compute", pass_id=0)]
+    passes = [{"pass_id": 0, "arm": "it@2", "warmup": False}]
+    found = findings(rows, passes, source="hprof", arms=[Arm("it@2", requested)])
+    assert found["copies-on-compute-stream"].severity == severity
 
 
 def test_prefetch_that_works_is_no_finding() -> None:
