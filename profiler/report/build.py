@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from executor.errors import HprofError
 from profiler.capture import Capture
@@ -14,9 +14,8 @@ from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_
 from profiler.report.cells import JUDGED, judge_cells
 from profiler.report.data import Cell, Report
 from profiler.report.summary import summarise
+from profiler.report.units import format_bytes
 from profiler.stats import DEFAULT_NOISE, OUTLIER_MADS
-
-_GB: Final = 1e9
 
 
 def build_report(
@@ -78,8 +77,17 @@ def _warnings(manifest: Manifest, tables: Tables, cells: list[Cell]) -> list[str
     found = []
     if n_impossible := tables.recording.n_impossible:
         found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
-    found += [f"The arm {arm.name}: {note.rstrip('.')}." for arm in manifest.arms for note in arm.notes]
-    return found + _outlier_warnings(cells)
+    return [*found, *_arm_notes(manifest), *_outlier_warnings(cells)]
+
+
+def _arm_notes(manifest: Manifest) -> list[str]:
+    """Each note once, with the arms that it is about; one that is a warning of the whole capture is not repeated."""
+    arms_of: dict[str, list[str]] = {}
+    for arm in manifest.arms:
+        for note in arm.notes:
+            if note not in manifest.warnings:
+                arms_of.setdefault(note.rstrip("."), []).append(arm.name)
+    return [f"{'Arm' if len(arms) == 1 else 'Arms'} {', '.join(arms)}: {note}." for note, arms in arms_of.items()]
 
 
 def _outlier_warnings(cells: list[Cell]) -> list[str]:
@@ -104,7 +112,7 @@ def model_label(model: dict[str, Any]) -> str | None:
     if not isinstance(name, str):
         return None
     size = model.get("n_bytes")
-    return f"{name}, {size / _GB:.2f} GB" if isinstance(size, int) else name
+    return f"{name}, {format_bytes(size)}" if isinstance(size, int) else name
 
 
 def machine_label(machine: dict[str, Any]) -> str | None:

@@ -195,3 +195,22 @@ def test_the_manifests_first_arm_is_the_baseline(tmp_path: Path) -> None:
     manifest = capture.manifest.with_changes(arms=capture.manifest.arms[::-1])
     (tmp_path / "c" / "manifest.json").write_bytes(manifest.to_json())
     assert Capture.open(tmp_path / "c").report().baseline == "on"
+
+
+def test_what_is_noted_of_several_arms_is_said_once(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c")
+    arms = [replace(arm, notes=["slow memory.", f"{arm.name} alone", "known"]) for arm in capture.manifest.arms]
+    capture.manifest = replace(capture.manifest, arms=arms, warnings=["known"])
+    warnings = capture.report().warnings
+    assert [text for text in warnings if text.startswith("Arm")] == [
+        "Arms off, on: slow memory.",
+        "Arm off: off alone.",
+        "Arm on: on alone.",
+    ]
+    assert warnings.count("known") == 1
+
+
+def test_a_small_models_size_is_no_zero(tmp_path: Path) -> None:
+    capture = makers.dense_off_on(tmp_path / "c")
+    capture.manifest = replace(capture.manifest, model={"name": "tiny", "n_bytes": 744_288})
+    assert capture.report().model == "tiny, 744 kB"
