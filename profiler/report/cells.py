@@ -97,6 +97,9 @@ class _Judge:
                 f"The logits of {names} are not bit-identical to those of arms that compute in the same place: "
                 "do not trust its times."
             )
+        if same.apart:
+            groups = "; ".join(", ".join(group) for group in same.apart)
+            notes.append(f"Logits are compared among arms that compute in the same places: {groups}.")
         return notes
 
 

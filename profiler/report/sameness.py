@@ -19,6 +19,7 @@ class Sameness:
     bit_identical: bool | None
     other_tokens: list[str] = field(default_factory=list)
     other_logits: list[str] = field(default_factory=list)
+    apart: list[list[str]] = field(default_factory=list)  # groups of arms with logits that are not compared with others
 
 
 def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: set[str]) -> Sameness:
@@ -30,13 +31,15 @@ def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: set
     """
     tokens = {arm: _by_pair(rows, "tokens", tuple) for arm, rows in passes.items()}
     same_tokens, other_tokens = _compare(tokens)
-    bit_identical, other_logits = None, []
-    for alike in (in_part, passes.keys() - in_part):
-        arms = [arm for arm in passes if arm in alike and arm not in on_host]
-        same, other = _compare({arm: _by_pair(passes[arm], "logits_digest", str) for arm in arms})
+    digests = {arm: found for arm, rows in passes.items() if (found := _by_pair(rows, "logits_digest", str))}
+    bit_identical, other_logits, apart = None, [], []
+    for alike in (in_part - on_host, passes.keys() - in_part - on_host, on_host):
+        arms = [arm for arm in digests if arm in alike]
+        apart += [arms] if arms else []
+        same, other = _compare({arm: digests[arm] for arm in arms}) if alike is not on_host else (None, [])
         other_logits += other
         bit_identical = same if bit_identical is None else bit_identical and same is not False
-    return Sameness(same_tokens, bit_identical, other_tokens, other_logits)
+    return Sameness(same_tokens, bit_identical, other_tokens, other_logits, apart if len(apart) > 1 else [])
 
 
 def _by_pair(rows: pd.DataFrame, column: str, kind: Any) -> dict[tuple[Any, ...], Any]:

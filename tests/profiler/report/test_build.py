@@ -145,7 +145,7 @@ def test_arms_that_decode_elsewhere_are_compared_with_their_like(tmp_path: Path)
         writer.record_pass(order, result)
     (cell,) = Capture.open(tmp_path / "c").report().cells
     assert cell.bit_identical is True
-    assert cell.notes == []
+    assert cell.notes == ["Logits are compared among arms that compute in the same places: off, on; full, cache."]
 
 
 def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
@@ -155,7 +155,10 @@ def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
         writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), **row)
     (cell,) = Capture.open(tmp_path / "c").report().cells
     assert (cell.same_tokens, cell.bit_identical) == (False, True)
-    assert cell.notes == ["cpu generated other tokens than off (it computes on the host, which rounds differently)."]
+    assert cell.notes == [
+        "cpu generated other tokens than off (it computes on the host, which rounds differently).",
+        "Logits are compared among arms that compute in the same places: off, on; cpu.",
+    ]
 
 
 def test_passes_of_other_repetitions_are_not_compared(tmp_path: Path) -> None:
