@@ -130,6 +130,6 @@ def _in_bank(split: Split, n_places: int) -> Split:
 
 def _too_small(n_bytes: int, n_places: int, needed: int, enough: int) -> str:
     return (
-        f"--moe-cache-mib: {n_bytes / _MIB:.1f} MiB a device hold {n_places} experts of a layer and one token needs "
-        f"{needed}: give {-(-enough // _MIB)} MiB a device or more"
+        f"--moe-cache-mib: each device's share, {n_bytes / _MIB:.1f} MiB, holds {n_places} experts of a layer and one "
+        f"token needs {needed}: give at least {-(-enough // _MIB)} MiB for each device"
     )

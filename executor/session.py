@@ -16,7 +16,7 @@ from executor.engine import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.job import PassJob
 from executor.lane import Lane, make_lane
-from executor.model import Model
+from executor.model import Model, TensorInfo
 from executor.out_of_memory import Memory, told_plainly
 from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices
 from executor.plant import Plant
@@ -120,7 +120,10 @@ class Session:
         """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
         policy = self.policies[arm]
         host = self.placements[arm].host
-        resident = sum(t.n_bytes for t in self.model.tensors.values() if t.name not in host)
+        lane_of, n_lanes = self._plant.lane_of, len(self._plant.lanes)
+        resident = sum(
+            t.n_bytes * len(self._homes(t, lane_of, n_lanes)) for t in self.model.tensors.values() if t.name not in host
+        )
         return {
             "vram_resident": resident,
             "vram_slots": policy.n_slots * sum(sum(sizes.values()) for sizes in self._slot_bytes(self._splits_of(arm))),
@@ -240,12 +243,17 @@ class Session:
             names = [
                 t.name
                 for t in self.model.tensors.values()
-                if t.name not in on_host_for_all and number in self._homes(t.layer, lane_of, len(lanes))
+                if t.name not in on_host_for_all and number in self._homes(t, lane_of, len(lanes))
             ]
             lane.store.ensure(names)
 
-    def _homes(self, layer: int | None, lane_of: Sequence[int], n_lanes: int) -> set[int]:
-        return {0, n_lanes - 1} if layer is None else {lane_of[layer]}
+    def _homes(self, tensor: TensorInfo, lane_of: Sequence[int], n_lanes: int) -> set[int]:
+        """The devices that read a tensor: the embedding is the first's, what follows the last layer the last's."""
+        if tensor.layer is not None:
+            return {lane_of[tensor.layer]}
+        if tensor.name != "token_embd.weight":
+            return {n_lanes - 1}
+        return {0, n_lanes - 1} if self.model.shape.tied_embeddings else {0}
 
     def _splits_of(self, arm: str) -> list[Split]:
         """The splits that an arm streams: those whose tensors it has in host memory."""

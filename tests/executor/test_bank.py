@@ -161,7 +161,9 @@ def test_dense_splits_have_no_bank(device: CpuDevice) -> None:
 
 @pytest.mark.parametrize(("n_bytes", "n_places"), [(0, 0), (EXPERT_BYTES - 1, 0), (3 * EXPERT_BYTES, 3)])
 def test_a_bank_too_small_for_one_token_is_refused(device: CpuDevice, n_bytes: int, n_places: int) -> None:
-    with pytest.raises(HprofError, match=rf"hold {n_places} experts of a layer and one token needs 4: give 1 MiB"):
+    with pytest.raises(
+        HprofError, match=rf"holds {n_places} experts of a layer and one token needs 4: give at least 1 MiB"
+    ):
         build_banks(device, [make_split(0)], n_bytes, "lru", {0: 4})
     assert device.reserved_bytes == 0
 

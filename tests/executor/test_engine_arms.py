@@ -105,6 +105,19 @@ def test_two_devices_do_what_one_does() -> None:
     assert {e.device for e in runs[2][1].events if e.stream == "copy"} == {0, 1}
 
 
+@pytest.mark.parametrize("spec", ["tiny-dense", "qwen2.5-0.5b"])  # the second with one matrix for both ends
+def test_each_device_holds_what_its_steps_read(spec: str) -> None:
+    with open_session(spec, ["full"], kind="sim", layers=4, n_devices=2) as session:
+        first, last = (lane.store for lane in session.lanes)
+        is_tied = session.model.shape.tied_embeddings
+        assert "token_embd.weight" in first
+        assert ("token_embd.weight" in last) == is_tied
+        assert "output_norm.weight" in last
+        assert "output_norm.weight" not in first
+        assert "output.weight" not in first
+        assert session.vram("full")["vram_resident"] == sum(t.n_bytes for lane in (first, last) for t in lane.tensors)
+
+
 def test_a_slow_second_device_gets_every_ubatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first device runs ahead, and must not overwrite rows that the second has not fetched."""
     with open_session("tiny-dense", ["off"], layers=4) as session:
