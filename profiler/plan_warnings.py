@@ -34,10 +34,16 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) 
     found += _arms_without_experts(request.arms, model)
     if request.device.kind == "sim" and request.routing is None and model.has_experts and not model.is_synthetic:
         found.append("Device sim computes nothing: a routing model chooses the experts, not the file's own router.")
-    if request.repetitions < MIN_PAIRS:
-        n = request.repetitions
-        found.append(f"-r {n} gives {n} pair{'' if n == 1 else 's'}; a verdict needs {MIN_PAIRS} or more.")
-    return found
+    return found + _few_pairs(request)
+
+
+def _few_pairs(request: RunRequest) -> list[str]:
+    n = request.repetitions * request.boots
+    if n >= MIN_PAIRS:
+        return []
+    boots = f" --boots {request.boots}" if request.boots > 1 else ""
+    pairs = f"{n} pair{'' if n == 1 else 's'}"
+    return [f"-r {request.repetitions}{boots} gives {pairs}; a verdict needs {MIN_PAIRS} or more."]
 
 
 def _beyond_context(cells: Iterable[Cell], model: Model) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
+
+import click
 
 from executor.errors import HprofError
 from executor.policies import make_policy
 from executor.session import FULL
 from profiler.plan import RunPlan
 
+_PREFIX: Final = "HPROF_RUN_"
 Reason = Callable[[RunPlan, Any], str | None]
 
 _OF_LLAMA_BENCH: Final = {"binary": "--bin", "nsys": "--nsys", "arm_flags": "--arm"}
@@ -25,6 +29,14 @@ def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:
     """A sentence for each option given by the user that changes nothing in `plan`."""
     found = ((name, reason(plan, given[name])) for name, (_, reason) in _RULES.items() if name in given)
     return [f"{_RULES[name][0]} does nothing in this run: {why}." for name, why in found if why is not None]
+
+
+def unknown_variables(command: click.Command) -> Iterator[str]:
+    """A sentence for each environment variable that looks like an option and is none."""
+    known = {_PREFIX + (parameter.name or "").upper() for parameter in command.params}
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in known:
+            yield f"The variable {name} is no option of `hprof run`, so it does nothing."
 
 
 def _without_experts(plan: RunPlan, _value: Any) -> str | None:

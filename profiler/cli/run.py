@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from executor.errors import HprofError
 from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values
 from profiler.cli.run_options import run_options
 from profiler.cli.show import show_report
@@ -49,13 +50,13 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
-        path = _run(values, given_values(ctx), arguments)
+        path = _run(ctx, values, arguments)
         show_report(path, as_json=values["as_json"])
 
 
-def _run(values: Mapping[str, Any], given: Mapping[str, Any], arguments: list[str]) -> str:
+def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.boots import run_boots
-    from profiler.cli.idle_options import idle_options, refuse_others_options
+    from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
     from profiler.cli.run_request import build_request
     from profiler.plan import plan_run
     from profiler.progress import make_progress
@@ -63,11 +64,12 @@ def _run(values: Mapping[str, Any], given: Mapping[str, Any], arguments: list[st
     from profiler.runner import run_capture
     from profiler.writer import new_capture
 
+    given = given_values(ctx)
     refuse_others_options(given)
     plan = plan_run(build_request(values))
     output = values["output"] or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
-    fields["warnings"] += idle_options(given, plan)
+    fields["warnings"] += [*idle_options(given, plan), *unknown_variables(ctx.command)]
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:
         run_boots(writer.path, arguments, plan.request.boots)
@@ -85,6 +87,8 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from profiler.progress import make_progress
     from profiler.runner import InterruptedRunError, run_capture
 
+    if values["boot_path"] is None:
+        raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")
     writer, position = attach(values["boot_path"], values["boot"])
     try:
         run_capture(plan_run(build_request(values)), writer, make_progress(), position)

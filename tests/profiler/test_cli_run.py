@@ -94,6 +94,15 @@ def test_options_that_do_nothing_are_said(tmp_path: Path) -> None:
     assert idle(tmp_path, "--arms", "gated", "--slots", "3", "--gate-min-batch", "9", "-lm", "none", "-fa", "1") == []
 
 
+def test_a_variable_that_is_no_option_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPROF_RUN_UB", "64")
+    monkeypatch.setenv("HPROF_RUN_N_UBATCH", "64")
+    assert run(*FAST[:-4], "-r", "6", "-o", tmp_path / "c") == 0
+    manifest = Capture.open(tmp_path / "c").manifest
+    assert manifest.warnings == ["The variable HPROF_RUN_UB is no option of `hprof run`, so it does nothing."]
+    assert manifest.grid["n_ubatch"] == [64]
+
+
 def test_an_arm_named_twice(tmp_path: Path) -> None:
     for number, words in enumerate((["--arms", "off,off"], ["-pw", "0,0"])):
         assert run(*FAST, *words, "-o", tmp_path / str(number)) == 0
@@ -138,6 +147,7 @@ def test_boots_are_fresh_processes(tmp_path: Path) -> None:
         (["-m", "tiny-moe", "--routing", "zipff"], "--routing zipff"),
         (["--n-devices", "9"], "--n-devices 9: tiny-dense has 8 layers"),
         (["--n-devices", "3", "-ts", "1/1"], "-ts 1/1 has 2 shares for --n-devices 3"),
+        (["--boot", "1"], "ask for fresh processes with --boots N"),
         (["--nsys"], "--nsys is for --engine llama-bench"),
     ],
 )

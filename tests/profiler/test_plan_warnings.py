@@ -31,6 +31,11 @@ def test_too_few_pairs_for_a_verdict(n: int, pairs: str) -> None:
     assert warnings(repetitions=n) == [f"-r {n} gives {pairs} a verdict needs 6 or more."]
 
 
+def test_pairs_of_all_boots_count() -> None:
+    assert warnings(repetitions=2, boots=3) == []
+    assert warnings(repetitions=2, boots=2) == ["-r 2 --boots 2 gives 4 pairs; a verdict needs 6 or more."]
+
+
 def test_ubatches_below_the_offload_threshold_are_the_same_in_every_arm() -> None:
     [told] = warnings(cells=(Cell(64, 2, 16, 0), Cell(64, 2, 32, 0), Cell(0, 2, 32, 0)))
     assert told.startswith("-p 64 -ub 16, -p 0 -ub 32: no ubatch has the 32 tokens")
