@@ -65,11 +65,14 @@ class Store:
         with self.open(name) as file, _translated(self.where(name), "read"):
             return file.read(limit_bytes + 1)
 
-    def write(self, name: str, data: Any) -> None:
-        """Put `data` (bytes or an arrow buffer) in place as one whole file."""
+    def write(self, name: str, data: Any, *, is_new: bool = False) -> None:
+        """Put `data` (bytes or an arrow buffer) in place as one whole file.
+
+        `is_new`: of two processes that put the same local file there at once, one gets an HprofError.
+        """
         with _translated(self.where(name), "write"):
             if self.is_local:
-                _write_local(Path(self._path(name)), data)
+                _write_local(Path(self._path(name)), data, is_new=is_new)
             else:
                 self._fs.pipe_file(self._path(name), bytes(data))
 
@@ -96,7 +99,7 @@ def is_under_way(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
 
-def _write_local(path: Path, data: Any) -> None:
+def _write_local(path: Path, data: Any, *, is_new: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -104,12 +107,26 @@ def _write_local(path: Path, data: Any) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        if is_new and _is_linked(temporary, path):
+            temporary.unlink()
+        else:
+            temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
     _sync_folder(path.parent)
+
+
+def _is_linked(source: Path, target: Path) -> bool:
+    """Give `source` the name `target` too, or raise where that is taken; False where the file system has no links."""
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

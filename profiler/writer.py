@@ -61,9 +61,9 @@ class CaptureWriter:
         self._origin_ns = origin_ns
         self._prefix = ""
         self._planned: dict[int, tuple[PassKey, int]] = {}
-        _claim(self._store, force=force)
+        is_new = _claim(self._store, force=force)
         self.manifest = manifest
-        self.update_manifest()
+        self._store.write(MANIFEST_NAME, manifest.to_json(), is_new=is_new)
 
     @classmethod
     def attach(cls, path: str | os.PathLike[str], *, prefix: str, origin_ns: int = 0) -> CaptureWriter:
@@ -207,13 +207,16 @@ def _part_name(pass_id: int) -> str:
     return f"pass-{pass_id:06d}"
 
 
-def _claim(store: Store, *, force: bool) -> None:
-    """Make the folder ours: empty, or a capture that `force` allows to replace; other people's files stay."""
+def _claim(store: Store, *, force: bool) -> bool:
+    """Make the folder ours: empty, or a capture that `force` allows to replace; other people's files stay.
+
+    Whether there was no capture.
+    """
     if not store.is_folder() and store.exists():
         raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another -o.")
     entries = [name for name in store.entries() if not is_under_way(name)]
     if not entries:
-        return
+        return True
     if MANIFEST_NAME not in entries or not is_manifest(store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)):
         raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
     if not force:
@@ -224,3 +227,4 @@ def _claim(store: Store, *, force: bool) -> None:
         for name in store.entries(table):
             if name.endswith((".parquet", ".tmp")):
                 store.remove(f"{table}/{name}")
+    return False

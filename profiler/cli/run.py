@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from itertools import chain, count
+from pathlib import Path
 from typing import Any
 
 import click
@@ -103,6 +105,8 @@ def _run_llama_bench(ctx: click.Context, values: Mapping[str, Any], arguments: l
 
 
 def default_output(model: str) -> str:
-    """Where the capture of a run goes that names no -o."""
+    """Where the capture of a run goes that names no -o: a folder that is not there yet."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
-    return f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    others = (f"{first}-{number}" for number in count(2))
+    return next(path for path in chain([first], others) if not Path(path).exists())

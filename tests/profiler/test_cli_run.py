@@ -11,6 +11,7 @@ import pytest
 
 import hprof
 from profiler.capture import Capture
+from profiler.cli.run import default_output
 from tests.support import shared_path
 
 FAST = ["--device", "sim", "--layers", "2", "-p", "64", "-n", "2", "-ub", "32", "-r", "2"]
@@ -52,6 +53,16 @@ def test_the_default_folder_is_named_after_the_model(tmp_path: Path, monkeypatch
     assert run(*FAST) == 0
     [capture] = (tmp_path / "traces").iterdir()
     assert capture.name.startswith("tiny-dense-")
+
+
+def test_default_folders_differ_in_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _form: "now")
+    names = []
+    for _ in range(3):
+        names.append(default_output("m/1"))
+        (tmp_path / names[-1]).mkdir(parents=True)
+    assert names == ["traces/m-1-now", "traces/m-1-now-2", "traces/m-1-now-3"]
 
 
 def test_llama_benchs_spellings(tmp_path: Path) -> None:

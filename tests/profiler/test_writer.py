@@ -118,6 +118,15 @@ def test_what_a_killed_process_left_is_no_stranger(tmp_path: Path) -> None:
     assert Capture.open(tmp_path).manifest.state == "complete"
 
 
+def test_of_two_captures_begun_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_capture(tmp_path / "c", argv=["first"])
+    monkeypatch.setattr("profiler.writer._claim", lambda *_args, **_options: True)  # as it was an instant before
+    with pytest.raises(HprofError, match="File exists"):
+        new_capture(tmp_path / "c", argv=["second"])
+    assert Capture.open(tmp_path / "c").manifest.argv == ["first"]
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["manifest.json"]
+
+
 def test_force_leaves_files_that_are_not_the_captures(tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
     (tmp_path / "c" / "notes.md").write_text("mine")
