@@ -41,7 +41,7 @@ def fit_to_budget(model: Model, policy: Policy, budget_bytes: int, working_bytes
             return _placement(groups, n_host, budget_bytes)
     least = rest + policy.n_slots * max(sizes, default=0)
     raise HprofError(
-        f"--vram-budget {_mib(budget_bytes)} is too small for arm '{policy.name}' on {model.shape.name}: with "
+        f"--vram-budget {budget_bytes // 2**20:,} MiB is too small for arm '{policy.name}' on {model.shape.name}: with "
         f"every FFN in host memory it needs {_mib(least)}; give that much, or lower -d, -ub or --layers"
     )
 
