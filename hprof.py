@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ _COMMANDS = {
     "models": ("profiler.cli.models", "List the presets, or describe a model."),
     "list": ("profiler.cli.list_", "List the captures in a folder."),
 }
+_PRINTING_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what becomes of files is told by HprofError
 
 
 class _LazyGroup(click.Group):
@@ -69,6 +72,13 @@ def _shadowed() -> str | None:
     return None
 
 
+def _print_any_text() -> None:
+    """A terminal whose encoding lacks a character gets `?` for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit code (0 fine, 1 a check failed, 2 wrong usage or bad input)."""
     if (problem := _shadowed()) is not None:
@@ -76,6 +86,7 @@ def main(args: list[str] | None = None) -> int:
         return 2
     from executor.errors import HprofError
 
+    _print_any_text()
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:
@@ -85,6 +96,11 @@ def main(args: list[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         error.show()
+        return 2
+    except OSError as error:
+        if error.filename is not None or error.errno not in _PRINTING_FAILED:
+            raise
+        click.echo(f"hprof: cannot print: {error.strerror}; print somewhere else.", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("hprof: interrupted", err=True)

@@ -58,6 +58,28 @@ def test_version_and_module_entry() -> None:
     assert python("-m", "hprof", "--version").stdout == f"hprof, version {hprof.__version__}\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "hprof", "--help"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("hprof: cannot print: No space left on device")
+
+
+def test_a_terminal_without_the_characters_gets_question_marks() -> None:
+    code = "import hprof, sys; hprof._print_any_text(); print('5 \u2013 6')"
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "5 ? 6\n"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_and_is_in_the_readme(name: str) -> None:
     context = click.Context(hprof.cli)

@@ -62,7 +62,7 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> Preset:
     """The preset called `name`; HprofError names near ones where there is none."""
     if name not in preset_names():
-        raise HprofError(f"There is no model file and no preset {name[:80]!r}{_hint(name, preset_names())}.")
+        raise HprofError(f"There is no model file and no preset {name[:80]!r}; {_hint(name, preset_names())}")
     text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return parse_preset(tomllib.loads(text), name)
 
@@ -97,7 +97,7 @@ def _layers(entry: Mapping[str, Any], mixers: Mapping[str, Mixer], ffns: Mapping
 
 
 def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?" if len(near) < 3 else f"; near ones: {', '.join(near)}"
-    return f"; presets are {', '.join(known)}"
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if not near:
+        return f"presets are {', '.join(known)}."
+    return f"did you mean {' or '.join(near)}?" if len(near) < 3 else f"near ones: {', '.join(near)}."
