@@ -8,6 +8,7 @@ from typing import Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -16,10 +17,15 @@ from profiler.metrics import load_tables, pass_figures
 from profiler.schema import TABLES
 
 FIGURES_TABLE: Final = "figures"
+# What makes spreadsheets compute a cell: names in a trace are somebody else's (OWASP, "CSV injection").
+_FORMULA: Final = r"\A[=+\-@\t\r\n]"
 
 
 def write_csv(capture: Capture, pass_ids: Collection[int] | None, folder: Path) -> list[Path]:
-    """`<table>.csv` for every table that has rows, and figures.csv. Lists and byte strings become JSON and hex."""
+    """`<table>.csv` for every table that has rows, and figures.csv. Lists and byte strings become JSON and hex.
+
+    Texts that a spreadsheet would take for a formula get an apostrophe in front.
+    """
     return _write(capture, pass_ids, folder, ".csv", lambda table, path: pacsv.write_csv(_flat(table), path))
 
 
@@ -68,12 +74,18 @@ def figures_table(capture: Capture, pass_ids: Collection[int] | None) -> pa.Tabl
     return table.select([*first, *(name for name in table.column_names if name not in first)]).replace_schema_metadata()
 
 
+def _literal(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same texts, those that begin like a formula behind an apostrophe."""
+    is_formula = pc.match_substring_regex(texts, _FORMULA)
+    return pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts)
+
+
 def _flat(table: pa.Table) -> pa.Table:
     """Only types that a CSV can hold."""
     columns = {}
     for field, column in zip(table.schema, table.columns, strict=True):
-        if pa.types.is_dictionary(field.type):
-            columns[field.name] = column.cast(field.type.value_type)
+        if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type):
+            columns[field.name] = _literal(column.cast(pa.string()))
         elif pa.types.is_list(field.type):
             texts = [None if value is None else orjson.dumps(value).decode() for value in column.to_pylist()]
             columns[field.name] = pa.array(texts, pa.string())

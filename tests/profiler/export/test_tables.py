@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.errors import HprofError
+from profiler.capture import Capture
 from profiler.export import FORMATS, export
+from profiler.writer import conform, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, moe_off_on, passes_without_events
 
 
@@ -24,6 +27,21 @@ def test_csv_has_every_row_and_the_figures_of_every_pass(tmp_path: Path) -> None
     figures = pd.read_csv(tmp_path / "out" / "figures.csv").query("scope == 'pass'").set_index("pass_id")
     assert figures["hidden_copy_ns"].loc[7] == 300_000
     assert figures["distinct_share"].isna().all()
+
+
+def test_names_are_no_formulas_in_csv_and_unchanged_in_parquet(tmp_path: Path) -> None:
+    names = ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "gemm = a", None]
+    writer = new_capture(tmp_path / "c", source="nsys")
+    columns = {"kind": ["compute"] * 8, "name": names, "t_start": range(8), "t_end": range(1, 9)}
+    writer.write_part("events", conform("events", columns), "part")
+    writer.finish()
+    capture = Capture.open(tmp_path / "c")
+    export([capture], "csv", tmp_path / "csv")
+    export([capture], "parquet", tmp_path / "parquet")
+    with (tmp_path / "csv" / "events.csv").open(newline="") as file:
+        told = [row["name"] for row in csv.DictReader(file)]
+    assert told == [*(f"'{name}" for name in names[:6]), "gemm = a", ""]
+    assert pq.read_table(tmp_path / "parquet" / "events.parquet")["name"].to_pylist() == names
 
 
 def test_byte_strings_are_hex_in_csv(tmp_path: Path) -> None:
