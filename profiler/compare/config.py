@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -23,6 +24,7 @@ _PARTS: Final = (
 )
 _MAX_DEPTH: Final = 6
 _MAX_TEXT: Final = 160
+_MAX_ITEMS: Final = 64
 # a measured figure is never equal twice
 _LINK_TOLERANCE: Final = 0.02
 
@@ -53,11 +55,25 @@ def _settings(manifest: Manifest, arms: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        yield f"{key}.count", len(value)
+        value = _joined(value[:_MAX_ITEMS])
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for name, inner in value.items():
             yield from _flat(f"{key}.{name}", inner, depth + 1)
-    else:
+    elif value != []:
         yield key, value
+
+
+def _joined(items: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of GPUs and the like one value a key: the one that all share, else `2 x H100, 1 x A100`."""
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(name for item in items for name in item):
+        values = [item.get(name) for item in items]
+        counts = Counter(map(str, values))
+        same = len(counts) == 1
+        joined[name] = values[0] if same else ", ".join(f"{n} x {text}" for text, n in counts.items())
+    return joined
 
 
 def _is_near(key: str, a: Any, b: Any) -> bool:

@@ -13,6 +13,7 @@ from profiler.report.tables import UNKNOWN, Table
 from profiler.report.units import format_gb_s, format_value
 
 DEFAULT_TOP: Final = 20
+_TIMES: Final = 100  # from here on percentages are harder to read than a factor
 VERDICTS: Final = ("slower", "faster", "no difference", "inconclusive")
 _STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
@@ -111,7 +112,9 @@ def _ratio(a: float, b: float) -> float:
 
 
 def _percent(ratio: float) -> str:
-    return "from 0" if math.isinf(ratio) else f"{(ratio - 1) * 100:+.1f} %"
+    if math.isinf(ratio):
+        return "from 0"
+    return f"x {ratio:,.0f}" if ratio >= _TIMES else f"{(ratio - 1) * 100:+.1f} %"
 
 
 def _setting(value: Any) -> str:

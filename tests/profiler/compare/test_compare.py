@@ -46,6 +46,19 @@ def test_two_arms_of_one_capture_are_paired(tmp_path: Path) -> None:
     assert [(d.key, d.a, d.b) for d in result.differences] == [("arm", "off", "on"), ("arm.effective", "off", "on")]
 
 
+def test_gpus_differ_setting_by_setting(tmp_path: Path) -> None:
+    h100, a100 = {"name": "H100", "driver": "570", "pcie_width": 16}, {"name": "A100", "driver": "570"}
+    a = _bench(tmp_path / "a", [1], machine={"cpu": "x", "gpus": [h100, h100]})
+    b = _bench(tmp_path / "b", [1], machine={"cpu": "x", "gpus": [h100, h100, a100]})
+    c = _bench(tmp_path / "c", [1], machine={"cpu": "x", "gpus": []})
+    assert [(d.key, d.a, d.b) for d in compare_captures(a, b).differences] == [
+        ("machine.gpus.count", 2, 3),
+        ("machine.gpus.name", "H100", "2 x H100, 1 x A100"),
+        ("machine.gpus.pcie_width", 16, "2 x 16, 1 x None"),
+    ]
+    assert [(d.key, d.a, d.b) for d in compare_captures(a, c).differences][0] == ("machine.gpus.count", 2, None)
+
+
 def test_figures_that_grow_with_the_work_are_per_token(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "c")
     result = compare_captures(f"{tmp_path / 'c'}#off", f"{tmp_path / 'c'}#on")
