@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.collectives import mark_collectives, remark
 from profiler.importers.nsys.dropping import drop, far_times, impossible_times, time_limits
 from profiler.importers.nsys.event_table import event_table
 from profiler.importers.nsys.rows import ABSENT, MEMORIES, Rows, kind_code, look_up, make_rows
@@ -49,7 +50,9 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     found = Imported(source="nsys", tables={}, dropped=dropped, cannot_say=[*_CANNOT_SAY, _rounding(columns)])
     texts = [*names, "memset", "uvm", "peer"]
     streams, stream_code = _stream_labels(rows)
-    found.tables["events"] = event_table(rows, texts, {"stream": stream_code}, {"stream": streams})
+    events = event_table(rows, texts, {"stream": stream_code}, {"stream": streams})
+    found.tables["events"], n_collectives = mark_collectives(events)
+    found.warnings += remark(n_collectives)
     if gpus := _gpus(columns):
         found.manifest_fields["machine"] = {"gpus": gpus}
     if len(rows) == 0:

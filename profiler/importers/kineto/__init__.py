@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.collectives import mark_collectives, remark
 from profiler.importers.kineto.facts import cannot_say, manifest_fields, warnings
 from profiler.importers.kineto.numbers import InexactError
 from profiler.importers.kineto.rows import RowCollector
@@ -34,7 +35,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     dropped = collector.dropped + stream.dropped
     rows = without_strays(collector.table(), dropped)
     segments = segment(rows, Launches(rows))
-    events = events_table(rows, segments.context, dropped)
+    events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))
     tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     return Imported(
@@ -43,7 +44,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         manifest_fields=manifest_fields(stream.metadata),
         cannot_say=cannot_say(tables, collector.not_read),
         dropped=+dropped,
-        warnings=warnings(events, stream.lost),
+        warnings=[*warnings(events, stream.lost), *remark(n_collectives)],
         default_arm=segments.default_arm,
     )
 

@@ -24,7 +24,6 @@ _KIND_OF_WORD: Final[dict[str, str]] = {
     "3": "d2d",
 }
 _MEMORY: Final = {"pinned": "pinned", "pageable": "pageable", "device": "device", "managed": "managed"}
-_COLLECTIVE: Final = re.compile(r"^(?:nccl|rccl|mscclpp?)", re.IGNORECASE)
 _NO_STREAM: Final = (-1, 2**32 - 1)
 MAX_FROM_MEDIAN_NS: Final = 30 * 24 * 3600 * 10**9
 
@@ -127,7 +126,7 @@ class _NamedRows:
 def _tell(role: str, name: str, direction: str) -> tuple[str | None, str | None, str | None]:
     """(kind, detail, source memory) of a row; kind is null for a copy that cannot be placed."""
     if role == "kernel":
-        return "compute", "collective" if _COLLECTIVE.match(name) else None, None
+        return "compute", None, None
     if role == "memset":
         return "compute", "memset", None
     if role == "sync":

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from profiler.importers.base import Imported
+from profiler.importers.collectives import mark_collectives, remark
 from profiler.importers.nsys import enums, facts, hprof_places, hprof_ranges, named_ranges, remarks
 from profiler.importers.nsys.event_table import event_table
 from profiler.importers.nsys.hprof_passes import pass_table, ubatch_table
@@ -38,10 +39,10 @@ def build(tables: Tables) -> Imported:
     else:
         places = named_ranges.places(recorded.ranges, recorded.launches)
     streams = label_streams(recorded, places)
-    found.tables["events"] = _events(recorded, places, streams)
+    found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
     found.manifest_fields["machine"] = facts.machine_facts(tables)
     found.manifest_fields["extra"] = _manifest_extra(tables, recorded, streams)
-    found.warnings += remarks.warnings(recorded, hprof)
+    found.warnings += [*remarks.warnings(recorded, hprof), *remark(n_collectives)]
     found.cannot_say += remarks.cannot_say(tables, recorded, has_passes=hprof is not None)
     return found
 
