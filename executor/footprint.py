@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from executor.devices.factory import DeviceOptions
+from executor.host.weights import host_dtype, host_product_bytes
 from executor.lane import Lane
 from executor.layers.state import new_state
 from executor.model import Model, TensorInfo
@@ -53,7 +54,7 @@ class OnHost(Bytes):
     weights: int = 0
     loading: int = 0  # copies of tensors on their way to where they stay
     activations: int = 0  # where copies between host and device start and end
-    dequantised: int = 0  # weights that are computed with on the host, kept in its dtype
+    products: int = 0  # weights that are computed with on the host, packed or in its dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +169,5 @@ def _on_host(
         weights=sum(split.n_bytes for split in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
         activations=sum(lane.on_host.n_bytes for lane in lanes) + flags,
-        dequantised=_dequantised(model, splits, options) if computes_on_host else 0,
-    )
-
-
-def _dequantised(model: Model, splits: Sequence[Split], options: SessionOptions) -> int:
-    """Float16 is computed with as float32 on the host; what a mapped file stores in its dtype is used in place."""
-    dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
-    weights = [part.info for split in splits for part in split.parts if split.what in ("ffn", "experts")]
-    return sum(
-        math.prod(info.shape) * dtype.itemsize
-        for info in weights
-        if not is_stored_as(info, dtype) or model.source.mapped(info.name) is None
+        products=host_product_bytes(model, splits, host_dtype(options.dtype)) if computes_on_host else 0,
     )

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 import torch
 
 from executor.devices.base import Work
+from executor.host.compute import host_experts, host_ffn
+from executor.host.weights import HostStepWeights
 from executor.lane import Lane
-from executor.layers.ffn import dense_ffn
-from executor.layers.moe import Routed, combine, experts
+from executor.layers.moe import Routed, combine
 from executor.nvtx_ranges import compute_range
 from executor.plant import Plant
 from executor.policies.base import Ubatch
 from executor.shape import MoeFfn
 from executor.trace import PassTrace
-from executor.weights import HostStepWeights, whole_copy
+from executor.weights import whole_copy
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """The same rows on the device and on the host."""
@@ -28,7 +29,8 @@ def ffn_on_host(plant: Plant, ubatch: Ubatch, layer: int, work: Work, trace: Pas
     weights = HostStepWeights(plant.host, layer)
 
     def compute() -> None:
-        host.x.copy_(dense_ffn(host.x.to(plant.host.dtype), weights, eps))
+        products = plant.host.products(layer, "ffn")
+        host.x.copy_(host_ffn(host.x.to(plant.host.dtype), products, weights, eps))
 
     trip = _Trip(lane, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
@@ -45,7 +47,8 @@ def experts_on_host(plant: Plant, ubatch: Ubatch, layer: int, moe: MoeFfn, work:
 
     def compute() -> None:
         routed = Routed(on_host.h.to(dtype), on_host.ids, on_host.weights)
-        host.added.copy_(experts(routed, weights, moe, weights))
+        products = plant.host.products(layer, "experts")
+        host.added.copy_(host_experts(routed, products, moe, weights))
 
     def add() -> None:
         device.x.copy_(combine(device.x, device.added, device.shared if moe.n_ff_shared else None))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from executor.host.weights import HostWeights
 from executor.lane import Lane
 from executor.model import Model, TensorInfo
 from executor.shape import LayerShape, MoeFfn
 from executor.splits import Split, StepKind, step_kind
-from executor.weights import HostWeights
 
 if TYPE_CHECKING:
     from executor.routing import Routing

@@ -14,6 +14,7 @@ from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.engine import PassRun
 from executor.errors import HprofError, PinningRefusedError
+from executor.host.weights import HostWeights, host_dtype, host_products
 from executor.job import PassJob
 from executor.lane import Lane, make_lane
 from executor.model import Model, TensorInfo
@@ -26,7 +27,6 @@ from executor.records import PassResult
 from executor.shape import MoeFfn
 from executor.splits import LoadMode, Split, StepKind, build_splits
 from executor.streamer import Streamer
-from executor.weights import HostWeights
 
 if TYPE_CHECKING:
     from executor.routing import Routing
@@ -51,6 +51,8 @@ class SessionOptions:
     seed: int = 0
     routing: Routing | None = None
     prompt: Sequence[int] | None = None
+    computes_on_host: bool = False
+    """Whether passes will compute host tensors on the host, so that their products are made when the session opens."""
 
 
 class Session:
@@ -142,11 +144,18 @@ class Session:
                     "streams_ahead": policy.streams_ahead and bool(self._splits_of(arm)),
                     "host_bytes": sum(split.n_bytes for split in self._splits_of(arm)),
                     "host_layers": self.placements[arm].host_layers(),
+                    "host_products": self._host_products(arm),
                     **self.vram(arm),
                 },
             }
             for arm, policy in self.policies.items()
         ]
+
+    def _host_products(self, arm: str) -> dict[str, str] | None:
+        """How each quant type is multiplied on the host; None where nothing is."""
+        if not self.options.computes_on_host or self.options.device.kind == "sim":
+            return None
+        return dict(host_products(self.model, self._splits_of(arm), self._plant.host.dtype)) or None
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -193,14 +202,16 @@ class Session:
             for name in streamed:
                 model.source.will_need(name)
         splits = self._load(Placement(streamed, "what any arm streams"))
-        host_dtype = torch.float32 if options.dtype == torch.float16 else options.dtype
+        host = HostWeights(model, host_dtype(options.dtype), splits)
+        if options.computes_on_host and options.device.kind != "sim":
+            host.prepare(splits)
         routing = options.routing
         return Plant(
             model,
             lanes,
             lane_of,
             splits,
-            HostWeights(model, host_dtype),
+            host,
             routing,
             options.dtype,
             options.seed,

@@ -1,4 +1,4 @@
-"""Where a step finds its weights: resident device memory, a slot, or (in the `cpu` regime) the host.
+"""Where a step on a device finds its weights: resident memory or a slot. (On the host: `executor.host.weights`.)
 
 Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it.
 Vectors (norms, biases) and routers are kept in the compute dtype.
@@ -139,49 +139,6 @@ class SlotExperts:
             return part.info, expert_view(self._buffer, part), True
         full = f"blk.{self._layer}.{name}"
         return self._model.tensors[full], self._store.raw(full), False
-
-
-class HostWeights:
-    """Weights for steps computed on the host: dequantised once and kept, as a CPU backend keeps them at hand."""
-
-    def __init__(self, model: Model, dtype: torch.dtype) -> None:
-        self._model, self.dtype = model, dtype
-        self._kept: dict[str, torch.Tensor] = {}
-
-    def get(self, name: str) -> torch.Tensor:
-        if name not in self._kept:
-            info = self._model.tensors[name]
-            raw = self._model.source.mapped(name)
-            if raw is None:
-                raw = torch.empty(info.n_bytes, dtype=torch.uint8)
-                self._model.source.read_into(name, raw)
-            self._kept[name] = in_dtype(rows_view(raw, info), info, self.dtype)
-        return self._kept[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._model.tensors
-
-
-class HostStepWeights:
-    """`Weights` and `ExpertStack` for one step on the host."""
-
-    def __init__(self, weights: HostWeights, layer: int) -> None:
-        self._weights, self._prefix = weights, f"blk.{layer}."
-
-    def __call__(self, short_name: str) -> torch.Tensor:
-        return self._weights.get(self._prefix + short_name)
-
-    def maybe(self, short_name: str) -> torch.Tensor | None:
-        return self(short_name) if self._prefix + short_name in self._weights else None
-
-    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self(short_name)[ids]
-
-    def one(self, name: str, expert: int) -> torch.Tensor:
-        return self._weights.get(self._prefix + name)[expert]
-
-    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
-        return self._weights.get(self._prefix + name)
 
 
 def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:

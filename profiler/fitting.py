@@ -36,7 +36,7 @@ def what_fits(wanted: Wanted, short: Demand, fits: Fits) -> list[str]:
             return False
 
     found = _found(wanted, short, does)
-    if found or not short.parts.get("dequantised"):
+    if found or not short.parts.get("products"):
         return found
     return [f"{_STREAM_ALL} with {text}" for text in _found(_streaming(wanted), short, does)]
 
@@ -163,5 +163,5 @@ _KNOBS: Final[dict[str, tuple[Knob, ...]]] = {
     "logits": (_n_gen,),
     "weights": (_layers,),
     "loading": (_layers,),
-    "dequantised": (_stream_all, _layers),
+    "products": (_stream_all, _layers),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ _SAID: Final = {
     "logits": "the logits of -n tokens take {}",
     "weights": "weights in host memory take {}",
     "loading": "tensors on their way take {}",
-    "dequantised": "weights computed on the host take {} dequantised",
+    "products": "weights computed on the host take {} beside the bytes that are streamed",
 }
 
 
@@ -42,9 +42,7 @@ class Wanted:
     @property
     def computes_on_host(self) -> bool:
         """Whether any ubatch's host weights are used on the CPU."""
-        threshold = self.options.policy.op_offload_min_batch
-        sizes = {size for cell in self.cells for size in _ubatch_sizes(cell)}
-        return "cpu" in self.arms or (set(self.arms) != {FULL} and any(size < threshold for size in sizes))
+        return computes_on_host(self.arms, self.cells, self.options.policy.op_offload_min_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,12 @@ class Demand:
     @property
     def is_met(self) -> bool:
         return self.needed <= self.free
+
+
+def computes_on_host(arms: Collection[str], cells: Iterable[Cell], op_offload_min_batch: int) -> bool:
+    """Whether any pass computes host weights on the CPU: in arm `cpu`, and in ubatches below the threshold."""
+    sizes = {size for cell in cells for size in _ubatch_sizes(cell)}
+    return "cpu" in arms or (set(arms) != {FULL} and any(size < op_offload_min_batch for size in sizes))
 
 
 def demands(wanted: Wanted, free: Free) -> list[Demand]:

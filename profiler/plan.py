@@ -20,7 +20,7 @@ from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
-from profiler.memory import check_needs
+from profiler.memory import check_needs, computes_on_host
 from profiler.plan_warnings import plan_warnings
 from profiler.request import PlacementOptions, RunRequest
 
@@ -208,4 +208,5 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         policy=request.policy,
         seed=request.seed,
         routing=routing,
+        computes_on_host=computes_on_host(request.arms, cells, request.policy.op_offload_min_batch),
     )

@@ -91,6 +91,7 @@ class StreamWorker:
             return self._queue.popleft()
 
     def _serve(self, n_threads: int) -> None:
+        torch.get_num_threads()  # a thread's first question sets it to what any thread asked for last
         torch.set_num_threads(n_threads)  # per calling thread
         with torch.inference_mode():
             while (fn := self._next()) is not None:

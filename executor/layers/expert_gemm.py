@@ -54,7 +54,7 @@ def grouped_experts(
 
     def product(rows: torch.Tensor, name: str) -> torch.Tensor:
         out = _grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends)
-        return out if biases is None else out + biases(_bias(name))[expert]
+        return out if biases is None else out + biases(bias_name(name))[expert]
 
     rows = h[order // moe.n_used]
     by_expert = product(activate(product(rows, GATE), product(rows, UP), moe), DOWN)
@@ -80,7 +80,7 @@ def _one_expert(
     rows: torch.Tensor, expert: int, stack: ExpertStack, moe: MoeFfn, biases: Weights | None
 ) -> torch.Tensor:
     def product(rows: torch.Tensor, name: str) -> torch.Tensor:
-        bias = None if biases is None else biases(_bias(name))[expert]
+        bias = None if biases is None else biases(bias_name(name))[expert]
         return F.linear(rows, stack.one(name, expert), bias)
 
     return product(activate(product(rows, GATE), product(rows, UP), moe), DOWN)
@@ -97,5 +97,6 @@ def activate(gate: torch.Tensor, up: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
             return gate * torch.sigmoid(_OAI_ALPHA * gate) * (up + 1)
 
 
-def _bias(name: str) -> str:
+def bias_name(name: str) -> str:
+    """`ffn_up_exps.bias` for `ffn_up_exps.weight`."""
     return name.replace(".weight", ".bias")

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from executor.layers.norm import rms_norm
 from executor.layers.weights import Weights
 
-_MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
+MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
 
 
 def dense_ffn(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
     """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
     gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")
-    pieces = [swiglu(rows, gate, up, down) for rows in ffn_norm(x, w, eps).split(_MOST_ROWS)]
+    pieces = [swiglu(rows, gate, up, down) for rows in ffn_norm(x, w, eps).split(MOST_ROWS)]
     return x + (pieces[0] if len(pieces) == 1 else torch.cat(pieces))
 
 

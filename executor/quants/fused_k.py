@@ -116,7 +116,7 @@ def _scaled(first: Plane, second: Plane, blocks: Pointers, cell: Cells, inside: 
 def _scaled_plane(
     q: Plane, sub_block: Cells, d: Cells, d_min: Cells, scales: Cells, minima: Cells, low: Cells
 ) -> Plane:
-    """The layout of the three words is described at `k_quants._scales_and_minima`."""
+    """The layout of the three words is described at `k_quants.scales_and_minima`."""
     shift = sub_block % 4 * 8
     scales, minima, low = scales >> shift, minima >> shift, low >> shift
     scale = tl.where(sub_block < 4, scales & 63, (low & 15) | ((scales >> 2) & 48))

@@ -31,7 +31,7 @@ def q4_k(blocks: torch.Tensor) -> torch.Tensor:
     """d(2) d_min(2) scales(12) q(128, 4 bits)."""
     d, d_min, scales, q = blocks.split((2, 2, 12, 128), dim=-1)
     values = bit_planes(q.unflatten(-1, (4, 32)), 4).float()
-    scale, minimum = _scales_and_minima(scales)
+    scale, minimum = scales_and_minima(scales)
     return _scaled(values, 32, f16(d) * scale).sub_((f16(d_min) * minimum).unsqueeze(-1)).flatten(-2)
 
 
@@ -40,7 +40,7 @@ def q5_k(blocks: torch.Tensor) -> torch.Tensor:
     d, d_min, scales, high, q = blocks.split((2, 2, 12, 32, 128), dim=-1)
     low = bit_planes(q.unflatten(-1, (4, 32)), 4).flatten(-3, -2)
     values = low.bitwise_or_(bit_planes(high, 1).bitwise_left_shift_(4)).float()
-    scale, minimum = _scales_and_minima(scales)
+    scale, minimum = scales_and_minima(scales)
     return _scaled(values, 32, f16(d) * scale).sub_((f16(d_min) * minimum).unsqueeze(-1)).flatten(-2)
 
 
@@ -58,7 +58,7 @@ def _scaled(values: torch.Tensor, sub_block: int, scale: torch.Tensor) -> torch.
     return values.view(*scale.shape, sub_block).mul_(scale.unsqueeze(-1))
 
 
-def _scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def scales_and_minima(packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """12 bytes to 8 scales and 8 minima of 6 bits.
 
     Byte j < 4 holds scale j and on top two bits of scale j + 4; byte 4 + j the same of the minima;

@@ -83,8 +83,8 @@ def test_what_is_computed_on_the_host_is_kept_in_its_dtype() -> None:
     n_weights = sum(load_model("tiny-dense").tensors[name].n_bytes // 34 * 32 for name in host)  # Q8_0 blocks
     for dtype, itemsize in ((torch.float32, 4), (torch.bfloat16, 2), (torch.float16, 4)):
         options = options_of("tiny-dense", dtype=dtype)
-        assert counted("tiny-dense", options, ["off"], computes_on_host=True).host.dequantised == n_weights * itemsize
-    assert counted("tiny-dense", options, ["off"]).host.dequantised == 0
+        assert counted("tiny-dense", options, ["off"], computes_on_host=True).host.products == n_weights * itemsize
+    assert counted("tiny-dense", options, ["off"]).host.products == 0
 
 
 def test_experts_are_held_twice_while_they_are_loaded() -> None:
