@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -83,9 +84,10 @@ class _Run:
 
     def _run_setup(self, setup: Setup) -> None:
         self._progress.before_pass(f"loading {self._plan.model.shape.name}")
+        begun_ns = time.perf_counter_ns()
         session = Session(self._plan.model, setup.session_placement, setup.arms, self._plan.session)
         try:
-            self._describe(setup, session)
+            self._describe(setup, session, load_ns=time.perf_counter_ns() - begun_ns)
             gc.collect()
             gc.freeze()  # what is there already need not be looked at again before each pass: 0.2 s each
             for cell in self._request.cells:
@@ -100,7 +102,7 @@ class _Run:
             for label in arm_order(list(setup.labels), repetition):
                 self._pass(session, cell, label, setup.labels[label], repetition, warmup=False)
 
-    def _describe(self, setup: Setup, session: Session) -> None:
+    def _describe(self, setup: Setup, session: Session, load_ns: int) -> None:
         known = {arm.name: arm for arm in self._writer.manifest.arms}
         known |= {arm.name: arm for arm in arms_of_session(setup, session)}
         warnings = [*self._writer.manifest.warnings, *session.warnings]
@@ -108,6 +110,7 @@ class _Run:
             arms=list(known.values()),
             warnings=list(dict.fromkeys(warnings)),
             link_h2d_gb_s=session.devices[0].link_gb_s,
+            extra=_with_load_time(self._writer.manifest.extra, setup, load_ns),
         )
 
     def _warm_up(self, setup: Setup, session: Session, cell: Cell) -> None:
@@ -154,6 +157,11 @@ class _Run:
         if session.devices[0].kind == "sim":
             return self.position.end_ns
         return max(self.position.end_ns, time.perf_counter_ns() - self._started_ns)
+
+
+def _with_load_time(extra: dict[str, Any], setup: Setup, load_ns: int) -> dict[str, Any]:
+    """`load_ns`: by placement suffix, how long reading, pinning and uploading the weights took (of the last boot)."""
+    return {**extra, "load_ns": {**extra.get("load_ns", {}), setup.suffix: load_ns}}
 
 
 @contextmanager

@@ -1,0 +1,167 @@
+"""Puts measured tables and plots into docs/thread-tables.md, between `<!-- a -->` and `<!-- /a -->`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.thread import plots
+from benchmarks.thread.load_modes import load_table
+from benchmarks.thread.markdown import arms_table, sweep_table, table, with_interval
+from benchmarks.thread.markdown import number as said
+from benchmarks.thread.rows import Row, cell_rows, report_of
+from benchmarks.thread.tables import TABLES
+from profiler.capture import Capture
+from profiler.metrics.routing import adjacent_layer_jaccard, reuse_distances
+from profiler.metrics.sweep import Crossover, crossover
+
+
+def draw_table(letter: str, captures: Path, docs: Path) -> str:
+    """Draw one table into `docs`; returns its markdown."""
+    images = docs / "img" / "thread"
+    images.mkdir(parents=True, exist_ok=True)
+    if letter == "e":
+        text = _load_modes(json.loads((captures / "e.json").read_text()), images)
+    else:
+        drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode}[letter]
+        text = "\n".join(drawn(letter, captures, images))
+    commands = "\n".join(shlex.join(run.argv(f"traces/thread/{run.name}")) for run in TABLES[letter].runs)
+    block = f"```\n{commands}\n```\n\n{text}" if commands else text
+    _put(docs / "thread-tables.md", letter, block)
+    return block
+
+
+def _put(page: Path, letter: str, block: str) -> None:
+    start, end = f"<!-- {letter} -->", f"<!-- /{letter} -->"
+    text = page.read_text(encoding="utf-8")
+    marked = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+    if not marked.search(text):
+        raise ValueError(f"{page} has no {start} … {end} to fill")
+    page.write_text(marked.sub(lambda _: f"{start}\n{block}\n{end}", text), encoding="utf-8")
+
+
+def _rows(captures: Path, name: str) -> list[Row]:
+    return cell_rows(report_of(str(captures / name)))
+
+
+def _image(images: Path, name: str, alternative: str) -> str:
+    return f"![{alternative}](img/{images.name}/{name})\n"
+
+
+def _sweep(letter: str, captures: Path, images: Path) -> Iterator[str]:
+    (run,) = TABLES[letter].runs
+    rows = _rows(captures, run.name)
+    plots.sweep_plot(rows, TABLES[letter].title, images / f"{letter}.png")
+    yield sweep_table(rows)
+    yield _image(images, f"{letter}.png", f"Prefill speed over depth of arms off, on and full; {TABLES[letter].title}")
+
+
+def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
+    prompts = _rows(captures, "c-prompts")
+    short = [row for row in prompts if row["n_prompt"] == 34]
+    long = [row for row in prompts if row["n_prompt"] != 34]
+    shown = [("34 tokens: MiB moved", "copied_mib", short), ("34 tokens: TTFT, ms", "ttft_ms", short)]
+    shown += [("10,240 tokens: prefill, t/s", "prefill", long), ("decode after 34, t/s", "decode", short)]
+    plots.bar_plot(shown, TABLES[letter].title, images / "c.png")
+    yield arms_table(prompts)
+    yield _image(images, "c.png", "Bytes, TTFT, prefill and decode of arms off, off-whole, on and gated")
+    yield "Batch sizes, each prompt one ubatch:\n"
+    sweep = _rows(captures, "c-sweep")
+    at = batch_crossover(sweep)
+    plots.crossover_plot(sweep, at.n_ubatch if at else None, "Laguna-S-2.1: on against off by batch", images / "c-sweep.png")
+    yield arms_table(sweep, decode=False)
+    yield _crossover_sentence(at)
+    yield _image(images, "c-sweep.png", "TTFT of on over off by batch size")
+    for name, words in (("c-deep", "At a depth of 88,064 tokens:"), ("c-budget", "Under a budget of VRAM:")):
+        if (captures / name).exists():
+            yield words + "\n"
+            yield arms_table(_rows(captures, name), decode=name == "c-budget")
+            yield _placements(Capture.open(str(captures / name)))
+
+
+def batch_crossover(rows: list[Row]) -> Crossover | None:
+    """Where `on` becomes faster than `off`, over prompts that are one ubatch each."""
+    own = [row for row in rows if row["arm"] == "on"]
+    frame = pd.DataFrame(
+        {
+            "n_ubatch": [row["n_prompt"] for row in own],
+            **{key: [row[f"ttft_ms_{key}"] for row in own] for key in ("ratio", "ratio_low", "ratio_high")},
+        }
+    )
+    return crossover(frame.astype(float))
+
+
+def _crossover_sentence(at: Crossover | None) -> str:
+    if at is None:
+        return "`on` and `off` never cross in this range.\n"
+    bounds = f" ({said(at.low)} to {said(at.high)})" if at.low is not None and at.high is not None else ""
+    return f"Crossover: `on` is the faster one from a batch of {said(at.n_ubatch)}{bounds} tokens up.\n"
+
+
+def _placements(capture: Capture) -> str:
+    columns = ["arm", "layers with experts on the host", "slots GiB", "resident GiB"]
+    lines = []
+    for arm in capture.manifest.arms:
+        used: dict[str, Any] = arm.options.get("effective", {})
+        sizes = (used["vram_slots"] / 2**30, used["vram_resident"] / 2**30)
+        lines.append([arm.name, str(len(used["host_layers"])), *map(said, sizes)])
+    return table(columns, lines)
+
+
+def _decode(letter: str, captures: Path, images: Path) -> Iterator[str]:
+    rows = _rows(captures, "d-cache")
+    pageable = [row | {"arm": "off, pageable"} for row in _rows(captures, "d-pageable")]
+    yield _decode_table([*rows, *pageable])
+    single = _rows(captures, "d-batch1")
+    plots.bar_plot(
+        [("decode, t/s", "decode", [*rows, *pageable]), ("batch 1: decode, t/s", "decode", single)],
+        TABLES[letter].title,
+        images / "d.png",
+    )
+    yield _image(images, "d.png", "Decode speed by arm")
+    yield "One token at a time, everything streamed:\n"
+    yield _decode_table(single)
+    yield _routing_sentences(Capture.open(str(captures / "d-cache")))
+
+
+def _decode_table(rows: list[Row]) -> str:
+    columns = ["arm", "decode t/s", "against off", "MiB copied a pass's decode", "cache hits", "VRAM GiB"]
+    return table(columns, (_decode_line(row) for row in rows))
+
+
+def _decode_line(row: Row) -> list[str]:
+    verdict = "" if row["decode_ratio"] is None else f"x{row['decode_ratio']:.3f} {row['decode_verdict']}"
+    hits = "" if row["hit_rate"] is None else f"{row['hit_rate']:.1%}"
+    return [
+        row["arm"],
+        with_interval(row, "decode"),
+        verdict,
+        said(row["decode_copied_mib"]),
+        hits,
+        said(row["vram_gib"]),
+    ]
+
+
+def _routing_sentences(capture: Capture) -> str:
+    experts = capture.table("experts")
+    overlap = adjacent_layer_jaccard(experts)
+    by_size = overlap.groupby("n_tokens")["jaccard"].mean()
+    within = reuse_distances(experts).share_within(1)
+    sizes = ", ".join(f"{value:.3f} at {n:,} token{'' if n == 1 else 's'}" for n, value in by_size.items())
+    return (
+        f"Overlap (Jaccard) of the experts of adjacent layers: {sizes}. "
+        f"Of a token's experts, {within:.1%} were those of the token before it.\n"
+    )
+
+
+def _load_modes(rows: list[dict[str, Any]], images: Path) -> str:
+    bars = [row | {"arm": row["mode"].replace(", ", "\n").replace(" +", "\n+")} for row in rows]
+    panels = [(f"{when} pass: GB/s", f"{key}_gb_s", bars) for when, key in (("first", "first"), ("later", "warm"))]
+    plots.wide_bars(panels, TABLES["e"].title, images / "e.png")
+    return f"{load_table(rows)}\n{_image(images, 'e.png', 'Copy speed by kind of host memory')}"
