@@ -1,0 +1,189 @@
+"""Decode on the host: one token through a layer's experts, and through a dense FFN, whose weights stay in host memory.
+
+    python benchmarks/host_decode.py
+    python benchmarks/host_decode.py --quants Q4_0,Q8_0 --threads 16 --rounds 50
+
+`now` is what the engine does: 4-bit types multiplied as packed int4, others as bf16, gate and up in one product.
+`before` is the plain way: everything dequantised to bf16, one product a matrix. Both run by turns in this process, over
+layers that together do not fit in a cache, on the same rows; medians. GB/s are of the bytes that the file has for the
+weights that a token meets; `of memory` is the share of the speed at which this machine sums a large tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from executor.host.compute import host_experts, host_ffn
+from executor.host.weights import HostStepWeights, HostWeights, host_products
+from executor.layers.ffn import dense_ffn
+from executor.layers.moe import Routed, experts
+from executor.load import load_model
+from executor.model import Model
+from executor.placement import place
+from executor.shape import MoeFfn
+from executor.splits import Split, build_splits
+
+BF16 = torch.bfloat16
+MOE, DENSE = ("qwen3-30b-a3b", 2), ("llama-3.1-8b", 3)
+_SUMMED_BYTES = 1 << 29
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One layer's figures: times in seconds a layer and token, bytes as the file has them."""
+
+    layer: str
+    quant: str
+    product: str
+    n_bytes: int
+    now_s: float
+    before_s: float
+    prepared_weights_s: float
+
+
+class Before:
+    """The weights dequantised to bf16, each tensor by itself."""
+
+    def __init__(self, weights: HostWeights, model: Model, layer: int) -> None:
+        self._weights, self._model, self._prefix = weights, model, f"blk.{layer}."
+        self._kept = {t.name: weights.get(t.name) for t in model.tensors.values() if _is_read(t.name, self._prefix)}
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        return self._kept[self._prefix + short_name]
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self._kept.get(self._prefix + short_name)
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(short_name)[ids]
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        return self(name)[expert]
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        return self(name)
+
+
+def _is_read(name: str, prefix: str) -> bool:
+    return name.startswith(prefix + "ffn_") and "ffn_gate_inp" not in name
+
+
+class Layers:
+    """A model's first layers in host memory, prepared both ways."""
+
+    def __init__(self, spec: str, quant: str, n_layers: int) -> None:
+        self.model = load_model(spec, quant=quant, layers=n_layers)
+        self.splits = _splits(self.model)
+        self.weights = HostWeights(self.model, BF16, self.splits)
+        start = time.perf_counter()
+        self.weights.prepare(self.splits)
+        self.prepared_s = time.perf_counter() - start
+        self.n_weights = sum(torch.Size(part.info.shape).numel() for s in self.splits for part in s.parts)
+        self.before = [Before(self.weights, self.model, layer) for layer in range(n_layers)]
+        self.moe = self.model.shape.layers[0].ffn
+        self.x = torch.randn(1, self.model.shape.hidden, generator=torch.Generator().manual_seed(1)).to(BF16)
+
+    def now_and_before(self, layer: int) -> tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]:
+        """The two ways to compute one layer."""
+        vectors, before, moe, eps = HostStepWeights(self.weights, layer), self.before[layer], self.moe, 1e-5
+        if not isinstance(moe, MoeFfn):
+            products = self.weights.products(layer, "ffn")
+            return lambda: host_ffn(self.x, products, vectors, eps), lambda: dense_ffn(self.x, before, eps)
+        products = self.weights.products(layer, "experts")
+        ids = torch.randperm(moe.n_experts)[: moe.n_used].unsqueeze(0)
+        routed = Routed(self.x, ids, torch.full(ids.shape, 1 / moe.n_used))
+        return lambda: host_experts(routed, products, moe, vectors), lambda: experts(routed, before, moe)
+
+    def read_bytes(self) -> int:
+        """What a token reads of one layer."""
+        n_bytes = self.splits[0].n_bytes
+        return n_bytes * self.moe.n_used // self.moe.n_experts if isinstance(self.moe, MoeFfn) else n_bytes
+
+
+def _splits(model: Model) -> list[Split]:
+    from executor.devices.cpu import CpuDevice
+
+    device = CpuDevice(n_threads=1)
+    try:
+        return build_splits(model, place(model.tensors), device, "none")
+    finally:
+        device.close()
+
+
+def measure(spec: str, n_layers: int, quant: str, rounds: int) -> Row:
+    """Both ways by turns, over all layers in turn."""
+    layers = Layers(spec, quant, n_layers)
+    taken: tuple[list[float], list[float]] = ([], [])
+    for round_ in range(rounds + 2):
+        ways = layers.now_and_before(round_ % n_layers)
+        _check(*(way() for way in ways))
+        ways = layers.now_and_before((round_ + 1) % n_layers)  # other weights than the check left in the cache
+        for way, times in zip(ways, taken, strict=True):
+            start = time.perf_counter()
+            way()
+            times.append(time.perf_counter() - start)
+    now_s, before_s = (statistics.median(times[2:]) for times in taken)
+    product = host_products(layers.model, layers.splits, BF16)[quant]
+    kind = "experts" if isinstance(layers.moe, MoeFfn) else "dense FFN"
+    return Row(
+        f"{spec} {kind}",
+        quant,
+        product,
+        layers.read_bytes(),
+        now_s,
+        before_s,
+        layers.n_weights / layers.prepared_s,
+    )
+
+
+def _check(now: torch.Tensor, before: torch.Tensor) -> None:
+    error = float((now.float() - before.float()).norm() / before.float().norm())
+    if error > 0.02:
+        sys.exit(f"the two ways differ by {error:.4f}, more than bf16 rounds: do not trust the times")
+
+
+def memory_bytes_per_s() -> float:
+    """The fastest of a few sums over a tensor that no cache holds."""
+    numbers = torch.ones(_SUMMED_BYTES // 8, dtype=torch.int64)
+    best = float("inf")
+    for _ in range(6):
+        start = time.perf_counter()
+        numbers.sum()
+        best = min(best, time.perf_counter() - start)
+    return _SUMMED_BYTES / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quants", default="Q4_0,Q4_K,Q8_0,MXFP4")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with torch.inference_mode():
+        memory = memory_bytes_per_s()
+        print(f"torch {torch.__version__}, {options.threads} threads, memory read at {memory / 1e9:.1f} GB/s")
+        print(
+            f"{'layer':<26} {'type':<6} {'product':<8} {'now':>9} {'before':>9} {'faster':>7} {'GB/s':>6} "
+            f"{'of memory':>9} {'prepared':>12}"
+        )
+        for spec, n_layers in (MOE, DENSE):
+            for quant in options.quants.split(","):
+                row = measure(spec, n_layers, quant, options.rounds)
+                speed = row.n_bytes / row.now_s
+                print(
+                    f"{row.layer:<26} {row.quant:<6} {row.product:<8} {row.now_s * 1e3:>6.2f} ms "
+                    f"{row.before_s * 1e3:>6.2f} ms {row.before_s / row.now_s:>6.2f}x {speed / 1e9:>6.1f} "
+                    f"{speed / memory:>8.0%} {row.prepared_weights_s / 1e9:>7.2f} Gw/s"
+                )
+
+
+if __name__ == "__main__":
+    main()
