@@ -13,6 +13,8 @@ from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
 from profiler.report.cells import JUDGED, judge_cells
 from profiler.report.data import Cell, Report
+from profiler.report.on_host import with_last_ubatch
+from profiler.report.residency import all_residency
 from profiler.report.summary import summarise
 from profiler.report.units import format_bytes
 from profiler.stats import DEFAULT_NOISE, OUTLIER_MADS
@@ -38,6 +40,7 @@ def build_report(
         is_moe=tables.experts.num_rows > 0,
         noise=noise,
     )
+    cells = with_last_ubatch(cells, manifest.arms)
     report = Report(
         capture=capture.path,
         state=manifest.state,
@@ -55,6 +58,7 @@ def build_report(
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,
         dropped=manifest.dropped,
+        residency=all_residency(manifest),
     )
     return replace(report, summary=summarise(report))
 

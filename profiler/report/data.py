@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiler.manifest import Arm
 from profiler.metrics import DeviceFigures, Scope
+from profiler.report.residency import Residency
 from profiler.stats import Comparison, Estimate
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Report:
     notes: list[str]  # what is approximated
     cannot_say: list[str]
     dropped: dict[str, int]
+    residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
     summary: str = ""  # the closing paragraph, in plain words
 
     def to_json(self) -> dict[str, Any]:

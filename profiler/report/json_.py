@@ -40,7 +40,13 @@ def report_as_json(report: Report) -> dict[str, Any]:
         "created_utc": report.created_utc,
         "link_h2d_gb_s": _number(report.link_h2d_gb_s),
         "arms": [
-            {"name": arm.name, "requested": arm.requested, "effective": arm.effective, "notes": arm.notes}
+            {
+                "name": arm.name,
+                "requested": arm.requested,
+                "effective": arm.effective,
+                "notes": arm.notes,
+                "memory": asdict(report.residency[arm.name]) if arm.name in report.residency else None,
+            }
             for arm in report.arms
         ],
         "cells": [_cell(cell) for cell in report.cells],

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from profiler.report.data import Report
-from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
+from profiler.report.tables import (
+    Table,
+    cell_tables,
+    device_tables,
+    header_lines,
+    reasons_line,
+    residency_table,
+    sameness_line,
+)
 from profiler.report.units import plain
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -27,6 +35,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"# {escape(report.capture)} ({escape(report.state)})\n"
     yield from (f"{escape(line)}\n" for line in header_lines(report))
     yield from _listed("Warnings", report.warnings)
+    if (memory := residency_table(report)) is not None:
+        yield from table_lines(memory)
     for cell in report.cells:
         for table in cell_tables(cell):
             yield from table_lines(table)

@@ -8,6 +8,8 @@ from typing import Final
 
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
 from profiler.report.data import Cell, Report
+from profiler.report.on_host import products_line
+from profiler.report.residency import Residency
 from profiler.report.summary import device_name, memory_kinds
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_rate, format_share, format_value
 from profiler.stats import Comparison, Estimate
@@ -80,13 +82,47 @@ def kernels(device: DeviceFigures) -> str:
     return f"{count}, {format_ns(device.compute_busy_ns)} busy, stream {_streams(device.compute_streams)}"
 
 
+def residency_table(report: Report) -> Table | None:
+    """Which layers each arm keeps resident, and what slots and bank cost; null where the capture does not say."""
+    columns = ["", "resident", "in host memory", "slots", "bank", "slots and bank cost"]
+    rows = [[arm, *_residency_row(found)] for arm, found in report.residency.items()]
+    return Table("Device memory by arm", columns, rows) if rows else None
+
+
+def _residency_row(found: Residency) -> list[str]:
+    whole = f" of {found.n_layers}" if found.n_layers else ""
+    named = f"{len(found.host_layers)}{whole} layers ({number_ranges(found.host_layers)})"
+    on_host = f"{format_bytes(found.host_bytes)} of {named}" if found.host_layers else "none"
+    cost = UNKNOWN if found.cost_in_layers is None else f"the room of {found.cost_in_layers:.1f} layers"
+    return [
+        format_bytes(found.resident_bytes),
+        on_host,
+        f"{found.slots}, {format_bytes(found.slots_bytes)}" if found.slots_bytes else "none",
+        format_bytes(found.bank_bytes) if found.bank_bytes else "none",
+        cost if found.slots_bytes + found.bank_bytes else "nothing",
+    ]
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """`0-2, 5` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
 def header_lines(report: Report) -> list[str]:
     """What was measured, where, and which policies served it."""
     link = format_gb_s(report.link_h2d_gb_s) if report.link_h2d_gb_s else None
     parts = {"model": report.model, "machine": report.machine, "link, host to device": link, "source": report.source}
     lines = ["; ".join(f"{name}: {value}" for name, value in parts.items() if value)]
     served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
-    return [*lines, *([f"Requested and effective policy differ: {'; '.join(served)}."] if served else [])]
+    lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
+    on_host = products_line(report.arms)
+    return lines if on_host is None else [*lines, on_host]
 
 
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:

@@ -11,7 +11,15 @@ from rich.text import Text
 
 from profiler.capture import CaptureSummary
 from profiler.report.data import Cell, Report
-from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
+from profiler.report.tables import (
+    Table,
+    cell_tables,
+    device_tables,
+    header_lines,
+    reasons_line,
+    residency_table,
+    sameness_line,
+)
 from profiler.report.units import plain
 
 _SEVERITIES = {"serious": "bold red", "warning": "yellow", "info": "cyan"}
@@ -33,6 +41,9 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield _text(f"{report.capture} ({report.state})", style="bold")
     yield from (_text(line, style="dim") for line in header_lines(report))
     yield from (_text(f"warning: {warning}", style="yellow") for warning in report.warnings)
+    if (table := residency_table(report)) is not None:
+        yield Text()
+        yield draw_table(table)
     for cell in report.cells:
         yield Text()
         yield from _cell(cell, (width - _LABEL_WIDTH) // _ARM_WIDTH)

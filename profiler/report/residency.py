@@ -1,0 +1,61 @@
+"""Which layers each arm keeps resident, and what its slots and bank cost in layers that could have stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeGuard
+
+from profiler.manifest import Arm, Manifest
+from profiler.metrics.memory import cost_in_layers
+
+_SIZES: Final = ("vram_resident", "vram_slots", "vram_bank", "host_bytes", "slots")
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """One arm's placement; null where the capture does not say."""
+
+    host_layers: list[int]  # layers with weights in host memory; all others are resident
+    n_layers: int | None  # of the model
+    host_bytes: int
+    resident_bytes: int
+    slots: int  # device buffers for streamed weights
+    slots_bytes: int
+    bank_bytes: int  # of the expert cache
+    cost_in_layers: float | None  # how many of these layers slots and bank would have kept resident
+
+
+def residency(manifest: Manifest, arm: Arm) -> Residency | None:
+    """What `hprof run` wrote of an arm; null for captures of other sources."""
+    placed = arm.options.get("effective")
+    if not isinstance(placed, Mapping):
+        return None
+    sizes, layers, n_layers = _sizes(placed), placed.get("host_layers"), manifest.model.get("n_layers")
+    if sizes is None or not isinstance(layers, list):
+        return None
+    return Residency(
+        host_layers=sorted(layer for layer in layers if _is_count(layer)),
+        n_layers=n_layers if _is_count(n_layers) else None,
+        host_bytes=sizes["host_bytes"],
+        resident_bytes=sizes["vram_resident"],
+        slots=sizes["slots"],
+        slots_bytes=sizes["vram_slots"],
+        bank_bytes=sizes["vram_bank"],
+        cost_in_layers=cost_in_layers(sizes["vram_slots"] + sizes["vram_bank"], placed),
+    )
+
+
+def all_residency(manifest: Manifest) -> dict[str, Residency]:
+    """By arm, of those that say."""
+    found = {arm.name: residency(manifest, arm) for arm in manifest.arms}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _sizes(placed: Mapping[str, Any]) -> dict[str, int] | None:
+    sizes = {name: placed[name] for name in _SIZES if _is_count(placed.get(name))}
+    return sizes if len(sizes) == len(_SIZES) else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

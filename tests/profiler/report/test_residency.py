@@ -1,0 +1,54 @@
+"""Which layers stay, and what slots and bank cost; known answers, and manifests that say nonsense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from profiler.manifest import Arm, Manifest
+from profiler.report.residency import all_residency, residency
+from profiler.report.tables import number_ranges
+
+PLACED: dict[str, Any] = {
+    "slots": 2,
+    "host_bytes": 3000,
+    "host_layers": [2, 0, 1],
+    "vram_resident": 7000,
+    "vram_slots": 2000,
+    "vram_bank": 500,
+}
+
+
+def _of(placed: object, n_layers: object = 10) -> Any:
+    arm = Arm("on", options={"effective": placed})
+    return residency(Manifest(arms=[arm], model={"n_layers": n_layers}), arm)
+
+
+def test_slots_and_bank_are_told_in_layers() -> None:
+    found = _of(PLACED)
+    assert found.host_layers == [0, 1, 2]
+    assert found.n_layers == 10
+    assert found.cost_in_layers == 2.5  # 2,500 bytes, 1,000 a layer
+
+
+def test_an_arm_that_streams_nothing_pays_nothing() -> None:
+    found = _of(PLACED | {"host_bytes": 0, "host_layers": [], "vram_slots": 0, "vram_bank": 0, "slots": 0})
+    assert found.cost_in_layers is None
+    assert found.host_layers == []
+
+
+@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("value", [None, "many", -1, True, 1.5])
+def test_a_manifest_that_does_not_say_gives_none(name: str, value: object) -> None:
+    assert _of(PLACED | {name: value}) is None
+
+
+def test_only_arms_that_say_are_listed() -> None:
+    arms = [Arm("off", options={"effective": PLACED}), Arm("imported"), Arm("odd", options={"effective": [1]})]
+    assert list(all_residency(Manifest(arms=arms))) == ["off"]
+
+
+def test_number_ranges() -> None:
+    assert number_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert number_ranges([]) == ""
