@@ -137,7 +137,12 @@ class Session:
         return [
             {
                 "name": arm,
-                "requested": {"arm": arm, "load_mode": self.options.load_mode, "slots": self.options.policy.slots},
+                "requested": {
+                    "arm": arm,
+                    "load_mode": self.options.load_mode,
+                    "slots": self.options.policy.slots,
+                    "op_offload_min_batch": self.options.policy.op_offload_min_batch,
+                },
                 "effective": {
                     "load_mode": None if self.options.device.kind == "sim" else self.load_mode,
                     "slots": 0 if arm == FULL else policy.n_slots,

@@ -11,6 +11,7 @@ import orjson
 
 from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.report.data import ArmFigures, Cell, Figures, Report
+from profiler.report.on_host import host_products
 from profiler.stats import Comparison, Estimate
 
 REPORT_SCHEMA: Final = 1
@@ -45,6 +46,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
                 "requested": arm.requested,
                 "effective": arm.effective,
                 "notes": arm.notes,
+                "host_products": host_products(arm),
                 "memory": asdict(report.residency[arm.name]) if arm.name in report.residency else None,
             }
             for arm in report.arms
