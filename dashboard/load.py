@@ -33,7 +33,7 @@ from profiler.schema import TABLES
 Fingerprint = tuple[tuple[int, int], ...]
 _LineKey = tuple[str, Fingerprint, int | None]
 DEFAULT_ROOT: Final = "traces"
-_MAX_LINES: Final = 4  # of ten million events, each takes a gigabyte
+_MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,10 @@ def lines_of_passes(found: Found, pass_ids: Sequence[int | None]) -> list[Timeli
 def _line(capture: Capture, pass_id: int | None) -> Timeline:
     by_stream = capture.manifest.source != "hprof"
     if pass_id is None:
-        return load_timeline(capture, by_stream=by_stream)
+        return load_timeline(capture, by_stream=by_stream, on_demand=True)
     started = capture.passes.set_index("pass_id")["t_start"].to_dict()[pass_id]
     origin_ns = int(started) if pd.notna(started) else None
-    return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream)
+    return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream, on_demand=True)
 
 
 class _Kept:

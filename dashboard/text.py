@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from profiler.metrics.timeline import Lane
+from profiler.metrics.lanes import Lane
 from profiler.report.sizes import CellSizes
 from profiler.stats import Comparison
 

@@ -17,6 +17,7 @@ from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from profiler.parts import count_rows, part_names, read_parts
 from profiler.schema import TABLES
 from profiler.storage import Store
+from profiler.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,10 @@ class Capture:
             raise HprofError(f"the table '{name}' has no column {sorted(unknown)}; see docs/trace-schema.md.")
         wanted = list(columns) if columns is not None else TABLES[name].names
         return read_parts(self._store, name, self._parts(name), wanted, filters, pass_ids)
+
+    def rows(self, name: str, pass_ids: Collection[int] | None = None) -> StoredRows:
+        """The rows of `table`, to be read by number."""
+        return StoredRows(self._store, name, self._parts(name), pass_ids)
 
     def frame(
         self,

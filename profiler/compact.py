@@ -21,6 +21,7 @@ from profiler.storage import Store
 GATHERED: Final = "all-"  # how the names of gathered parts begin; a recorder's own never do
 _PART_ROWS: Final = 1 << 20
 _GROUP_ROWS: Final = 1 << 15  # row groups hold whole passes, so that one pass is read without the rest
+_MAX_GROUP_ROWS: Final = 1 << 18  # those of a longer one, so that a stretch of it is
 
 
 def gather(store: Store) -> None:
@@ -68,5 +69,5 @@ def _one_file(groups: list[pa.Table]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, groups[0].schema, **parquet_options(groups[0].schema)) as writer:
         for group in groups:
-            writer.write_table(group)
+            writer.write_table(group, row_group_size=_MAX_GROUP_ROWS)
     return sink.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ def read_parts(
     schema = pa.schema([TABLES[table_name].field(name) for name in columns])
     n_rows = 0
     for part in parts:
-        table = _read_part(store, f"{table_name}/{part}{_SUFFIX}", table_name, filters, pass_ids, schema)
+        table = _read_part(store, part, table_name, filters, pass_ids, schema)
         n_rows += table.num_rows
         if n_rows > MAX_TABLE_ROWS:
             raise HprofError(
@@ -58,11 +59,27 @@ def count_rows(store: Store, table_name: str, parts: Sequence[str]) -> int:
 
 
 def _read_footer(store: Store, name: str) -> Any:
+    with _told(store.where(name), "."), store.open(name) as source:
+        return _opened(source).metadata
+
+
+@contextmanager
+def reading(store: Store, table_name: str, part: str) -> Iterator[Any]:
+    """The open parquet file of a part, its sizes checked. Raises HprofError for what goes wrong inside."""
+    name = f"{table_name}/{part}{_SUFFIX}"
+    where = store.where(name)
+    with _told(where, "; restore it, or remove it."), store.open(name) as source:
+        file = _opened(source)
+        _check_size(file.metadata, where)
+        yield file
+
+
+@contextmanager
+def _told(where: str, advice: str) -> Iterator[None]:
     try:
-        with store.open(name) as source:
-            return _opened(source).metadata
+        yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise HprofError(f"{store.where(name)} is not a readable parquet part ({_first_line(error)}).") from error
+        raise HprofError(f"{where} is not a readable parquet part ({_first_line(error)}){advice}") from error
 
 
 def _opened(source: Any) -> Any:
@@ -73,34 +90,30 @@ def _opened(source: Any) -> Any:
 
 def _read_part(
     store: Store,
-    name: str,
+    part: str,
     table_name: str,
     filters: pc.Expression | None,
     pass_ids: Collection[int] | None,
     schema: pa.Schema,
 ) -> pa.Table:
-    where = store.where(name)
     full = TABLES[table_name]
     # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
     needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
-    try:
-        with store.open(name) as source:
-            file = _opened(source)
-            _check_size(file.metadata, where)
-            names = file.schema_arrow.names
-            groups = _row_groups(file, names, pass_ids)
-            present = [column for column in dict.fromkeys(needed) if column in names]
-            table = file.read_row_groups(groups, columns=present)
-        table = _fit(table, full, needed)
+    with reading(store, table_name, part) as file:
+        names = file.schema_arrow.names
+        table = read_groups(file, _row_groups(file, names, pass_ids), table_name, needed)
         if pass_ids is not None:
             table = _of_passes(table, pass_ids)
         if filters is not None:
             table = table.filter(filters)
         return table.select(schema.names)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise HprofError(
-            f"{where} is not a readable parquet part ({_first_line(error)}); restore it, or remove it."
-        ) from error
+
+
+def read_groups(file: Any, groups: Sequence[int], table_name: str, columns: Collection[str]) -> pa.Table:
+    """Columns of some row groups, in the schema's order and types; those that the file lacks are null."""
+    names = file.schema_arrow.names
+    table = file.read_row_groups(groups, columns=[column for column in dict.fromkeys(columns) if column in names])
+    return _fit(table, TABLES[table_name], columns)
 
 
 def _check_size(metadata: Any, where: str) -> None:

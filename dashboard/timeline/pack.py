@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dashboard.timeline.columns import Variable, encode
 from dashboard.timeline.side import CutSide, Side
-from dashboard.timeline.signatures import SIGNATURE_COLUMNS, signatures
+from dashboard.timeline.signatures import signatures
 from profiler.metrics.level_of_detail import bin_edges, joint_extent
 from profiler.metrics.waits import waited_for
 
@@ -20,7 +20,6 @@ MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
 WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
 MAX_BYTES: Final = 15_000_000
 _MIN_EVENTS: Final = 1000
-_ROW_COLUMNS: Final = (*SIGNATURE_COLUMNS, "kind", "ubatch", "correlation_id", "waits_for")
 _EMPTY: Final = np.empty(0, np.int64)
 
 
@@ -52,12 +51,13 @@ def _pack(sides: Sequence[Side], header: Mapping[str, Any], limit: int) -> bytes
 
     def cut(side: Side) -> tuple[CutSide, Mapping[str, np.ndarray]]:
         one = CutSide(side, limit * len(side.line) // max(n_events, 1))
+        _ = one.table  # read here, while the other side is
         return one, one.shares(edges)
 
     # Sorting and summing millions of numbers leaves the other side's thread free to run.
     with ThreadPoolExecutor(max_workers=2) as pool:
         cuts, shares = zip(*pool.map(cut, sides), strict=True)
-    tables = [one.table(_ROW_COLUMNS) for one in cuts]
+    tables = [one.table for one in cuts]
     rows = pa.concat_tables(tables).unify_dictionaries()
     found, texts = signatures(rows)
     columns: dict[str, np.ndarray | Variable] = {

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from dashboard.text import lane_label
+from dashboard.timeline.signatures import SIGNATURE_COLUMNS
 from profiler.intervals import Int64, Intervals
 from profiler.metrics.anchors import LayerStarts, Ubatch, layer_starts
 from profiler.metrics.level_of_detail import bounded_window, busy_shares, exposed_shares
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
 
+ROW_COLUMNS: Final = (*SIGNATURE_COLUMNS, "kind", "ubatch", "correlation_id", "waits_for")
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -50,7 +52,7 @@ class CutSide:
     @cached_property
     def layer_starts(self) -> LayerStarts:
         """Where layers start inside the window."""
-        return layer_starts(self._line, self.window)
+        return layer_starts(self._line, self.rows, self.table)
 
     def times(self) -> dict[str, np.ndarray]:
         """Starts as differences inside each lane (the first from `base_ns`), and lengths, in ns."""
@@ -70,9 +72,10 @@ class CutSide:
         # Rounded up, so that a lane that was busy at all never looks idle.
         return {f"{name}_share": np.ceil(values.ravel() * 255).astype(np.uint8) for name, values in found.items()}
 
-    def table(self, columns: Sequence[str]) -> pa.Table:
-        """Columns of the events inside the window, in the order of `rows`."""
-        return self._line.table.select(list(columns)).take(pa.array(self._line.order[self.rows]))
+    @cached_property
+    def table(self) -> pa.Table:
+        """ROW_COLUMNS of the events inside the window, in the order of `rows`."""
+        return self._line.table(ROW_COLUMNS, self.rows)
 
     def header(self) -> dict[str, Any]:
         """What the browser needs to know beside the columns; counts, in the order of the columns."""

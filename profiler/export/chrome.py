@@ -78,7 +78,7 @@ def _order_line(process: int, thread: int, key: str) -> str:
 def _slice_lines(track: Track, rows: slice, lead: int) -> list[str]:
     line = track.line
     start, end = line.start[rows], line.end[rows]
-    columns = line.table.take(pa.array(line.order[rows]))
+    columns = line.table(rows=rows)
     lines = join(
         f'{{"ph":"X","pid":{track.number},"tid":',
         numbers(track.thread[rows]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.export.json_text import decimals, escaped, join, microseconds, numbers
@@ -39,7 +38,7 @@ def ubatch_lines(track: Track, lead: int) -> list[str]:
 def arrow_lines(track: Track, lead: int) -> list[str]:
     """Two lines an arrow: from a copy to each row whose `waits_for` names it."""
     line = track.line
-    columns = line.table.select(["kind", "correlation_id", "waits_for"]).take(pa.array(line.order))
+    columns = line.table(["kind", "correlation_id", "waits_for"])
     copy, consumer = waited_for(columns)
     # an arrow holds to the slice that covers its time, so it leaves just inside the copy's end
     leaves = np.maximum(line.start[copy], line.end[copy] - 1) + lead
@@ -89,7 +88,7 @@ def rate_lines(track: Track, lead: int) -> list[str]:
 def copy_rates(track: Track, rows: Int64) -> tuple[Int64, np.ndarray]:
     """When the summed rate of these rows (bytes / length of each) changes, and to what; rows without sizes count 0."""
     line = track.line
-    sizes = pc.fill_null(line.table["bytes"].take(pa.array(line.order[rows])), 0).to_numpy()
+    sizes = pc.fill_null(line.table(["bytes"], rows)["bytes"], 0).to_numpy()
     start, end = line.start[rows], line.end[rows]
     known = (sizes > 0) & (end > start)
     start, end, rate = start[known], end[known], sizes[known] / (end[known] - start[known])

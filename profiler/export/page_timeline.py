@@ -95,7 +95,7 @@ def _lane_numbers(parts: Sequence[_Slices]) -> list[Int64]:
 
 def _names(track: Track) -> tuple[list[str], Int64]:
     """The distinct names, tensors where they are known, and the number of each sorted row's."""
-    table = track.line.table.select(["name", "tensor", "kind"]).take(pa.array(track.line.order))
+    table = track.line.table(["name", "tensor", "kind"])
     texts = [table[column].combine_chunks().cast(pa.string()) for column in ("tensor", "name", "kind")]
     texts[1] = pc.if_else(pc.equal(texts[1], ""), None, texts[1])
     labels = pc.coalesce(*texts).dictionary_encode()
@@ -107,8 +107,8 @@ def _rows(track: Track, number: int, name_of_row: Int64) -> _Slices:
     line = track.line
     rows = line.rows(number)
     start, end = line.start[rows], line.end[rows]
-    taken = pa.array(line.order[rows])
-    layer, n_bytes = (pc.fill_null(line.table[name].take(taken), -1).to_numpy() for name in ("layer", "bytes"))
+    told = line.table(["layer", "bytes"], rows)
+    layer, n_bytes = (pc.fill_null(told[name], -1).to_numpy() for name in ("layer", "bytes"))
     once = np.ones(len(start), np.int64)
     return _Slices(sub_lanes(start, end), start, end - start, name_of_row[rows], layer, n_bytes, once)
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 from profiler.capture import Capture
 from profiler.export.lanes import sub_lanes
 from profiler.intervals import Int64
-from profiler.metrics.timeline import Lane, Timeline, load_timeline
+from profiler.metrics.lanes import Lane
+from profiler.metrics.timeline import Timeline, load_timeline
 
 Chosen = tuple[Capture, list[int] | None]  # pass ids; null: the whole capture as one track
 

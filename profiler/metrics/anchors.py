@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from profiler.intervals import Int64
-from profiler.metrics.groups import Groups, group_by
-from profiler.metrics.timeline import Timeline, rows_between
+from profiler.metrics.events import ints
+from profiler.metrics.groups import Groups, Mask, group_by
+from profiler.metrics.timeline import Timeline
+
+_ANCHOR_COLUMNS: Final = ("ubatch", "layer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +41,43 @@ def ubatch_spans(line: Timeline, ubatches: pa.Table) -> list[Ubatch]:
     """The ubatches of a line's pass, from its rows of `ubatches`, else from when its events computed."""
     if ubatches.num_rows == 0:
         return _spans_of_events(line)
-    rows = ubatches.sort_by("ubatch").to_pylist()
+    names = ("ubatch", "phase", "n_tokens", "policy", "t_start", "t_end")
+    columns = (ubatches.sort_by("ubatch")[name].to_pylist() for name in names)
     return [
-        Ubatch(
-            r["ubatch"], r["phase"], r["n_tokens"], r["policy"], *(r[t] - line.origin_ns for t in ("t_start", "t_end"))
-        )
-        for r in rows
-        if None not in (r["ubatch"], r["t_start"], r["t_end"])
+        Ubatch(number, phase, n_tokens, policy, start - line.origin_ns, end - line.origin_ns)
+        for number, phase, n_tokens, policy, start, end in zip(*columns, strict=True)
+        if None not in (number, start, end)
     ]
 
 
-def layer_starts(line: Timeline, window: tuple[int, int] | None = None) -> LayerStarts:
-    """First compute of every (ubatch, layer) that starts in the window; -1: a ubatch that the source does not say."""
-    rows = _computing(line, window or line.extent)
-    rows = rows[line.events.layer[line.order[rows]] >= 0]
-    groups = _grouped(line, rows, "ubatch", "layer")
+def layer_starts(line: Timeline, rows: Int64 | None = None, told: pa.Table | None = None) -> LayerStarts:
+    """First compute of every (ubatch, layer) among some sorted rows; -1: a ubatch that the source does not say.
+
+    rows: null means all. told: their ubatch and layer, where they are at hand.
+    """
+    rows = np.arange(len(line)) if rows is None else rows
+    told = line.table(_ANCHOR_COLUMNS, rows) if told is None else told
+    columns = {name: ints(told[name], np.int64) for name in _ANCHOR_COLUMNS}
+    chosen = np.flatnonzero(_computes(line, rows) & (columns["layer"] >= 0))
+    rows, groups = rows[chosen], group_by({name: values[chosen] for name, values in columns.items()})
     return LayerStarts(groups.keys["ubatch"], groups.keys["layer"], _earliest(groups, line.start[rows]))
 
 
 def _spans_of_events(line: Timeline) -> list[Ubatch]:
-    rows = _computing(line, line.extent)
-    rows = rows[line.events.ubatch[line.order[rows]] >= 0]
-    groups = _grouped(line, rows, "ubatch")
+    rows = np.flatnonzero(_computes(line, np.arange(len(line))))
+    ubatch = ints(line.table(["ubatch"], rows)["ubatch"], np.int64)
+    rows, groups = rows[ubatch >= 0], group_by({"ubatch": ubatch[ubatch >= 0]})
     starts = _earliest(groups, line.start[rows])
     ends = -_earliest(groups, -line.end[rows])
     spans = zip(groups.keys["ubatch"].tolist(), starts.tolist(), ends.tolist(), strict=True)
     return [Ubatch(number, None, None, None, start, end) for number, start, end in spans]
 
 
-def _computing(line: Timeline, window: tuple[int, int]) -> Int64:
-    """Sorted rows, of every lane that computes, that touch the window."""
-    lanes = [i for i, lane in enumerate(line.lanes) if lane.category in ("compute", "cpu_compute")]
-    rows = [rows_between(line, lane, window) for lane in lanes]
-    return np.concatenate([np.empty(0, np.int64), *(np.arange(r.start, r.stop) for r in rows)])
-
-
-def _grouped(line: Timeline, rows: Int64, *names: str) -> Groups:
-    return group_by({name: getattr(line.events, name)[line.order[rows]] for name in names})
+def _computes(line: Timeline, rows: Int64) -> Mask:
+    """Which of the sorted rows lie in a lane that computes."""
+    computing = np.array([lane.category in ("compute", "cpu_compute") for lane in line.lanes], np.bool_)
+    found: Mask = computing[np.searchsorted(line.first, rows, side="right") - 1]
+    return found
 
 
 def _earliest(groups: Groups, times: Int64) -> Int64:

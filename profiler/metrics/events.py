@@ -63,15 +63,15 @@ class Events:
         stream, stream_names = labels(table["stream"])
         tensor, _ = labels(table["tensor"])
         events = cls(
-            **{name: _ints(table[name], np.int32) for name in ("pass_id", "ubatch", "layer", "device")},
-            process=_ints(table["process"], np.int64),
+            **{name: ints(table[name], np.int32) for name in ("pass_id", "ubatch", "layer", "device")},
+            process=ints(table["process"], np.int64),
             phase=_codes(table["phase"], PHASES),
-            role=_roles(table["kind"], table["detail"]),
+            role=roles(table["kind"], table["detail"]),
             memory=_codes(table["source_memory"], MEMORIES),
             stream=stream,
             tensor=tensor,
-            start=_ints(table["t_start"], np.int64, null=MAX_ABS_NS + 1),
-            end=_ints(table["t_end"], np.int64, null=-MAX_ABS_NS - 1),
+            start=ints(table["t_start"], np.int64, null=MAX_ABS_NS + 1),
+            end=ints(table["t_end"], np.int64, null=-MAX_ABS_NS - 1),
             n_bytes=_sizes(table["bytes"]),
             whole_bytes=_sizes(table["whole_bytes"]),
             stream_names=stream_names,
@@ -89,7 +89,8 @@ def _without_impossible(events: Events) -> Events:
     return replace(kept, n_impossible=n_impossible)
 
 
-def _ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSENT) -> npt.NDArray[Any]:
+def ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSENT) -> npt.NDArray[Any]:
+    """An integer column as an array; `null` for null."""
     filled = pc.fill_null(column, null) if column.null_count else column
     values: npt.NDArray[Any] = filled.to_numpy()
     return values.astype(kind, copy=False)
@@ -97,7 +98,7 @@ def _ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABS
 
 def _sizes(column: pa.ChunkedArray) -> Int64:
     """Bytes; a size that no copy can have is as good as none, and could overflow a sum."""
-    sizes: Int64 = _ints(column, np.int64)
+    sizes: Int64 = ints(column, np.int64)
     possible = (sizes >= 0) & (sizes <= _MAX_COPY_BYTES)
     return sizes if possible.all() else np.where(possible, sizes, ABSENT)
 
@@ -112,12 +113,19 @@ def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
     return (indices.fill_null(ABSENT) if indices.null_count else indices).to_numpy(), names
 
 
-def _roles(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> Codes:
-    roles, details = _codes(kind, ROLES), _codes(detail, ("uvm", *UNCOUNTED))
-    for plain, managed in (("h2d", "uvm_h2d"), ("d2h", "uvm_d2h")):
-        roles[(roles == ROLES.index(plain)) & (details == 0)] = ROLES.index(managed)
-    roles[details >= 1] = ABSENT
-    return roles
+def roles(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> Codes:
+    """What each row counts as: codes into ROLES, ABSENT for nothing."""
+    (kind_code, kinds), (detail_code, details) = labels(kind), labels(detail)
+    of_pair = np.array([[role_of(k, d) for d in (*details, None)] for k in (*kinds, None)], np.int8)
+    return of_pair[kind_code, detail_code]
+
+
+def role_of(kind: str | None, detail: str | None) -> int:
+    """What a row of this kind and detail counts as: an index into ROLES, ABSENT for nothing."""
+    if detail in UNCOUNTED or kind not in ROLES:
+        return ABSENT
+    managed = f"uvm_{kind}"
+    return ROLES.index(managed if detail == "uvm" and managed in ROLES else kind)
 
 
 def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Codes:

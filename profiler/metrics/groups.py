@@ -63,10 +63,12 @@ def group_by(columns: Mapping[str, npt.NDArray[np.signedinteger]]) -> Groups:
 
 
 def _digits(values: npt.NDArray[np.signedinteger]) -> tuple[npt.NDArray[np.signedinteger], int]:
-    """The column as small numbers from 0, in the same order, and how many there may be."""
+    """The column as small numbers from 0, in the same order, and how many there may be (of one, any number)."""
     if len(values) == 0:
         return values, 1
     low, high = int(values.min()), int(values.max())
+    if high == low:
+        return values, 1
     return (values - low, high - low + 1) if high - low < _DENSE_LIMIT else _ranked(values)
 
 
@@ -80,9 +82,7 @@ def _distinct(packed: Int64, n_possible: int) -> tuple[Int64, Int64]:
     if n_possible > _DENSE_LIMIT:
         _, a_row, of_row = np.unique(packed, return_index=True, return_inverse=True)
         return of_row, a_row
-    present = np.zeros(n_possible, np.bool_)
-    present[packed] = True
-    of_row = (np.cumsum(present) - 1)[packed]
-    a_row = np.empty(int(np.count_nonzero(present)), np.int64)
-    a_row[of_row] = np.arange(len(packed))
-    return of_row, a_row
+    last = np.full(n_possible, -1, np.int64)
+    last[packed] = np.arange(len(packed))
+    present = last >= 0
+    return (np.cumsum(present) - 1)[packed], last[present]

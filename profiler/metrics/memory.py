@@ -49,7 +49,7 @@ def slot_holdings(line: Timeline) -> pd.DataFrame:
 
     A slot holds a layer from its first copy's start until the next layer's first copy into it, or to the line's end.
     """
-    rows = line.table.select([*_COLUMNS, "kind"]).take(pa.array(line.order))
+    rows = line.table([*_COLUMNS, "kind"])
     is_copy = pc.and_(pc.is_valid(rows["slot"]), pc.equal(rows["kind"].cast(pa.string()), "h2d"))
     chosen = np.flatnonzero(pc.fill_null(is_copy, False).to_numpy())
     frame = rows.select(list(_COLUMNS)).take(pa.array(chosen)).to_pandas()

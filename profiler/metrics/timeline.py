@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.intervals import MAX_ABS_NS, Int64, Intervals, subtract, union
-from profiler.metrics.events import EVENT_COLUMNS, Events, labels
-from profiler.metrics.groups import group_by
+from profiler.metrics.events import EVENT_COLUMNS, Codes, ints
+from profiler.metrics.groups import Mask
+from profiler.metrics.lanes import Kinds, Lane
 from profiler.metrics.roles import ABSENT, COMPUTE, H2D
-from profiler.schema import KERNEL_STREAM
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -26,30 +25,38 @@ TIMELINE_COLUMNS: Final = (
     *EVENT_COLUMNS,
     *("name", "n_tokens", "n_experts", "slot", "correlation_id", "waits_for"),
 )
-# In the order of the lanes of one device.
-CATEGORIES: Final = ("h2d", "d2h", "d2d", "compute", "wait", "cpu_compute", "api")
-_HOST_CATEGORIES: Final = ("cpu_compute", "api")
-_STREAM_CATEGORIES: Final = ("h2d", "d2h", "d2d", "compute")
-_CATEGORY_OF_KIND: Final = {name: name for name in CATEGORIES} | {"sync": "wait"}
-MAX_STREAMS: Final = 8  # lanes a category of a device is split into, at most
+# What the layout is made of; all other columns are only looked at for the rows that someone asks for.
+_LAYOUT_COLUMNS: Final = ("process", "device", "stream", "kind", "detail", "t_start", "t_end")
 
 
-class Lane(NamedTuple):
-    """One line of the drawing. `process` and `device` are null where the rows do not say; `stream` where merged."""
+class RowSource(Protocol):
+    """Where the columns of a timeline's rows come from: a table in memory, or a capture's files."""
 
-    category: str
-    process: int | None
-    device: int | None
-    stream: str | None
+    def take(self, numbers: Int64, columns: Sequence[str]) -> pa.Table:
+        """Columns of the rows with these numbers, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of a table in memory."""
+
+    table: pa.Table
+
+    def take(self, numbers: Int64, columns: Sequence[str]) -> pa.Table:
+        """As RowSource."""
+        return self.table.select(list(columns)).take(pa.array(numbers))
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Rows of one pass (or of a whole capture), sorted by lane, then by start. Times are ns after `origin_ns`."""
+    """Rows of one pass (or of a whole capture), sorted by lane, then by start. Times are ns after `origin_ns`.
 
-    table: pa.Table  # TIMELINE_COLUMNS, as read; rows without possible times are left out
-    events: Events  # the same rows as arrays
-    order: Int64  # row of `table` of each sorted row
+    Rows without possible times are left out. `start`, `end`, `role` and `number` have one element a sorted row.
+    """
+
+    source: RowSource
+    number: Int64  # the row's number in the source
+    role: Codes  # indexes ROLES
     lanes: tuple[Lane, ...]
     first: Int64  # lane i is the sorted rows first[i]:first[i + 1]
     start: Int64
@@ -62,6 +69,13 @@ class Timeline:
     def rows(self, lane: int) -> slice:
         """The sorted rows of a lane."""
         return slice(int(self.first[lane]), int(self.first[lane + 1]))
+
+    def table(self, columns: Sequence[str] = TIMELINE_COLUMNS, rows: slice | Int64 = slice(None)) -> pa.Table:
+        """Columns (of TIMELINE_COLUMNS) of some sorted rows, in their order; of all rows by default.
+
+        Raises HprofError where they are read from a capture whose files changed.
+        """
+        return self.source.take(self.number[rows], columns)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
@@ -89,27 +103,52 @@ class Timeline:
 
 
 def load_timeline(
-    capture: Capture, pass_ids: Collection[int] | None = None, *, origin_ns: int | None = None, by_stream: bool = False
+    capture: Capture,
+    pass_ids: Collection[int] | None = None,
+    *,
+    origin_ns: int | None = None,
+    by_stream: bool = False,
+    on_demand: bool = False,
 ) -> Timeline:
-    """Read and lay out the rows of some passes, or all rows; see `timeline`."""
-    table = capture.table("events", TIMELINE_COLUMNS, pass_ids=pass_ids)
-    return timeline(table, origin_ns=origin_ns, by_stream=by_stream)
+    """Read and lay out the rows of some passes, or all rows; see `timeline`.
+
+    on_demand: read only what the layout needs; `Timeline.table` reads other columns when asked, from the row groups
+    that hold the rows. For passes of which only a stretch is looked at.
+    """
+    if not on_demand:
+        table = capture.table("events", TIMELINE_COLUMNS, pass_ids=pass_ids)
+        return timeline(table, origin_ns=origin_ns, by_stream=by_stream)
+    rows = capture.rows("events", pass_ids)
+    return timeline(rows.table(_LAYOUT_COLUMNS), origin_ns=origin_ns, by_stream=by_stream, source=rows)
 
 
-def timeline(table: pa.Table, *, origin_ns: int | None = None, by_stream: bool = False) -> Timeline:
+def timeline(
+    table: pa.Table, *, origin_ns: int | None = None, by_stream: bool = False, source: RowSource | None = None
+) -> Timeline:
     """Lay out a table of TIMELINE_COLUMNS.
 
     origin_ns: what counts as zero (null: the earliest start). by_stream: a lane for each stream that copies or
     computes, at most MAX_STREAMS a category, the least busy ones together; otherwise one lane a category.
+    source: has the same rows with all columns, where `table` has only those of the layout.
     """
-    table = _possible(table)
-    events = Events.from_table(table)
-    lanes, lane_of = _lanes(events, table["kind"], by_stream=by_stream)
-    order, first = _sorted_rows(lane_of, events.start, len(lanes))
+    kept = _possible(table)
+    table_of_kept = table if kept is None else table.take(pa.array(kept))
+    start, end = (ints(table_of_kept[name], np.int64) for name in ("t_start", "t_end"))
+    kinds = Kinds.of(table_of_kept)
+    lanes, lane_of_kind = kinds.lanes(end - start if by_stream else None)
+    order, first = _sorted_rows(lane_of_kind[kinds.of_row], start, len(lanes))
     if origin_ns is None:
-        origin_ns = int(events.start.min()) if len(events) else 0
-    start, end = events.start[order] - origin_ns, events.end[order] - origin_ns
-    return Timeline(table, events, order, lanes, first, start, end, origin_ns)
+        origin_ns = int(start.min()) if len(start) else 0
+    return Timeline(
+        source=TableRows(table) if source is None else source,
+        number=order if kept is None else kept[order],
+        role=kinds.role[kinds.of_row[order]],
+        lanes=lanes,
+        first=first,
+        start=start[order] - origin_ns,
+        end=end[order] - origin_ns,
+        origin_ns=origin_ns,
+    )
 
 
 def rows_between(line: Timeline, lane: int, window: tuple[int, int]) -> slice:
@@ -122,24 +161,28 @@ def rows_between(line: Timeline, lane: int, window: tuple[int, int]) -> slice:
 
 def weight_copies(line: Timeline, rows: slice) -> Intervals | None:
     """When any of these rows copied from host to device on explicit request; null where none did."""
-    copied = line.events.role[line.order[rows]] == H2D
-    return union(line.start[rows][copied], line.end[rows][copied]) if copied.any() else None
+    copied = line.role[rows] == H2D
+    return union(*_where(line, rows, copied)) if copied.any() else None
+
+
+def _where(line: Timeline, rows: slice, mask: Mask) -> tuple[Int64, Int64]:
+    """Starts and ends of the rows that the mask keeps; most lanes hold one kind of work, and then nothing is copied."""
+    start, end = line.start[rows], line.end[rows]
+    return (start, end) if mask.all() else (start[mask], end[mask])
 
 
 def compute_beside(line: Timeline, lane: int, window: tuple[int, int]) -> Intervals:
     """When the lane's device computed, as far as it touches the window."""
-    starts, ends = [], []
+    mine = line.lanes[lane]
+    found = []
     for other, key in enumerate(line.lanes):
-        if key.category == "compute" and (key.process, key.device) == (
-            line.lanes[lane].process,
-            line.lanes[lane].device,
-        ):
+        if key.category == "compute" and (key.process, key.device) == (mine.process, mine.device):
             rows = rows_between(line, other, window)
-            computed = line.events.role[line.order[rows]] == COMPUTE
-            starts.append(line.start[rows][computed])
-            ends.append(line.end[rows][computed])
+            found.append(_where(line, rows, line.role[rows] == COMPUTE))
+    if len(found) == 1:
+        return union(*found[0])
     none = np.empty(0, np.int64)
-    return union(np.concatenate([none, *starts]), np.concatenate([none, *ends]))
+    return union(*(np.concatenate([none, *(one[edge] for one in found)]) for edge in (0, 1)))
 
 
 def exposed_copies(line: Timeline, lane: int, window: tuple[int, int]) -> Intervals | None:
@@ -154,13 +197,13 @@ def lane_figures(line: Timeline) -> pd.DataFrame:
 
     Null where the rows do not say, and exposed_ns where the lane holds no host to device copies.
     """
-    n_bytes = pc.fill_null(line.table["bytes"], ABSENT).to_numpy()
+    n_bytes = pc.fill_null(line.table(["bytes"])["bytes"], ABSENT).to_numpy()
     return pd.DataFrame([_lane_row(line, n_bytes, number) for number in range(len(line.lanes))])
 
 
 def _lane_row(line: Timeline, n_bytes: Int64, number: int) -> dict[str, object]:
     rows, exposed = line.rows(number), line.weights_and_compute[number]
-    sizes, busy_ns = n_bytes[line.order[rows]], line.busy[number].total
+    sizes, busy_ns = n_bytes[rows], line.busy[number].total
     moved = int(sizes.sum()) if len(sizes) and bool((sizes >= 0).all()) else None
     return {
         **line.lanes[number]._asdict(),
@@ -184,59 +227,11 @@ def either(a: Intervals, b: Intervals) -> Intervals:
     return union(starts, ends)
 
 
-def _possible(table: pa.Table) -> pa.Table:
-    """Without the rows that `Events` leaves out, so that its arrays and this table keep step."""
-    start, end = table["t_start"], table["t_end"]
-    possible = pc.and_(
-        pc.and_(pc.greater_equal(start, -MAX_ABS_NS), pc.less_equal(end, MAX_ABS_NS)), pc.less_equal(start, end)
-    )
-    return table if pc.all(pc.fill_null(possible, False)).as_py() else table.filter(possible)
-
-
-def _lanes(events: Events, kind: pa.ChunkedArray, *, by_stream: bool) -> tuple[tuple[Lane, ...], Int64]:
-    codes, names = labels(kind)
-    known = [CATEGORIES.index(_CATEGORY_OF_KIND.get(name, "api")) for name in names]
-    category = np.array([*known, CATEGORIES.index("api")], np.int8)[codes]
-    on_host = np.array([name in _HOST_CATEGORIES for name in CATEGORIES])[category]
-    columns = {
-        "process": events.process,
-        "device": np.where(on_host, ABSENT, events.device),
-        "category": category,
-    }
-    on_stream = np.array([name in _STREAM_CATEGORIES for name in CATEGORIES])[category]
-    stream = np.where(on_stream, events.stream, np.int32(ABSENT)) if by_stream else _kernels_apart(events)
-    groups = group_by(columns | {"stream": _busiest(stream, events, columns) if by_stream else stream})
-    keys = (groups.keys[name].tolist() for name in ("process", "device", "category", "stream"))
-    lanes = [
-        Lane(CATEGORIES[c], _known(p), _known(d), events.stream_names[s] if s >= 0 else None)
-        for p, d, c, s in zip(*keys, strict=True)
-    ]
-    # Host rows say no device, which sorts first; a reader looks for the devices first.
-    places = sorted(range(len(lanes)), key=lambda i: (groups.keys["process"][i], lanes[i].device is None, i))
-    rank = np.empty(len(lanes), np.int64)
-    rank[places] = np.arange(len(lanes))
-    return tuple(lanes[i] for i in places), rank[groups.of_row]
-
-
-def _kernels_apart(events: Events) -> npt.NDArray[np.int32]:
-    """The stream of kernels that ran inside steps, whose rows they would cover; ABSENT for all else."""
-    is_kernel = np.array([name == KERNEL_STREAM for name in events.stream_names] + [False], np.bool_)[events.stream]
-    return np.where(is_kernel, events.stream, np.int32(ABSENT))
-
-
-def _busiest(
-    stream: npt.NDArray[np.int32], events: Events, columns: dict[str, npt.NDArray[np.signedinteger]]
-) -> npt.NDArray[np.signedinteger]:
-    """Stream codes with all but the busiest MAX_STREAMS - 1 of an overfull category replaced by ABSENT."""
-    lanes = group_by(columns | {"stream": stream})
-    busy = lanes.sum(events.end - events.start)
-    parents = group_by({name: lanes.keys[name] for name in columns})
-    by_busy = np.lexsort((-busy, parents.of_row))
-    rank = np.empty(len(lanes), np.int64)
-    rank[by_busy] = np.arange(len(lanes)) - np.searchsorted(parents.of_row[by_busy], parents.of_row[by_busy])
-    n_streams = parents.count()[parents.of_row]
-    merged = (rank >= MAX_STREAMS - 1) & (n_streams > MAX_STREAMS)
-    return np.where(merged | (n_streams == 1), ABSENT, lanes.keys["stream"])[lanes.of_row]
+def _possible(table: pa.Table) -> Int64 | None:
+    """The rows with possible times, as `Events` has it; null: all of them."""
+    start, end = ints(table["t_start"], np.int64, MAX_ABS_NS + 1), ints(table["t_end"], np.int64, -MAX_ABS_NS - 1)
+    possible = (start >= -MAX_ABS_NS) & (end <= MAX_ABS_NS) & (end >= start)
+    return None if possible.all() else np.flatnonzero(possible)
 
 
 def _sorted_rows(lane_of: Int64, start: Int64, n_lanes: int) -> tuple[Int64, Int64]:
@@ -249,7 +244,3 @@ def _sorted_rows(lane_of: Int64, start: Int64, n_lanes: int) -> tuple[Int64, Int
         found.append(rows)
     first = np.concatenate([[0], np.cumsum([len(rows) for rows in found])]).astype(np.int64)
     return np.concatenate(found) if found else np.empty(0, np.int64), first
-
-
-def _known(value: int) -> int | None:
-    return None if value == ABSENT else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboard.text import arm_label, cell_key, for_plotly, headline, lane_label, plain, short_cell
-from profiler.metrics.timeline import Lane
+from profiler.metrics.lanes import Lane
 from profiler.report.sizes import CellSizes
 from profiler.stats import Comparison, Verdict
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.metrics.anchors import layer_starts, ubatch_spans
+from profiler.metrics.lanes import MAX_STREAMS
 from profiler.metrics.level_of_detail import bin_edges, bounded_window, busy_shares, exposed_shares, joint_extent
 from profiler.metrics.timeline import (
-    MAX_STREAMS,
     Timeline,
     exposed_copies,
     lane_figures,
@@ -150,5 +150,5 @@ def test_waits_pair_work_with_the_copy_that_it_names() -> None:
         row("wait", 2, 3, waits_for=7),
         row("compute", 5, 6, correlation_id=99),
     ]
-    copy, waiter = waited_for(line_of(rows).table)
-    assert (copy.tolist(), waiter.tolist()) == ([0, 0], [1, 3])
+    copy, waiter = waited_for(line_of(rows).table())
+    assert (copy.tolist(), waiter.tolist()) == ([0, 0], [1, 4])  # the lane of waits is the last
