@@ -124,6 +124,7 @@ class Line:
             raise HprofError("the times of this trace span more than 146 years: it is damaged, capture again.")
         self._origins = np.cumsum(span) - span
         self._first, self._last = first, np.maximum(first, last)
+        self.lengths = self._last - first  # of each group, from its first start to its last end
         self._shift = self._origins - first
         self.n_groups = n_groups
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from profiler.findings import words
 from profiler.findings.finding import Finding, severity_of
-from profiler.findings.view import ABSENT, Rows, View
-from profiler.intervals import Int64, intersect
-from profiler.joins import NONE, distinct, match
+from profiler.findings.view import Rows, View
+from profiler.intervals import Int64
+from profiler.joins import NONE, match
 
-_COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
 _AHEAD_ARMS: Final = ("on", "hot")  # hprof's other arms copy in line at least where they decide to
 _CALL_NS: Final = 5_000  # what one copy call costs whatever its size (docs/importing.md)
 _EFFICIENCY_FACTOR: Final = 9  # t = call + bytes/rate is 90 % efficient at bytes = 9 * call * rate
@@ -24,26 +23,12 @@ _SYNCHRONOUS_CALL: Final = re.compile(r"(cuda|cu|hip)Memcpy(?!.*(Async|Batch))")
 _BLOCKING_NS: Final = 20_000
 
 
-def in_line(view: View) -> Rows:
-    """The copies of weights on streams that also compute: stream order alone keeps them from overlapping."""
-    n_streams = max(len(view.labels["stream"][1]), 1)
-    compute, copies = view.compute, view.weights
-    busy = np.bincount(
-        _stream_key(view, compute, n_streams), weights=compute.length, minlength=len(view.groups) * n_streams
-    )
-    by_stream = busy.reshape(len(view.groups), n_streams)
-    total = np.maximum(by_stream.sum(axis=1), 1)[:, None]
-    computes = (by_stream / total >= _COMPUTE_STREAM_SHARE).ravel()
-    known = view.codes("stream")[copies.row] != ABSENT
-    return copies.where(known & computes[_stream_key(view, copies, n_streams)])
-
-
 def copies_on_compute_stream(view: View) -> Iterator[Finding]:
     """Copies that wait for the computing before them, and make the computing behind them wait."""
-    rows = in_line(view)
+    rows = view.in_line
     exposed = view.sum(rows.group, rows.length - view.hidden_of(rows))
     # Compute that already hides other copies cannot hide these as well.
-    free_compute_ns = view.compute_ns - view.length_by_group(intersect(view.busy_h2d, view.busy_compute))
+    free_compute_ns = view.compute_ns - view.hidden_by_group(view.busy_h2d)
     for group in np.unique(rows.group).tolist():
         severity = severity_of(exposed[group], view.window_ns[group])
         if severity is None:
@@ -166,10 +151,10 @@ def _peak_bytes_per_ns(n_bytes: Int64, length: Int64) -> float | None:
 
 def _calls_of(view: View, rows: Rows) -> tuple[Rows, Int64]:
     """The rows whose host call is known, and the row of that call."""
-    calls = np.flatnonzero(view.codes("kind") == view.code("kind", "api"))
-    _, run = distinct(view.ints["pass_id"])
-    processes, process = distinct(view.ints["process"])
-    scope, number = run * len(processes) + process, view.ints["correlation_id"]
+    calls = np.flatnonzero(view.is_any("kind", ["api"]))
+    if len(calls) == 0:
+        return rows.where(calls), calls
+    scope, number = view.scope, view.ints["correlation_id"]
     at = match(scope[rows.row], number[rows.row], scope[calls], number[calls])
     return rows.where(at != NONE), calls[at[at != NONE]]
 
@@ -202,7 +187,3 @@ def _compute_streams(view: View, rows: Rows) -> str:
     if len(used) == 1:
         return f"stream {used[0]}, which also runs the kernels"
     return f"streams {', '.join(used[:8])}, which also run the kernels"
-
-
-def _stream_key(view: View, rows: Rows, n_streams: int) -> Any:
-    return rows.group * n_streams + np.maximum(view.codes("stream")[rows.row], 0)

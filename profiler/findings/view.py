@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
+from profiler.joins import distinct
 from profiler.manifest import Manifest
 from profiler.metrics.groups import group_by
 from profiler.schema import UNCOUNTED
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 ABSENT: Final = -1
 _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
+_COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
 _LABELS: Final = ("stream", "kind", "name", "tensor", "detail", "source_memory")
 COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
 WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")  # the host may compute for the device
@@ -65,6 +69,17 @@ class Rows:
         return self.end - self.start
 
 
+class _Numbers(dict[str, Int64]):
+    """The integer columns of a table, made when a rule first looks at them."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __missing__(self, name: str) -> Int64:
+        self[name] = _ints(self._table[name], MAX_ABS_NS if name in ("t_start", "t_end") else ABSENT)
+        return self[name]
+
+
 class View:
     """Columns as numpy arrays, nulls and unknown labels as ABSENT, and what several rules need of them.
 
@@ -75,19 +90,17 @@ class View:
     def __init__(self, events: pa.Table, passes: pa.Table, manifest: Manifest) -> None:
         self.manifest = manifest
         events = _measured(events, passes)
-        self.ints = {name: _ints(events[name]) for name in _INTS}
-        self.ints |= {name: _ints(events[name], missing=MAX_ABS_NS) for name in ("t_start", "t_end")}
+        self.ints = _Numbers(events)
         self.labels = {name: _labels(events[name]) for name in _LABELS}
         start, end = self.ints["t_start"], self.ints["t_end"]
         possible = (end >= start) & (np.abs(start) < MAX_ABS_NS) & (np.abs(end) < MAX_ABS_NS)
-        on_device = possible & np.isin(self.codes("kind"), [self.code("kind", kind) for kind in WORK_KINDS])
-        self._rows = np.flatnonzero(on_device)
-        self._contexts = group_by({name: self.ints[name][self._rows] for name in ("pass_id", "process", "device")})
-        self.groups, self.group_of_context = _groups(self._contexts.keys, passes)
+        self._is_work = possible & self.is_any("kind", WORK_KINDS)
+        work = slice(None) if self._is_work.all() else self._is_work
+        contexts = group_by({name: self.ints[name][work] for name in ("pass_id", "process", "device")})
+        self.groups, self.group_of_context = _groups(contexts.keys, passes)
         self.context_of_row = np.full(len(start), ABSENT)
-        self.context_of_row[self._rows] = self._contexts.of_row
-        n_contexts = len(self.group_of_context)
-        self._line = Line(self._contexts.of_row, start[self._rows], end[self._rows], n_contexts)
+        self.context_of_row[work] = contexts.of_row
+        self._line = Line(contexts.of_row, start[work], end[work], len(self.group_of_context))
 
     @classmethod
     def of(cls, capture: Capture) -> View:
@@ -104,42 +117,71 @@ class View:
         texts = self.labels[name][1]
         return texts.index(text) if text in texts else ABSENT - 1
 
+    def is_any(self, name: str, texts: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Which rows have one of these labels."""
+        codes, known = self.labels[name]
+        is_one: npt.NDArray[np.bool_] = np.array([text in texts for text in known] + [False], np.bool_)[codes]
+        return is_one
+
+    @cached_property
+    def scope(self) -> Int64:
+        """A number for each (pass, process) of every row: correlation ids are its own."""
+        processes, process = distinct(self.ints["process"])
+        return distinct(self.ints["pass_id"])[1] * len(processes) + process
+
     def rows(self, mask: Any) -> Rows:
         """Rows of work that `mask` (over all rows) keeps."""
-        mine = mask[self._rows]
-        row, context = self._rows[mine], self._contexts.of_row[mine]
+        row = np.flatnonzero(mask & self._is_work)
+        context = self.context_of_row[row]
         start, end = (self._line.place(context, self.ints[name][row]) for name in ("t_start", "t_end"))
         return Rows(row, context, self.group_of_context[context], start, end)
 
     @cached_property
     def h2d(self) -> Rows:
         """Explicit host to device copies (no unified-memory migrations)."""
-        is_uvm = self.codes("detail") == self.code("detail", "uvm")
-        return self.rows((self.codes("kind") == self.code("kind", "h2d")) & ~is_uvm)
+        return self.rows(self.is_any("kind", ["h2d"]) & ~self.is_any("detail", ["uvm"]))
 
     @cached_property
     def weights(self) -> Rows:
         """The H2D copies that are known to carry weights; all of them where the source names no tensors."""
-        named = self.h2d.where(self.codes("tensor")[self.h2d.row] != ABSENT)
-        return named if len(named) else self.h2d
+        is_named = self.codes("tensor")[self.h2d.row] != ABSENT
+        return self.h2d.where(is_named) if is_named.any() and not is_named.all() else self.h2d
+
+    @cached_property
+    def in_line(self) -> Rows:
+        """The weights' copies on streams that also compute: stream order alone keeps them from overlapping."""
+        compute, copies, n_groups = self.compute, self.weights, len(self.groups)
+        n_streams = max(len(self.labels["stream"][1]), 1)
+        busy = np.bincount(self._stream_of(compute), weights=compute.length, minlength=n_groups * n_streams)
+        by_stream = busy.reshape(n_groups, n_streams)
+        total = np.maximum(by_stream.sum(axis=1), 1)[:, None]
+        computes = (by_stream / total >= _COMPUTE_STREAM_SHARE).ravel()
+        known = self.codes("stream")[copies.row] != ABSENT
+        return copies.where(known & computes[self._stream_of(copies)])
+
+    def _stream_of(self, rows: Rows) -> Int64:
+        n_streams = max(len(self.labels["stream"][1]), 1)
+        return rows.group * n_streams + np.maximum(self.codes("stream")[rows.row], 0)
 
     @cached_property
     def compute(self) -> Rows:
         """Kernels and compute intervals; rows of UNCOUNTED detail hide nothing."""
-        uncounted = [self.code("detail", detail) for detail in UNCOUNTED]
-        return self.rows(
-            (self.codes("kind") == self.code("kind", "compute")) & ~np.isin(self.codes("detail"), uncounted)
-        )
+        return self.rows(self.is_any("kind", ["compute"]) & ~self.is_any("detail", UNCOUNTED))
 
     @cached_property
     def everything(self) -> Rows:
         """All that was done: on the device, or on the host in its place."""
-        return self.rows(np.ones(len(self.ints["t_start"]), np.bool_))
+        return self.rows(self._is_work)
 
     @cached_property
     def busy_h2d(self) -> Intervals:
         """Union of the copies, on the axis."""
         return union(self.h2d.start, self.h2d.end)
+
+    @cached_property
+    def busy_weights(self) -> Intervals:
+        """Union of the copies of weights, on the axis."""
+        return self.busy_h2d if self.weights is self.h2d else union(self.weights.start, self.weights.end)
 
     @cached_property
     def busy_compute(self) -> Intervals:
@@ -159,12 +201,16 @@ class View:
     @cached_property
     def window_ns(self) -> Int64:
         """From the first to the last device row, summed over the contexts of each group."""
-        first, last = self._edges(self.everything)
-        return self.sum(self.group_of_context, last - first)
+        return self.sum(self.group_of_context, self._line.lengths)
 
     def hidden_of(self, rows: Rows) -> Int64:
         """How much of each row computing covers."""
         return covered_length(self.busy_compute, rows.start, rows.end)
+
+    def hidden_by_group(self, copies: Intervals) -> Int64:
+        """How much of these intervals on the axis computing covers, by group."""
+        group = self.group_of_context[self._line.group_of(copies.starts)]
+        return self.sum(group, covered_length(self.busy_compute, copies.starts, copies.ends))
 
     def length_by_group(self, intervals: Intervals) -> Int64:
         """Summed length of intervals on the axis, by group."""

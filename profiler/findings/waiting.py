@@ -8,11 +8,10 @@ from typing import Final
 import numpy as np
 
 from profiler.findings import words
-from profiler.findings.copies import in_line
 from profiler.findings.finding import Finding, severity_of
 from profiler.findings.view import View
-from profiler.intervals import Int64, intersect, union
-from profiler.joins import NONE, distinct, match
+from profiler.intervals import union
+from profiler.joins import NONE, match
 
 _LONG_GAP_NS: Final = 100_000
 _AFTER_ROUTER: Final = ("missing", "missed", "selective")  # copies that cannot be issued before the router's choice
@@ -23,13 +22,11 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
 
     Said of devices that copy mostly on streams of their own; `copies-on-compute-stream` covers the others.
     """
-    behind_compute = in_line(view)
-    copying = union(view.weights.start, view.weights.end)
-    copy_ns = view.length_by_group(copying)
-    exposed_ns = copy_ns - view.length_by_group(intersect(copying, view.busy_compute))
+    copy_ns = view.length_by_group(view.busy_weights)
+    exposed_ns = copy_ns - view.hidden_by_group(view.busy_weights)
     first, last = view.spans(view.weights)
     idle_ns = view.sum(view.group_of_context, last - first) - copy_ns
-    in_line_ns = view.sum(behind_compute.group, behind_compute.length)
+    in_line_ns = view.sum(view.in_line.group, view.in_line.length)
     for group in np.flatnonzero((copy_ns > 0) & (in_line_ns * 2 < copy_ns)).tolist():
         lost_ns = int(min(idle_ns[group], exposed_ns[group]))
         severity = severity_of(lost_ns, view.window_ns[group])
@@ -49,9 +46,11 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
 
 def late_prefetch(view: View) -> Iterator[Finding]:
     """Copies on the copy stream that began only when the work that reads them stood ready."""
-    waits = np.flatnonzero((view.codes("kind") == view.code("kind", "wait")) & (view.ints["waits_for"] > 0))
-    h2d = view.h2d.row
-    copy = match(_pass(view)[waits], view.ints["waits_for"][waits], _pass(view)[h2d], view.ints["correlation_id"][h2d])
+    waits = np.flatnonzero(view.is_any("kind", ["wait"]) & (view.ints["waits_for"] > 0))
+    if len(waits) == 0:
+        return
+    h2d, scope = view.h2d.row, view.scope
+    copy = match(scope[waits], view.ints["waits_for"][waits], scope[h2d], view.ints["correlation_id"][h2d])
     waits, copy = waits[copy != NONE], h2d[copy[copy != NONE]]
     stream, start, end = view.codes("stream"), view.ints["t_start"], view.ints["t_end"]
     ahead = (stream[copy] != stream[waits]) & ~_after_router(view)[view.codes("name")[copy]]
@@ -98,12 +97,6 @@ def device_idle(view: View) -> Iterator[Finding]:
             "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on "
             "the CPU, or waiting for input; leave start-up out with a capture range.",
         )
-
-
-def _pass(view: View) -> Int64:
-    """A number for each (pass, process): correlation ids are its own."""
-    processes, process = distinct(view.ints["process"])
-    return distinct(view.ints["pass_id"])[1] * len(processes) + process
 
 
 def _after_router(view: View) -> np.ndarray:
