@@ -20,6 +20,7 @@ from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.source import open_source
 from profiler.importers.kineto.stream import EventStream
 from profiler.importers.kineto.tables import Launches, events_table, without_strays
+from profiler.importers.unnamed import segment_unnamed
 
 
 def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a trace says nothing that they change
@@ -36,13 +37,14 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     rows = without_strays(collector.table(), dropped)
     segments = segment(rows, Launches(rows))
     events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))
+    events, undecided = segment_unnamed(events)
     tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     return Imported(
         source="kineto",
         tables=tables,
         manifest_fields=manifest_fields(stream.metadata),
-        cannot_say=cannot_say(tables, collector.not_read),
+        cannot_say=[*cannot_say(tables, collector.not_read), *undecided],
         dropped=+dropped,
         warnings=[*warnings(events, stream.lost), *remark(n_collectives)],
         default_arm=segments.default_arm,
