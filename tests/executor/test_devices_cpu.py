@@ -164,3 +164,23 @@ def test_close_ends_every_stream() -> None:
     assert names <= {thread.name for thread in threading.enumerate()}
     device.close()
     assert not names & {thread.name for thread in threading.enumerate()}
+
+
+def test_each_stream_has_the_threads_it_was_given() -> None:
+    """PyTorch gives a thread, at its first question, what any thread asked for last."""
+    before = torch.get_num_threads()
+    device = CpuDevice(n_threads=3)
+    found: dict[str, int] = {}
+    try:
+        torch.set_num_threads(2)
+        for name in STREAMS:
+            device.launch(name, partial(note_threads, found, name), FREE)
+        device.drain()
+    finally:
+        device.close()
+        torch.set_num_threads(before)
+    assert found == {"compute": 3, "copy": 1, "host": 3}
+
+
+def note_threads(found: dict[str, int], name: str) -> None:
+    found[name] = torch.get_num_threads()

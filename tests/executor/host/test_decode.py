@@ -1,0 +1,51 @@
+"""Decode with weights on the host, through the whole engine in bf16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from executor.host import int4
+from tests.executor.engine_runs import open_session, run_pass
+
+# Residual streams in bf16 are rounded in each step: what two ways to compute the same differ by on these models.
+BOUND = 0.05
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+@pytest.mark.parametrize("prepared", [True, False])
+def test_arms_agree_and_are_near_the_device(spec: str, prepared: bool) -> None:
+    options: dict[str, Any] = {"computes_on_host": prepared, "synthetic_routing": spec == "tiny-moe"}
+    with open_session(spec, ["off", "on", "full", "cpu"], layers=3, dtype=torch.bfloat16, **options) as session:
+        runs = {arm: run_pass(session, arm, 50, 4, 32) for arm in ("off", "on", "full", "cpu")}
+    assert runs["off"][0].tokens == runs["on"][0].tokens
+    assert runs["off"][0].logits_digest == runs["on"][0].logits_digest
+    for arm in ("off", "cpu"):
+        first, resident = runs[arm][1], runs["full"][1]
+        assert first is not None
+        assert resident is not None
+        assert float((first[0] - resident[0]).norm() / resident[0].norm()) < BOUND
+    on_host = [e for e in runs["off"][0].events if e.kind == "cpu_compute"]
+    assert {e.phase for e in on_host} == {"prefill", "decode"}, "the last ubatch of 18 tokens too"
+
+
+@pytest.mark.parametrize("has_op", [True, False])
+def test_the_session_says_which_product_serves(monkeypatch: pytest.MonkeyPatch, has_op: bool) -> None:
+    if has_op and not int4.has_int4():
+        pytest.skip("this PyTorch has no packed int4 product on the CPU")
+    monkeypatch.setattr(int4, "has_int4", lambda: has_op)
+    options: dict[str, Any] = {"dtype": torch.bfloat16, "computes_on_host": True, "synthetic_routing": True}
+    with open_session("tiny-moe", ["off", "full"], layers=2, **options) as session:
+        off, full = (arm["effective"]["host_products"] for arm in session.describe_arms())
+        run_pass(session, "off", 40, 3)
+    assert off == {"Q4_0": "int4" if has_op else "bf16"}
+    assert full is None
+
+
+def test_nothing_is_prepared_or_said_where_nothing_is_computed_on_the_host() -> None:
+    with open_session("tiny-dense", ["off"], layers=2) as session:
+        assert session.describe_arms()[0]["effective"]["host_products"] is None
+    with open_session("tiny-dense", ["off"], layers=2, kind="sim", computes_on_host=True) as session:
+        assert session.describe_arms()[0]["effective"]["host_products"] is None

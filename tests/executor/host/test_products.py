@@ -1,0 +1,202 @@
+"""What the host keeps of each weight, and that it computes what the layers compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from executor.devices.cpu import CpuDevice
+from executor.host import int4
+from executor.host.compute import host_experts, host_ffn
+from executor.host.prepare import run_jobs
+from executor.host.products import product_kind
+from executor.host.weights import HostStepWeights, HostWeights, host_product_bytes, host_products, step_matrices
+from executor.layers.expert_gemm import looped_experts
+from executor.layers.ffn import dense_ffn
+from executor.layers.moe import Routed
+from executor.load import load_model
+from executor.model import Model
+from executor.models.synthetic import SyntheticSource
+from executor.models.tensors import QuantPlan, model_tensors
+from executor.placement import place
+from executor.shape import MoeFfn
+from executor.splits import Split, build_splits
+from executor.weights import in_dtype, rows_view
+
+BF16, F32 = torch.bfloat16, torch.float32
+needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")
+
+
+class Exact:
+    """A layer's weights in float32, straight from the source."""
+
+    def __init__(self, model: Model, layer: int) -> None:
+        self._model, self._prefix = model, f"blk.{layer}."
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        if short_name not in self._kept:
+            info = self._model.tensors[self._prefix + short_name]
+            raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+            self._model.source.read_into(info.name, raw)
+            self._kept[short_name] = in_dtype(rows_view(raw, info), info, F32)
+        return self._kept[short_name]
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._model.tensors else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(short_name)[ids]
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        return self(name)[expert]
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        return self(name)
+
+
+@contextmanager
+def splits_of(model: Model, overrides: str | None = None) -> Iterator[list[Split]]:
+    device = CpuDevice(n_threads=1)
+    try:
+        yield build_splits(model, place(model.tensors, overrides=overrides), device, "none")
+    finally:
+        device.close()
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.float() - want).norm() / want.norm())
+
+
+@pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "BF16", "F16", "F32"])
+@pytest.mark.parametrize("n", [1, 60])  # 60 rows go around the packed product
+def test_a_dense_ffn_of_every_type(quant: str, n: int) -> None:
+    model = load_model("tiny-dense", quant=quant, layers=1)
+    x = torch.randn(n, model.shape.hidden, generator=torch.Generator().manual_seed(n)).to(BF16)
+    want = dense_ffn(x.float(), Exact(model, 0), 1e-5) - x.float()
+    with splits_of(model) as splits:
+        for dtype, bound in ((BF16, 0.02), (F32, 1e-5)):
+            weights = HostWeights(model, dtype, splits)
+            got = host_ffn(x.to(dtype), weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
+            assert relative_error(got.float() - x.float(), want) < bound
+
+
+@pytest.mark.parametrize(
+    ("quant", "n"), [(quant, n) for quant in ("Q4_0", "Q8_0", "BF16") for n in (1, 9)] + [("Q4_K", 300)]
+)
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_experts_of_every_kind(quant: str, n: int, dtype: torch.dtype) -> None:
+    model = load_model("tiny-moe", quant=quant, layers=1)
+    moe = model.shape.layers[0].ffn
+    assert isinstance(moe, MoeFfn)
+    routed = routed_rows(n, model.shape.hidden, moe, dtype)
+    exact = Routed(routed.h.float(), routed.ids, routed.weights)
+    each = looped_experts(exact.h, exact.ids, Exact(model, 0), moe, None)
+    want = (each * exact.weights.unsqueeze(-1)).sum(1)
+    with splits_of(model) as splits:
+        weights = HostWeights(model, dtype, splits)
+        got = host_experts(routed, weights.products(0, "experts"), moe, HostStepWeights(weights, 0))
+    assert relative_error(got, want) < (0.02 if dtype == BF16 else 1e-5)
+
+
+def routed_rows(n: int, hidden: int, moe: MoeFfn, dtype: torch.dtype) -> Routed:
+    random = torch.Generator().manual_seed(n)
+    h = torch.randn(n, hidden, generator=random).to(dtype)
+    ids = torch.stack([torch.randperm(moe.n_experts, generator=random)[: moe.n_used] for _ in range(n)])
+    return Routed(h, ids, torch.rand(n, moe.n_used, generator=random))
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_biases_and_the_clamped_activation(n: int) -> None:
+    model = with_gpt_oss_experts(load_model("tiny-moe", layers=1))
+    moe = model.shape.layers[0].ffn
+    assert isinstance(moe, MoeFfn)
+    routed, exact = routed_rows(n, model.shape.hidden, moe, BF16), Exact(model, 0)
+    each = looped_experts(routed.h.float(), routed.ids, exact, moe, exact)
+    want = (each * routed.weights.unsqueeze(-1)).sum(1)
+    with splits_of(model) as splits:
+        weights = HostWeights(model, BF16, splits)
+        got = host_experts(routed, weights.products(0, "experts"), moe, HostStepWeights(weights, 0))
+    assert relative_error(got, want) < 0.02
+
+
+def with_gpt_oss_experts(model: Model) -> Model:
+    layer = model.shape.layers[0]
+    assert isinstance(layer.ffn, MoeFfn)
+    ffn = replace(layer.ffn, expert_bias=True, activation="oai_swiglu")
+    shape = replace(model.shape, layers=(replace(layer, ffn=ffn),))
+    tensors = model_tensors(shape, QuantPlan.uniform("Q4_0"))
+    return Model(shape, tensors, SyntheticSource(tensors, 0), "preset:tiny-moe")
+
+
+@needs_int4
+def test_which_product_serves_which_type() -> None:
+    kinds: dict[str, str] = {}
+    for quant in ("Q4_0", "Q4_1", "Q4_K", "Q8_0", "Q6_K", "MXFP4"):
+        model = load_model("tiny-dense", quant=quant, layers=1)
+        with splits_of(model) as splits:
+            kinds |= host_products(model, splits, BF16)
+            assert host_products(model, splits, F32) == {quant: "f32"}
+    assert kinds == dict.fromkeys(("Q4_0", "Q4_1", "Q4_K"), "int4") | dict.fromkeys(("Q8_0", "Q6_K", "MXFP4"), "bf16")
+
+
+def test_without_the_operation_everything_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int4, "has_int4", lambda: False)
+    model = load_model("tiny-moe", quant="Q4_0", layers=1)
+    infos = step_matrices(model, 0, "experts")
+    assert {product_kind(info, BF16) for info in infos} == {"bf16"}
+    with splits_of(model) as splits:
+        n_weights = sum(torch.Size(info.shape).numel() for info in infos)
+        assert host_product_bytes(model, splits, BF16) == 2 * n_weights
+
+
+@pytest.mark.parametrize("quant", ["Q4_0", "Q8_0", "BF16"])
+def test_counted_is_what_is_held(quant: str) -> None:
+    model = load_model("tiny-moe", quant=quant, layers=2)
+    with splits_of(model) as splits:
+        weights = HostWeights(model, BF16, splits)
+        weights.prepare(splits)
+        held = 0
+        for layer in range(2):
+            step = weights.products(layer, "experts")
+            tensors = [t for product in (*step.inputs, step.down) for t in _tensors(product)]
+            held += sum(t.nbytes for t in tensors)
+        counted = host_product_bytes(model, splits, BF16)
+    assert counted == (0 if quant == "BF16" else held), "bf16 is used where it lies"
+
+
+def _tensors(product: object) -> list[torch.Tensor]:
+    places = [getattr(product, name, ()) for name in ("_places", "_packed", "_scales")]
+    return [tensor for group in places for tensor in group]
+
+
+def test_a_step_is_computed_whole_where_one_matrix_is_on_the_host() -> None:
+    model = load_model("tiny-dense", quant="Q4_0", layers=1)
+    x = torch.randn(2, model.shape.hidden, generator=torch.Generator().manual_seed(1))
+    with splits_of(model, "ffn_up=CPU") as splits:
+        weights = HostWeights(model, F32, splits)
+        weights.prepare(splits)
+        got = host_ffn(x, weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
+    assert relative_error(got, dense_ffn(x, Exact(model, 0), 1e-5)) < 1e-5
+
+
+def test_preparation_leaves_the_number_of_threads_alone() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        done: list[int] = []
+        run_jobs([lambda: done.append(torch.get_num_threads()) for _ in range(20)])
+        assert (set(done), len(done), torch.get_num_threads()) == ({1}, 20, 3)
+        with pytest.raises(ValueError, match="broken"):
+            run_jobs([_broken] * 4)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def _broken() -> None:
+    raise ValueError("broken")
