@@ -14,6 +14,7 @@ from profiler.report.data import Cell, Report
 from profiler.report.sizes import CellSizes, cell_sizes, telling_sizes
 
 _STATE: Final = "_choice"
+_LARGE: Final = 1_000_000  # events; reading more takes over a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,21 @@ class Choice:
     @property
     def cell(self) -> Cell:
         """The chosen cell of the report; only where there are passes."""
+        return self._cell_of(self.report)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether reading all events takes so long that what is known without them is better shown first."""
+        return load.n_events(self.found) > _LARGE
+
+    @property
+    def headline_cell(self) -> Cell:
+        """The chosen cell; in large captures without the figures that are made of events."""
+        return self._cell_of(load.headline(self.found, self.a) if self.is_large else self.report)
+
+    def _cell_of(self, report: Report) -> Cell:
         assert self.sizes is not None
-        return next(cell for cell in self.report.cells if self.sizes.names(cell))
+        return next(cell for cell in report.cells if self.sizes.names(cell))
 
     @property
     def arms(self) -> list[str]:

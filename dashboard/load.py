@@ -119,14 +119,30 @@ def report(found: Found, baseline: str | None = None) -> Report:
 
 
 @st.cache_resource(max_entries=12, show_spinner="Judging the capture …")
-def _report(path: str, fingerprint: Fingerprint, baseline: str | None) -> Report:
+def _report(path: str, fingerprint: Fingerprint, baseline: str | None, *, with_events: bool = True) -> Report:
     capture = Capture.open(path)
     arms = capture.manifest.arms
     if baseline is not None and arms and arms[0].name != baseline:
         first = [arm for arm in arms if arm.name == baseline]
         rest = [arm for arm in arms if arm.name != baseline]
         capture.manifest = capture.manifest.with_changes(arms=[*first, *rest])
-    return build_report(capture, tables=_tables(path, fingerprint), findings=())
+    tables = _tables(path, fingerprint) if with_events else load_tables(capture, with_events=False)
+    return build_report(capture, tables=tables, findings=())
+
+
+def n_events(found: Found) -> int:
+    """How many events the capture holds."""
+    return _n_events(found.path, found.fingerprint)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _n_events(path: str, fingerprint: Fingerprint) -> int:
+    return _capture(path, fingerprint).n_rows("events")
+
+
+def headline(found: Found, baseline: str | None = None) -> Report:
+    """As `report`, but in no time for captures of any size: figures that are made of events are null."""
+    return _report(found.path, found.fingerprint, baseline, with_events=False)
 
 
 def findings(found: Found) -> Sequence[Finding]:

@@ -15,6 +15,7 @@ from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import SIGNS, percent, plain
 from profiler.metrics import FIGURES, CopyFigures
 from profiler.metrics.spent import device_spent
+from profiler.report.data import Cell
 from profiler.report.summary import device_name
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
 from profiler.stats import Comparison, Estimate
@@ -30,29 +31,35 @@ CARDS: Final = {
 UNKNOWN: Final = "–"
 
 
-def cards(choice: Choice) -> None:
-    """The headline figures: B large (or the only arm), its change against A, and both with their intervals."""
-    known = {name: title for name, title in CARDS.items() if any(_found(choice, name))}
+def cards(choice: Choice, cell: Cell, *, is_waiting: bool = False) -> None:
+    """The headline figures: B large (or the only arm), its change against A, and both with their intervals.
+
+    is_waiting: those that the cell does not have may still come.
+    """
+    known = {name: title for name, title in CARDS.items() if any(_found(choice, cell, name))}
     for start in range(0, len(known), 3):
         columns = st.columns(3, gap="small")
         for name, column in zip(list(known)[start : start + 3], columns, strict=False):
             with column, st.container(border=True):
-                _card(choice, name, known[name])
+                _card(choice, cell, name, known[name])
     missing = [FIGURES[name].label for name in CARDS if name not in known]
-    if missing:
+    if is_waiting:
+        n_events = load.n_events(choice.found)
+        st.caption(plain(f"Reading {n_events:,} events for the rest: {', '.join(missing)}, where the time went …"))
+    elif missing:
         st.caption(plain(f"Not in this capture for these passes: {', '.join(missing)}."))
 
 
-def _found(choice: Choice, name: str) -> list[Estimate | None]:
-    return [choice.cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
+def _found(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
+    return [cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
-def _card(choice: Choice, name: str, title: str) -> None:
+def _card(choice: Choice, cell: Cell, name: str, title: str) -> None:
     unit = FIGURES[name].unit
-    found = _found(choice, name)
+    found = _found(choice, cell, name)
     shown = found[-1]
     value = format_value(shown.median, unit) if shown is not None else UNKNOWN
-    compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)
+    compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     delta, colour = _delta(compared, found)
     st.metric(title, value, delta, delta_color=colour, delta_arrow="off", help=FIGURES[name].meaning)
     lines = [
@@ -104,7 +111,7 @@ def figure_table(choice: Choice) -> pd.DataFrame:
     """Every figure of the cell: A, B, ratio, interval, verdict."""
     rows = []
     for name, meaning in FIGURES.items():
-        found = _found(choice, name)
+        found = _found(choice, choice.cell, name)
         if not any(found):
             continue
         compared = choice.cell.against_baseline.get(choice.b or "", {}).get(name)

@@ -120,7 +120,7 @@ class Capture:
     @cached_property
     def n_passes(self) -> int:
         """How many passes it holds, warm-ups too; the parts' footers are read, not their rows."""
-        return count_rows(self._store, "passes", self._parts("passes"))
+        return self.n_rows("passes")
 
     def figures(self, level: Level = "pass") -> pd.DataFrame:
         """Metrics as a frame (docs/metrics.md): one row a pass, a pass's phase, a ubatch or a layer.
@@ -136,6 +136,10 @@ class Capture:
             return metrics.ubatch_figures(tables.ubatches, tables.recording)
         figures = metrics.pass_figures(*tables)[level]
         return self.passes[_PASS_COLUMNS].merge(figures, left_on="pass_id", right_index=True)
+
+    def n_rows(self, name: str) -> int:
+        """How many rows a table has, of all passes; the parts' footers are read, not their rows."""
+        return count_rows(self._store, name, self._parts(name))
 
     def report(self, noise: float = 0.01) -> Report:
         """Judge the capture; see `profiler.report.build`."""

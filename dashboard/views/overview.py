@@ -12,6 +12,7 @@ from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import headline, plain
 from profiler.findings import Finding
 from profiler.metrics.spent import time_spent
+from profiler.report.data import Cell
 from profiler.report.tables import cell_title, reasons_line
 from profiler.report.units import format_ns
 
@@ -28,18 +29,26 @@ def main(choice: Choice) -> None:
         without_passes(choice)
     else:
         with_passes(choice)
-    findings(choice)
+    place = st.container()  # looked for last: on large captures it takes longest
     differences(choice)
     overview.downloads(choice)
+    with place:
+        findings(choice)
 
 
 def with_passes(choice: Choice) -> None:
-    cell, a, b = choice.cell, choice.a, choice.b
+    cell, a, b = choice.headline_cell, choice.a, choice.b
     assert a is not None
     title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
     show.head(plain(title), choice)
-    badges(choice)
-    overview.cards(choice)
+    badges(cell)
+    place = st.empty()
+    if choice.is_large:
+        with place.container():
+            overview.cards(choice, cell, is_waiting=True)
+    cell = choice.cell
+    with place.container():
+        overview.cards(choice, cell)
     show.sentences([line for line in [reasons_line(cell)] if line and b])
     with st.expander("All figures of this cell", expanded=False):
         show.table(overview.figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
@@ -47,9 +56,8 @@ def with_passes(choice: Choice) -> None:
     where_time_went(choice)
 
 
-def badges(choice: Choice) -> None:
+def badges(cell: Cell) -> None:
     """Whether the arms computed the same thing."""
-    cell = choice.cell
     with st.container(horizontal=True, gap="small"):
         _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")

@@ -27,8 +27,12 @@ class Tables(NamedTuple):
     ubatches: pa.Table
 
 
-def load_tables(capture: Capture, pass_ids: Collection[int] | None = None) -> Tables:
-    """Read them; `pass_ids` limits all of them to some passes. Raises HprofError for a damaged capture."""
+def load_tables(capture: Capture, pass_ids: Collection[int] | None = None, *, with_events: bool = True) -> Tables:
+    """Read them; `pass_ids` limits all of them to some passes. Raises HprofError for a damaged capture.
+
+    Without events, which in large captures take longest, figures that are made of them are null; times and memory,
+    which a pass tells itself, are the same.
+    """
     passes = _with_possible_times(capture.table("passes", pass_ids=pass_ids)).sort_by(
         [("order", "ascending"), ("pass_id", "ascending")]
     )
@@ -36,7 +40,7 @@ def load_tables(capture: Capture, pass_ids: Collection[int] | None = None) -> Ta
         raise HprofError(f"two passes of {capture.path} share a number, or one has none; capture again.")
     return Tables(
         passes,
-        Recording(_event_tables(capture, pass_ids)),
+        Recording(_event_tables(capture, pass_ids) if with_events else []),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),
     )

@@ -92,3 +92,17 @@ def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
     assert [file.name for file in importing.files_in(where)] == ["inside.json"]
     with pytest.raises(HprofError, match="no longer"):
         importing.import_lying(where, importing.Lying("link.json", 2))
+
+
+def test_the_headline_of_a_capture_is_its_reports_without_what_events_say(tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    found = load.find_capture(load.TraceRoot(str(tmp_path)), "c")
+    early, whole = (made.cells[0] for made in (load.headline(found, "on"), load.report(found, "on")))
+    for arm, told in early.arms.items():
+        figures = whole.arms[arm].figures["pass"]
+        for name in ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "vram_peak_bytes"):
+            assert told.figures["pass"][name] == figures[name] is not None
+        assert told.figures["pass"]["exposed_copy_ns"] is None
+        assert figures["exposed_copy_ns"] is not None
+    assert early.against_baseline["off"]["ttft_ns"] == whole.against_baseline["off"]["ttft_ns"]
+    assert (early.same_tokens, early.bit_identical) == (whole.same_tokens, whole.bit_identical)

@@ -142,3 +142,15 @@ def test_csv_defuses_formulas_and_parquet_keeps_types() -> None:
     frame = pd.DataFrame({"name": ["=cmd()", "-pw 1", "plain"], "n": [1, -2, 3]})
     assert as_csv(frame).decode().splitlines() == ["name,n", "'=cmd(),1", "'-pw 1,-2", "plain,3"]
     assert as_parquet(frame)[:4] == b"PAR1"
+
+
+def test_a_large_capture_shows_the_same_figures_in_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    pages = []
+    for limit in (1_000_000, 0):
+        monkeypatch.setattr("dashboard.choice._LARGE", limit)
+        pages.append(open_page(monkeypatch, tmp_path, "overview"))
+    shown = [[(card.label, card.value, card.delta) for card in page.metric] for page in pages]
+    assert shown[0] == shown[1]
+    assert len(shown[0]) == 6
+    assert said(pages[0]) == said(pages[1])
