@@ -45,7 +45,7 @@ N_PROMPT, N_UBATCH, N_LAYERS = 16384, 4096, 4
 LEAST_COPY_BYTES = 1 << 20  # anything smaller is no weight
 TOLERANCE_NS = 20_000
 # A mark on a stream that has nothing to do happens at once; its copy starts when the host has issued it.
-HOST_LATE_NS = 100_000
+HOST_LATE_NS = 1_000_000  # between the mark and the copy the host may have been away
 ISSUED_LATE_NS = 15_000
 MOST_ISSUED_LATE = 0.25
 OVERLAP_TOLERANCE = 0.01

@@ -14,7 +14,7 @@ from executor.models.tensors import QuantPlan, model_tensors
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, LayerShape, MlaShape, Mixer, ModelShape, RopeShape
+from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, LayerShape, Mixer, MlaShape, ModelShape, RopeShape
 
 pytestmark = [
     pytest.mark.cuda,
