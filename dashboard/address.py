@@ -33,6 +33,8 @@ def segments(
     title: str, options: Sequence[Option], key: str, label: Callable[[Option], str] = str, *, first: int = 0
 ) -> Option:
     """Buttons in a row to choose one of the options with."""
+    if len(options) == 1:
+        return _remember(key, options[0])
     widget = _prepare(options, key, options[first])
     chosen = st.segmented_control(title, options, key=widget, format_func=label, required=True)
     return _remember(key, options[first] if chosen is None else chosen)

@@ -29,12 +29,20 @@ CARDS: Final = {
     "vram_peak_bytes": "Device memory at the peak",
 }
 UNKNOWN: Final = "–"
+_DIRECTIONS: Final = {
+    "h2d": "to the device",
+    "d2h": "to the host",
+    "d2d": "on the device",
+    "uvm_h2d": "pages moved to the device",
+    "uvm_d2h": "pages moved to the host",
+}
+_LEAST_FOR_A_RATE: Final = 1_000_000  # bytes
 
 
-def cards(choice: Choice, cell: Cell, *, is_waiting: bool = False) -> None:
+def cards(choice: Choice, cell: Cell) -> list[str]:
     """The headline figures: B large (or the only arm), its change against A, and both with their intervals.
 
-    is_waiting: those that the cell does not have may still come.
+    Gives the labels of those that the cell does not have.
     """
     known = {name: title for name, title in CARDS.items() if any(_found(choice, cell, name))}
     for start in range(0, len(known), 3):
@@ -42,12 +50,12 @@ def cards(choice: Choice, cell: Cell, *, is_waiting: bool = False) -> None:
         for name, column in zip(list(known)[start : start + 3], columns, strict=False):
             with column, st.container(border=True):
                 _card(choice, cell, name, known[name])
-    missing = [FIGURES[name].label for name in CARDS if name not in known]
-    if is_waiting:
-        n_events = load.n_events(choice.found)
-        st.caption(plain(f"Reading {n_events:,} events for the rest: {', '.join(missing)}, where the time went …"))
-    elif missing:
-        st.caption(plain(f"Not in this capture for these passes: {', '.join(missing)}."))
+    return [FIGURES[name].label for name in CARDS if name not in known]
+
+
+def missing_line(missing: list[str]) -> list[str]:
+    """What of the headline figures there is not, as a sentence."""
+    return [f"Not in this capture for these passes: {', '.join(missing)}."] if missing else []
 
 
 def _found(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
@@ -62,11 +70,23 @@ def _card(choice: Choice, cell: Cell, name: str, title: str) -> None:
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     delta, colour = _delta(compared, found)
     st.metric(title, value, delta, delta_color=colour, delta_arrow="off", help=FIGURES[name].meaning)
+    if len(found) == 1:
+        st.caption(plain(_spread(shown, unit)))
+        return
     lines = [
         f"{letter} {plain(arm)}: {plain(interval(one, unit))}"
         for letter, arm, one in zip("AB", choice.arms, found, strict=False)
     ]
     st.caption("  \n".join(lines))
+
+
+def _spread(found: Estimate | None, unit: str) -> str:
+    """What a single arm's figure is the median of, and its interval."""
+    if found is None:
+        return "not known"
+    bounds = interval(found, unit).partition(" [")[2]
+    passes_read = f"median of {found.n} passes" if found.n > 1 else "one pass"
+    return f"{passes_read}, 95 % interval [{bounds}" if bounds else passes_read
 
 
 def _delta(compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
@@ -170,13 +190,15 @@ def device_cards(choice: Choice) -> None:
                 hidden = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN
                 st.metric("Copy time hidden behind compute", hidden)
             lines = [f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"]
-            lines += [f"{direction}: {_copies(copies)}" for direction, copies in device.copies.items()]
+            lines += [f"{_DIRECTIONS.get(name, name)}: {_copies(copies)}" for name, copies in device.copies.items()]
             st.caption("  \n".join(plain(line) for line in lines))
 
 
 def _copies(copies: CopyFigures) -> str:
     size = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies"
-    speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
+    # Of a few bytes the rate says how long a call takes, not how fast the link is.
+    has_speed = copies.gb_s is not None and copies.bytes is not None and copies.bytes >= _LEAST_FOR_A_RATE
+    speed = f" at {format_gb_s(copies.gb_s)}" if has_speed and copies.gb_s else ""
     return f"{size}{speed}; busy {format_ns(copies.busy_ns)}, exposed {format_ns(copies.exposed_ns)}"
 
 
@@ -184,8 +206,9 @@ def device_time(choice: Choice) -> None:
     """What each device of an imported trace did, as stacked bars."""
     spent = device_spent(choice.report.devices)
     labels = [device_name(device) for device in choice.report.devices]
-    texts = spent.map(format_ns).rename(columns=PART_LABELS)
-    texts.insert(0, "device", labels)
+    texts = spent[["compute_ns", "hidden_ns", "exposed_ns"]].map(format_ns).T  # a trace says no more of the parts
+    texts.columns = pd.Index(labels)
+    texts.insert(0, "part", [PART_LABELS[str(part)] for part in texts.index])
     show.figure(
         spent_figure(spent, labels),
         alt="busy time of each device: computing, hidden and exposed copies from the host",
@@ -235,7 +258,11 @@ def configuration(choice: Choice) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _arm_settings(arm: Any) -> dict[str, Any]:
     if arm is None:
         return {}
-    return {"requested arm": arm.requested, "effective arm": arm.effective, **arm.options}
+    options = {name: value for name, value in arm.options.items() if name != "requested"}
+    asked = arm.options.get("requested")
+    if isinstance(asked, Mapping):
+        options |= {"requested": {name: value for name, value in asked.items() if name != "arm"}}
+    return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -247,6 +274,8 @@ def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:,}"
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return text if len(text) <= 300 else f"{text[:299]}…"
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.text import plain, short_cell
+from dashboard.text import plain, whole_cell
 from profiler.report.build import machine_label, model_label
 
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
@@ -22,7 +22,7 @@ def head(title: str, choice: Choice) -> None:
     st.title(title, anchor=False)
     manifest = choice.capture.manifest
     source = None if manifest.source == "hprof" else f"from {manifest.source}"
-    cell = short_cell(choice.sizes) if choice.sizes else None
+    cell = whole_cell(choice.sizes) if choice.sizes else None
     facts = [choice.found.name, model_label(manifest.model), machine_label(manifest.machine), cell, source]
     st.caption("  ·  ".join(plain(fact) for fact in facts if fact))
     if manifest.state != "complete":

@@ -73,6 +73,15 @@ def short_cell(cell: CellSizes) -> str:
     return " · ".join([*parts, *([tokens] if tokens else [])]) or "all passes"
 
 
+def whole_cell(cell: CellSizes) -> str:
+    """`ubatch 64 · depth 0 · prompt 512 + 16 generated`."""
+    sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
+    parts = [f"{name} {value:,}" for name, value in sizes if value is not None]
+    tokens = [f"prompt {cell.n_prompt:,}"] if cell.n_prompt else []
+    tokens += [f"{cell.n_gen:,} generated"] if cell.n_gen else []
+    return " · ".join([*parts, *([" + ".join(tokens)] if tokens else [])]) or "all passes"
+
+
 def cell_key(cell: CellSizes) -> str:
     """The cell in an address: `p512-n16-ub64-d0`."""
     parts = (("p", cell.n_prompt), ("n", cell.n_gen), ("ub", cell.n_ubatch), ("d", cell.n_depth))

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard.figures.style import styled
-from dashboard.palette import DIVERGING, SPENT
+from dashboard.palette import DIVERGING, GREY, SPENT
 
 _MS: Final = 1e6
 _T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
@@ -40,12 +40,13 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
             hovertemplate=f"layer %{{x}}: {name} %{{y:,.3f}} ms<extra></extra>",
         )
     bound = rows[rows["copy_bound"]]
+    clear = 0.025 * float(np.nanmax(rows["copy_ns"].to_numpy(float), initial=0.0)) / _MS  # of the bar's top
     figure.add_scatter(
         x=bound["layer"] + _T_BAR,
-        y=bound["copy_ns"] / _MS,
+        y=bound["copy_ns"] / _MS + clear,
         mode="markers",
         name="copy-bound: T > C",
-        marker={"symbol": "triangle-down", "size": 9, "color": SPENT["exposed"]},
+        marker={"symbol": "triangle-down", "size": 10, "color": GREY},
         hoverinfo="skip",
     )
     styled(figure, height=380, barmode="group", bargap=0.25)

@@ -71,6 +71,7 @@ def slots_figure(holdings: pd.DataFrame) -> go.Figure:
         )
     n_slots = drawn["slot"].nunique()
     styled(figure, height=120 + 34 * max(n_slots, 1), barmode="overlay", bargap=0.25)
+    figure.update_layout(uniformtext={"minsize": 10, "mode": "hide"})  # a name that does not fit is no name
     figure.update_xaxes(title="ms after the pass's start", rangemode="tozero")
     figure.update_yaxes(showgrid=False, autorange="reversed", categoryorder="category ascending")
     return figure

@@ -21,6 +21,7 @@ PART_LABELS: Final = {
 }
 _PATTERNS: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
 _MS: Final = 1e6
+_LEGEND_HEIGHT: Final = 76  # three lines: it wraps where the page is narrow
 
 
 def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
@@ -34,12 +35,14 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
             y=[for_plotly(label) for label in labels],
             x=values / _MS,
             orientation="h",
-            name=text,
+            name=text.partition(" (")[0],
             marker={"color": SPENT[part.removesuffix("_ns")], "pattern": _pattern(part), "line": {"width": 0}},
             hovertemplate=f"{text}: %{{x:,.2f}} ms<extra></extra>",
         )
-    styled(figure, height=90 + 54 * len(labels), barmode="stack", bargap=0.35)
-    figure.update_layout(legend={"traceorder": "normal"}, margin={"t": 60})
+    styled(figure, height=_LEGEND_HEIGHT + 60 + 54 * len(labels), barmode="stack", bargap=0.35)
+    # From the top down, so that lines of it on a phone do not run into the bars.
+    legend = {"traceorder": "normal", "yref": "container", "y": 1.0, "yanchor": "top"}
+    figure.update_layout(legend=legend, margin={"t": _LEGEND_HEIGHT})
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(title="ms", rangemode="tozero")
     return figure

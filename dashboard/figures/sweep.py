@@ -126,7 +126,7 @@ def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     ]
     figure = go.Figure(
         go.Heatmap(
-            z=shown,
+            z=np.where(verdicts.to_numpy() == "inconclusive", np.where(np.isfinite(shown), 0.0, np.nan), shown),
             x=[f"{value:,.0f}" for value in grid.columns],
             y=[f"{value:,.0f}" for value in grid.index],
             text=words,

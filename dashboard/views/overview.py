@@ -42,14 +42,17 @@ def with_passes(choice: Choice) -> None:
     title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
     show.head(plain(title), choice)
     badges(cell)
-    place = st.empty()
+    place, note = st.empty(), st.empty()
     if choice.is_large:
         with place.container():
-            overview.cards(choice, cell, is_waiting=True)
+            missing = overview.cards(choice, cell)
+        coming = ", ".join([*missing, "where the time went"])
+        note.caption(plain(f"Reading {load.n_events(choice.found):,} events for the rest: {coming} …"))
     cell = choice.cell
     with place.container():
-        overview.cards(choice, cell)
-    show.sentences([line for line in [reasons_line(cell)] if line and b])
+        missing = overview.cards(choice, cell)
+    note.empty()
+    show.sentences([*overview.missing_line(missing), *(line for line in [reasons_line(cell)] if line and b)])
     with st.expander("All figures of this cell", expanded=False):
         show.table(overview.figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         st.caption(f"To run this cell again: `hprof run {cell_title(cell)}`")
@@ -152,7 +155,8 @@ def differences(choice: Choice) -> None:
             st.markdown("The arms were asked for in the same way but for their names.")
         else:
             show.table(differing, alt="settings in which A and B differ", key="differing", name="differing-settings")
-    with st.expander("What both arms share: machine, model, placement, seeds"):
+    what = "What both arms share: machine" if choice.b is not None else "Machine"
+    with st.expander(f"{what}, model, placement, seeds"):
         show.table(common, alt="settings that A and B share", key="common", name="shared-settings")
 
 

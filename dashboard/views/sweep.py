@@ -33,10 +33,11 @@ def main(choice: Choice) -> None:
         return
     with st.container(horizontal=True, gap="medium"):
         name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
-        axis, shown, fixed = choose_axis(choice, tables[name])
+        rows = of_one_workload(choice, tables[name])
+        axis, shown, fixed = choose_axis(choice, rows)
     lines(choice, shown, name, axis, fixed)
     if choice.b is not None:
-        changes(choice, tables[name], name)
+        changes(choice, rows, name)
 
 
 def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str) -> None:
@@ -70,17 +71,20 @@ def choose_axis(choice: Choice, rows: pd.DataFrame) -> tuple[str, pd.DataFrame, 
         first = values.index(value) if value in values else 0
         value = address.segments(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
     shown = rows[rows[other].isna() if value is None else rows[other] == value]
-    for size in ("n_prompt", "n_gen"):
-        shown = _same_size(shown, size, getattr(choice.sizes, size))
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 
-def _same_size(rows: pd.DataFrame, size: str, wanted: int | None) -> pd.DataFrame:
-    """Only the rows of the chosen cell's size; where this figure has none of it, of the largest size."""
-    sizes = rows[size].dropna()
-    if sizes.empty:
-        return rows
-    return rows[rows[size] == (wanted if wanted in set(sizes) else sizes.max())]
+def of_one_workload(choice: Choice, rows: pd.DataFrame) -> pd.DataFrame:
+    """Only the rows with the chosen cell's prompt and generated tokens; where this figure has none of them, with the
+    largest for which it has the chosen arms."""
+    for size, what in (("n_prompt", "prompt"), ("n_gen", "generated")):
+        wanted = getattr(choice.sizes, size)
+        arms_at = rows[rows["arm"].isin(choice.arms)].groupby(size)["arm"].nunique()
+        if wanted not in arms_at.index and len(arms_at):
+            wanted = int(arms_at[arms_at == arms_at.max()].index.max())
+            st.caption(f"The chosen cell does not say this figure: these are the cells of {wanted:,} {what} tokens.")
+        rows = rows if arms_at.empty else rows[rows[size] == wanted]
+    return rows
 
 
 def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
@@ -109,7 +113,7 @@ def changes(choice: Choice, rows: pd.DataFrame, name: str) -> None:
         table=table,
         name="changes",
     )
-    st.caption("Positive (blue) is better for B, negative (orange) worse; the word under it is the verdict.")
+    st.caption("Positive (blue) is better for B, negative (orange) worse, grey not certain; the word is the verdict.")
 
 
 def readable(rows: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -43,7 +43,7 @@ def test_time_spent_is_stacked_and_exposed_copy_is_hatched() -> None:
     )
     figure = spent_figure(spent, ["A  off", "B  <on>"])
     drawn = traces(figure)
-    assert set(drawn) == {"compute", "hidden copy (both at once)", "exposed copy", "idle"}
+    assert set(drawn) == {"compute", "hidden copy", "exposed copy", "idle"}
     assert drawn["exposed copy"]["marker"]["pattern"]["shape"] == "/"  # type: ignore[index]
     assert list(figure.data[0].x) == [5.0, 3.0]
     assert "B  &lt;on&gt;" in figure.data[0].y

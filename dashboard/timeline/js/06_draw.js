@@ -106,8 +106,9 @@ class Painter {
       const { from, to } = state.view, window = side.window.map((time) => time - side.offset);
       if (lane.events < lane.all_events) this.drawShares(place, state, from, Math.min(to, window[0]));
       if (lane.events < lane.all_events) this.drawShares(place, state, Math.max(from, window[1]), to);
-      this.drawEvents(place, state);
+      const bars = this.drawEvents(place, state);
       if (lane.exposed) this.drawExposed(place, state);
+      if (height >= LANE_HEIGHT) this.drawNames(place, state, bars);
     });
   }
 
@@ -122,7 +123,7 @@ class Painter {
       this.counts.merged += inView;
       sumBins(coverage(lane), from, scale, covered);
       this.paintColumns(covered, lane, y, height, state, kindFades ? 0.18 : 1);
-      return;
+      return [];
     }
     let i = first;
     for (; i < n && lane.start[i] < to; i++) {
@@ -140,6 +141,7 @@ class Painter {
     this.paintColumns(covered, lane, y, height, state, 1);
     this.paintBars(wide, lane, side, y, height, state, kindFades);
     this.counts.drawn += wide.length;
+    return kindFades ? [] : wide;
   }
 
   paintColumns(columns, lane, y, height, state, strength) {
@@ -166,15 +168,26 @@ class Painter {
       c.fillRect(layout.left + x, y, Math.max(right - x - (right - x > 4 ? 0.7 : 0), 1), height);
     }
     c.globalAlpha = 1;
-    if (height < LANE_HEIGHT) return;
+  }
+
+  // Above the hatching of exposed copies, there on a ground of the bar's colour.
+  drawNames({ lane, side, y, height }, state, rows) {
+    const { model, view, layout, theme, matches } = state, c = this.context;
+    const from = view.from + side.offset, ink = theme.colours.on[lane.category] ?? "#000";
     this.font(theme, 11);
     c.textAlign = "left";
-    c.fillStyle = theme.colours.on[lane.category] ?? "#000";
     for (const i of rows) {
       const x = Math.max((lane.start[i] - from) * this.scale, 0), room = Math.min((lane.end[i] - from) * this.scale, layout.width) - x - 8;
-      if (room < 18 || (matches && !matches[lane.signature[i]]) || kindFades) continue;
-      const text = barText(describeEvent(model, lane.first + i)), fits = Math.floor(room / 5.8);
-      if (fits >= Math.min(text.length, 4)) c.fillText(text.length > fits ? `${text.slice(0, fits - 1)}…` : text, layout.left + x + 4, y + height / 2 + 0.5);
+      if (room < 18 || (matches && !matches[lane.signature[i]])) continue;
+      const whole = barText(describeEvent(model, lane.first + i)), fits = Math.floor(room / 5.8);
+      if (fits < Math.min(whole.length, 4)) continue;
+      const text = whole.length > fits ? `${whole.slice(0, fits - 1)}…` : whole, left = layout.left + x + 4, middle = y + height / 2 + 0.5;
+      if (lane.exposed) {
+        c.fillStyle = theme.colours[lane.category];
+        c.fillRect(left - 2, middle - 8, c.measureText(text).width + 4, 15);
+      }
+      c.fillStyle = ink;
+      c.fillText(text, left, middle);
     }
   }
 
