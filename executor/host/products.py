@@ -26,7 +26,7 @@ Job = Callable[[], None]
 """One piece of the preparation; the pieces are independent."""
 
 _PIECE: Final = 1 << 20  # weights that are prepared together: their temporaries stay in a core's cache
-_MOST_PACKED_ROWS: Final = 48  # beyond, to unpack a matrix once costs less than to do so with every few rows
+_MOST_PACKED_ROWS: Final = 64  # beyond, to unpack a matrix once costs less than to do so with every few rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,12 @@ def products_line(arms: Sequence[Arm]) -> str | None:
     found: dict[str, str] = {}
     for arm in arms:
         found |= host_products(arm) or {}
-    told = [f"{quant} as {_SAID.get(product, product)}" for quant, product in found.items()]
+    told = [f"{quant} as {_said(quant, product)}" for quant, product in found.items()]
     return f"Weights computed on the host: {'; '.join(told)}." if told else None
+
+
+def _said(quant: str, product: str) -> str:
+    return "it is stored" if quant.lower() == product else _SAID.get(product, product)
 
 
 def with_last_ubatch(cells: Sequence[Cell], arms: Sequence[Arm]) -> list[Cell]:

@@ -73,7 +73,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "BF16", "F16", "F32"])
-@pytest.mark.parametrize("n", [1, 60])  # 60 rows go around the packed product
+@pytest.mark.parametrize("n", [1, 80])  # 80 rows go around the packed product
 def test_a_dense_ffn_of_every_type(quant: str, n: int) -> None:
     model = load_model("tiny-dense", quant=quant, layers=1)
     x = torch.randn(n, model.shape.hidden, generator=torch.Generator().manual_seed(n)).to(BF16)

@@ -29,6 +29,7 @@ def test_products_are_said_once_for_all_arms() -> None:
     assert products_line(arms) == (
         "Weights computed on the host: Q4_K as packed int4 (PyTorch's CPU kernel); MXFP4 as bf16, dequantised once."
     )
+    assert products_line([arm("off", {"BF16": "bf16"})]) == "Weights computed on the host: BF16 as it is stored."
     assert products_line([arm("full"), Arm("imported")]) is None
 
 
