@@ -141,6 +141,10 @@ class CaptureWriter:
         self.update_manifest(state=state, gathered=True)
         compact.remove(self._store, gathered=False)
 
+    def abandon(self) -> None:
+        """Take back a capture to which nothing was written: its folder is free again."""
+        self._store.remove(MANIFEST_NAME)
+
     def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any], shift_ns: int) -> None:
         row = {"pass_id": pass_id, **key, **figures}
         for name in _TIMES:

@@ -11,8 +11,9 @@ from click.core import ParameterSource
 from executor.errors import HprofError
 
 # given to llama-bench in any case, or only where the user said so; each joined by commas where it may be repeated
-_ALWAYS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d", "repetitions": "-r"}
+_ALWAYS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_depth": "-d", "repetitions": "-r"}
 _IF_GIVEN: Final = {
+    "n_ubatch": "-ub",
     "override_tensor": "-ot",
     "n_cpu_moe": "-ncmoe",
     "n_gpu_layers": "-ngl",

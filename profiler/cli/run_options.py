@@ -89,7 +89,7 @@ _DEVICE: Final = [
     ),
     click.option("--link-gb-s", type=FiniteRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
     click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
-    click.option("--threads", type=click.IntRange(min=1), help="Cores for compute.  [default: all but one]"),
+    click.option("-t", "--threads", type=click.IntRange(min=1), help="Cores for compute.  [default: all but one]"),
     click.option(
         "--dtype",
         type=click.Choice(["auto", "f32", "bf16", "f16"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ Pairs = list[tuple[GroupKey, GroupKey]]
 def matched(a: SideData, b: SideData) -> Pairs:
     """Which groups of A and B are held against each other: the same cell and arm, or the only ones there are.
 
+    Where no cell is shared, ubatch sizes may differ, if each side has one size alone.
+
     Raises HprofError where nothing matches.
     """
     left, right = list(a.groups), list(b.groups)
@@ -41,10 +44,21 @@ def matched(a: SideData, b: SideData) -> Pairs:
     if arm_of and len(cells_a) == len(cells_b) == 1:
         (cell_b,) = cells_b
         return [(x, (cell_b, arm_of[x[1]])) for x in left if x[1] in arm_of and (cell_b, arm_of[x[1]]) in right]
+    if arm_of and (by_size := _same_but_ubatch(cells_a, cells_b)):
+        other = [(x, (by_size.get(x[0]), arm_of.get(x[1]))) for x in left]
+        return [(x, (y[0], y[1])) for x, y in other if y[0] is not None and y[1] is not None and y in right]
     raise HprofError(
         f"{a.spec} and {b.spec} share no cell and arm: A has {_spelled(left)}; B has {_spelled(right)}. "
         "Name one of each, such as CAPTURE#on,ub=512."
     )
+
+
+def _same_but_ubatch(a: set[CellKey], b: set[CellKey]) -> dict[CellKey, CellKey]:
+    """B's cell for each of A's that is the same but for the ubatch; empty where a side has several ubatch sizes."""
+    if any(len({cell.n_ubatch for cell in cells}) > 1 for cells in (a, b)):
+        return {}
+    of_b = {replace(cell, n_ubatch=None): cell for cell in b}
+    return {cell: of_b[key] for cell in a if (key := replace(cell, n_ubatch=None)) in of_b}
 
 
 def changes(a: SideData, b: SideData, pairs: Pairs, *, noise: float) -> list[Change]:

@@ -9,6 +9,21 @@ from typing import Final
 
 from executor.errors import HprofError
 
+# a list that is given twice grows in llama-bench: a flag goes to an arm once, however it is spelled
+_LONG: Final = {
+    "--model": "-m",
+    "--n-prompt": "-p",
+    "--n-gen": "-n",
+    "--ubatch-size": "-ub",
+    "--n-depth": "-d",
+    "--repetitions": "-r",
+    "--override-tensor": "-ot",
+    "--n-cpu-moe": "-ncmoe",
+    "--n-gpu-layers": "-ngl",
+    "--load-mode": "-lm",
+    "--threads": "-t",
+    "--flash-attn": "-fa",
+}
 _VARIABLE: Final = re.compile(r"^[A-Z_][A-Z0-9_]*=")
 
 
@@ -50,3 +65,10 @@ def parse_arms(texts: tuple[str, ...]) -> tuple[BenchArm, ...]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise HprofError(f"--arm gives the name {twice!r} twice; give each arm a name of its own.")
     return arms
+
+
+def without(common: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """The flags of all arms less those, with their values, that an arm sets itself."""
+    taken = {_LONG.get(word, word) for word in own} & set(_LONG.values())
+    dropped = {at + i for at, word in enumerate(common) if _LONG.get(word, word) in taken for i in (0, 1)}
+    return tuple(word for at, word in enumerate(common) if at not in dropped)

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
-from profiler.engines.arms import BenchArm
+from profiler.engines.arms import BenchArm, without
 from profiler.engines.process import Finished, run_program
 from profiler.importers import import_files
 from profiler.importers.llama_bench import usable_rows
-from profiler.importers.llama_bench.arms import arm_name, arm_settings
+from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell
 from profiler.importers.llama_bench.facts import cannot_say, manifest_fields
 from profiler.importers.llama_bench.objects import parse_jsonl
 from profiler.importers.llama_bench.passes import pass_columns
@@ -71,7 +71,8 @@ def run_llama_bench(
     """Run every arm `boots` times and write the capture at `out`; with `nsys` also one of traces at `<out>-nsys`.
 
     say: told what starts, between processes. Raises HprofError when a program is missing, knows not a flag, crashes
-    or takes too long; the capture then keeps the processes that ended well, and its state is `interrupted`.
+    or takes too long; the capture then keeps the processes that ended well, and its state is `interrupted`. There is
+    none where no row came.
     """
     programs = _programs(request)
     writer = new_capture(out, force=force, source="llama-bench", argv=list(argv), **_first_fields(request, programs))
@@ -81,7 +82,10 @@ def run_llama_bench(
         writer.finish("complete")
         traces = run.trace(f"{os.fspath(out).rstrip('/')}-nsys", force, argv) if request.nsys else None
     except BaseException:
-        writer.finish("interrupted" if writer.manifest.state == "running" else "complete")
+        if run.n_passes == 0:
+            writer.abandon()
+        else:
+            writer.finish("interrupted" if writer.manifest.state == "running" else "complete")
         raise
     return BenchResult(writer.path, traces)
 
@@ -145,7 +149,7 @@ class _Run:
             return import_files([], out, arms=reports, force=force, argv=argv)
 
     def _bench(self, program: list[str], arm: BenchArm) -> Finished:
-        command = [*program, *self.request.flags, *arm.flags, "-o", "jsonl"]
+        command = [*program, *without(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
         return run_program(command, dict(arm.environment), self.request.timeout_s)
 
     def _record(self, arm: BenchArm, boot: int, start_ns: int, rows: list[BenchRow]) -> None:
@@ -179,11 +183,20 @@ class _Run:
         return [label for label in self.seen if label == arm.name or label.startswith(arm.name + " ")]
 
     def _warnings(self) -> Iterator[str]:
-        """Arms that differ in flags alone, of which llama-bench says that they were the same."""
+        """Arms that share no cell, and arms that differ in flags of which llama-bench shows nothing."""
         first, *others = (arm for arm in self.request.arms if self._labels(arm))
         for arm in others:
-            if not arm.environment and not first.environment and self._settings(arm) == self._settings(first):
+            if self._cells(arm).isdisjoint(self._cells(first)):
+                out = self.writer.path
+                yield (
+                    f"{first.name} and {arm.name} share no cell, as sizes make cells and not arms; hold them against "
+                    f"each other with `hprof compare {out}#{first.name} {out}#{arm.name}`."
+                )
+            elif not arm.environment and not first.environment and self._settings(arm) == self._settings(first):
                 yield f"The rows of {first.name} and {arm.name} name the same settings: did the flags take effect?"
+
+    def _cells(self, arm: BenchArm) -> set[object]:
+        return {cell(row) for label in self._labels(arm) for row in self.seen[label]}
 
     def _settings(self, arm: BenchArm) -> list[dict[str, Any]]:
         distinct: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-KNOWN = {"-m", "-p", "-n", "-ub", "-d", "-r", "-pw", "-ot", "-ncmoe", "-ngl", "-lm", "-o", "-fa"}
+KNOWN = {"-m", "-p", "-n", "-ub", "-d", "-r", "-pw", "-ot", "-ncmoe", "-ngl", "-lm", "-o", "-fa", "--ubatch-size"}
 
 
 def main(arguments: list[str]) -> int:
@@ -46,7 +46,12 @@ def _row(options: dict[str, str], n_prompt: int, n_gen: int) -> dict[str, object
     samples = [ns + 1000 * i for i in range(int(options.get("-r", "5")))]
     row = {"build_commit": "0a1b2c3", "build_number": 4242, "gpu_info": "Fake GPU", "model_filename": options["-m"]}
     row |= {"model_type": "fake 1B", "model_size": 10, "model_n_params": 5, "n_batch": 2048, "load_mode": "none"}
-    row |= {"n_ubatch": int(options.get("-ub", "512")), "n_prompt": n_prompt, "n_gen": n_gen, "n_depth": 0}
+    row |= {
+        "n_ubatch": int(options.get("-ub") or options.get("--ubatch-size", "512")),
+        "n_prompt": n_prompt,
+        "n_gen": n_gen,
+        "n_depth": 0,
+    }
     row |= {"prefetch_weights": int(options["-pw"])} if "-pw" in options else {}
     return row | {"avg_ns": ns, "samples_ns": samples, "test_time": "2026-10-05T09:30:00Z"}
 

@@ -12,6 +12,7 @@ import pytest
 from executor.errors import HprofError
 from hprof import main
 from profiler.capture import Capture
+from profiler.compare import compare_captures
 from profiler.engines.arms import BenchArm, parse_arms
 from profiler.engines.llama_bench import BenchRequest, interleaved, run_llama_bench
 
@@ -80,6 +81,24 @@ def test_flags_that_change_nothing_are_doubted(tmp_path: Path, binary: str) -> N
     assert any(text.startswith("One boot") for text in warnings)
 
 
+def test_a_flag_of_an_arm_takes_the_place_of_the_one_for_all(tmp_path: Path, binary: str) -> None:
+    """llama-bench would measure both: a list that is given twice grows."""
+    arms = parse_arms(("small=--ubatch-size 64", "large=-ub 512 -fa 1"))
+    capture = Capture.open(
+        run_llama_bench(
+            BenchRequest(binary, arms, ("-m", "x", "-ub", "32", "-p", "64"), boots=2), tmp_path / "out"
+        ).capture
+    )
+    assert {tuple(pair) for pair in capture.passes[["arm", "n_ubatch"]].values.tolist()} == {
+        ("small", 64),
+        ("large", 512),
+    }
+    [said] = [text for text in capture.warnings if "share no cell" in text]
+    assert f"hprof compare {tmp_path / 'out'}#small {tmp_path / 'out'}#large" in said
+    compared = compare_captures(f"{tmp_path / 'out'}#small", f"{tmp_path / 'out'}#large")
+    assert {change.arm_a for change in compared.changes} == {"small"}
+
+
 def test_settings_swept_inside_an_arm_stand_apart(tmp_path: Path, binary: str) -> None:
     capture = Capture.open(run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), tmp_path / "out").capture)
     assert set(capture.passes["arm"]) == {"off", "on"}
@@ -100,6 +119,9 @@ def test_a_failure_is_one_sentence_and_loses_no_row(
         monkeypatch.setenv(name, value)
     with pytest.raises(HprofError, match=rf"arm off \(-pw 0\): .*{said}"):
         run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), tmp_path / "out")
+    if n_passes == 0:  # the same command, mended, needs no --force
+        assert list((tmp_path / "out").iterdir()) == []
+        return
     capture = Capture.open(tmp_path / "out")
     assert capture.manifest.state == "interrupted"
     assert len(capture.passes) == n_passes
@@ -177,7 +199,7 @@ def test_the_command_line_gives_llama_bench_its_own_options(
     assert "against off" in capsys.readouterr().out
     capture = Capture.open(out)
     assert capture.manifest.extra["engine"]["flags"] == [
-        "-m", "x.gguf", "-p", "128", "-n", "8", "-ub", "64", "-d", "0", "-r", "2", "-ot", "ffn=CPU",
+        "-m", "x.gguf", "-p", "128", "-n", "8", "-d", "0", "-r", "2", "-ub", "64", "-ot", "ffn=CPU",
     ]  # fmt: skip
     assert len(capture.passes) == 2 * 3 * 2 * 2
     assert main([*engine, "--force", "--slots", "3"]) == 2
@@ -195,5 +217,6 @@ def test_a_real_llama_bench(tmp_path: Path) -> None:
     request = BenchRequest(real, arms, ("-m", model, "-p", "64", "-n", "4", "-r", "2"), boots=1)
     capture = Capture.open(run_llama_bench(request, tmp_path / "out").capture)
     assert len(capture.passes) == 2 * 2 * 2
+    assert set(capture.passes["n_ubatch"]) == {32, 64}
     with pytest.raises(HprofError, match="does not take '--no-such-flag'"):
         run_llama_bench(BenchRequest(real, parse_arms(("x=--no-such-flag 1",)), ("-m", model)), tmp_path / "bad")
