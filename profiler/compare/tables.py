@@ -118,4 +118,6 @@ def _percent(ratio: float) -> str:
 
 
 def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
     return UNKNOWN if value is None else str(value)
