@@ -33,6 +33,7 @@ from profiler.runner import InterruptedRunError, Position, run_capture
 from profiler.schema import TABLES
 from profiler.writer import CaptureWriter, new_capture
 
+_LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed
 _TIMES: Final = ("t_start", "t_end")
 _IDS: Final = ("pass_id", "order")
 _ONE_AT_A_TIME: Final = Lock()  # a worker with several threads must not measure two cells beside each other
@@ -95,6 +96,8 @@ def _run(address: str, request: RunRequest, writer: CaptureWriter, progress: Run
     with connected(address, needs_gpu=needs_gpu) as client:
         futures = [submit(client, measure_cell, request, cell, folder, needs_gpu=needs_gpu) for cell in request.cells]
         names = [f"the cell {_spelled(cell)}" for cell in request.cells]
+        if warning := learning_warning(request):
+            writer.update_manifest(warnings=[*writer.manifest.warnings, warning])
         progress.start(len(futures))
         progress.before_pass("cells")
         position = Position()
@@ -115,6 +118,17 @@ def measure_cell(request: RunRequest, cell: Cell, folder: str) -> str:
         run_capture(one, writer)
         writer.update_manifest(state="complete")  # not gathered: it is about to be read once, pass by pass
         return path
+
+
+def learning_warning(request: RunRequest) -> str | None:
+    """What differs from a run in one process, in which an arm keeps what it learned from cell to cell."""
+    arms = [arm for arm in request.arms if arm in _LEARNING]
+    if not arms or len(request.cells) < 2:
+        return None
+    return (
+        f"{', '.join(arms)}: what an arm learns is learned in each cell anew, as cells went to workers; "
+        "in one process it is carried over from cell to cell."
+    )
 
 
 def _opened(path: str, cell: Cell) -> Capture:

@@ -19,7 +19,7 @@ from executor.errors import HprofError
 from profiler.abba import Cell
 from profiler.capture import Capture
 from profiler.cluster import connected, results, submit
-from profiler.distributed import run_distributed
+from profiler.distributed import learning_warning, run_distributed
 from profiler.plan import plan_run
 from profiler.schema import TABLES
 from tests.profiler import makers
@@ -48,6 +48,17 @@ def test_a_sweep_is_the_same_row_by_row(cluster: Any, tmp_path: Path, capsys: py
     assert there.manifest.link_h2d_gb_s == here.manifest.link_h2d_gb_s
     assert len(there.manifest.extra["machines"]) == len(CELLS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "there"], "the cells' own captures are gone"
+
+
+def test_arms_that_learn_anew_in_each_cell_are_named(cluster: Any, tmp_path: Path) -> None:
+    request = small_request("sim", cells=CELLS[:2], arms=("off", "hot", "auto"), model="tiny-moe", repetitions=1)
+    writer = start_capture(plan_run(request), tmp_path / "run")
+    run_distributed(cluster.scheduler_address, request, writer)
+    writer.finish()
+    [said] = [text for text in Capture.open(tmp_path / "run").warnings if "in each cell anew" in text]
+    assert said.startswith("hot, auto: ")
+    assert learning_warning(small_request("sim", cells=CELLS, arms=("off", "on"))) is None
+    assert learning_warning(small_request("sim", cells=CELLS[:1], arms=("off", "hot"))) is None
 
 
 def test_a_worker_killed_half_way(cluster: Any, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ _NEVER_RECORDED: Final = (
 )
 _MD: Final = (
     "The md table leaves out options at their defaults, and n_ubatch among them.",
-    "Times are worked out from t/s with two decimals.",
+    "Times are worked out from t/s with two decimals, a mean of the repetitions' rates.",
 )
 
 
