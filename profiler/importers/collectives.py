@@ -21,8 +21,12 @@ def mark_collectives(events: pa.Table) -> tuple[pa.Table, int]:
     There they run beside the compute and count as none. On a stream that also runs other kernels a collective is a step
     of that stream like any other, and counts. events: an EVENTS table of one import.
     """
+    names = events["name"].combine_chunks()
+    is_collective = pc.match_substring_regex(names.dictionary, _NAME, ignore_case=True)
+    if not pc.any(is_collective).as_py():
+        return events, 0
     is_kernel = pc.and_(pc.equal(events["kind"], "compute"), pc.is_null(events["detail"])).to_numpy()
-    by_name = _by_name(events["name"]) & is_kernel
+    by_name = pc.fill_null(is_collective.take(names.indices), False).to_numpy(zero_copy_only=False) & is_kernel
     if not by_name.any():
         return events, 0
     lane = _lanes(events)
@@ -45,15 +49,6 @@ def remark(n_collectives: int) -> list[str]:
         f"{n_collectives:,} collective kernels (NCCL, RCCL) on streams of their own count as no compute: "
         "they mostly wait for other devices."
     ]
-
-
-def _by_name(names: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    encoded = names.combine_chunks()
-    found = pc.match_substring_regex(encoded.dictionary, _NAME, ignore_case=True)
-    of_row: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.fill_null(found.take(encoded.indices), False).to_numpy(
-        zero_copy_only=False
-    )
-    return of_row
 
 
 def _lanes(events: pa.Table) -> Int64:

@@ -49,13 +49,13 @@ def segment_unnamed(events: pa.Table) -> tuple[pa.Table, list[str]]:
     n_rows = events.num_rows
     if min(events["ubatch"].null_count, events["layer"].null_count) < n_rows:
         return events, []
-    rows = _rows_of(events)
-    if not rows.is_kernel.any():
+    if not pc.any(pc.equal(events["kind"], "compute")).as_py():
         return events, []
     names = events["name"].combine_chunks().dictionary
-    if _says(names, f"{_BACKWARD}|{_OTHER_MIXER}").any():
-        return events, [_UNDECIDED]
     is_attention = _attention_names(names)
+    if not is_attention.any() or _says(names, f"{_BACKWARD}|{_OTHER_MIXER}").any():
+        return events, [_UNDECIDED]
+    rows = _rows_of(events)
     ubatch, layer = (np.full(n_rows, NOTHING) for _ in range(2))
     told = []
     for device in np.unique(rows.device[rows.is_kernel & _of(is_attention, rows.name)]).tolist():

@@ -12,6 +12,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
+from profiler.compare.data import Difference
 from profiler.manifest import Arm
 from profiler.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
@@ -56,7 +57,7 @@ def test_gpus_differ_setting_by_setting(tmp_path: Path) -> None:
         ("machine.gpus.name", "H100", "2 x H100, 1 x A100"),
         ("machine.gpus.pcie_width", 16, "2 x 16, 1 x None"),
     ]
-    assert [(d.key, d.a, d.b) for d in compare_captures(a, c).differences][0] == ("machine.gpus.count", 2, None)
+    assert compare_captures(a, c).differences[0] == Difference("machine.gpus.count", 2, None)
 
 
 def test_figures_that_grow_with_the_work_are_per_token(tmp_path: Path) -> None:
