@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,6 +21,8 @@ from dashboard.timeline.side import Side
 from profiler.export.selection import typical_passes
 from profiler.metrics.anchors import ubatch_spans
 from profiler.metrics.timeline import Timeline, lane_figures
+
+_MAX_TITLE: Final = 80  # characters; the canvas takes seconds over names of many thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> Shown:
     mine = rows[rows["arm"] == arm]
     same = mine[mine["repetition"] == repetition] if repetition is not None else mine
     pass_id = typical_passes(same if len(same) else mine)[0]
-    return Shown(arm, arm, pass_id)
+    return Shown(arm, arm if len(arm) <= _MAX_TITLE else f"{arm[: _MAX_TITLE - 1]}…", pass_id)
 
 
 def lines(choice: Choice, shown: Sequence[Shown]) -> list[Timeline]:

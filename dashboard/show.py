@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -14,6 +14,8 @@ from dashboard.choice import Choice
 from dashboard.text import plain, whole_cell
 from profiler.report.build import machine_label, model_label
 
+_MAX_ROWS: Final = 10_000
+_MAX_CHARS: Final = 300
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
 
@@ -52,8 +54,22 @@ def table(table: pd.DataFrame, *, alt: str, key: str, name: str) -> None:
 
 
 def _table(table: pd.DataFrame, alt: str, key: str, name: str) -> None:
-    st.dataframe(table, hide_index=True, alt=f"Table: {alt}", key=f"{key}-table", height=_height(len(table)))
+    shown = _bounded(table)
+    st.dataframe(shown, hide_index=True, alt=f"Table: {alt}", key=f"{key}-table", height=_height(len(shown)))
+    if len(shown) < len(table):
+        st.caption(f"The first {len(shown):,} of {len(table):,} rows; the files below have all of them.")
     downloads(table, key=key, name=name)
+
+
+def _bounded(table: pd.DataFrame) -> pd.DataFrame:
+    """So much of it as a browser can be sent at once: 10,000 rows, and 300 characters of a text."""
+    shown = table.iloc[:_MAX_ROWS].copy()
+    for column in shown.select_dtypes(include=["object", "string", "category"]):
+        texts = shown[column].astype(object)
+        is_long = texts.map(lambda value: isinstance(value, str) and len(value) > _MAX_CHARS)
+        if is_long.any():
+            shown[column] = texts.where(~is_long, texts.astype(str).str.slice(0, _MAX_CHARS - 1) + "…")
+    return shown
 
 
 def _height(n_rows: int) -> int | Literal["content"]:

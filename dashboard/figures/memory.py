@@ -23,6 +23,7 @@ PART_LABELS: Final = {
 _STYLES: Final = {"resident": (GREEN, ""), "slots": (BLUE, "/"), "bank": (ORANGE, "x"), "other": ("#B4B8C0", "")}
 _MB, _MS = 1e6, 1e6
 _MAX_BARS: Final = 4000
+_MAX_SLOTS: Final = 64
 
 
 def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
@@ -50,8 +51,9 @@ def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
 
 
 def slots_figure(holdings: pd.DataFrame) -> go.Figure:
-    """Which layer each slot held when; `holdings` as `slot_holdings` gives it, at most 4,000 of them drawn."""
-    drawn = holdings.iloc[:_MAX_BARS]
+    """Which layer each slot held when; `holdings` as `slot_holdings` gives it: 64 slots and 4,000 of them at most."""
+    first = sorted(holdings["slot"].unique().tolist())[:_MAX_SLOTS]
+    drawn = holdings[holdings["slot"].isin(first)].iloc[:_MAX_BARS]
     figure = go.Figure()
     for odd, (colour, name) in enumerate(((BLUE, "even layers"), (SKY, "odd layers"))):
         mine = drawn[drawn["layer"].fillna(0).astype(int) % 2 == odd]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 import streamlit as st
 
@@ -11,6 +13,9 @@ from dashboard.figures.layers import layer_figure, margin_figure
 from dashboard.text import plain
 from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers
 from profiler.report.units import format_ns
+
+_MAX_LAYERS: Final = 256  # drawn, and in the tables
+_MAX_UBATCHES: Final = 256
 
 
 def main(choice: Choice) -> None:
@@ -30,6 +35,9 @@ def main(choice: Choice) -> None:
         f"**{bound} of {len(layers)} layers are copy-bound** in this ubatch of {plain(arm)}: "
         "their copy T takes longer than their compute C."
     )
+    if len(layers) > _MAX_LAYERS:
+        st.caption(f"The first {_MAX_LAYERS} layers are shown.")
+        layers = layers.iloc[:_MAX_LAYERS]
     show.figure(
         layer_figure(layers),
         alt=f"compute and copy time of each layer of {arm} in ubatch {ubatch}",
@@ -90,6 +98,9 @@ def condition(rows: pd.DataFrame, arm: str) -> None:
         show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
         return
     st.markdown(f"It holds for **{share * 100:.0f} %** of the layers and ubatches of {plain(arm)}.")
+    if len(grid) > _MAX_UBATCHES or len(grid.columns) > _MAX_LAYERS:
+        st.caption(f"The first {_MAX_UBATCHES} ubatches and {_MAX_LAYERS} layers are shown.")
+        grid = grid.iloc[:_MAX_UBATCHES, :_MAX_LAYERS]
     table = grid.map(format_ns, na_action="ignore").rename_axis("ubatch").reset_index()
     table.columns = [str(column) for column in table.columns]
     show.figure(

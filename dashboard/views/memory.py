@@ -82,7 +82,7 @@ def over_time(choice: Choice) -> None:
         name="slots",
     )
     if len(held) > 4000:
-        st.caption(f"The first 4,000 of {len(held):,} fillings are drawn; the table holds all of them.")
+        st.caption(f"The first 4,000 of {len(held):,} fillings are drawn.")
 
 
 def readable(held: pd.DataFrame) -> pd.DataFrame:

@@ -34,6 +34,9 @@ def main(choice: Choice) -> None:
         return
     if experts is not None:
         shares(experts)
+    if not pc.max(pc.binary_length(chosen["used"])).as_py():
+        show.nothing("Which experts were chosen was not recorded, only how many.")
+        return
     heat(chosen)
     overlap(chosen)
 

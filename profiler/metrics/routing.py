@@ -6,11 +6,17 @@ All read the `experts` table, whose `used` column is a bitmap (little-endian, ex
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from executor.errors import HprofError
+
+MAX_EXPERTS: Final = 4096  # a layer; bitmaps are laid side by side, as wide as the widest
+_MAX_BITMAP_BYTES: Final = MAX_EXPERTS // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,10 @@ def expert_flags(experts: pa.Table) -> NDArray[np.bool_]:
         return np.zeros((0, 0), dtype=np.bool_)
     raw = experts["used"].combine_chunks().to_pylist()
     width = max(len(row or b"") for row in raw)
+    if width > _MAX_BITMAP_BYTES:
+        raise HprofError(f"the table 'experts' has a bitmap of {8 * width:,} experts; the limit is {MAX_EXPERTS:,}.")
+    if width == 0:
+        return np.zeros((len(raw), 0), dtype=np.bool_)
     packed = np.frombuffer(b"".join((row or b"").ljust(width, b"\0") for row in raw), np.uint8).reshape(-1, width)
     return np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
 

@@ -128,3 +128,62 @@ def test_a_manifest_cannot_point_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_
     app = open_page(monkeypatch, tmp_path, "overview", capture="bad")
     assert not app.error
     assert "plain" in said(app)
+
+
+def experts_of(path: Path, used: list[bytes | None]) -> None:
+    """A capture whose one part of `experts` has these bitmaps."""
+    hostile(path, "plain")
+    n = len(used)
+    numbers = {name: pa.array([2**31 - 1] * n, pa.int32()) for name in ("n_tokens", "n_experts", "distinct", "copied")}
+    places = {"pass_id": pa.array([0] * n, pa.int32()), "layer": pa.array(range(n), pa.int32())}
+    ubatch = {"ubatch": pa.array([0] * n, pa.int32()), "used": pa.array(used, pa.binary())}
+    (path / "experts").mkdir(exist_ok=True)
+    pq.write_table(pa.table(places | ubatch | numbers), path / "experts" / "all-000000.parquet")
+
+
+@pytest.mark.parametrize(
+    ("used", "said_so"),
+    [
+        ([None, None], "only how many"),
+        ([b"", None], "only how many"),
+        ([b"\xff" * 100_000, b"\x01"], "the limit is 4,096"),
+    ],
+)
+def test_bitmaps_that_are_none_or_enormous(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, used: list[bytes | None], said_so: str
+) -> None:
+    experts_of(tmp_path / "bad", used)
+    assert said_so in said(open_page(monkeypatch, tmp_path, "selective", capture="bad"))
+
+
+def test_more_layers_slots_and_letters_than_a_page_can_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each page stays far below the 64 MB that a browser is sent at once, and titles below what a canvas can draw."""
+    n = 4000
+    long_name = "x" * 10_000
+    writer = new_capture(tmp_path / "bad", arms=[Arm(long_name, "on", "on")])
+    number = np.arange(n)
+    rows: dict[str, Any] = {
+        "pass_id": np.zeros(n, np.int32),
+        "kind": ["h2d", "compute"] * (n // 2),
+        "phase": ["prefill"] * n,
+        "tensor": [long_name] * n,
+        "t_start": number * 10,
+        "t_end": number * 10 + 15,
+        "layer": number // 2 % 1000,
+        "ubatch": number % 400 // 2,
+        "slot": number,
+        "device": np.zeros(n, np.int32),
+        "bytes": number,
+        "whole_bytes": number,
+    }
+    writer.write_part("events", rows, "pass-000000")
+    writer.add_pass_row(0, PassKey(long_name, 8, 0, 8, 1, 0, 0, 0), t_start=0, t_end=10 * n, ttft_ns=10 * n)
+    writer.finish()
+    for page in PAGES:
+        app = open_page(monkeypatch, tmp_path, page, capture="bad")
+        assert not app.error
+        assert [
+            len(chart.proto.spec) for chart in app.get("plotly_chart") if len(chart.proto.spec) > 2_000_000
+        ] == [], page
+        sizes = [len(table.proto.arrow_data.data) for table in app.dataframe if hasattr(table.proto, "arrow_data")]
+        assert max(sizes, default=0) < 8_000_000, page
