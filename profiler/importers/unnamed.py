@@ -49,7 +49,7 @@ def segment_unnamed(events: pa.Table) -> tuple[pa.Table, list[str]]:
     n_rows = events.num_rows
     if min(events["ubatch"].null_count, events["layer"].null_count) < n_rows:
         return events, []
-    if not pc.any(pc.equal(events["kind"], "compute")).as_py():
+    if "compute" not in events["kind"].unique().to_pylist():
         return events, []
     names = events["name"].combine_chunks().dictionary
     is_attention = _attention_names(names)

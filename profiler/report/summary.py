@@ -45,7 +45,7 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
     if copying:
         yield f"In one pass ({describe_cell(cell)}), {'; '.join(copying)}."
-    if bound := _bound(cell):
+    if bound := _bound(cell, len({device.device for device in report.devices})):
         yield bound
     for name in told[1:]:
         yield from _changes(cell.baseline, name, cell.against_baseline[name])
@@ -69,8 +69,11 @@ def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
     return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
 
 
-def _bound(cell: Cell) -> str | None:
-    """What bounds the arm that hides most of its copies: no overlap can beat the larger part."""
+def _bound(cell: Cell, n_devices: int) -> str | None:
+    """What bounds the arm that hides most of its copies: no overlap can beat the larger part.
+
+    Several devices work beside each other, and the sum of theirs bounds nothing.
+    """
     bounded = {name: arm for name, arm in cell.arms.items() if _median(arm, "busy_copy_ns")}
     if not bounded:
         return None
@@ -80,6 +83,10 @@ def _bound(cell: Cell) -> str | None:
     if not copy_ns or not compute_ns:
         return None
     both = f"{format_ns(copy_ns)} of copying against {format_ns(compute_ns)} of computing"
+    wall_ns = _median(arm, "wall_ns")
+    took = f"; it took {format_ns(wall_ns)}." if wall_ns else "."
+    if n_devices > 1 or (wall_ns and wall_ns < max(copy_ns, compute_ns)):
+        return f"{name}: {both}, summed over devices{took}"
     if abs(copy_ns - compute_ns) <= _NEAR * max(copy_ns, compute_ns):
         bound = "Copy and compute bound it about equally"
     else:
@@ -87,8 +94,7 @@ def _bound(cell: Cell) -> str | None:
     host_ns = _median(arm, "host_compute_ns")
     both += f", beside {format_ns(host_ns)} of computing on the host" if host_ns else ""
     limit = f"{bound} ({name}: {both}), so no overlap can bring it below {format_ns(max(copy_ns, compute_ns))}"
-    wall_ns = _median(arm, "wall_ns")
-    return f"{limit}; it took {format_ns(wall_ns)}." if wall_ns else f"{limit}."
+    return limit + took
 
 
 def _changes(baseline: str, name: str, compared: dict[str, Comparison | None]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pytest
 from profiler.capture import Capture
 from profiler.metrics import DIRECTIONS, FIGURES
 from profiler.report.build import build_report
-from profiler.writer import PassKey, new_capture
+from profiler.writer import PassKey, conform, new_capture
 from tests.profiler import makers
 
 
@@ -102,6 +102,18 @@ def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
     assert "Copying bounds it (on: 600 us of copying against 360 us of computing)" in summary
     assert "no overlap can bring it below 600 us; it took 662 us" in summary
     assert "on against off: time to first token x0.720 (0.719 to 0.721), faster" in summary
+
+
+def test_what_several_devices_did_beside_each_other_bounds_nothing(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c", source="kineto")
+    rows = {"kind": ["h2d", "compute"] * 2, "device": [0, 0, 1, 1], "stream": ["1", "2"] * 2, "bytes": [9, None] * 2}
+    rows |= {"pass_id": [0] * 4, "t_start": [0] * 4, "t_end": [50, 100] * 2}
+    writer.write_part("events", conform("events", rows), "part")
+    writer.add_pass_row(0, PassKey("a", repetition=0), t_start=0, t_end=100)
+    writer.finish()
+    summary = Capture.open(tmp_path / "c").report().summary
+    assert "100 ns of copying against 200 ns of computing, summed over devices; it took 100 ns" in summary
+    assert "no overlap" not in summary
 
 
 def test_interrupted_and_empty_captures_say_so(tmp_path: Path) -> None:
