@@ -33,8 +33,9 @@ def main(choice: Choice) -> None:
         return
     with st.container(horizontal=True, gap="medium"):
         name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
-        rows = of_one_workload(choice, tables[name])
+        rows, notes = of_one_workload(choice, tables[name])
         axis, shown, fixed = choose_axis(choice, rows)
+    show.sentences(notes)
     lines(choice, shown, name, axis, fixed)
     if choice.b is not None:
         changes(choice, rows, name)
@@ -74,17 +75,18 @@ def choose_axis(choice: Choice, rows: pd.DataFrame) -> tuple[str, pd.DataFrame, 
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 
-def of_one_workload(choice: Choice, rows: pd.DataFrame) -> pd.DataFrame:
+def of_one_workload(choice: Choice, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Only the rows with the chosen cell's prompt and generated tokens; where this figure has none of them, with the
-    largest for which it has the chosen arms."""
+    largest for which it has the chosen arms, and says so."""
+    notes = []
     for size, what in (("n_prompt", "prompt"), ("n_gen", "generated")):
         wanted = getattr(choice.sizes, size)
         arms_at = rows[rows["arm"].isin(choice.arms)].groupby(size)["arm"].nunique()
         if wanted not in arms_at.index and len(arms_at):
             wanted = int(arms_at[arms_at == arms_at.max()].index.max())
-            st.caption(f"The chosen cell does not say this figure: these are the cells of {wanted:,} {what} tokens.")
+            notes.append(f"The chosen cell does not have this figure; shown are cells of {wanted:,} {what} tokens.")
         rows = rows if arms_at.empty else rows[rows[size] == wanted]
-    return rows
+    return rows, notes
 
 
 def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
