@@ -84,7 +84,10 @@ class FolderTables:
 
 
 def _schema_of(file: Path) -> pa.Schema:
-    return pq.read_schema(file) if file.suffix == ".parquet" else _read_arrow(file).schema
+    schema = pq.read_schema(file) if file.suffix == ".parquet" else _read_arrow(file).schema
+    if len(set(schema.names)) < len(schema.names):
+        raise ValueError("two columns have one name")
+    return schema
 
 
 def _rows_of(file: Path) -> int:

@@ -128,6 +128,18 @@ def test_sqlite_and_folder_agree_on_small_exports(tmp_path: Path) -> None:
     assert read_file(folder).tables["events"].equals(read_file(path).tables["events"])
 
 
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_column_that_comes_twice(tmp_path: Path, form: str) -> None:
+    rows = pa.Table.from_pylist([copy(1, 2)])
+    twice = {
+        MEMCPY: rows.append_column("deviceId", rows["deviceId"]),
+        "StringIds": pa.table({"id": [1], "value": ["x"]}),
+    }
+    _write_parquet(tmp_path, twice) if form == "parquet" else _write_arrow(tmp_path, twice, stream=False)
+    with pytest.raises(HprofError, match="two columns have one name"):
+        read_file(tmp_path)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.sampled_from(["parquet", "arrow"]))
 def test_flipped_bytes(tmp_path: Path, data: st.DataObject, form: str) -> None:
