@@ -87,7 +87,11 @@ class Session:
             raise
 
     def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:
-        """Run one pass of `job.arm`; with `record` False only its totals are kept."""
+        """Run one pass of `job.arm`; with `record` False only its totals are kept.
+
+        Raises ValueError for a pass larger than the session was opened for: it would read and write beside its memory.
+        """
+        self._check_size(job)
         policy = self.policies[job.arm]
         policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
         plant = self._plant.with_splits(self._splits_of(job.arm))
@@ -108,6 +112,17 @@ class Session:
             vram_slots=vram["vram_slots"],
             vram_bank=vram["vram_bank"],
         )
+
+    def _check_size(self, job: PassJob) -> None:
+        options = self.options
+        largest = min(job.n_ubatch, job.n_prompt)
+        for size, limit, what in (
+            (job.n_positions, options.max_positions, "positions"),
+            (largest, options.max_ubatch, "tokens in a ubatch"),
+            (len(job.ubatches()), options.max_ubatches, "ubatches"),
+        ):
+            if size > limit:
+                raise ValueError(f"a pass of {size:,} {what} does not fit in a session opened for {limit:,}")
 
     def _working_bytes(self, measured_peak: int | None) -> int:
         """What a pass holds besides what its arm reserves: states and activations.

@@ -74,7 +74,9 @@ def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
     yield "Batch sizes, each prompt one ubatch:\n"
     sweep = _rows(captures, "c-sweep")
     at = batch_crossover(sweep)
-    plots.crossover_plot(sweep, at.n_ubatch if at else None, "Laguna-S-2.1: on against off by batch", images / "c-sweep.png")
+    plots.crossover_plot(
+        sweep, at.n_ubatch if at else None, "Laguna-S-2.1: on against off by batch", images / "c-sweep.png"
+    )
     yield arms_table(sweep, decode=False)
     yield _crossover_sentence(at)
     yield _image(images, "c-sweep.png", "TTFT of on over off by batch size")

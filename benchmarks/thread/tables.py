@@ -36,6 +36,10 @@ class ThreadTable:
 _DEPTHS: Final = "0,10000,20000,30000,40000,50000"
 _LAGUNA: Final = "-m laguna-s-2.1 --quant Q4_0"
 _QWEN: Final = "-m qwen3.6-35b-a3b -ncmoe 999 --op-offload-min-batch 0"
+_TWO_EXPERTS: Final = "-m qwen3-30b-a3b -ncmoe 999 --op-offload-min-batch 0 -p 2048 -n 4 -ub 512 --arms off,on,hot"
+_TWO_DENSE: Final = (
+    '-m qwen3.5-27b -ot "ffn_(gate|up|down).*=CPU" --op-offload-min-batch 0 -p 2048 -n 4 -ub 512 --arms off,on'
+)
 
 TABLES: Final[Mapping[str, ThreadTable]] = {
     "a": ThreadTable(
@@ -60,9 +64,10 @@ TABLES: Final[Mapping[str, ThreadTable]] = {
     "c": ThreadTable(
         "Laguna-S-2.1, 28 layers' experts in host memory",
         (
-            Run("c-prompts", f"{_LAGUNA} -ncmoe 29 -p 34,10240 -n 16 -ub 2048 --arms off,off-whole,on,gated"),
-            Run("c-sweep", f"{_LAGUNA} -ncmoe 29 -p 64-2048*2 -n 0 -ub 2048 --arms off,on"),
+            Run("c-short", f"{_LAGUNA} -ncmoe 29 -p 34 -n 0 -ub 2048 --arms off,off-whole,on,gated"),
+            Run("c-long", f"{_LAGUNA} -ncmoe 29 -p 10240 -n 0 -ub 2048 --arms off,on,gated"),
             Run("c-deep", f"{_LAGUNA} -ncmoe 29 -p 2048 -n 0 -ub 2048 -d 88064 --arms off,on"),
+            Run("c-sweep", f"{_LAGUNA} -ncmoe 29 -p 64-2048*2 -n 0 -ub 2048 --arms off,on"),
             Run("c-budget", f"{_LAGUNA} --vram-budget 31GiB -p 34 -n 16 -ub 2048 --arms off,on,gated"),
         ),
         (
@@ -74,11 +79,23 @@ TABLES: Final[Mapping[str, ThreadTable]] = {
     "d": ThreadTable(
         "Decode of Qwen3.6-35B-A3B, all experts in host memory",
         (
-            Run("d-cache", f"{_QWEN} -p 128 -n 64 -ub 512 --arms off,cache,cpu --moe-cache-mib 2765"),
-            Run("d-pageable", f"{_QWEN} -p 128 -n 64 -ub 512 --arms off -lm mmap"),
-            Run("d-batch1", f"{_QWEN} -p 1 -n 16 -ub 512 --arms off,hot,on"),
+            Run("d-cache", f"{_QWEN} -p 128 -n 64 -ub 512 --arms off,cache --moe-cache-mib 2765"),
+            Run("d-pageable", f"{_QWEN} -p 128 -n 16 -ub 512 --arms off -lm mmap"),
+            Run("d-batch1", f"{_QWEN} -p 1 -n 8 -ub 512 --arms off,hot,on"),
         ),
-        ("2765 MiB are the 2.9 GB of the discussion.", "All weights are streamed at every batch size but by arm cpu."),
+        (
+            "2765 MiB are the 2.9 GB of the discussion.",
+            "All weights are streamed at every batch size (--op-offload-min-batch 0).",
+        ),
     ),
     "e": ThreadTable("Host memory: mapped, pinned, registered", ()),
+    "f": ThreadTable(
+        "Two GPUs: Qwen3-30B-A3B and Qwen3.5-27B, layers split over them",
+        (
+            Run("f-experts-1", f"{_TWO_EXPERTS} --n-devices 1"),
+            Run("f-experts-2", f"{_TWO_EXPERTS} --n-devices 2 -sm layer -ts 1/1"),
+            Run("f-dense-1", f"{_TWO_DENSE} --n-devices 1"),
+            Run("f-dense-2", f"{_TWO_DENSE} --n-devices 2 -sm layer -ts 1/1"),
+        ),
+    ),
 }

@@ -26,6 +26,9 @@ Job = Callable[[], None]
 """One piece of the preparation; the pieces are independent."""
 
 _PIECE: Final = 1 << 20  # weights that are prepared together: their temporaries stay in a core's cache
+# On 2 threads `mv` takes half the GEMM's time at any size; on 16 it takes twice the GEMM's for a dense FFN's matrix.
+_LARGE_MATRIX: Final = 1 << 24  # weights
+_FEW_THREADS: Final = 4
 _MOST_PACKED_ROWS: Final = 64  # beyond, to unpack a matrix once costs less than to do so with every few rows
 
 
@@ -93,9 +96,15 @@ class Plain:
         self._places = numbers.unbind()
 
     def __call__(self, rows: torch.Tensor, place: int) -> torch.Tensor:
-        if rows.shape[0] == 1 and rows.dtype == torch.bfloat16:  # half as long again as F.linear's GEMM of one row
-            return torch.mv(self._places[place], rows[0]).unsqueeze(0)
-        return F.linear(rows, self._places[place])
+        matrix = self._places[place]
+        if rows.shape[0] == 1 and rows.dtype == torch.bfloat16 and _one_thread_suffices(matrix):
+            return torch.mv(matrix, rows[0]).unsqueeze(0)
+        return F.linear(rows, matrix)
+
+
+def _one_thread_suffices(matrix: torch.Tensor) -> bool:
+    """Whether `mv`, which runs on one thread, beats the GEMM of one row, which runs on all but starts slowly."""
+    return matrix.numel() < _LARGE_MATRIX or torch.get_num_threads() <= _FEW_THREADS
 
 
 class Packed:

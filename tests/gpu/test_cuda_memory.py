@@ -47,7 +47,7 @@ def leave_mib(n: int) -> None:
 
 def options(**changes: Any) -> SessionOptions:
     policy = PolicyOptions(op_offload_min_batch=1)
-    sizes = {"max_positions": 4096, "max_ubatch": 4096, "max_ubatches": 4}
+    sizes = {"max_positions": 4097, "max_ubatch": 4096, "max_ubatches": 4}
     return SessionOptions(DeviceOptions("cuda"), dtype=torch.bfloat16, policy=policy, **(sizes | changes))
 
 
