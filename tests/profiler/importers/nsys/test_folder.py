@@ -135,9 +135,10 @@ def test_a_column_that_comes_twice(tmp_path: Path, form: str) -> None:
         MEMCPY: rows.append_column("deviceId", rows["deviceId"]),
         "StringIds": pa.table({"id": [1], "value": ["x"]}),
     }
-    _write_parquet(tmp_path, twice) if form == "parquet" else _write_arrow(tmp_path, twice, stream=False)
+    folder = tmp_path / form
+    _write_parquet(folder, twice) if form == "parquet" else _write_arrow(folder, twice, stream=False)
     with pytest.raises(HprofError, match="two columns have one name"):
-        read_file(tmp_path)
+        read_file(folder)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
