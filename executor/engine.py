@@ -123,6 +123,7 @@ class PassRun:
         x = self._first.on_device.rows(ubatch.n_tokens).x
 
         def compute() -> None:
+            self._first.set_begin(ubatch.n_past - self._job.n_depth)
             x.copy_(head.embed(ids, weights, plant.model.shape))
 
         self._launch(self._first, ubatch, "embed", compute, Work())
@@ -176,6 +177,7 @@ class PassRun:
         start = self._trace.mark(target.device, "compute")
         target.device.copy_in("compute", [whole_copy(on_host, target.on_device.rows(ubatch.n_tokens).x)])
         end = self._trace.mark(target.device, "compute")
+        target.device.launch("compute", lambda: target.set_begin(ubatch.n_past - self._job.n_depth), Work())
         received = target.device.event()
         target.device.record("compute", received)
         source.device.wait("compute", received)  # its next ubatch overwrites the rows in host memory

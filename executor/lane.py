@@ -60,6 +60,8 @@ class Lane:
     flags: torch.Tensor
     """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
     max_tokens: int
+    begin: torch.Tensor
+    """(1,) int64 on the device: where the ubatch begins among the pass's tokens."""
     slots: dict[StepKind, list[torch.Tensor]] = field(default_factory=dict)
     given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
@@ -83,6 +85,15 @@ class Lane:
         kept.copy_(ids)
         return kept
 
+    def set_begin(self, row: int) -> None:
+        """Launched with each ubatch: recorded steps read its place from the device, and so serve every ubatch."""
+        self.begin.fill_(row)
+
+    def given_rows(self, layer: int, n: int) -> torch.Tensor:
+        """The synthetic choice (n, n_used) for the ubatch under way."""
+        rows = torch.arange(n, device=self.begin.device) + self.begin
+        return self.given_ids[layer].index_select(0, rows)
+
     def reserve_slots(self, kind: StepKind, n_slots: int, n_bytes: int) -> None:
         """Reserve the slots of one kind of step. Once only: steps keep their addresses."""
         if kind not in self.slots:
@@ -100,7 +111,8 @@ def make_lane(
     flags = torch.zeros((len(shapes), n_experts), dtype=torch.uint8, device=device.torch_device)
     on_device = _activations(model, device, dtype, max_ubatch, host=False)
     on_host = _activations(model, device, dtype, max_ubatch, host=True)
-    return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens)
+    begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
+    return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin)
 
 
 def _activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:

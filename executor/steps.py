@@ -20,7 +20,7 @@ from executor.nvtx_ranges import compute_range
 from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.routed import RoutedFlags
-from executor.shape import MoeFfn
+from executor.shape import DeltaNetShape, Mixer, MoeFfn
 from executor.splits import StepKind
 from executor.streamer import Fetched, Streamer
 from executor.trace import PassTrace
@@ -67,7 +67,7 @@ class StepRunner:
             a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps))
 
         work = mix_work(shape, plant.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past)
-        self._with_weights(ubatch, layer, "mix", "attn", compute, work, ubatch.n_past)
+        self._with_weights(ubatch, layer, "mix", "attn", compute, work, _position_key(shape.mixer, ubatch.n_past))
 
     def _ffn(self, ubatch: Ubatch, layer: int) -> None:
         plant = self._plant
@@ -90,15 +90,17 @@ class StepRunner:
         kept = a.routed(moe.n_used)
 
         def compute(w: Weights) -> None:
-            routed = route(a.x, w, moe, self._eps) if given is None else route_given(a.x, w, moe, given, self._eps)
+            if given is None:
+                routed = route(a.x, w, moe, self._eps)
+            else:
+                routed = route_given(a.x, w, moe, lane.given_rows(layer, ubatch.n_tokens), self._eps)
             kept.h.copy_(routed.h)
             kept.ids.copy_(routed.ids)
             kept.weights.copy_(routed.weights)
             flags.copy_(used_flags(routed.ids, moe.n_experts))
 
         work = dense_work(self._plant.tensors(layer, "router"), ubatch.n_tokens)
-        key = None if given is None else given.storage_offset()
-        self._with_weights(ubatch, layer, "router", "router", compute, work, key)
+        self._with_weights(ubatch, layer, "router", "router", compute, work)
         self._routed.read_back(ubatch, layer, self._trace)
 
     def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
@@ -193,3 +195,8 @@ class StepRunner:
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
         split = self._plant.split_of.get((layer, kind))
         return split is not None and self._policy.regime(ubatch.n_tokens, split) == "cpu"
+
+
+def _position_key(mixer: Mixer, n_past: int) -> Hashable:
+    """What a mixer's launches depend on besides its tokens: attention on all positions, a delta net on none but 0."""
+    return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past
