@@ -13,7 +13,7 @@ import pandas as pd
 
 from benchmarks.thread import plots
 from benchmarks.thread.load_modes import load_table
-from benchmarks.thread.markdown import arms_table, sweep_table, table, with_interval
+from benchmarks.thread.markdown import arms_table, share, sweep_table, table, with_interval
 from benchmarks.thread.markdown import number as said
 from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
@@ -29,7 +29,7 @@ def draw_table(letter: str, captures: Path, docs: Path) -> str:
     if letter == "e":
         text = _load_modes(json.loads((captures / "e.json").read_text()), images)
     else:
-        drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode}[letter]
+        drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode, "f": _devices}[letter]
         text = "\n".join(drawn(letter, captures, images))
     commands = "\n".join(shlex.join(run.argv(f"traces/thread/{run.name}")) for run in TABLES[letter].runs)
     block = f"```\n{commands}\n```\n\n{text}" if commands else text
@@ -63,13 +63,11 @@ def _sweep(letter: str, captures: Path, images: Path) -> Iterator[str]:
 
 
 def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
-    prompts = _rows(captures, "c-prompts")
-    short = [row for row in prompts if row["n_prompt"] == 34]
-    long = [row for row in prompts if row["n_prompt"] != 34]
+    short, long, budget = (_rows(captures, name) for name in ("c-short", "c-long", "c-budget"))
     shown = [("34 tokens: MiB moved", "copied_mib", short), ("34 tokens: TTFT, ms", "ttft_ms", short)]
-    shown += [("10,240 tokens: prefill, t/s", "prefill", long), ("decode after 34, t/s", "decode", short)]
+    shown += [("10,240 tokens: prefill, t/s", "prefill", long), ("decode under a budget, t/s", "decode", budget)]
     plots.bar_plot(shown, TABLES[letter].title, images / "c.png")
-    yield arms_table(prompts)
+    yield arms_table([*short, *long], decode=False)
     yield _image(images, "c.png", "Bytes, TTFT, prefill and decode of arms off, off-whole, on and gated")
     yield "Batch sizes, each prompt one ubatch:\n"
     sweep = _rows(captures, "c-sweep")
@@ -80,11 +78,12 @@ def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
     yield arms_table(sweep, decode=False)
     yield _crossover_sentence(at)
     yield _image(images, "c-sweep.png", "TTFT of on over off by batch size")
-    for name, words in (("c-deep", "At a depth of 88,064 tokens:"), ("c-budget", "Under a budget of VRAM:")):
-        if (captures / name).exists():
-            yield words + "\n"
-            yield arms_table(_rows(captures, name), decode=name == "c-budget")
-            yield _placements(Capture.open(str(captures / name)))
+    if (captures / "c-deep").exists():
+        yield "At a depth of 88,064 tokens:\n"
+        yield arms_table(_rows(captures, "c-deep"), decode=False)
+    yield "Under a budget of VRAM, each arm with as many resident layers as fit beside its slots:\n"
+    yield arms_table(budget)
+    yield _placements(Capture.open(str(captures / "c-budget")))
 
 
 def batch_crossover(rows: list[Row]) -> Crossover | None:
@@ -117,10 +116,11 @@ def _placements(capture: Capture) -> str:
 
 
 def _decode(letter: str, captures: Path, images: Path) -> Iterator[str]:
-    rows = _rows(captures, "d-cache")
-    pageable = [row | {"arm": "off, pageable"} for row in _rows(captures, "d-pageable")]
+    rows, pageable = _rows(captures, "d-cache"), []
+    if (captures / "d-pageable").exists():
+        pageable = [row | {"arm": "off, pageable"} for row in _rows(captures, "d-pageable")]
     yield _decode_table([*rows, *pageable])
-    single = _rows(captures, "d-batch1")
+    single = _longest(_rows(captures, "d-batch1"))
     plots.bar_plot(
         [("decode, t/s", "decode", [*rows, *pageable]), ("batch 1: decode, t/s", "decode", single)],
         TABLES[letter].title,
@@ -130,6 +130,12 @@ def _decode(letter: str, captures: Path, images: Path) -> Iterator[str]:
     yield "One token at a time, everything streamed:\n"
     yield _decode_table(single)
     yield _routing_sentences(Capture.open(str(captures / "d-cache")))
+
+
+def _longest(rows: list[Row]) -> list[Row]:
+    """The cell with the most generated tokens."""
+    most = max(row["n_gen"] for row in rows)
+    return [row for row in rows if row["n_gen"] == most]
 
 
 def _decode_table(rows: list[Row]) -> str:
@@ -160,6 +166,42 @@ def _routing_sentences(capture: Capture) -> str:
         f"Overlap (Jaccard) of the experts of adjacent layers: {sizes}. "
         f"Of a token's experts, {within:.1%} were those of the token before it.\n"
     )
+
+
+def _devices(letter: str, captures: Path, images: Path) -> Iterator[str]:
+    for kind in ("experts", "dense"):
+        one, two = (str(captures / f"f-{kind}-{n}") for n in (1, 2))
+        yield arms_table(
+            [row | {"arm": f"{row['arm']}, {n} GPU"} for n, at in ((1, one), (2, two)) for row in _own(at)]
+        )
+        yield _same_results(Capture.open(one), Capture.open(two))
+        yield _links(two)
+
+
+def _own(path: str) -> list[Row]:
+    return cell_rows(report_of(path))
+
+
+def _same_results(one: Capture, two: Capture) -> str:
+    """Whether each pass on two GPUs gave the tokens and logits of its twin on one."""
+    keys = ["arm", "repetition"]
+    both = [c.passes[~c.passes["warmup"]].set_index(keys)[["tokens", "logits_digest"]] for c in (one, two)]
+    joined = both[0].join(both[1], rsuffix="_two", how="inner")
+    tokens = sum(list(a) == list(b) for a, b in zip(joined["tokens"], joined["tokens_two"], strict=True))
+    logits = int((joined["logits_digest"] == joined["logits_digest_two"]).sum())
+    return f"Of {len(joined)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
+
+
+def _links(path: str) -> str:
+    columns = ["GPU", "copied GB", "GB/s", "busy copy s", "hidden", "busy compute s"]
+    lines = []
+    for device in report_of(path).devices:
+        copies = device.copies["h2d"]
+        figures = (copies.bytes / 1e9 if copies.bytes else None, copies.gb_s, copies.busy_ns / 1e9)
+        hidden = copies.hidden_ns / copies.busy_ns if copies.busy_ns else None
+        busy_s = device.compute_busy_ns / 1e9
+        lines.append([str(device.device), *map(said, figures), share(hidden), said(busy_s)])
+    return table(columns, lines)
 
 
 def _load_modes(rows: list[dict[str, Any]], images: Path) -> str:

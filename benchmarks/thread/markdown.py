@@ -48,7 +48,8 @@ def arms_table(rows: Iterable[Row], *, decode: bool = True) -> str:
     """Each arm of each prompt: TTFT, prefill, decode and bytes moved."""
     columns = ["prompt", "arm", "TTFT ms", "against off", "prefill t/s", "against off", "MiB moved", "MiB / off"]
     columns += ["C ms", "T ms", "D"] + (["decode t/s", "against off", "VRAM GiB"] if decode else [])
-    return table(columns, (_arm_line(row, cell["off"], decode) for cell in by_cell(rows) for row in cell.values()))
+    cells = [list(cell.values()) for cell in by_cell(rows)]
+    return table(columns, (_arm_line(row, cell[0], decode) for cell in cells for row in cell))
 
 
 def _arm_line(row: Row, off: Row, decode: bool) -> list[str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, told apart by colour-blind readers too; the marker says it once more.
 STYLE: Final = {
     "off": ("#000000", "o"),
+    "off, pageable": ("#777777", "o"),
     "off-whole": ("#D55E00", "v"),
     "on": ("#0072B2", "s"),
     "gated": ("#009E73", "D"),
@@ -36,6 +37,9 @@ def sweep_plot(rows: Sequence[Row], title: str, path: Path) -> None:
         panel.plot(*zip(*limit, strict=True), "--", color="#0072B2", linewidth=1, label="max(C, T)")
         panel.set(title=f"ubatch {n_ubatch:,}", xlabel="depth, tokens", ylabel="prefill, tokens/s")
         panel.set_ylim(bottom=0)
+        panel.xaxis.set_major_formatter("{x:,.0f}")
+        panel.yaxis.set_major_formatter("{x:,.0f}")
+        panel.tick_params(axis="x", labelrotation=30)
     panels[0].legend()
     _save(figure, path)
 
@@ -100,6 +104,7 @@ def crossover_plot(rows: Sequence[Row], at: float | None, title: str, path: Path
         panel.axvline(at, color="#0072B2", linestyle=":", label=f"crossover {at:,.0f}")
         panel.legend()
     panel.set_xscale("log", base=2)
+    panel.set_xticks([row["n_prompt"] for row in own], [f"{row['n_prompt']:,}" for row in own])
     panel.set(xlabel="tokens of the batch", ylabel="TTFT, on / off")
     _save(figure, path)
 
