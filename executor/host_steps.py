@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.devices.base import Work
+from executor.devices.base import ReplayKey, Work
 from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights
 from executor.lane import Lane
@@ -57,7 +57,7 @@ def experts_on_host(plant: Plant, ubatch: Ubatch, layer: int, moe: MoeFfn, work:
     trip.send([(on_device.h, on_host.h), (on_device.ids, on_host.ids), (on_device.weights, on_host.weights)])
     trip.compute(compute, work)
     trip.receive((device.added, host.added))
-    lane.device.launch("compute", add, Work(), (layer, "add", ubatch.n_tokens))
+    lane.device.launch("compute", add, Work(), ReplayKey((layer, "add", ubatch.n_tokens), None))
 
 
 class _Trip:

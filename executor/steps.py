@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from executor.devices.base import Work
+from executor.devices.base import ReplayKey, Work
 from executor.host_steps import experts_on_host, ffn_on_host
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
@@ -181,7 +181,7 @@ class StepRunner:
         device = self._plant.lane(layer).device
         buffer = None if fetched is None else fetched.buffer.data_ptr()
         start = self._trace.mark(device, "compute")
-        replay = None if key is NOT_REPLAYABLE else (layer, name, ubatch.n_tokens, buffer, key)
+        replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
         with compute_range(layer, name):
             device.launch("compute", compute, work, replay)
         end = self._trace.mark(device, "compute")

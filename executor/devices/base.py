@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -24,6 +24,13 @@ class Work:
 
     flops: float = 0.0
     n_bytes: float = 0.0
+
+
+class ReplayKey(NamedTuple):
+    """What a launch depends on: which step it is, and what differs from time to time (its slot, its position)."""
+
+    step: Hashable
+    variant: Hashable
 
 
 class Event:
@@ -98,7 +105,7 @@ class Device(ABC):
         """When a finished event happened, in ns since `begin_pass`."""
 
     @abstractmethod
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
         """Queue `fn` on `stream`. `sim` advances its clock by `work` and does not call it.
 
         With a `key`, `fn` does the same to the same memory whenever the key is the same, so that a device may

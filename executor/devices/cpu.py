@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
-from executor.devices.base import STREAMS, Device, Event, Range, StreamName, Work
+from executor.devices.base import STREAMS, Device, Event, Range, ReplayKey, StreamName, Work
 from executor.devices.link import PacedLink
 from executor.devices.worker import HostEvent, StreamWorker
 from executor.errors import HprofError
@@ -84,7 +84,7 @@ class CpuDevice(Device):
         assert isinstance(event, HostEvent)
         return event.at_ns - self._zero_ns
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
         self._workers[stream].submit(fn)
 
     def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 
-from executor.devices.base import Device, Event, Range, StreamName, Work
+from executor.devices.base import Device, Event, Range, ReplayKey, StreamName, Work
 from executor.devices.cuda_replay import Replays
 from executor.errors import HprofError, PinningRefusedError
 
@@ -131,7 +131,7 @@ class CudaDevice(Device):
             return event.host_ns
         return round(float(self._zero.elapsed_time(event.cuda)) * 1e6)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
         if stream == "host":
             fn()
             return

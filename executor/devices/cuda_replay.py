@@ -7,33 +7,40 @@ same bits as another replay; the first run may differ in the last bit, as librar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
+from executor.devices.base import ReplayKey
+
 _MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
+_MOST_VARIANTS = 64  # of one step, lest those that differ at each position leave no room for the others
 
 
 class Replays:
     """The recorded steps of one device. Call on the stream that they run on, which is always the same."""
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[ReplayKey, torch.cuda.CUDAGraph] = {}
+        self._variants: Counter[Hashable] = Counter()
         self._pool: Any = None
 
-    def launch(self, key: Hashable, fn: Callable[[], None]) -> None:
+    def launch(self, key: ReplayKey, fn: Callable[[], None]) -> None:
         """Do what `fn` does, by replay where it was recorded."""
         graph = self._graphs.get(key)
         if graph is not None:
             graph.replay()
             return
         fn()
-        if len(self._graphs) < _MOST_GRAPHS:
+        if len(self._graphs) < _MOST_GRAPHS and self._variants[key.step] < _MOST_VARIANTS:
+            self._variants[key.step] += 1
             self._graphs[key] = self._record(fn)
 
     def clear(self) -> None:
         self._graphs.clear()
+        self._variants.clear()
         self._pool = None
 
     def _record(self, fn: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -7,12 +7,12 @@ waits for an event. Tensors are torch "meta" tensors: sizes without storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import STREAMS, Device, Event, Range, StreamName, Work
+from executor.devices.base import STREAMS, Device, Event, Range, ReplayKey, StreamName, Work
 from executor.errors import HprofError
 
 
@@ -99,7 +99,7 @@ class SimDevice(Device):
         assert isinstance(event, SimEvent)
         return round(event.at_ns)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: Hashable = None) -> None:
+    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
         m = self.machine
         if stream == "host":
             duration = max(work.flops / m.host_gflop_s, work.n_bytes / m.host_memory_gb_s)
