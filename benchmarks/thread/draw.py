@@ -186,7 +186,7 @@ def _same_results(one: Capture, two: Capture) -> str:
     """Whether each pass on two GPUs gave the tokens and logits of its twin on one."""
     keys = ["arm", "repetition"]
     both = [c.passes[~c.passes["warmup"]].set_index(keys)[["tokens", "logits_digest"]] for c in (one, two)]
-    joined = both[0].join(both[1], rsuffix="_two", how="inner")
+    joined = both[0].join(both[1].rename(columns=lambda name: f"{name}_two"), how="inner")
     tokens = sum(list(a) == list(b) for a, b in zip(joined["tokens"], joined["tokens_two"], strict=True))
     logits = int((joined["logits_digest"] == joined["logits_digest_two"]).sum())
     return f"Of {len(joined)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"

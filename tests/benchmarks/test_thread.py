@@ -1,0 +1,124 @@
+"""The discussion's tables: every command is one that `hprof run` takes, and captures become tables and plots."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import hprof
+from benchmarks.thread.draw import batch_crossover, draw_table
+from benchmarks.thread.load_modes import MODES, load_table
+from benchmarks.thread.rows import cell_rows, report_of
+from benchmarks.thread.tables import TABLES, Run
+from profiler.cli.run import command
+
+RUNS = [run for table in TABLES.values() for run in table.runs]
+PAGE = "".join(f"<!-- {letter} -->\n<!-- /{letter} -->\n" for letter in TABLES)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_every_command_is_understood(run: Run) -> None:
+    argv = run.argv("somewhere")
+    assert argv[:2] == ["hprof", "run"]
+    context = command.make_context("run", argv[2:])
+    assert context.params["model"] in run.flags
+
+
+MOE = "-m tiny-moe -ncmoe 99 --device sim -r 2"
+STREAMED = f"{MOE} --op-offload-min-batch 0 -ub 32"
+SMALL = {
+    "a-dense": "-m tiny-dense --device sim -r 2 -p 64 -n 0 -ub 32,64 --arms off,on,full",
+    "b-experts": f"{MOE} -p 64 -n 0 -ub 32,64 -d 0,32 --arms off,on,full",
+    "c-short": f"{MOE} -p 34 -n 0 -ub 64 --arms off,off-whole,on,gated",
+    "c-long": f"{MOE} -p 256 -n 0 -ub 64 --arms off,on,gated",
+    "c-sweep": f"{MOE} -p 64-1024*4 -n 0 -ub 1024 --arms off,on",
+    "c-budget": f"{MOE} -p 34 -n 4 -ub 64 --arms off,on,gated",
+    "d-cache": f"{STREAMED} -p 32 -n 4 --arms off,cache --moe-cache-mib 4",
+    "d-batch1": f"{STREAMED} -p 1 -n 4 --arms off,hot,on",
+    **{f"f-experts-{n}": f"{MOE} -p 64 -n 2 -ub 32 --arms off,on --n-devices {n}" for n in (1, 2)},
+    **{f"f-dense-{n}": f"--device cpu -p 64 -n 2 -ub 32 -r 1 --arms off,on --n-devices {n}" for n in (1, 2)},
+}
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands would make, of tiny models."""
+    folder = tmp_path_factory.mktemp("captures")
+    for name, flags in SMALL.items():
+        argv = ["run", *shlex.split(flags), "-o", str(folder / name)]
+        done = CliRunner().invoke(hprof.cli, argv, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    rows = [
+        {"mode": mode.label, "load_s": 1.0, "first_copy_ms": 2.0, "first_gb_s": 3.0}
+        | {"warm_copy_ms": 4.0, "warm_gb_s": 5.0, "warm_ttft_ms": 6.0}
+        for mode in MODES
+    ]
+    (folder / "e.json").write_text(json.dumps(rows))
+    return folder
+
+
+@pytest.mark.parametrize("letter", TABLES)
+def test_tables_and_plots_are_drawn(letter: str, captures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "thread-tables.md").write_text(PAGE)
+    block = draw_table(letter, captures, tmp_path)
+    page = (tmp_path / "thread-tables.md").read_text()
+    assert block in page
+    assert page.count("<!-- a -->") == 1
+    named = [line.split("](")[1].rstrip(")") for line in block.splitlines() if line.startswith("![")]
+    assert all((tmp_path / name).stat().st_size > 1000 for name in named)
+    assert bool(named) == (letter != "f")
+
+
+def test_two_devices_gave_the_same_tokens(captures: Path, tmp_path: Path) -> None:
+    (tmp_path / "thread-tables.md").write_text(PAGE)
+    block = draw_table("f", captures, tmp_path)
+    assert "Of 2 passes, 2 gave the same tokens on two GPUs as on one, 2 the same logits." in block
+
+
+def test_rows_say_what_the_report_says(captures: Path) -> None:
+    report = report_of(str(captures / "b-experts"))
+    rows = cell_rows(report)
+    assert len(rows) == 2 * 2 * 3
+    on = next(row for row in rows if row["arm"] == "on" and row["n_depth"] == 32 and row["n_ubatch"] == 64)
+    cell = next(cell for cell in report.cells if cell.n_depth == 32 and cell.n_ubatch == 64)
+    found = cell.against_baseline["on"]["prefill_tokens_per_s"]
+    assert found is not None
+    assert (on["prefill_ratio"], on["prefill_verdict"]) == (found.ratio, found.verdict)
+
+
+def test_the_crossover_is_over_the_batch() -> None:
+    def row(batch: int, ratio: float) -> dict[str, object]:
+        bounds = {"ttft_ms_ratio": ratio, "ttft_ms_ratio_low": ratio - 0.01, "ttft_ms_ratio_high": ratio + 0.01}
+        return {"arm": "on", "n_prompt": batch, **bounds}
+
+    found = batch_crossover([row(64, 1.2), row(256, 1.1), row(1024, 1 / 1.1)])
+    assert found is not None
+    assert found.n_ubatch == pytest.approx(512)  # half way between 256 and 1024 on a logarithmic axis
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low < 512 < found.high
+
+
+def test_a_page_without_marks_is_refused(captures: Path, tmp_path: Path) -> None:
+    (tmp_path / "thread-tables.md").write_text("no marks")
+    with pytest.raises(ValueError, match="<!-- e -->"):
+        draw_table("e", captures, tmp_path)
+
+
+def test_load_table_has_a_row_a_mode() -> None:
+    row = {"load_s": 1, "first_copy_ms": 1, "first_gb_s": 1, "warm_copy_ms": 1, "warm_gb_s": 1, "warm_ttft_ms": 1}
+    assert len(load_table([{"mode": mode.label, **row} for mode in MODES]).splitlines()) == 2 + len(MODES)
+
+
+def test_commands_are_printed() -> None:
+    from benchmarks.thread.__main__ import main
+
+    printed = CliRunner().invoke(main, ["commands"], catch_exceptions=False).output
+    assert printed.count("hprof run") == len(RUNS)
+    assert isinstance(main, click.Group)
