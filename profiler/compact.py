@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler.encoding import parquet_options
+from profiler.encoding import parquet_options, stored_schema
 from profiler.parts import part_names, read_parts
 from profiler.schema import TABLES
 from profiler.storage import Store
@@ -67,7 +67,8 @@ def _chunked(tables: Iterator[pa.Table], n_rows: int) -> Iterator[list[pa.Table]
 
 def _one_file(groups: list[pa.Table]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, groups[0].schema, **parquet_options(groups[0].schema)) as writer:
+    schema = stored_schema(groups)
+    with pq.ParquetWriter(sink, schema, **parquet_options(schema)) as writer:
         for group in groups:
-            writer.write_table(group, row_group_size=_MAX_GROUP_ROWS)
+            writer.write_table(group.cast(schema), row_group_size=_MAX_GROUP_ROWS)
     return sink.getvalue()

@@ -11,10 +11,13 @@ import pyarrow as pa
 Int64 = npt.NDArray[np.int64]
 
 NONE: Final = -1
+_DENSE: Final = 8  # a table of keys may have this many places for each key
 
 
 def distinct(values: Int64) -> tuple[Int64, Int64]:
     """The distinct values in the order that they come, and the index of each value among them."""
+    if len(values) and values[0] == values[-1] and bool((values == values[0]).all()):
+        return values[:1].copy(), np.zeros(len(values), np.int64)
     encoded = pa.array(values).dictionary_encode()
     return encoded.dictionary.to_numpy(zero_copy_only=False), encoded.indices.to_numpy().astype(np.int64)
 
@@ -27,9 +30,10 @@ def match(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64) 
     _, codes = distinct(np.concatenate([scope, other_scope]))
     key = _keys(codes[: len(number)], number)
     other_key = _keys(codes[len(number) :], other_number)
+    highest = int(other_key.max(initial=NONE))
+    if highest <= _DENSE * len(other_key):
+        return _matched_dense(key, other_key, highest)
     rows = np.flatnonzero(other_key != NONE)
-    if len(rows) == 0:
-        return np.full(len(number), NONE)
     keys = other_key[rows]
     if (keys[1:] < keys[:-1]).any():
         order = np.argsort(keys, kind="stable")
@@ -38,6 +42,17 @@ def match(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64) 
     return np.where((key != NONE) & (keys[at] == key), rows[at], NONE)
 
 
+def _matched_dense(key: Int64, other_key: Int64, highest: int) -> Int64:
+    """Keys that are counted up, as ids mostly are, need no search: a table has the row of each."""
+    # NONE and keys beyond the table lead to its last two places, where there is none
+    row_of_key = np.full(highest + 3, NONE, np.int64)
+    row_of_key[other_key[::-1]] = np.arange(len(other_key))[::-1]
+    row_of_key[-1] = NONE
+    return row_of_key[np.minimum(key, highest + 1)]
+
+
 def _keys(scope_code: Int64, number: Int64) -> Int64:
     known = (number > 0) & (number < 1 << 32)
+    if known.all():
+        return (scope_code << 32) | number
     return np.where(known, (scope_code << 32) | np.where(known, number, 0), NONE)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from executor.errors import HprofError
 from executor.records import PassResult
 from profiler import compact
-from profiler.encoding import parquet_options
+from profiler.encoding import parquet_options, stored_schema
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
 from profiler.schema import TABLES
 from profiler.storage import Store, is_under_way
@@ -83,12 +83,13 @@ class CaptureWriter:
         return self._store.where()
 
     def write_part(self, table_name: str, rows: pa.Table | Mapping[str, Any], part: str) -> None:
-        """Write `<table_name>/<part>.parquet`: cast to the schema, columns that are missing become null.
+        """Write `<table_name>/<part>.parquet`: cast to the schema; columns that are missing read as null.
 
         `rows` is a table, or columns by name (lists, numpy or arrow arrays). Raises HprofError when the disk
         says no, ValueError for a column that the schema does not have.
         """
-        table = conform(table_name, rows)
+        table = _given(table_name, rows)
+        table = table.cast(stored_schema([table]))
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(table.schema))
         self._store.write(f"{table_name}/{self._prefix}{part}.parquet", sink.getvalue())
@@ -150,7 +151,8 @@ class CaptureWriter:
         for name in _TIMES:
             if row.get(name) is not None:
                 row[name] += shift_ns
-        self.write_part("passes", {name: [value] for name, value in row.items()}, _part_name(pass_id))
+        whole = conform("passes", {name: [value] for name, value in row.items()})
+        self.write_part("passes", whole, _part_name(pass_id))
 
     def _columns(self, table_name: str, pass_id: int, records: Sequence[Any], shift_ns: int) -> dict[str, Any]:
         names = [name for name in TABLES[table_name].names if hasattr(records[0], name)]
@@ -174,16 +176,22 @@ def new_capture(
 
 def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
     """`rows` as a table of exactly the schema's columns and types; missing columns are null."""
+    given = _given(table_name, rows)
+    arrays = [
+        given[field.name] if field.name in given.column_names else pa.nulls(given.num_rows, field.type)
+        for field in TABLES[table_name]
+    ]
+    return pa.Table.from_arrays(arrays, schema=TABLES[table_name])
+
+
+def _given(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
+    """The columns that `rows` has, in the schema's order and types."""
     schema = TABLES[table_name]
     names = rows.column_names if isinstance(rows, pa.Table) else list(rows)
     if unknown := set(names) - set(schema.names):
         raise ValueError(f"table '{table_name}' has no column {sorted(unknown)}")
-    n_rows = len(rows[names[0]]) if names else 0
-    arrays = [
-        _array(rows[field.name], field.type) if field.name in names else pa.nulls(n_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    fields = [field for field in schema if field.name in names]
+    return pa.Table.from_arrays([_array(rows[f.name], f.type) for f in fields], schema=pa.schema(fields))
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:

@@ -15,6 +15,8 @@ from profiler.importers.base import Imported, Importer, ImportOptions, Kind
 from profiler.importers.detect import check_file, detect
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from profiler.importers.combine import Source
     from profiler.writer import CaptureWriter
 
@@ -86,15 +88,23 @@ def import_files(
 
 def _write(writer: CaptureWriter, combined: Sequence[Imported]) -> None:
     """All tables, cut into parts that are written side by side: arrow encodes outside of the interpreter's lock."""
+    told = _told_columns([imported.tables["events"] for imported in combined if "events" in imported.tables])
     jobs = [
-        (name, table.slice(first, _PART_ROWS), f"file-{number:03d}-{first // _PART_ROWS:04d}")
+        (name, part.select(told) if name == "events" else part, f"file-{number:03d}-{first // _PART_ROWS:04d}")
         for number, imported in enumerate(combined)
         for name, table in imported.tables.items()
         for first in range(0, table.num_rows, _PART_ROWS)
+        for part in [table.slice(first, _PART_ROWS)]
     ]
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda job: writer.write_part(*job), jobs):
             pass
+
+
+def _told_columns(tables: Sequence[pa.Table]) -> list[str]:
+    """The columns in which any row has a value. The others are not stored, and read as null all the same."""
+    names = tables[0].column_names if tables else []
+    return [name for name in names if any(table[name].null_count < table.num_rows for table in tables)]
 
 
 def _stem(path: Path) -> str:

@@ -19,16 +19,22 @@ MEMSET: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
 _COMMON: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+COPY_COLUMNS: Final = (*_COMMON, "bytes", "copyKind", "srcKind")
 _MAX_DEVICE: Final = 4095
 
 
 def kernels(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
     """Kernels, with their demangled names (short ones where the export has no others)."""
-    has_long = "demangledName" in tables.columns(KERNEL)
-    name = "demangledName" if has_long else "shortName"
-    read = tables.ints(KERNEL, [*_COMMON, name])
-    rows = make_rows("compute", **_common(read), name=labels.of_ids(read[name]))
+    columns = kernel_columns(tables)
+    read = tables.ints(KERNEL, columns)
+    rows = make_rows("compute", **_common(read), name=labels.of_ids(read[columns[-1]]))
     return _possible(rows, "kernel", dropped)
+
+
+def kernel_columns(tables: Tables) -> tuple[str, ...]:
+    """What is read of kernels, the ids of their names last."""
+    has_long = "demangledName" in tables.columns(KERNEL)
+    return (*_COMMON, "demangledName" if has_long else "shortName")
 
 
 def memsets(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
@@ -48,7 +54,7 @@ def graph_launches(tables: Tables, labels: Labels, dropped: Counter[str]) -> Row
 
 def copies(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
     """Copies that touch a device. Unified-memory migrations keep apart from the others by detail "uvm"."""
-    read = tables.ints(MEMCPY, [*_COMMON, "bytes", "copyKind", "srcKind"])
+    read = tables.ints(MEMCPY, COPY_COLUMNS)
     oper = np.where((read["copyKind"] < 0) | (read["copyKind"] > max(enums.COPY_KINDS)), 0, read["copyKind"])
     rows = make_rows(
         _by_oper({oper: kind_code(kind) for oper, (kind, _, _) in enums.COPY_KINDS.items()})[oper],
@@ -81,7 +87,10 @@ def _common(read: dict[str, Int64]) -> dict[str, Int64]:
 
 def process_of(global_id: Int64) -> Int64:
     """<hw:8><vm:8><pid:24> of a globalPid or globalTid; NULL stays NULL."""
-    return np.where(global_id == NULL, NULL, global_id >> enums.TID_BITS)
+    process, missing = global_id >> enums.TID_BITS, global_id == NULL
+    if missing.any():
+        process[missing] = NULL
+    return process
 
 
 def _possible(rows: Rows, what: str, dropped: Counter[str]) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from executor.errors import HprofError
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
 SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
+_N_READERS: Final = 2
 _FREE_ROWS: Final = 1 << 20
 _MAX_BYTES: Final = 1 << 34
 _T = TypeVar("_T")
@@ -27,13 +29,21 @@ class FolderTables:
         self.warnings: list[str] = []
         self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.is_file()}
         self._columns: dict[str, frozenset[str]] = {}
+        self._pool = ThreadPoolExecutor(_N_READERS)
+        self._expected: dict[tuple[str, ...], Future[pa.Table]] = {}
         if "META_DATA_EXPORT" not in self._files and "EXPORT_META_DATA" not in self._files:
             self.warnings.append(
                 f"{path.name} lacks META_DATA_EXPORT, which nsys writes last: the export may be incomplete."
             )
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Nothing is kept open but threads that read ahead."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def expect(self, table: str, columns: Sequence[str]) -> None:
+        """Begin to read; see `tables.Tables`. What goes wrong is said when the columns are asked for."""
+        if present := [name for name in columns if name in self.columns(table)]:
+            self._expected[table, *present] = self._pool.submit(_read_file, self._files[table], present)
 
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; empty when there is no file for it."""
@@ -80,6 +90,8 @@ class FolderTables:
         if not columns:
             return pa.table({})
         file = self._files[table]
+        if (begun := self._expected.pop((table, *columns), None)) is not None:
+            return _checked(begun.result, file)
         return _checked(lambda: _read_file(file, columns), file)
 
 
@@ -98,7 +110,8 @@ def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
     if file.suffix != ".parquet":
         return _read_arrow(file).select(list(columns))
     _check_size(file)
-    return pq.read_table(file, columns=list(columns), use_threads=True, partitioning=None)
+    # Tables are read side by side; columns read so too take half as much again of the processors' time.
+    return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
 
 
 def _check_size(file: Path) -> None:
@@ -149,7 +162,11 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(column.type.value_type)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return pa.chunked_array([pa.nulls(len(column), pa.string())])
-    return pc.utf8_slice_codeunits(_utf8(column), 0, MAX_TEXT_CHARS).cast(pa.string())
+    texts = _utf8(column)
+    longest = pc.max(pc.binary_length(texts)).as_py()
+    if longest is not None and longest > MAX_TEXT_CHARS:
+        texts = pc.utf8_slice_codeunits(texts, 0, MAX_TEXT_CHARS)
+    return texts.cast(pa.string())
 
 
 def _utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -16,11 +16,12 @@ from profiler.importers.nsys.tables import NULL, Int64, Tables
 
 RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+CALL_COLUMNS: Final = ("start", "end", "globalTid", "correlationId", "nameId")
 
 
 def api_calls(tables: Tables, labels: Labels, dropped: Counter[str]) -> Rows:
     """CUDA runtime and driver calls."""
-    read = tables.ints(RUNTIME, ["start", "end", "globalTid", "correlationId", "nameId"])
+    read = tables.ints(RUNTIME, CALL_COLUMNS)
     rows = make_rows(
         "api",
         start=read["start"],

@@ -19,7 +19,8 @@ from profiler.importers.nsys.tables import NULL, Int64, Tables, check_aligned
 from profiler.joins import match
 
 NVTX: Final = "NVTX_EVENTS"
-_COLUMNS: Final = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
+COLUMNS: Final = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
+TEXT: Final = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Ranges:
 
 def read_ranges(tables: Tables, labels: Labels, dropped: Counter[str]) -> Ranges:
     """All ranges that can be projected. One that was still open when the recording stopped can own nothing."""
-    read = tables.ints(NVTX, _COLUMNS)
+    read = tables.ints(NVTX, COLUMNS)
     name, texts = _names(tables, labels, read["textId"])
     domain = _domains(read, name)
     is_range = (read["eventType"] == enums.PUSH_POP_RANGE) | (read["eventType"] == enums.START_END_RANGE)
@@ -60,7 +61,7 @@ def read_ranges(tables: Tables, labels: Labels, dropped: Counter[str]) -> Ranges
 
 def _names(tables: Tables, labels: Labels, text_id: Int64) -> tuple[Int64, pa.StringArray]:
     """Names are texts of their own or ids of StringIds; a trace can have one a row, so they stay in arrow."""
-    own = tables.texts(NVTX, "text")
+    own = tables.texts(NVTX, TEXT)
     check_aligned(NVTX, text_id, own)
     encoded = own.dictionary_encode().unify_dictionaries().combine_chunks()
     codes: Int64 = encoded.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from profiler.importers.nsys import device_rows, host_rows
 from profiler.importers.nsys.dropping import drop, far_times, time_limits
-from profiler.importers.nsys.nvtx import Ranges, read_ranges
+from profiler.importers.nsys.nvtx import COLUMNS, NVTX, TEXT, Ranges, read_ranges
 from profiler.importers.nsys.places import Launches
 from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import Rows, concatenate
@@ -43,6 +43,7 @@ class Recorded:
 
 def record(tables: Tables, dropped: Counter[str]) -> Recorded:
     """Read and clean every row; what is left out is counted in `dropped`."""
+    _expect(tables)
     labels = Labels(tables)
     calls = host_rows.api_calls(tables, labels, dropped)
     readers = (device_rows.kernels, device_rows.memsets, device_rows.graph_launches, device_rows.copies)
@@ -67,6 +68,15 @@ def record(tables: Tables, dropped: Counter[str]) -> Recorded:
         launches=_launches(rows, calls, origin_ns),
         origin_ns=origin_ns,
     )
+
+
+def _expect(tables: Tables) -> None:
+    """The large tables, in the order in which they are asked for."""
+    tables.expect(host_rows.RUNTIME, host_rows.CALL_COLUMNS)
+    tables.expect(device_rows.KERNEL, device_rows.kernel_columns(tables))
+    tables.expect(device_rows.MEMCPY, device_rows.COPY_COLUMNS)
+    tables.expect(NVTX, COLUMNS)
+    tables.expect(NVTX, [TEXT])
 
 
 def _launches(rows: Rows, calls: Rows, origin_ns: int) -> Launches:

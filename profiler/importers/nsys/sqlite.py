@@ -64,6 +64,9 @@ class SqliteTables:
             self._columns[table] = frozenset(row[1] for row in rows)
         return self._columns[table]
 
+    def expect(self, table: str, columns: Sequence[str]) -> None:
+        """A connection reads for one thread, so nothing is read ahead."""
+
     def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
         """Whole columns; see `tables.Tables`."""
         present = [name for name in columns if name in self.columns(table)]

@@ -38,10 +38,24 @@ class Labels:
 
     def of_ids(self, ids: Int64, clean: Callable[[str], str] | None = None) -> Int64:
         """Codes of StringIds; `clean` changes a text first. A repeated id means its first row."""
+        if self._row_of_id is not None:
+            return self._of_small_ids(ids, self._row_of_id, clean)
         at, known = self._find(ids)
         if len(self._ids) == 0:
             return at
         return np.where(known, self._translation(at[known], clean)[at], ABSENT)
+
+    def _of_small_ids(self, ids: Int64, row_of_id: Int64, clean: Callable[[str], str] | None) -> Int64:
+        """As `of_ids`, by a table of codes by id: a trace has many rows and few names."""
+        none = len(row_of_id)
+        place = np.where((ids >= 0) & (ids < none), ids, none)
+        is_used = np.zeros(none + 1, np.bool_)
+        is_used[place] = True
+        used = np.flatnonzero(is_used[:none])
+        used = used[self._ids[row_of_id[used]] == used]
+        codes = np.full(none + 1, ABSENT)
+        codes[used] = self._translation(row_of_id[used], clean)[row_of_id[used]]
+        return codes[place]
 
     def _find(self, ids: Int64) -> tuple[Int64, Mask]:
         """Where each id lies among the sorted ones (ABSENT where there are none), and whether it is there."""

@@ -28,6 +28,9 @@ class Tables(Protocol):
 
     warnings: list[str]
 
+    def expect(self, table: str, columns: Sequence[str]) -> None:
+        """These columns will be asked for, in one call: they may be read meanwhile."""
+
     def columns(self, table: str) -> frozenset[str]:
         """The columns of a table; empty when the export does not have it."""
 
