@@ -15,7 +15,7 @@ from executor.shape import LayerShape, MoeFfn
 from executor.splits import Split, StepKind, step_kind
 
 if TYPE_CHECKING:
-    from executor.routing import Routing
+    from executor.routing.kinds import Routing
 
 
 @dataclass(slots=True)

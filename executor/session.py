@@ -29,7 +29,7 @@ from executor.splits import LoadMode, Split, StepKind, build_splits
 from executor.streamer import Streamer
 
 if TYPE_CHECKING:
-    from executor.routing import Routing
+    from executor.routing.kinds import Routing
 
 FULL = "full"
 

@@ -25,7 +25,7 @@ from profiler.plan_warnings import plan_warnings
 from profiler.request import PlacementOptions, RunRequest
 
 if TYPE_CHECKING:
-    from executor.routing import Routing
+    from executor.routing.kinds import Routing
 
 MAX_CELLS: Final = 512
 MAX_UBATCHES: Final = 1_000_000  # of one pass, decode steps included
@@ -183,7 +183,7 @@ def _routing(request: RunRequest, model: Model) -> Routing | None:
     own_router = request.routing == "model" or (request.routing is None and not model.is_synthetic and not is_simulated)
     if not layers or own_router:
         return None
-    from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
+    from executor.routing.spec import DEFAULT_ROUTING, routing_from_spec
 
     spec = request.routing or DEFAULT_ROUTING
     sizes = {(moe.n_experts, moe.n_used) for moe in layers.values()}

@@ -18,7 +18,7 @@ from executor.model import Model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.records import EventKind, PassResult
-from executor.routing_spec import routing_from_spec
+from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 from executor.shape import MoeFfn
 from profiler.intervals import total

@@ -14,7 +14,7 @@ from executor.layers.state import new_state
 from executor.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
-from executor.routing_spec import routing_from_spec
+from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 
 ARMS = ["off", "on", "cache", "hot"]

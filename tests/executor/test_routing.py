@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from executor.errors import HprofError
-from executor.popularity import draw_popularity, expected_distinct, inclusion
-from executor.routing import RandomRouting, Routing
-from executor.routing_spec import DEFAULT_ROUTING, routing_from_spec
+from executor.routing.kinds import RandomRouting, Routing
+from executor.routing.popularity import draw_popularity, expected_distinct, inclusion
+from executor.routing.spec import DEFAULT_ROUTING, routing_from_spec
 
 
 def make(spec: str, n_experts: int = 256, n_used: int = 10, seed: int = 0) -> Routing:

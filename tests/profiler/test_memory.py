@@ -106,7 +106,8 @@ def accept(run: Wanted, free: Free) -> None:
         (
             wanted("qwen3-235b-a22b", cell=Cell(512, 16, 512, 0)),
             Free(128 * GIB, (140 * GIB,)),
-            "weights computed on the host take 132.2 GiB beside the bytes that are streamed: --op-offload-min-batch 1 or ",
+            "weights computed on the host take 132.2 GiB beside the bytes that are streamed: "
+            "--op-offload-min-batch 1 or ",
         ),
         (
             wanted("llama-3.1-8b", cell=Cell(512, 16, 512, 0)),

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from executor.expert_cache import ExpertCache
-from executor.routing import Routing
-from executor.routing_spec import routing_from_spec
+from executor.routing.kinds import Routing
+from executor.routing.spec import routing_from_spec
 from profiler.metrics.routing import adjacent_layer_jaccard, lru_hit_rate, reuse_distances
 from profiler.schema import EXPERTS
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.popularity import Floats, draw_popularity, expected_distinct, inclusion
+from executor.routing.popularity import Floats, draw_popularity, expected_distinct, inclusion
 
 Ids = NDArray[np.int64]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
-from executor.popularity import FAMILIES
-from executor.routing import RandomRouting, Routing, TraceRouting
-from executor.routing_trace import read_trace
+from executor.routing.kinds import RandomRouting, Routing, TraceRouting
+from executor.routing.popularity import FAMILIES
+from executor.routing.trace import read_trace
 
 DEFAULT_ROUTING: Final = "lognormal"
 
