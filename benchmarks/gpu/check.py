@@ -122,6 +122,16 @@ def llama_moe_decode(inputs: Inputs) -> Rows:
     return [llama_shapes.moe_decode(inputs.moe())]
 
 
+def host_decode(inputs: Inputs) -> Rows:
+    """One token through layers whose weights stay on the host: packed int4 and bf16, against dequantised products."""
+    command = [sys.executable, "-m", "benchmarks.host_decode"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    click.echo(done.stdout)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-500:])
+    return [{"line": line} for line in done.stdout.splitlines()]
+
+
 def peers(inputs: Inputs) -> Rows:
     """accelerate and diffusers beside `on`, on an equal-shaped bf16 model."""
     from benchmarks.gpu import peers
@@ -166,6 +176,7 @@ STEPS: dict[str, Callable[[Inputs], Rows]] = {
     "llama-dense": llama_dense,
     "llama-moe": llama_moe,
     "llama-moe-decode": llama_moe_decode,
+    "host-decode": host_decode,
     "peers": peers,
     "hot": hot,
     "auto-qwen3-30b": auto_qwen,
