@@ -32,10 +32,12 @@ class Activity:
         line = Line(fine.of_row, events.start, events.end, len(fine))
         self.n_fine = len(fine)
         self.keys = fine.keys
+        self.roles = frozenset(np.unique(fine.keys["role"]).tolist())
         self.segments = segments_on(line, fine.of_row, events.start, events.end)
         self.transfers = TransferIndex(events, fine)
         self.streams = stream_sums(events)
         self._of_role: dict[tuple[int, ...], Segments] = {}
+        self._coarse: dict[tuple[str, ...], Groups] = {}
 
     @cached_property
     def overlap(self) -> OverlapIndex:
@@ -43,8 +45,10 @@ class Activity:
         return OverlapIndex(self)
 
     def coarse(self, names: Sequence[str]) -> Groups:
-        """The fine groups (as rows) grouped by fewer of KEYS."""
-        return group_by({name: self.keys[name] for name in names})
+        """The fine groups (as rows) grouped by fewer of KEYS; kept for the next call."""
+        if (key := tuple(names)) not in self._coarse:
+            self._coarse[key] = group_by({name: self.keys[name] for name in key})
+        return self._coarse[key]
 
     def of_role(self, *roles: int) -> Segments:
         """Segments of the groups with these roles; kept for the next call."""

@@ -62,6 +62,15 @@ def group_by(columns: Mapping[str, npt.NDArray[np.signedinteger]]) -> Groups:
     return Groups(of_row, {name: values[a_row].astype(np.int64) for name, values in columns.items()})
 
 
+def rows_among(keys: Mapping[str, Int64], others: Mapping[str, Int64]) -> Int64:
+    """For each element of `keys` the place of the same one among `others`, which have none twice; -1 where none is."""
+    n_keys = len(next(iter(keys.values())))
+    both = group_by({name: np.concatenate([values, others[name]]) for name, values in keys.items()})
+    place = np.full(len(both), -1, np.int64)
+    place[both.of_row[n_keys:]] = np.arange(len(both.of_row) - n_keys)
+    return place[both.of_row[:n_keys]]
+
+
 def _digits(values: npt.NDArray[np.signedinteger]) -> tuple[npt.NDArray[np.signedinteger], int]:
     """The column as small numbers from 0, in the same order, and how many there may be (of one, any number)."""
     if len(values) == 0:

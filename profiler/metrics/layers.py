@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from profiler.metrics.groups import rows_among
 from profiler.metrics.recording import Recording
 from profiler.metrics.roles import WAIT
 from profiler.metrics.ubatches import figures_by, phase_names
@@ -39,7 +40,8 @@ def layer_figures(recording: Recording) -> pd.DataFrame:
     )
     frame = frame.drop(columns=["overlap_efficiency", "hidden_ratio", "selective_saving_bytes"])
     keys, waited_ns = recording.busy(_KEYS, WAIT)
-    frame = frame.merge(pd.DataFrame({**keys, "wait_ns": waited_ns}), how="left", on=list(_KEYS))
+    mine = {name: frame[name].to_numpy() for name in _KEYS}
+    frame["wait_ns"] = np.append(waited_ns.astype(np.float64), np.nan)[rows_among(mine, keys)]
     frame = frame[frame["layer"] >= 0].reset_index(drop=True)
     says_waits = frame["pass_id"].isin(np.unique(keys["pass_id"]))
     frame["wait_ns"] = frame["wait_ns"].mask(says_waits & frame["wait_ns"].isna(), 0)

@@ -80,9 +80,11 @@ class OverlapIndex:
         self.contexts = activity.coarse(context)
         owners, starts, ends = (np.concatenate(pair) for pair in zip(copies, computes, strict=True))
         self.line, placed = self._lay_out(owners, starts, ends)
-        self.any_busy = union(*placed)
         n_copies, n_fine = len(copies.owner), activity.n_fine
         self._busy = union(*(edges[n_copies:] for edges in placed))
+        self.any_busy = union(
+            *(np.concatenate([edges[:n_copies], u]) for edges, u in zip(placed, self._busy, strict=True))
+        )
         hidden = covered_length(self._busy, *(edges[:n_copies] for edges in placed))
         self._fine_copy = sum_by(copies.owner, copies.lengths, n_fine)
         self._fine_hidden = sum_by(copies.owner, hidden, n_fine)

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import Int64
+from profiler.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.experts import ExpertUse, expert_use
-from profiler.metrics.groups import Floats
+from profiler.metrics.groups import Floats, group_by
 from profiler.metrics.names import FIGURES
 from profiler.metrics.overlap import Overlap
 from profiler.metrics.recording import Recording
@@ -19,6 +19,7 @@ from profiler.metrics.roles import CPU_COMPUTE, PHASES, WAIT
 from profiler.metrics.transfers import Transfers
 
 Scope = Literal["pass", "prefill", "decode"]
+Columns = dict[str, Floats]  # by the names of FIGURES, one element a pass
 SCOPES: Final[tuple[Scope, ...]] = ("pass", "prefill", "decode")
 _ZERO_WHEN_RECORDED: Final = (
     *("busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns"),
@@ -34,19 +35,20 @@ def pass_figures(
     NaN is null: what the tables cannot give. A pass (or phase) that has events but no copies copied 0 bytes in
     0 ns; one without any events (an import, recording switched off) has nulls there. Pass ids must be unique.
     """
-    index = pd.Index(int_column(passes, "pass_id"), name="pass_id")
-    frames: dict[Scope, pd.DataFrame] = {}
+    ids = int_column(passes, "pass_id")
+    frames: dict[Scope, Columns] = {}
     for scope in SCOPES:
-        frame = pd.DataFrame(np.nan, index=index, columns=list(FIGURES))
+        frame = {name: np.full(len(ids), np.nan) for name in FIGURES}
         names = ("pass_id",) if scope == "pass" else ("pass_id", "phase")
-        recorded = _recorded(recording, scope)
+        recorded = np.isin(ids, _recorded(recording, scope))
         for part in (recording.overlap(names), recording.transfers(names), expert_use(experts, names)):
-            _fill(frame, part, scope, index.isin(recorded))
-        _fill_busy(frame, scope, recording, index.isin(recorded))
-        _fill_windows(frame, scope, passes, ubatches, recording)
+            _fill(frame, ids, part, scope, recorded)
+        _fill_busy(frame, ids, scope, recording, recorded)
+        _fill_windows(frame, ids, scope, passes, ubatches, recording)
         frames[scope] = frame
     _fill_from_passes(frames, passes)
-    return frames
+    index = pd.Index(ids, name="pass_id")
+    return {scope: pd.DataFrame(frame, index=index) for scope, frame in frames.items()}
 
 
 def int_column(table: pa.Table, name: str, null: int = -1) -> Int64:
@@ -61,18 +63,20 @@ def float_column(table: pa.Table, name: str) -> Floats:
     return np.where(values >= 0, values, np.nan)
 
 
-def _fill(frame: pd.DataFrame, part: Overlap | Transfers | ExpertUse, scope: Scope, recorded: np.ndarray) -> None:
+def _fill(
+    frame: Columns, ids: Int64, part: Overlap | Transfers | ExpertUse, scope: Scope, recorded: np.ndarray
+) -> None:
     """Put the figures of one scope into the rows of their passes."""
     mine = part.keys["phase"] == PHASES.index(scope) if scope != "pass" else slice(None)
     for name in FIGURES:
         if hasattr(part, name):
             default = np.where(recorded, 0.0, np.nan) if name in _ZERO_WHEN_RECORDED else np.nan
-            values = np.full(len(frame), default)
-            _place(values, frame.index, part.keys["pass_id"][mine], getattr(part, name)[mine])
+            values = np.full(len(ids), default)
+            _place(values, ids, part.keys["pass_id"][mine], getattr(part, name)[mine])
             frame[name] = values
 
 
-def _fill_busy(frame: pd.DataFrame, scope: Scope, recording: Recording, recorded: np.ndarray) -> None:
+def _fill_busy(frame: Columns, ids: Int64, scope: Scope, recording: Recording, recorded: np.ndarray) -> None:
     """Waits and host compute; a source that never tells of either gives nulls, not zeros."""
     names = ("pass_id",) if scope == "pass" else ("pass_id", "phase")
     roles = recording.keys("role")[0]
@@ -80,13 +84,17 @@ def _fill_busy(frame: pd.DataFrame, scope: Scope, recording: Recording, recorded
         keys, busy_ns = recording.busy(names, role)
         mine = keys["phase"] == PHASES.index(scope) if scope != "pass" else slice(None)
         values = np.where(recorded & bool((roles == role).any()), 0.0, np.nan)
-        _place(values, frame.index, keys["pass_id"][mine], busy_ns[mine])
+        _place(values, ids, keys["pass_id"][mine], busy_ns[mine])
         frame[name] = values
 
 
-def _place(into: Floats, index: pd.Index, pass_ids: Int64, values: np.ndarray) -> None:
-    rows = index.get_indexer(pd.Index(pass_ids))
-    into[rows[rows >= 0]] = values[rows >= 0]
+def _place(into: Floats, ids: Int64, pass_ids: Int64, values: np.ndarray) -> None:
+    if len(ids) == 0:
+        return
+    order = np.argsort(ids)
+    rows = order[np.minimum(np.searchsorted(ids, pass_ids, sorter=order), len(ids) - 1)]
+    known = ids[rows] == pass_ids
+    into[rows[known]] = values[known]
 
 
 def _recorded(recording: Recording, scope: Scope) -> Int64:
@@ -95,25 +103,33 @@ def _recorded(recording: Recording, scope: Scope) -> Int64:
 
 
 def _fill_windows(
-    frame: pd.DataFrame, scope: Scope, passes: pa.Table, ubatches: pa.Table, recording: Recording
+    frame: Columns, ids: Int64, scope: Scope, passes: pa.Table, ubatches: pa.Table, recording: Recording
 ) -> None:
-    windows = passes if scope == "pass" else _phase_windows(ubatches, scope)
-    windows = windows.filter(pc.and_(pc.is_valid(windows["t_start"]), pc.is_valid(windows["t_end"])))
-    pass_id, starts, ends = (int_column(windows, name) for name in ("pass_id", "t_start", "t_end"))
+    pass_id, starts, ends = _windows(passes) if scope == "pass" else _phase_windows(ubatches, scope)
     columns = {"wall_ns": ends - starts, "idle_ns": recording.idle(pass_id, starts, ends)}
     for name, values in columns.items():
-        placed = np.full(len(frame), np.nan)
-        _place(placed, frame.index, pass_id, values)
+        placed = np.full(len(ids), np.nan)
+        _place(placed, ids, pass_id, values)
         frame[name] = placed
 
 
-def _phase_windows(ubatches: pa.Table, scope: Scope) -> pa.Table:
-    mine = ubatches.filter(pc.equal(ubatches["phase"].cast(pa.string()), scope))
-    spans = mine.group_by("pass_id").aggregate([("t_start", "min"), ("t_end", "max")])
-    return spans.rename_columns({"t_start_min": "t_start", "t_end_max": "t_end"})
+def _windows(rows: pa.Table) -> tuple[Int64, Int64, Int64]:
+    """pass_id, start and end of the rows that tell both times."""
+    timed = rows.filter(pc.and_(pc.is_valid(rows["t_start"]), pc.is_valid(rows["t_end"])))
+    return int_column(timed, "pass_id"), int_column(timed, "t_start"), int_column(timed, "t_end")
 
 
-def _fill_from_passes(frames: dict[Scope, pd.DataFrame], passes: pa.Table) -> None:
+def _phase_windows(ubatches: pa.Table, scope: Scope) -> tuple[Int64, Int64, Int64]:
+    """From the first start to the last end of each pass's ubatches in this phase."""
+    pass_id, starts, ends = _windows(ubatches.filter(pc.equal(ubatches["phase"].cast(pa.string()), scope)))
+    groups = group_by({"pass_id": pass_id})
+    first, last = np.full(len(groups), MAX_ABS_NS, np.int64), np.full(len(groups), -MAX_ABS_NS, np.int64)
+    np.minimum.at(first, groups.of_row, starts)
+    np.maximum.at(last, groups.of_row, ends)
+    return groups.keys["pass_id"], first, last
+
+
+def _fill_from_passes(frames: dict[Scope, Columns], passes: pa.Table) -> None:
     whole = frames["pass"]
     ttft, prefill, decode = (float_column(passes, f"{name}_ns") for name in ("ttft", "prefill", "decode"))
     prefill = np.where(np.isnan(prefill), ttft - float_column(passes, "sampling_ns"), prefill)

@@ -39,6 +39,7 @@ class Recording:
         self.n_rows = 0
         self.n_impossible = 0  # rows left out: no times, an end before its start, times beyond 104 days
         self._pieces: list[Activity] = []
+        self._overlaps: dict[tuple[str, ...], Overlap] = {}
         for n_rows, n_impossible, activity in _in_threads(_measured, _sized(tables)):
             self.n_rows += n_rows
             self.n_impossible += n_impossible
@@ -54,8 +55,10 @@ class Recording:
         return tuple(np.concatenate([piece.keys[name] for piece in self._pieces]) for name in names)
 
     def overlap(self, names: Sequence[str]) -> Overlap:
-        """Host to device copies against compute, grouped by these names, 'pass_id' among them."""
-        return _joined([piece.overlap.by(names) for piece in self._pieces])
+        """Host to device copies against compute, grouped by these names, 'pass_id' among them; kept."""
+        if (key := tuple(names)) not in self._overlaps:
+            self._overlaps[key] = _joined([piece.overlap.by(key) for piece in self._pieces])
+        return self._overlaps[key]
 
     def transfers(self, names: Sequence[str]) -> Transfers:
         """Bytes moved, grouped by these names, 'pass_id' among them."""
@@ -65,6 +68,9 @@ class Recording:
         """Groups that have rows of this role (their keys), and the union of those rows in ns; with 'pass_id'."""
         found = []
         for piece in self._pieces:
+            if role not in piece.roles:
+                found.append({name: np.empty(0, np.int64) for name in (*names, "")})
+                continue
             groups = piece.coarse(names)
             has_rows = groups.sum(piece.keys["role"] == role) > 0
             columns = {**groups.keys, "": piece.busy_ns(groups, role)}

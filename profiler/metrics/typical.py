@@ -26,8 +26,9 @@ def typical_layers(layers: pd.DataFrame) -> pd.DataFrame:
 def prefetch_margin(layers: pd.DataFrame) -> pd.DataFrame:
     """C + T - T' in ns, medians over the passes: ubatches down, layers across (`layer_figures` explains C, T, T').
 
-    Above zero, `pays` of `layer_figures` holds.
+    Above zero, `pays` of `layer_figures` holds. Layers before one that copies nothing are left out.
     """
+    layers = _before_copies(layers)
     margin = layers["compute_ns"] + layers["copy_ns"] - layers["next_whole_copy_ns"]
     known = layers.assign(margin=margin)[margin.notna()]
     grid: pd.DataFrame = known.pivot_table(index="ubatch", columns="layer", values="margin", aggfunc="median")
@@ -35,7 +36,12 @@ def prefetch_margin(layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def paying_share(layers: pd.DataFrame) -> float | None:
-    """In what share of the layers and ubatches prefetch pays; null where that cannot be said anywhere."""
-    known = layers["pays"].dropna().astype(float)
+    """In what share of the layers and ubatches with a copy to prefetch it pays; null where there is none."""
+    known = _before_copies(layers)["pays"].dropna().astype(float)
     share = float(known.mean()) if len(known) else float("nan")
     return None if np.isnan(share) else share
+
+
+def _before_copies(layers: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose next layer is copied: before a resident one, and where the host computes, there is nothing ahead."""
+    return layers[layers["next_whole_copy_ns"] > 0]

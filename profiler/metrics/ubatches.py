@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from profiler.metrics.groups import rows_among
 from profiler.metrics.passes import int_column
 from profiler.metrics.recording import Recording
 from profiler.metrics.roles import PHASES
@@ -35,7 +36,8 @@ def ubatch_figures(ubatches: pa.Table, recording: Recording) -> pd.DataFrame:
 def figures_by(recording: Recording, names: tuple[str, ...]) -> pd.DataFrame:
     """Copy, compute and overlap figures of every group of `names`; phases are still codes."""
     overlap, moved = recording.overlap(names), recording.transfers(names)
-    frame = pd.DataFrame(
+    row = rows_among(overlap.keys, moved.keys)
+    return pd.DataFrame(
         {
             **overlap.keys,
             "busy_copy_ns": overlap.busy_copy_ns,
@@ -44,17 +46,11 @@ def figures_by(recording: Recording, names: tuple[str, ...]) -> pd.DataFrame:
             "exposed_copy_ns": overlap.exposed_copy_ns,
             "overlap_efficiency": overlap.overlap_efficiency,
             "hidden_ratio": overlap.hidden_ratio,
+            "bytes_h2d": np.append(moved.bytes_h2d, np.nan)[row],
+            "whole_bytes": np.append(moved.whole_bytes, np.nan)[row],
+            "selective_saving_bytes": np.append(moved.selective_saving_bytes, np.nan)[row],
         }
     )
-    bytes_moved = pd.DataFrame(
-        {
-            **moved.keys,
-            "bytes_h2d": moved.bytes_h2d,
-            "whole_bytes": moved.whole_bytes,
-            "selective_saving_bytes": moved.selective_saving_bytes,
-        }
-    )
-    return frame.merge(bytes_moved, how="left", on=list(names))
 
 
 def phase_names(codes: pd.Series[int]) -> np.ndarray:
