@@ -8,8 +8,9 @@ from typing import Final
 import streamlit as st
 
 from dashboard import address, load
-from dashboard.text import arm_label, cell_key, plain, short_cell
+from dashboard.text import arm_label, cell_key, cell_labels, plain
 from profiler.capture import Capture, CaptureSummary
+from profiler.manifest import Arm
 from profiler.report.data import Cell, Report
 from profiler.report.sizes import CellSizes, cell_sizes, telling_sizes
 
@@ -56,6 +57,11 @@ class Choice:
     def _cell_of(self, report: Report) -> Cell:
         assert self.sizes is not None
         return next(cell for cell in report.cells if self.sizes.names(cell))
+
+    @property
+    def arms_of_cell(self) -> list[Arm]:
+        """What the manifest says of the arms on show."""
+        return [arm for arm in self.capture.manifest.arms if arm.name in self.arms]
 
     @property
     def arms(self) -> list[str]:
@@ -115,9 +121,9 @@ def _choose_arms(found: load.Found, capture: Capture) -> Choice:
 
 def _choose_cell(cells: list[CellSizes]) -> CellSizes:
     keys = {cell_key(cell): cell for cell in cells}
-    labels = {key: short_cell(cell) for key, cell in keys.items()}
+    labels = dict(zip(keys, cell_labels(list(keys.values())), strict=True))
     names = list(keys)
-    help_text = "Ubatch, depth, prompt tokens + generated tokens"
+    help_text = "Ubatch, depth, prompt tokens + generated tokens; those that all cells share are at the top of the page"
     first = names.index(cell_key(telling_sizes(cells)))
     return keys[address.select("Cell", names, "cell", labels.__getitem__, first=first, help=help_text)]
 

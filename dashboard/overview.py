@@ -17,6 +17,7 @@ from profiler.metrics import FIGURES, CopyFigures
 from profiler.metrics.spent import device_spent
 from profiler.report.data import Cell
 from profiler.report.summary import device_name
+from profiler.report.tables import number_ranges
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share, format_value
 from profiler.stats import Comparison, Estimate
 
@@ -56,6 +57,13 @@ def cards(choice: Choice, cell: Cell) -> list[str]:
 def missing_line(missing: list[str]) -> list[str]:
     """What of the headline figures there is not, as a sentence."""
     return [f"Not in this capture for these passes: {', '.join(missing)}."] if missing else []
+
+
+def reasons_line(choice: Choice, cell: Cell) -> str | None:
+    """Why verdicts on B are inconclusive, each reason once."""
+    compared = cell.against_baseline.get(choice.b or "", {}).values()
+    reasons = dict.fromkeys(found.reason for found in compared if found is not None and found.reason)
+    return f"Inconclusive: {'; '.join(reasons)}." if reasons else None
 
 
 def _found(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
@@ -276,7 +284,10 @@ def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
 def _text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:,}"
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    if isinstance(value, list) and value and all(type(one) is int for one in value):
+        text = number_ranges(value)
+    else:
+        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return text if len(text) <= 300 else f"{text[:299]}…"
 
 

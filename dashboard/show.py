@@ -111,6 +111,6 @@ def nothing(reason: str, advice: str = "") -> None:
 
 
 def sentences(texts: Sequence[str]) -> None:
-    """Notes under a figure."""
-    for text in texts:
-        st.caption(plain(text))
+    """Notes under a figure, a line each."""
+    if texts:
+        st.caption("  \n".join(plain(text) for text in texts))

@@ -73,6 +73,22 @@ def short_cell(cell: CellSizes) -> str:
     return " · ".join([*parts, *([tokens] if tokens else [])]) or "all passes"
 
 
+def cell_labels(cells: Sequence[CellSizes]) -> list[str]:
+    """Labels that tell cells apart, by the sizes in which they differ: `ubatch 64 · depth 0`."""
+    named = {"n_ubatch": "ubatch {:,}", "n_depth": "depth {:,}", "n_prompt": "prompt {:,}", "n_gen": "{:,} generated"}
+    varied = [size for size in named if len({getattr(cell, size) for cell in cells}) > 1]
+    if not varied:
+        return [short_cell(cell) for cell in cells]
+    return [
+        " · ".join(
+            named[size].format(value) if value is not None else f"{size.removeprefix('n_')} not known"
+            for size in varied
+            for value in [getattr(cell, size)]
+        )
+        for cell in cells
+    ]
+
+
 def whole_cell(cell: CellSizes) -> str:
     """`ubatch 64 · depth 0 · prompt 512 + 16 generated`."""
     sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))

@@ -12,6 +12,7 @@ from dashboard.figures.style import styled
 from dashboard.palette import DIVERGING, GREY, SPENT
 
 _MS: Final = 1e6
+_FEW: Final = 12  # so many numbers fit side by side on a phone
 _T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
 
 
@@ -50,7 +51,7 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
         hoverinfo="skip",
     )
     styled(figure, height=380, barmode="group", bargap=0.25)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= 32 else None)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW else None)
     figure.update_yaxes(title="ms", rangemode="tozero")
     return figure
 
@@ -78,6 +79,6 @@ def margin_figure(margin: pd.DataFrame) -> go.Figure:
         )
     )
     styled(figure, height=int(np.clip(120 + 26 * len(margin), 200, 640)), legend=False)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= 32 else None)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= _FEW else None)
     figure.update_yaxes(title="ubatch", type="category", autorange="reversed", showgrid=False)
     return figure

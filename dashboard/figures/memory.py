@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import styled
+from dashboard.figures.style import byte_axis, styled
 from dashboard.palette import BLUE, GREEN, ORANGE, SKY
 from dashboard.text import for_plotly
 from profiler.metrics.memory import PARTS
@@ -29,6 +29,7 @@ _MAX_SLOTS: Final = 64
 def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
     """Stacked horizontal bars of `memory_parts`, a row an arm."""
     figure = go.Figure()
+    scale, unit = byte_axis(float(parts[list(PARTS)].sum(axis=1).max()))
     for part in PARTS:
         values = parts[part].to_numpy(float)
         if not (values > 0).any():
@@ -37,16 +38,16 @@ def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
         pattern = {"shape": shape, "size": 6, "solidity": 0.22, "fillmode": "overlay", "fgcolor": "white"}
         figure.add_bar(
             y=[for_plotly(label) for label in labels],
-            x=values / _MB,
+            x=values / scale,
             orientation="h",
             name=PART_LABELS[part],
             marker={"color": colour, "pattern": pattern if shape else None},
-            hovertemplate=f"{PART_LABELS[part]}: %{{x:,.4g}} MB<extra></extra>",
+            hovertemplate=f"{PART_LABELS[part]}: %{{x:,.4g}} {unit}<extra></extra>",
         )
     styled(figure, height=110 + 46 * len(labels), barmode="stack", bargap=0.35)
     figure.update_layout(legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title="MB on the device", rangemode="tozero")
+    figure.update_xaxes(title=f"{unit} on the device", rangemode="tozero")
     return figure
 
 
@@ -81,25 +82,26 @@ def slots_figure(holdings: pd.DataFrame) -> go.Figure:
 
 def held_figure(steps: pd.DataFrame, resident_bytes: float | None) -> go.Figure:
     """Device memory over the pass: weights that stay, and on top what the slots hold; the peak is marked."""
-    base = (resident_bytes or 0.0) / _MB
-    time, total = steps["t_ns"].to_numpy(float) / _MS, base + steps["bytes"].to_numpy(float) / _MB
+    held = (resident_bytes or 0.0) + steps["bytes"].to_numpy(float)
+    scale, unit = byte_axis(float(held.max()))
+    base, time, total = (resident_bytes or 0.0) / scale, steps["t_ns"].to_numpy(float) / _MS, held / scale
     figure = go.Figure()
     if resident_bytes:
         figure.add_scatter(
             x=[time.min(), time.max()], y=[base, base], name="weights that stay", fill="tozeroy", mode="lines",
             line={"color": GREEN, "width": 1}, fillcolor="rgba(0,158,115,0.25)",
-            hovertemplate="stay: %{y:,.4g} MB<extra></extra>",
+            hovertemplate=f"stay: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
     figure.add_scatter(
         x=time, y=total, name="with what the slots hold", mode="lines",
         line={"color": BLUE, "width": 1.5, "shape": "hv"},
-        hovertemplate="%{x:.2f} ms: %{y:,.4g} MB<extra></extra>",
+        hovertemplate=f"%{{x:.2f}} ms: %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip
     peak = int(total.argmax())
     figure.add_annotation(
-        x=time[peak], y=total[peak], text=f"peak {total[peak]:,.4g} MB", showarrow=True, arrowhead=2, ay=-24, ax=30
+        x=time[peak], y=total[peak], text=f"peak {total[peak]:,.4g} {unit}", showarrow=True, arrowhead=2, ay=-24, ax=30
     )
     styled(figure, height=300)
     figure.update_xaxes(title="ms after the pass's start")
-    figure.update_yaxes(title="MB", rangemode="tozero")
+    figure.update_yaxes(title=unit, rangemode="tozero")
     return figure

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import arm_style, styled
+from dashboard.figures.style import arm_style, byte_axis, styled
 from dashboard.palette import BLUE, GREY, ORANGE, SEQUENTIAL
 from dashboard.text import for_plotly
 
-_MB: Final = 1e6
+_FEW_UBATCHES: Final = 4
 
 
 def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Figure:
@@ -23,29 +23,35 @@ def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Fi
     """
     figure = go.Figure()
     longest = max(rows.values(), key=len, default=pd.DataFrame({"ubatch": [], "whole_bytes": []}))
+    scale, unit = byte_axis(
+        max((float(mine[["bytes_h2d", "whole_bytes"]].max().max()) for mine in rows.values()), default=0.0)
+    )
     figure.add_bar(
         x=longest["ubatch"],
-        y=longest["whole_bytes"] / _MB,
+        y=longest["whole_bytes"] / scale,
         name="whole copies would move",
         marker={"color": "rgba(0,0,0,0)", "line": {"color": GREY, "width": 1.5}},
         width=0.85,
-        hovertemplate="whole: %{y:,.3g} MB<extra></extra>",
+        hovertemplate=f"whole: %{{y:,.3g}} {unit}<extra></extra>",
     )
     width = 0.7 / max(len(rows), 1)
     for number, (arm, mine) in enumerate(rows.items()):
         style = arm_style(arm, arms)
         figure.add_bar(
             x=mine["ubatch"],
-            y=mine["bytes_h2d"] / _MB,
+            y=mine["bytes_h2d"] / scale,
             name=f"{for_plotly(arm)} moved",
             marker={"color": style["colour"], "pattern": _pattern(number)},
             width=width,
             offset=-0.35 + number * width,
-            hovertemplate=f"{for_plotly(arm)}: %{{y:,.3g}} MB<extra></extra>",
+            hovertemplate=f"{for_plotly(arm)}: %{{y:,.3g}} {unit}<extra></extra>",
         )
     styled(figure, height=340, barmode="overlay")
     figure.update_xaxes(title="ubatch", dtick=1 if len(longest) <= 24 else None, showgrid=False)
-    figure.update_yaxes(title="MB from host to device", rangemode="tozero")
+    if 0 < len(longest) < _FEW_UBATCHES:  # else one pair of bars fills the page
+        middle = float(longest["ubatch"].mean())
+        figure.update_xaxes(range=[middle - _FEW_UBATCHES / 2, middle + _FEW_UBATCHES / 2], tickvals=longest["ubatch"])
+    figure.update_yaxes(title=f"{unit} from host to device", rangemode="tozero")
     return figure
 
 

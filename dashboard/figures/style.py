@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import plotly.graph_objects as go
 
 from dashboard.palette import ARMS, DASHES, MARKERS
 
 GRID = "rgba(128,136,150,0.22)"
+_BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def styled(figure: go.Figure, *, height: int, legend: bool = True, **layout: Any) -> go.Figure:
@@ -27,6 +28,11 @@ def styled(figure: go.Figure, *, height: int, legend: bool = True, **layout: Any
     figure.update_xaxes(gridcolor=GRID, zeroline=False, automargin=True)
     figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
     return figure
+
+
+def byte_axis(largest: float) -> tuple[float, str]:
+    """What to divide bytes by, and the unit, so that the axis of values up to `largest` needs no thousands."""
+    return next(((scale, unit) for scale, unit in _BYTES if largest >= scale), _BYTES[-1])
 
 
 def arm_style(arm: str, arms: Sequence[str]) -> dict[str, Any]:

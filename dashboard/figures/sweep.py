@@ -11,15 +11,20 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import arm_style, styled
 from dashboard.palette import DIVERGING, GREY, TEXT_ON_DIVERGING
-from dashboard.text import for_plotly
+from dashboard.text import SIGNS, for_plotly
 from profiler.metrics.sweep import Crossover
 
-AXIS_TITLES: Final = {"n_ubatch": "ubatch, tokens", "n_depth": "depth, tokens already in the KV cache"}
+AXIS_TITLES: Final = {
+    "n_ubatch": "ubatch, tokens",
+    "n_depth": "depth, tokens already in the KV cache",
+    "n_prompt": "prompt, tokens",
+}
 FIGURE_TITLES: Final = {
     "ttft_ns": "time to first token, ms",
     "prefill_tokens_per_s": "prefill, tokens a second",
     "decode_tokens_per_s": "decode, tokens a second",
 }
+_FEW: Final = 3  # columns whose words fit on a phone
 SCALES: Final = {"ttft_ns": 1e-6}
 
 
@@ -32,7 +37,7 @@ def sweep_figure(
     crossovers: Mapping[str, Crossover] | None = None,
 ) -> go.Figure:
     """Medians with their intervals over `axis`. `arms` fixes colours and markers; `limits_of` says for which arms the
-    max(C, T) limit is drawn; `crossovers` are marked where the axis is the ubatch."""
+    max(C, T) limit is drawn; `crossovers` are marked where the axis is no depth."""
     figure = go.Figure()
     scale = SCALES.get(figure_name, 1.0)
     for arm in [arm for arm in arms if (rows["arm"] == arm).any()]:
@@ -43,7 +48,7 @@ def sweep_figure(
     styled(figure, height=430)
     figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
     figure.update_yaxes(title=FIGURE_TITLES[figure_name], rangemode="tozero")
-    if axis == "n_ubatch":
+    if axis != "n_depth":
         for arm, found in (crossovers or {}).items():
             _mark(figure, arm, found)
     return figure
@@ -102,9 +107,9 @@ def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
 
 
 def _ticks(values: pd.Series[float]) -> dict[str, object]:
-    """Ubatches double, so their axis is logarithmic; ticks are the measured sizes."""
+    """Ubatches and prompts double, so their axis is logarithmic; ticks are the measured sizes."""
     measured = np.sort(values.dropna().unique())
-    is_log = len(measured) > 0 and measured[0] > 0 and values.name == "n_ubatch"
+    is_log = len(measured) > 0 and measured[0] > 0 and values.name != "n_depth"
     return {
         "type": "log" if is_log else "linear",
         "tickmode": "array",
@@ -113,15 +118,18 @@ def _ticks(values: pd.Series[float]) -> dict[str, object]:
     }
 
 
-def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
-    """How much better B is than A, in per cent, over depth (down) and ubatch (across); grey where it is unclear.
+def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str = "n_ubatch") -> go.Figure:
+    """How much better B is than A, in per cent, over depth (down) and ubatch or prompt (across); grey: unclear.
 
     grid: shares, +0.31 is 31 % better; verdicts: the words for each place.
     """
     shown = grid.to_numpy(float) * 100
     largest = max(5.0, float(np.nanmax(np.abs(shown))) if np.isfinite(shown).any() else 5.0)
     words = [
-        [_place_text(value, verdict) for value, verdict in zip(values, row, strict=True)]
+        [
+            _place_text(value, verdict, is_short=len(grid.columns) > _FEW)
+            for value, verdict in zip(values, row, strict=True)
+        ]
         for values, row in zip(shown, verdicts.to_numpy(), strict=True)
     ]
     figure = go.Figure(
@@ -139,16 +147,19 @@ def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
             colorbar={"title": "better, %", "thickness": 10},
             xgap=3,
             ygap=3,
-            hovertemplate="ubatch %{x}, depth %{y}: %{text}<extra></extra>",
+            hovertemplate=f"{across.removeprefix('n_')} %{{x}}, depth %{{y}}: %{{text}}<extra></extra>",
         )
     )
     styled(figure, height=110 + 62 * len(grid), legend=False)
-    figure.update_xaxes(title=AXIS_TITLES["n_ubatch"], type="category", showgrid=False)
+    figure.update_xaxes(title=AXIS_TITLES[across], type="category", showgrid=False)
     figure.update_yaxes(title="depth", type="category", showgrid=False)
     return figure
 
 
-def _place_text(percent: float, verdict: object) -> str:
+def _place_text(percent: float, verdict: object, *, is_short: bool) -> str:
+    """The change and its verdict; many columns have no room for words on a phone, but for their signs."""
     if not np.isfinite(percent):
         return ""
+    if is_short and verdict in SIGNS:
+        return f"{percent:+.1f}<br>{SIGNS[str(verdict)]}"
     return f"{percent:+.1f} %<br>{for_plotly(verdict)}"

@@ -45,7 +45,8 @@ def main(choice: Choice) -> None:
         table=readable(layers),
         name="layers",
     )
-    condition(rows, arm)
+    phase = here["phase"].iloc[0]
+    condition(rows[rows["phase"] == phase] if pd.notna(phase) else rows, arm, phase)
 
 
 def measured(choice: Choice) -> pd.DataFrame:
@@ -89,15 +90,18 @@ def readable(layers: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def condition(rows: pd.DataFrame, arm: str) -> None:
+def condition(rows: pd.DataFrame, arm: str, phase: str | None) -> None:
     """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
     st.subheader("Where prefetch pays: C + T > T'", anchor=False)
     mine = rows[rows["arm"] == arm]
     grid, share = prefetch_margin(mine), paying_share(mine)
+    during = f", over all ubatches of {plain(phase)}" if pd.notna(phase) else ""
     if grid.empty or share is None:
         show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
         return
-    st.markdown(f"It holds for **{share * 100:.0f} %** of the layers and ubatches of {plain(arm)}.")
+    st.markdown(
+        f"It holds for **{share * 100:.0f} %** of the layers of {plain(arm)} before one that is copied{during}."
+    )
     if len(grid) > _MAX_UBATCHES or len(grid.columns) > _MAX_LAYERS:
         st.caption(f"The first {_MAX_UBATCHES} ubatches and {_MAX_LAYERS} layers are shown.")
         grid = grid.iloc[:_MAX_UBATCHES, :_MAX_LAYERS]

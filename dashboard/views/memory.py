@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from dashboard import address, passes, show
+from dashboard import address, passes, residency, show
 from dashboard.choice import Choice, current
 from dashboard.figures.memory import PART_LABELS, held_figure, parts_figure, slots_figure
 from dashboard.text import plain
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
+from profiler.report.residency import all_residency
 from profiler.report.units import format_bytes, format_ns
 
 
@@ -24,13 +25,13 @@ def main(choice: Choice) -> None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
     else:
         at_the_peak(choice, parts)
+    what_stays(choice)
     over_time(choice)
 
 
 def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
     st.subheader("At the peak", anchor=False)
-    for arm, row in parts.iterrows():
-        st.markdown(plain(cost_sentence(str(arm), row, choice)))
+    st.markdown("  \n".join(plain(cost_sentence(str(arm), row, choice)) for arm, row in parts.iterrows()))
     table = parts.map(format_bytes, na_action="ignore").rename(columns=PART_LABELS).rename_axis("arm").reset_index()
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     show.figure(
@@ -40,6 +41,16 @@ def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
         table=table,
         name="memory-at-the-peak",
     )
+
+
+def what_stays(choice: Choice) -> None:
+    """Which layers each arm keeps on the device; every arm of the capture is in the table."""
+    found = all_residency(choice.capture.manifest)
+    if not found:
+        return
+    st.subheader("Which layers stay", anchor=False)
+    st.markdown("  \n".join(plain(residency.sentence(arm, found[arm])) for arm in choice.arms if arm in found))
+    show.table(residency.table(found), alt="what each arm keeps on the device", key="stays", name="residency")
 
 
 def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:

@@ -6,14 +6,15 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import load, overview, show
+from dashboard import answers, load, overview, show
 from dashboard.choice import Choice, current
 from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.text import headline, plain
 from profiler.findings import Finding
 from profiler.metrics.spent import time_spent
 from profiler.report.data import Cell
-from profiler.report.tables import cell_title, reasons_line
+from profiler.report.on_host import products_line
+from profiler.report.tables import cell_title
 from profiler.report.units import format_ns
 
 _SHOWN: Final = 4
@@ -42,21 +43,36 @@ def with_passes(choice: Choice) -> None:
     title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
     show.head(plain(title), choice)
     badges(cell)
-    place, note = st.empty(), st.empty()
+    told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:
         with place.container():
             missing = overview.cards(choice, cell)
         coming = ", ".join([*missing, "where the time went"])
         note.caption(plain(f"Reading {load.n_events(choice.found):,} events for the rest: {coming} …"))
     cell = choice.cell
+    with told.container():
+        in_words(choice, cell)
     with place.container():
         missing = overview.cards(choice, cell)
     note.empty()
-    show.sentences([*overview.missing_line(missing), *(line for line in [reasons_line(cell)] if line and b)])
+    lines = [*overview.missing_line(missing), overview.reasons_line(choice, cell), products_line(choice.arms_of_cell)]
+    show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
     with st.expander("All figures of this cell", expanded=False):
         show.table(overview.figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         st.caption(f"To run this cell again: `hprof run {cell_title(cell)}`")
     where_time_went(choice)
+
+
+def in_words(choice: Choice, cell: Cell) -> None:
+    """From which ubatch B helps, what it costs, and why."""
+    if choice.a is None or choice.b is None:
+        return
+    told = {
+        "From which ubatch": answers.from_which_size(choice.report.cells, cell, choice.a, choice.b),
+        "What it costs": answers.cost(cell, choice.a, choice.b, choice.report.residency),
+        "Why": answers.why(cell, choice.a, choice.b),
+    }
+    st.markdown("  \n".join(f"**{question}:** {plain(answer)}" for question, answer in told.items() if answer))
 
 
 def badges(cell: Cell) -> None:
@@ -64,7 +80,13 @@ def badges(cell: Cell) -> None:
     with st.container(horizontal=True, gap="small"):
         _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
-    show.sentences(cell.notes)
+    if differ(cell):
+        show.sentences(cell.notes)
+
+
+def differ(cell: Cell) -> bool:
+    """Whether the arms are known not to have computed the same thing: then the notes on it come first."""
+    return cell.same_tokens is False or cell.bit_identical is False
 
 
 def _badge(holds: bool | None, yes: str, no: str) -> None:
@@ -121,6 +143,8 @@ def without_passes(choice: Choice) -> None:
 def findings(choice: Choice) -> None:
     st.subheader("Findings", anchor=False)
     found = load.findings(choice.found)
+    if found and choice.sizes is not None:
+        st.caption("Over all passes, arms and cells of the capture together.")
     if not choice.report.devices:
         st.markdown("Without recorded copies and kernels there is nothing to look for.")
     elif not found:

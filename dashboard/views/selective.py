@@ -81,14 +81,20 @@ def shares(experts: pa.Table) -> None:
         table["cache_hit_rate"] = hits["hits"] / (hits["hits"] + hits["misses"])
     for column in table.columns[2:]:
         table[column] = table[column].map(format_share, na_action="ignore")
+    curve = uniform_curve(experts)
     show.figure(
-        distinct_figure(rows, uniform_curve(experts)),
+        distinct_figure(rows, curve),
         alt="share of the experts that a ubatch touches over its tokens, measured and with equally likely experts",
         key="distinct",
         table=table,
         name="distinct-share",
     )
-    st.caption("Bars span the ubatches of a size. Real routers have favourites, so they touch fewer than chance would.")
+    favourites = (
+        "Real routers have favourites, so they touch fewer than chance would."
+        if len(curve)
+        else "What chance would touch is not drawn: no ubatch of one token says how many experts a token uses."
+    )
+    st.caption(f"Bars span the ubatches of a size. {favourites}")
 
 
 def heat(experts: pa.Table) -> None:

@@ -1,7 +1,8 @@
-"""Sweep: every arm over ubatch and depth, the ceiling and the limit, and where two arms cross."""
+"""Sweep: every arm over ubatch, depth or prompt, the ceiling and the limit, and where two arms cross."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -10,9 +11,11 @@ import streamlit as st
 from dashboard import address, show
 from dashboard.choice import Choice, current
 from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
-from dashboard.text import plain, subject
+from dashboard.sweep_axis import DEPTH, PROMPT, TITLES, UBATCH, axes_of, one_ubatch, rows_of_workload, rows_over
+from dashboard.text import SIGNS, plain, subject
 from profiler.metrics import FIGURES
 from profiler.metrics.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
+from profiler.report.sizes import CellSizes
 from profiler.report.units import format_value
 
 _LABELS: Final = {"ttft_ns": "First token", "prefill_tokens_per_s": "Prefill", "decode_tokens_per_s": "Decode"}
@@ -33,18 +36,22 @@ def main(choice: Choice) -> None:
         return
     with st.container(horizontal=True, gap="medium"):
         name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
-        rows, notes = of_one_workload(choice, tables[name])
-        axis, shown, fixed = choose_axis(choice, rows)
-    show.sentences(notes)
+        rows = tables[name]
+        sizes = having_the_figure(choice, rows)
+        axis, shown, fixed = choose_axis(rows, sizes)
+    if sizes != choice.sizes:
+        show.sentences([f"The chosen cell does not have this figure; {workload(sizes)} is shown."])
     lines(choice, shown, name, axis, fixed)
     if choice.b is not None:
-        changes(choice, rows, name)
+        changes(choice, rows_over(rows, axis, sizes) if axis == PROMPT else rows_of_workload(rows, sizes), name, axis)
 
 
 def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str) -> None:
     arms = list(dict.fromkeys(arm for cell in choice.report.cells for arm in cell.arms))
-    found = crossovers(choice, shown) if axis == "n_ubatch" else {}
+    found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
     compared = [arm for arm in arms if arm in choice.arms] or arms[:1]
+    for arm, at in found.items():
+        st.markdown(plain(crossover_sentence(arm, choice.a or "", at, axis)))
     show.figure(
         sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found),
         alt=f"{FIGURE_TITLES[name]} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
@@ -52,41 +59,49 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
         table=readable(shown, name),
         name="sweep",
     )
-    for arm, at in found.items():
-        st.markdown(plain(crossover_sentence(arm, choice.a or "", at)))
     if len(shown[axis].dropna().unique()) < 2:
         st.caption("One size was measured; a line needs more: `hprof run -ub 64-1024*2 -d 0,4096`.")
+    elif axis == PROMPT and (shown["n_prompt"] <= shown["n_ubatch"]).all():
+        st.caption("Every prompt fits into one ubatch, so its length is what goes through the layers together.")
 
 
-def choose_axis(choice: Choice, rows: pd.DataFrame) -> tuple[str, pd.DataFrame, str]:
+def choose_axis(rows: pd.DataFrame, sizes: CellSizes) -> tuple[str, pd.DataFrame, str]:
     """What runs along the axis, the rows at the chosen cell's other size, and that size in words."""
-    axes = [axis for axis in ("n_ubatch", "n_depth") if rows[axis].nunique() > 1] or ["n_ubatch"]
-    axis = axes[0]
-    if len(axes) > 1:
-        axis = address.segments("Axis", axes, "axis", {"n_ubatch": "over ubatch", "n_depth": "over depth"}.__getitem__)
-    other = "n_depth" if axis == "n_ubatch" else "n_ubatch"
-    values = sorted(rows[other].dropna().unique().tolist())
-    value = getattr(choice.sizes, other)
+    axes = axes_of(rows, sizes)
+    axis = axes[0] if len(axes) == 1 else address.segments("Axis", axes, "axis", TITLES.__getitem__)
+    other = UBATCH if axis == DEPTH else DEPTH
+    value = getattr(sizes, other)
+    values = sorted(rows_over(rows, axis, sizes, free=other)[other].dropna().unique().tolist())
     if len(values) > 1:
-        label = {"n_depth": "At depth", "n_ubatch": "At ubatch"}[other]
+        label = {DEPTH: "At depth", UBATCH: "At ubatch"}[other]
         first = values.index(value) if value in values else 0
         value = address.segments(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
-    shown = rows[rows[other].isna() if value is None else rows[other] == value]
+    shown = rows_over(rows, axis, replace(sizes, **{other: value}))
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 
-def of_one_workload(choice: Choice, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Only the rows with the chosen cell's prompt and generated tokens; where this figure has none of them, with the
-    largest for which it has the chosen arms, and says so."""
-    notes = []
-    for size, what in (("n_prompt", "prompt"), ("n_gen", "generated")):
-        wanted = getattr(choice.sizes, size)
-        arms_at = rows[rows["arm"].isin(choice.arms)].groupby(size)["arm"].nunique()
-        if wanted not in arms_at.index and len(arms_at):
-            wanted = int(arms_at[arms_at == arms_at.max()].index.max())
-            notes.append(f"The chosen cell does not have this figure; shown are cells of {wanted:,} {what} tokens.")
-        rows = rows if arms_at.empty else rows[rows[size] == wanted]
-    return rows, notes
+def having_the_figure(choice: Choice, rows: pd.DataFrame) -> CellSizes:
+    """The chosen cell; where its prompt and generated tokens lack this figure, the largest that have it for the most
+    of the chosen arms."""
+    sizes = choice.sizes
+    assert sizes is not None
+    mine = rows[rows["arm"].isin(choice.arms)]
+    if mine.empty or len(rows_of_workload(mine, sizes)):
+        return sizes
+    keys = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
+    n_arms = mine.groupby(keys, dropna=False)["arm"].nunique()
+    best = max(n_arms.index, key=lambda key: (n_arms[key], *(-1 if pd.isna(size) else size for size in key)))
+    n_prompt, n_gen, n_ubatch, n_depth = (None if pd.isna(size) else int(size) for size in best)
+    return replace(sizes, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch, n_depth=n_depth)
+
+
+def workload(sizes: CellSizes) -> str:
+    """Its prompt and generated tokens in words."""
+    parts = [
+        f"a prompt of {sizes.n_prompt:,}" if sizes.n_prompt else "",
+        f"{sizes.n_gen:,} generated" if sizes.n_gen else "",
+    ]
+    return " with ".join(part for part in parts if part) + " tokens"
 
 
 def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
@@ -95,33 +110,40 @@ def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
     return {arm: at for arm, at in found.items() if at is not None}
 
 
-def crossover_sentence(arm: str, baseline: str, at: Crossover) -> str:
+def crossover_sentence(arm: str, baseline: str, at: Crossover, axis: str) -> str:
     bounds = f" (95 % interval {at.low:,.0f} to {at.high:,.0f})" if at.low is not None and at.high is not None else ""
-    return f"{subject(arm)} and {baseline} take the same time at a ubatch of about {at.n_ubatch:,.0f} tokens{bounds}."
+    told = f"{subject(arm)} and {baseline} take the same time at a ubatch of about {at.n_ubatch:,.0f} tokens{bounds}."
+    return f"{told} Each prompt is one ubatch." if axis == PROMPT else told
 
 
-def changes(choice: Choice, rows: pd.DataFrame, name: str) -> None:
+def changes(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None:
     st.subheader(f"{plain(choice.b)} against {plain(choice.a)}", anchor=False)
-    grid, verdicts = improvement_grid(rows[rows["arm"] == choice.b], lower_is_better=FIGURES[name].better == "lower")
+    mine = rows[rows["arm"] == choice.b]
+    across = PROMPT if axis == PROMPT else UBATCH
+    mine = mine.assign(n_ubatch=mine[across])
+    grid, verdicts = improvement_grid(mine, lower_is_better=FIGURES[name].better == "lower")
     if grid.empty:
         show.nothing(f"{choice.b} and {choice.a} were not measured side by side.")
         return
     table = grid.mul(100).round(2).rename_axis("depth").reset_index()
-    table.columns = pd.Index(["depth", *(f"ubatch {size:,.0f}" for size in grid.columns)])
+    word = across.removeprefix("n_")
+    table.columns = pd.Index(["depth", *(f"{word} {size:,.0f}, %" for size in grid.columns)])
     show.figure(
-        change_figure(grid, verdicts),
+        change_figure(grid, verdicts, across),
         alt=f"how many per cent better {choice.b} is than {choice.a} in each cell; negative is worse",
         key="changes",
         table=table,
         name="changes",
     )
-    st.caption("Positive (blue) is better for B, negative (orange) worse, grey not certain; the word is the verdict.")
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    st.caption(f"In per cent: positive (blue) is better for B, negative (orange) worse, grey not certain. {signs}.")
 
 
 def readable(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """The drawn figures as text."""
     unit = FIGURES[name].unit
-    told = pd.DataFrame({"arm": rows["arm"], "ubatch": rows["n_ubatch"], "depth": rows["n_depth"]})
+    sizes = {"prompt": "n_prompt", "ubatch": "n_ubatch", "depth": "n_depth"}
+    told = pd.DataFrame({"arm": rows["arm"], **{title: rows[column] for title, column in sizes.items()}})
     for column, title in (("median", "median"), ("low", "low"), ("high", "high"), ("limit", "max(C, T) limit")):
         told[title] = rows[column].map(lambda value: format_value(value, unit), na_action="ignore")
     return told.assign(ratio=rows["ratio"].round(4), verdict=rows["verdict"])

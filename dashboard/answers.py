@@ -1,0 +1,156 @@
+"""The Overview's answers in words: from which ubatch it helps, what it costs, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pandas as pd
+
+from dashboard.sweep_axis import BATCH, UBATCH, rows_over
+from dashboard.text import listed, subject
+from profiler.metrics.sweep import Crossover, crossover, sweep_figures
+from profiler.report.data import ArmFigures, Cell
+from profiler.report.residency import Residency
+from profiler.report.units import format_bytes, format_ns
+
+_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+_ALIKE: Final = 0.005  # of the bytes: less is no change
+_ALONE: Final = {"no difference": "takes as long as", "inconclusive": "is not certain to differ from"}
+
+
+def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> str | None:
+    """From which ubatch (or prompt) B beats A, over the cells that differ from this one in that size alone.
+
+    null: nothing was judged.
+    """
+    for figure in _FIGURES:
+        rows = sweep_figures(cells, figure)
+        rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
+        found = max((rows_over(rows, axis, cell) for axis in (UBATCH, BATCH)), key=len)
+        if len(found) == 1:
+            return _of_one(found)
+        if len(found):
+            told = _spread(found.sort_values("n_ubatch"), subject(b), a, lower_is_better=figure == "ttft_ns")
+            return told if found["n_prompt"].nunique() < 2 else f"{told} Each prompt is one ubatch."
+    return None
+
+
+def _of_one(rows: pd.DataFrame) -> str:
+    tokens = min(size for size in rows[["n_ubatch", "n_prompt"]].iloc[0] if size > 0)
+    return (
+        f"Only ubatches of {_number(tokens)} tokens were measured; sweep several sizes to see from which on it helps."
+    )
+
+
+def _spread(rows: pd.DataFrame, who: str, a: str, *, lower_is_better: bool) -> str:
+    sizes, verdicts = rows["n_ubatch"].tolist(), rows["verdict"].tolist()
+    kinds = list(dict.fromkeys(verdicts))
+    if len(kinds) == 1:
+        span = f"{_number(sizes[0])} to {_number(sizes[-1])} tokens"
+        return f"{who} {_ALONE.get(kinds[0], f'is {kinds[0]} than')} {a} at every ubatch measured, {span}."
+    at = crossover(rows)
+    if at is not None and _crosses_once(rows, at):
+        is_better_above = (rows["ratio"].iloc[-1] < 1) == lower_is_better
+        words = ("faster", "slower") if is_better_above else ("slower", "faster")
+        return f"{who} is {words[0]} than {a} from a ubatch of about {_bounded(at)}, {words[1]} below."
+    of_kind = {kind: [_number(s) for s, v in zip(sizes, verdicts, strict=True) if v == kind] for kind in kinds}
+    told = [f"{kind} at {listed(numbers)}" for kind, numbers in of_kind.items()]
+    return f"{who} against {a}, by tokens in the ubatch: {'; '.join(told)}."
+
+
+def _crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
+    """Whether every size below lies on one side, and every size above on the other."""
+    is_below = rows["n_ubatch"] < at.n_ubatch
+    signs = (rows["ratio"] < 1, is_below)
+    return bool((signs[0] == signs[1]).all() or (signs[0] != signs[1]).all())
+
+
+def _bounded(at: Crossover) -> str:
+    bounds = f" (95 % interval {_number(at.low)} to {_number(at.high)})" if at.low and at.high else ""
+    return f"{_number(at.n_ubatch)} tokens{bounds}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency]) -> str | None:
+    """Bytes copied, device memory and layers that B takes beyond A; null where the capture says neither."""
+    parts = [_bytes(cell.arms[a], cell.arms[b]), _memory(cell.arms[a], cell.arms[b])]
+    told = [part for part in parts if part]
+    if not told:
+        return None
+    sentence = listed(told)
+    return f"{sentence[0].upper()}{sentence[1:]}.{_room(residency.get(a), residency.get(b), b)}"
+
+
+def _bytes(a: ArmFigures, b: ArmFigures) -> str | None:
+    before, after = _median(a, "bytes_h2d"), _median(b, "bytes_h2d")
+    if before is None or after is None:
+        return None
+    if abs(after - before) <= _ALIKE * max(before, after):
+        return "no more bytes to copy" if after else "no bytes to copy in either"
+    gave_up = (_median(a, "selective_saving_bytes") or 0) > (_median(b, "selective_saving_bytes") or 0)
+    why = ", for it gives up the selective copy" if after > before and gave_up else ""
+    return f"{_change(before, after)} to copy ({format_bytes(after)} instead of {format_bytes(before)}{why})"
+
+
+def _memory(a: ArmFigures, b: ArmFigures) -> str | None:
+    before, after = _median(a, "vram_peak_bytes"), _median(b, "vram_peak_bytes")
+    if before is None or after is None:
+        return None
+    if before == after:
+        return "no more device memory"
+    return f"{_change(before, after)} of device memory at the peak"
+
+
+def _change(before: float, after: float) -> str:
+    return f"{format_bytes(abs(after - before))} {'more' if after > before else 'less'}"
+
+
+def _room(a: Residency | None, b: Residency | None, name: str) -> str:
+    """What B's slots and bank cost in layers; nothing where it has none, or as many as A."""
+    layers = b.cost_in_layers if b is not None else None
+    if not layers or (a is not None and a.cost_in_layers == layers):
+        return ""
+    than = f", {a.cost_in_layers:.1f} of them in the baseline too" if a is not None and a.cost_in_layers else ""
+    what = "slots and bank" if b is not None and b.bank_bytes else "slots"
+    return f" The {what} of {name} take the room of {layers:.1f} layers that could stay resident{than}."
+
+
+def why(cell: Cell, a: str, b: str) -> str | None:
+    """Which part of the copies each arm hid, and which of copy and compute bounds B; null without recorded copies."""
+    copy_ns, compute_ns = (_median(cell.arms[b], name) for name in ("busy_copy_ns", "busy_compute_ns"))
+    if copy_ns is None or compute_ns is None:
+        return None
+    host_ns = _median(cell.arms[b], "host_compute_ns")
+    on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
+    if copy_ns == 0:
+        before = _median(cell.arms[a], "busy_copy_ns")
+        spared = f", where {a} copies for {format_ns(before)}" if before else ""
+        return f"{b} copies nothing to the device{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
+    return f"{_hid(cell, a, b, copy_ns)} {_bound(copy_ns, compute_ns)}{on_host}"
+
+
+def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
+    hidden, of_a = (_median(cell.arms[arm], "hidden_copy_ns") or 0.0 for arm in (b, a))
+    copy_a = _median(cell.arms[a], "busy_copy_ns")
+    against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else f"; {a} copied nothing" if copy_a == 0 else ""
+    return f"{b} hid {_part(hidden, copy_ns)} of copying behind compute{against}."
+
+
+def _part(hidden_ns: float, copy_ns: float) -> str:
+    return f"{format_ns(hidden_ns) if hidden_ns else 'none'} of its {format_ns(copy_ns)}"
+
+
+def _bound(copy_ns: float, compute_ns: float) -> str:
+    times = " against ".join(format_ns(value) for value in sorted((copy_ns, compute_ns), reverse=True))
+    if copy_ns > compute_ns:
+        return f"Its copies take longer than its compute ({times}), so they bound it."
+    return f"Its compute takes longer than its copies ({times}), so all of them could hide."
+
+
+def _median(arm: ArmFigures, name: str) -> float | None:
+    found = arm.figures["pass"].get(name)
+    return found.median if found is not None else None
