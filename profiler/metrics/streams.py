@@ -32,11 +32,15 @@ def stream_sums(events: Events) -> list[StreamSums]:
     """One entry for each (process, device, role, stream) that occurs."""
     groups = group_by({name: getattr(events, name) for name in _KEYS})
     copies = np.flatnonzero(events.role <= max(COPIES))
-    of_copy, sizes, memory = groups.of_row[copies], events.n_bytes[copies], events.memory[copies]
-    known = np.maximum(sizes, 0)
-    pinned, pageable = (memory == MEMORIES.index(name) for name in ("pinned", "pageable"))
-    sums = [known, sizes < 0, memory != ABSENT, known * pinned, known * pageable]
-    columns = [groups.count(), *(sum_by(of_copy, values, len(groups)) for values in sums)]
+    sizes, n_memories = events.n_bytes[copies], len(MEMORIES) + 1
+    # by memory too, the last of each stream's stands for ABSENT
+    of_copy = groups.of_row[copies] * n_memories + events.memory[copies] % n_memories
+    n_bytes, n_sizeless, n_rows = (
+        sum_by(of_copy, values, len(groups) * n_memories).reshape(-1, n_memories)
+        for values in (np.maximum(sizes, 0), sizes < 0, np.ones(len(copies), np.bool_))
+    )
+    told = (n_rows[:, :ABSENT].sum(axis=1), *(n_bytes[:, MEMORIES.index(name)] for name in ("pinned", "pageable")))
+    columns = [groups.count(), n_bytes.sum(axis=1), n_sizeless.sum(axis=1), *told]
     names = [events.stream_names[code] if code != ABSENT else None for code in groups.keys["stream"].tolist()]
     keys = (groups.keys[name].tolist() for name in _KEYS[:3])
     return [StreamSums(*row) for row in zip(*keys, names, *(c.tolist() for c in columns), strict=True)]
