@@ -102,9 +102,11 @@ def main(args: list[str] | None = None) -> int:
             raise
         click.echo(f"hprof: cannot print: {error.strerror}; print somewhere else.", err=True)
         return 2
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as abort:
+        from profiler.termination import exit_code_of
+
         click.echo("hprof: interrupted", err=True)
-        return 130
+        return exit_code_of(abort.__cause__ or abort)
     return result if isinstance(result, int) else 0
 
 

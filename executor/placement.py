@@ -10,12 +10,16 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from executor.errors import HprofError
 from executor.model import TensorInfo
+from executor.patience import time_limit
 
 DEFAULT_OVERRIDE = "ffn_(gate|up|down).*=CPU"
 _HOST_BUFFERS = ("CPU", "HOST")
+_MAX_PATTERN: Final = 4096  # characters; a pattern that lists every layer has some hundreds
+_PATTERN_S: Final = 2.0  # for all names together: nested repetitions could take years
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,17 @@ class Override:
     pattern: re.Pattern[str]
     host: bool
 
+    def matches(self, names: Iterable[str]) -> list[str]:
+        """The names that the pattern is found in. Raises HprofError where that takes too long."""
+        try:
+            with time_limit(_PATTERN_S):
+                return [name for name in names if self.pattern.search(name)]
+        except TimeoutError:
+            raise HprofError(
+                f"-ot '{_short(self.pattern.pattern)}' takes longer than {_PATTERN_S:g} s to match the model's "
+                "names: write it without a repetition inside a repetition, as (a+)+"
+            ) from None
+
 
 def split_configurations(text: str) -> list[str]:
     """Cut llama-bench's `-ot` value: `,` separates configurations, `;` the overrides inside one."""
@@ -60,10 +75,12 @@ def _parse_override(text: str) -> Override:
         )
     if not re.fullmatch(r"CPU|HOST|GPU\d*|CUDA\d+", buffer.upper()):
         raise HprofError(f"-ot '{text}' names the buffer '{buffer}': use CPU for host memory, or GPU")
+    if len(pattern) > _MAX_PATTERN:
+        raise HprofError(f"-ot '{_short(pattern)}' has {len(pattern):,} characters: give {_MAX_PATTERN:,} at most")
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
-        raise HprofError(f"-ot '{pattern}' is not a regular expression ({error}): check its brackets") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise HprofError(f"-ot '{_short(pattern)}' is not a regular expression ({error}): check its brackets") from None
     return Override(compiled, buffer.upper() in _HOST_BUFFERS)
 
 
@@ -98,26 +115,32 @@ def place(
 
 
 def _overridden(tensors: Iterable[str], movable: list[TensorInfo], overrides: list[Override]) -> set[str]:
+    """The first override that matches a name decides."""
     names = [t.name for t in movable]
+    is_host: dict[str, bool] = {}
     for override in overrides:
-        if not any(override.pattern.search(name) for name in names):
-            raise _no_match(override.pattern, tensors, names)
-    return {name for name in names if _first_match_is_host(name, overrides)}
+        matched = override.matches(names)
+        if not matched:
+            raise _no_match(override, tensors, names)
+        for name in matched:
+            is_host.setdefault(name, override.host)
+    return {name for name, host in is_host.items() if host}
 
 
-def _no_match(pattern: re.Pattern[str], tensors: Iterable[str], movable: list[str]) -> HprofError:
-    fixed = next((name for name in tensors if pattern.search(name)), None)
-    if fixed is not None:
+def _no_match(override: Override, tensors: Iterable[str], movable: list[str]) -> HprofError:
+    spelled = _short(override.pattern.pattern)
+    fixed = override.matches(tensors)
+    if fixed:
         return HprofError(
-            f"-ot '{pattern.pattern}' matches {fixed} and no weight that can move: norms, biases, routers, the "
+            f"-ot '{spelled}' matches {fixed[0]} and no weight that can move: norms, biases, routers, the "
             "embedding and the output stay resident"
         )
-    near = ", ".join(_near(pattern.pattern, movable))
-    return HprofError(f"-ot '{pattern.pattern}' matches no weight of the model; near ones are {near}")
+    near = ", ".join(_near(spelled, movable))
+    return HprofError(f"-ot '{spelled}' matches no weight of the model; near ones are {near}")
 
 
-def _first_match_is_host(name: str, overrides: list[Override]) -> bool:
-    return next((o.host for o in overrides if o.pattern.search(name)), False)
+def _short(pattern: str) -> str:
+    return pattern if len(pattern) <= 200 else f"{pattern[:200]}…"
 
 
 def _near(pattern: str, names: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.runner import InterruptedRunError, Position
+from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
 from profiler.writer import CaptureWriter
 
 
@@ -25,8 +26,8 @@ def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:
         command = [sys.executable, str(Path(hprof.__file__).resolve()), "run", *arguments, *own]
         try:
             code = subprocess.run(command, check=False).returncode
-        except KeyboardInterrupt:
-            code = 130
+        except KeyboardInterrupt as interrupt:
+            code = exit_code_of(interrupt)
         if code != 0:
             _stop(path, boot, code)
     CaptureWriter.attach(path, prefix="").finish()
@@ -44,6 +45,6 @@ def attach(path: str, boot: int) -> tuple[CaptureWriter, Position]:
 
 def _stop(path: str, boot: int, code: int) -> None:
     CaptureWriter.attach(path, prefix="").finish("interrupted")
-    if code == 130:
-        raise InterruptedRunError(path)
+    if code in (INTERRUPTED, TERMINATED):
+        raise InterruptedRunError(path, code)
     raise HprofError(f"process {boot + 1} of --boots ended with exit code {code}; {path} keeps what was finished.")

@@ -30,6 +30,7 @@ from profiler.report.data import Report
 from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
 from profiler.runner import InterruptedRunError, Position, run_capture
+from profiler.termination import exit_code_of
 from profiler.schema import TABLES
 from profiler.writer import CaptureWriter, new_capture
 
@@ -68,9 +69,9 @@ def run_distributed(
     progress = progress or NoProgress()
     try:
         _run(address, request, writer, progress)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         writer.finish("interrupted")
-        raise InterruptedRunError(writer.path) from None
+        raise InterruptedRunError(writer.path, exit_code_of(interrupt)) from None
     except BaseException:
         writer.finish("interrupted")
         raise

@@ -23,6 +23,7 @@ from profiler.cupti.recorder import CuptiRecorder
 from profiler.plan import RunPlan, Setup
 from profiler.progress import NoProgress, RunProgress
 from profiler.run_manifest import arms_of_session
+from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
 from profiler.writer import CaptureWriter, PassKey
 
 
@@ -36,12 +37,13 @@ class Position:
 
 
 class InterruptedRunError(HprofError):
-    """Ctrl-C: the pass under way is dropped, and the capture says so."""
+    """Ctrl-C or SIGTERM: the pass under way is dropped, and the capture says so."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, exit_code: int = INTERRUPTED) -> None:
         n_passes = Capture.open(path).table("passes", ["pass_id"]).num_rows
         kept = f"{n_passes} finished pass{'' if n_passes == 1 else 'es'}"
-        super().__init__(f"interrupted; {path} keeps {kept}, and `hprof report` reads it.", exit_code=130)
+        word = "terminated" if exit_code == TERMINATED else "interrupted"
+        super().__init__(f"{word}; {path} keeps {kept}, and `hprof report` reads it.", exit_code=exit_code)
 
 
 def run_capture(
@@ -49,15 +51,15 @@ def run_capture(
 ) -> Position:
     """Run every pass of `plan` into `writer`; the caller finishes the capture.
 
-    Raises InterruptedRunError after Ctrl-C, and HprofError when memory or the disk runs out; the capture then says so.
+    Raises InterruptedRunError after Ctrl-C and SIGTERM, and HprofError when memory or the disk runs out; the capture then says so.
     """
     run = _Run(plan, writer, progress or NoProgress(), position or Position())
     try:
         with told_plainly("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"):
             run.run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         writer.finish("interrupted")
-        raise InterruptedRunError(writer.path) from None
+        raise InterruptedRunError(writer.path, exit_code_of(interrupt)) from None
     except BaseException:
         writer.finish("interrupted")
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +10,7 @@ from typing import Any, Final
 from executor.errors import HprofError
 
 _MAX_INTEGER: Final = 2**31 - 1
+_MAX_NUMBER: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Fields:
         """A finite number greater than `above`."""
         value = self._value(key, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value <= above:
+        if not is_number or not above < value <= _MAX_NUMBER:  # nan compares with nothing
             raise self.refusal(key, value, f"a number above {above:g}")
         return float(value)
 

@@ -42,7 +42,13 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     An arm that is named twice (--arms off,off) is measured against itself, as off@copy2: so much the machine
     alone varies.
     """
-    arguments = ctx.meta["hprof.arguments"]
+    from profiler.termination import terminable
+
+    with terminable():
+        _dispatch(ctx, values, ctx.meta["hprof.arguments"])
+
+
+def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
     if values["dask"] is not None:
         from profiler.cli.run_dask import run_on_cluster
 
