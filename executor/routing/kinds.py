@@ -51,6 +51,7 @@ class RandomRouting:
     seed: int
     repeat: float = 0.0
     _weights: dict[int, Floats] = field(default_factory=dict, repr=False)
+    _drawn: dict[int, tuple[int, NDArray[np.int32]]] = field(default_factory=dict, repr=False)
 
     @property
     def label(self) -> str:
@@ -68,6 +69,14 @@ class RandomRouting:
         return expected_distinct(inclusion(self.popularity(layer), self.n_used), n_tokens, self.repeat)
 
     def ids(self, layer: int, position: int, n_tokens: int) -> Ids:
+        """As the protocol has it. A layer's last draw is kept: all arms of a repetition ask for the same one."""
+        at, drawn = self._drawn.get(layer, (-1, np.empty(0, np.int32)))
+        if at != position or len(drawn) < n_tokens:
+            drawn = self._draw(layer, position, n_tokens).astype(np.int32)
+            self._drawn[layer] = position, drawn
+        return drawn[:n_tokens].astype(np.int64)
+
+    def _draw(self, layer: int, position: int, n_tokens: int) -> Ids:
         if self.repeat == 0.0:
             return self._fresh(layer, position, n_tokens, self.n_used)
         start = position - position % _RESTART
