@@ -35,6 +35,7 @@ class Kernels:
     is_attention: Mask
     is_lookup: Mask  # picks rows of a table: the token embedding, among others
     is_product: Mask  # a matrix product
+    is_known: Mask  # does something that is no mixing of tokens by another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def find_repeats(kernels: Kernels) -> Repeats | None:
     # kernels of its own near the end of a layer leave too little behind them to be told by: those stay null
     sure = (np.maximum(count - _TELLING + 1, 0) for count in (post, pre))
     ubatch, layer = _labels(len(kernels.name), attention, *sure)
-    if not (_starts_at_embedding(kernels, attention, pre) and _is_one_layer(kernels.name, attention)):
+    if not (_starts_at_embedding(kernels, attention, pre) and _is_one_layer(kernels, attention)):
         layer = np.full(len(layer), NOTHING)
     return Repeats(ubatch, layer, attention)
 
@@ -176,10 +177,15 @@ def _occurs(few: Int64, many: Int64) -> bool:
     return bool((np.lib.stride_tricks.sliding_window_view(many, len(few)) == few).all(axis=1).any())
 
 
-def _is_one_layer(name: Int64, attention: Int64) -> bool:
-    """Whether no unit has a good part of itself twice, as it has where several layers go to one attention."""
+def _is_one_layer(kernels: Kernels, attention: Int64) -> bool:
+    """Whether one layer goes to each attention.
+
+    Where several do, a unit has a good part of itself twice, or kernels of whose kind nothing is known.
+    """
+    name = kernels.name
     _, example = np.unique(hashes(name, attention[:, 0], attention[:, 1]), return_index=True)
-    return not any(_repeats_itself(name[a:b]) for a, b in attention[example, :2].tolist())
+    units = [slice(first + 1, second) for first, second in attention[example, :2].tolist()]
+    return all(kernels.is_known[unit].all() and not _repeats_itself(name[unit]) for unit in units)
 
 
 def _repeats_itself(unit: Int64) -> bool:

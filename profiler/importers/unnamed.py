@@ -20,6 +20,13 @@ _OTHER_MIXER: Final = r"mamba|selective_scan|ssm_|delta_?(?:rule|net)|wkv|retent
 _SECOND_STEP: Final = r"combine|reduce|bwd|backward|log_?softmax"
 _LOOKUP: Final = r"gather|embedding|get_rows|index_select|indexselect"
 _PRODUCT: Final = r"gemm|gemv|matmul|nvjet|cutlass|mul_mat|mmq|mmvq"
+# What kernels between two attentions do when there is one layer: all else may be another layer's mixer.
+_KNOWN: Final = (
+    rf"{_PRODUCT}|norm|elementwise|quantize|dequant|unpack|rope|rotary|swiglu|geglu|silu|gelu|relu|sigmoid|softmax|"
+    r"cast|convert|copy|cpy|concat|catarray|index|gather|scatter|get_rows|set_rows|kv_?cache|transpose|permute|"
+    r"split_?k|reduce|combine|top_?k|argsort|expert|moe|router|fill|memset|dot_kernel|"
+    r"(?:^|_|k_)(?:add|mul|act|down|bin_bcast|scale)(?:$|_|\W)"
+)
 _MAIN_SHARE: Final = 0.95  # of a device's kernels, on the stream whose order counts
 _WEIGHTS_FROM_BYTES: Final = 1 << 16  # smaller copies are token ids, positions and the like
 _UNDECIDED: Final = (
@@ -84,9 +91,8 @@ def _segment_device(
     kernel = kernel[rows.stream[kernel] == main]
     kernel = kernel[np.argsort(rows.start[kernel], kind="stable")]
     name = rows.name[kernel]
-    found = find_repeats(
-        Kernels(name, _of(is_attention, name), _of(_says(names, _LOOKUP), name), _of(_says(names, _PRODUCT), name))
-    )
+    said = (_of(_says(names, pattern), name) for pattern in (_LOOKUP, _PRODUCT, _KNOWN))
+    found = find_repeats(Kernels(name, _of(is_attention, name), *said))
     if found is None:
         return None
     copies = np.flatnonzero(rows.is_h2d & (rows.device == device))
@@ -126,11 +132,22 @@ def _segment_in_order(rows: _Rows, copies: Int64, kernel: Int64, found: Repeats,
 
 
 def _is_of_one_layer(sizes: Int64) -> bool:
-    """Whether copies are surely not of several like layers: no part of them is all of them; gate, up, down may be."""
-    n = len(sizes)
-    if (sizes == sizes[0]).all():
-        return n in (1, 3)
-    return not any(n % part == 0 and (sizes == np.resize(sizes[:part], n)).all() for part in range(2, n // 2 + 1))
+    """Whether copies are surely not of several layers, whole ones (all of other sizes) or with parts in common.
+
+    A layer has tensors of one size, such as key and value or gate and up, or it is copied as a whole. No two of
+    different sizes come twice in it, and no three.
+    """
+    listed = sizes.tolist()
+    n_distinct = len(set(listed))
+    if n_distinct == 1 or n_distinct == len(listed):
+        return len(listed) in (1, 3) and n_distinct == 1
+    first: dict[tuple[int, ...], int] = {}
+    for length in (2, 3):
+        for at in range(len(listed) - length + 1):
+            few = tuple(listed[at : at + length])
+            if at - first.setdefault(few, at) >= length and (length == 3 or len(set(few)) == 2):
+                return False
+    return True
 
 
 def _rows_of(events: pa.Table) -> _Rows:

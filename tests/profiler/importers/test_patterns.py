@@ -14,6 +14,7 @@ from profiler.importers.patterns import NOTHING, Kernels, Repeats, find_repeats,
 ATTENTION, LINEAR, GATHER, PRODUCT = 0, 1, 2, 3  # names; from here on others
 NORM, QUANT, ADD, ROPE, ACT, COPY, OTHER = range(4, 11)
 LOOKUP_IN_LAYER = 11
+UNKNOWN = (LINEAR, *range(90, 100))
 
 PRE = [NORM, QUANT, PRODUCT, QUANT, PRODUCT, ROPE]
 POST = [QUANT, 12, ADD, NORM, 13, ACT, 14, 15]
@@ -48,7 +49,13 @@ def _trace(ubatches: list[tuple[list[int], list[Layer], list[int]]]) -> tuple[li
 def _found(names: list[int]) -> Repeats | None:
     codes = np.array(names, np.int64)
     return find_repeats(
-        Kernels(codes, codes == ATTENTION, np.isin(codes, (GATHER, LOOKUP_IN_LAYER)), np.isin(codes, (PRODUCT, 12, 13)))
+        Kernels(
+            codes,
+            codes == ATTENTION,
+            np.isin(codes, (GATHER, LOOKUP_IN_LAYER)),
+            np.isin(codes, (PRODUCT, 12, 13)),
+            ~np.isin(codes, UNKNOWN),
+        )
     )
 
 
