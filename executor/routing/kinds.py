@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from executor.routing.popularity import Floats, draw_popularity, expected_distinct, inclusion
@@ -88,9 +89,8 @@ class RandomRouting:
         noise = -np.log1p(-self._uniform(layer, 0, position, n_tokens, self.n_experts)) + _TINY
         with np.errstate(divide="ignore", over="ignore"):
             arrival = noise * (1.0 / self.popularity(layer)).astype(np.float32)
-        first = np.argpartition(arrival, count - 1, axis=1)[:, :count]
-        order = np.argsort(np.take_along_axis(arrival, first, axis=1), axis=1)
-        return np.take_along_axis(first, order, axis=1)
+        first: Ids = torch.topk(torch.from_numpy(arrival), count, dim=1, largest=False).indices.numpy()
+        return first
 
     def _sticky(self, layer: int, start: int, blocks: int) -> Ids:
         """All positions of whole restart blocks: step through a block, all blocks at once."""
