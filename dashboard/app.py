@@ -9,9 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import choice, load
-from dashboard.text import plain
-from executor.errors import HprofError
+from dashboard import choice, load, show
 
 HERE = Path(__file__).parent
 
@@ -36,9 +34,7 @@ page = st.navigation(
     }
 )
 
-try:
+with show.one_sentence():
     with st.sidebar:
         choice.choose(load.trace_root())
     page.run()
-except HprofError as error:
-    st.error(plain(error), icon=":material/error:")

@@ -79,6 +79,8 @@ def choose(root: load.TraceRoot) -> Choice | None:
     if not readable:
         st.session_state[_STATE] = None
         return None
+    if st.query_params.get("capture", readable[0].name) not in {one.name for one in readable}:
+        st.warning("The capture that the address names is not here, or not any more; this is another one.")
     name = address.select("Capture", [one.name for one in readable], "capture", _labels(readable).__getitem__)
     found = load.find_capture(root, name)
     capture = load.open_capture(found)

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
+import pyarrow as pa
 import streamlit as st
 
 from dashboard.choice import Choice
 from dashboard.text import plain, whole_cell
+from executor.errors import HprofError
 from profiler.report.build import machine_label, model_label
 
 _MAX_ROWS: Final = 10_000
 _MAX_CHARS: Final = 300
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """Says what could not be read, where the page would have stood."""
+    try:
+        yield
+    except HprofError as error:
+        st.error(plain(error), icon=":material/error:")
+    except (OSError, pa.ArrowException) as error:  # as when a capture is replaced while it is read
+        st.error(plain(f"a file of the capture could not be read ({error}); reload the page."), icon=":material/error:")
 
 
 def head(title: str, choice: Choice) -> None:

@@ -57,10 +57,11 @@ def main(choice: Choice) -> None:
 def canvas(choice: Choice, shown: list[passes.Shown]) -> None:
     """The viewer; where not all events fit, it asks for those around what it shows, and only this part runs again."""
     windows = st.session_state.get("_windows") if st.session_state.get("_windows_of") == shown else None
-    asked = component.show(passes.packed(choice, shown, windows), key="timeline")
-    if asked is not None and asked != windows:
-        st.session_state["_windows"], st.session_state["_windows_of"] = asked, shown
-        st.rerun(scope="fragment")
+    with show.one_sentence():  # a fragment that runs alone runs without the app around it
+        asked = component.show(passes.packed(choice, shown, windows), key="timeline")
+        if asked is not None and asked != windows:
+            st.session_state["_windows"], st.session_state["_windows_of"] = asked, shown
+            st.rerun(scope="fragment")
 
 
 def lanes(choice: Choice, shown: list[passes.Shown]) -> None:
