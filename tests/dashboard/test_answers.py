@@ -1,0 +1,136 @@
+"""The Overview's answers: from which ubatch, at what cost, and why; and which layers stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dashboard import answers, residency
+from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
+from dashboard.text import cell_labels
+from profiler.metrics.sweep import sweep_figures
+from profiler.report.data import ArmFigures, Cell
+from profiler.report.residency import Residency
+from profiler.report.sizes import CellSizes
+from profiler.stats import Comparison, Estimate, Verdict
+from tests.dashboard.pages import open_page, said
+from tests.profiler import makers
+
+
+def arm(**medians: float | None) -> ArmFigures:
+    known = {name: None if value is None else Estimate(value, None, None, 6) for name, value in medians.items()}
+    return ArmFigures({"pass": known, "prefill": {}, "decode": {}}, 6)
+
+
+def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) -> Cell:
+    compared: dict[str, Comparison | None] = {"ttft_ns": Comparison(ratio, ratio * 0.98, ratio * 1.02, 6, verdict)}
+    times = {"off": arm(ttft_ns=1e9), "on": arm(ttft_ns=ratio * 1e9)}
+    return Cell(n_prompt, 0, n_ubatch, 0, times, {"on": compared}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (
+            [cell(64, 2.0, "slower"), cell(256, 0.5, "faster")],
+            "faster than off from a ubatch of about 128 tokens (95 %",
+        ),
+        (
+            [cell(64, 0.5, "faster"), cell(256, 2.0, "slower")],
+            "slower than off from a ubatch of about 128 tokens (95 %",
+        ),
+        ([cell(64, 0.5, "faster"), cell(256, 0.6, "faster")], "is faster than off at every ubatch measured, 64 to 256"),
+        ([cell(64, 1.0, "no difference"), cell(256, 1.0, "no difference")], "takes as long as off at every ubatch"),
+        (
+            [cell(64, 0.9, "faster"), cell(128, 1.1, "slower"), cell(256, 0.9, "faster")],
+            "by tokens in the ubatch: faster at 64 and 256; slower at 128.",
+        ),
+        ([cell(512, 0.5, "faster", n_prompt=34)], "Only ubatches of 34 tokens were measured"),
+        (
+            [cell(2048, 2.0, "slower", n_prompt=64), cell(2048, 0.5, "faster", n_prompt=256)],
+            "Each prompt is one ubatch.",
+        ),
+    ],
+)
+def test_from_which_ubatch(cells: list[Cell], told: str) -> None:
+    assert told in (answers.from_which_size(cells, cells[-1], "off", "on") or "")
+
+
+def test_nothing_judged_is_no_answer() -> None:
+    lonely = Cell(8, 0, 4, 0, {"off": arm(), "on": arm()}, {"on": {}}, None, None)
+    assert answers.from_which_size([lonely], lonely, "off", "on") is None
+    assert answers.cost(lonely, "off", "on", {}) is None
+    assert answers.why(lonely, "off", "on") is None
+
+
+def test_cost_names_bytes_memory_and_layers() -> None:
+    before = arm(bytes_h2d=32e9, vram_peak_bytes=30e9, selective_saving_bytes=6e9)
+    after = arm(bytes_h2d=38e9, vram_peak_bytes=31e9, selective_saving_bytes=0.0)
+    pair = Cell(8, 0, 4, 0, {"off": before, "on": after}, {}, None, None)
+    placed = {
+        name: Residency([1], 2, 10, 10, slots, slots * 10, 0, float(slots)) for name, slots in (("off", 1), ("on", 2))
+    }
+    assert answers.cost(pair, "off", "on", placed) == (
+        "6.00 GB more to copy (38.0 GB instead of 32.0 GB, for it gives up the selective copy) and 1.00 GB more of "
+        "device memory at the peak. The slots of on take the room of 2.0 layers that could stay resident, 1.0 of them "
+        "in the baseline too."
+    )
+    same = Cell(8, 0, 4, 0, {"off": before, "on": before}, {}, None, None)
+    assert answers.cost(same, "off", "on", {}) == "No more bytes to copy and no more device memory."
+
+
+@pytest.mark.parametrize(
+    ("copy_ms", "compute_ms", "hidden_ms", "told"),
+    [
+        (
+            700,
+            420,
+            400,
+            "on hid 400 ms of its 700 ms of copying behind compute; off hid none of its 500 ms. Its copies",
+        ),
+        (300, 420, 0, "Its compute takes longer than its copies (420 ms against 300 ms), so all of them could hide."),
+        (0, 420, 0, "on copies nothing to the device, where off copies for 500 ms; it computes for 420 ms."),
+    ],
+)
+def test_why(copy_ms: float, compute_ms: float, hidden_ms: float, told: str) -> None:
+    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
+    on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=compute_ms * 1e6, hidden_copy_ns=hidden_ms * 1e6)
+    assert told in (answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on") or "")
+
+
+def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    text = said(open_page(monkeypatch, tmp_path, "overview"))
+    assert "**From which ubatch:** Only ubatches of 4 tokens were measured" in text
+    assert "**What it costs:** No more bytes to copy" in text
+    assert "**Why:** on hid " in text
+
+
+def test_axes_of_a_sweep_over_prompts() -> None:
+    cells = [cell(2048, 1.4, "slower", n_prompt=64), cell(2048, 0.9, "faster", n_prompt=256)]
+    rows = sweep_figures([*cells, cell(2048, 0.8, "faster", n_prompt=4096)], "ttft_ns")
+    chosen = CellSizes(4096, 0, 2048, 0, ("off", "on"))
+    assert axes_of(rows, chosen) == [PROMPT]
+    assert rows_over(rows, PROMPT, chosen)["n_prompt"].unique().tolist() == [64, 256, 4096]
+    assert rows_over(rows, BATCH, chosen)["n_ubatch"].unique().tolist() == [64, 256], "4096 tokens are two ubatches"
+    assert len(rows_over(rows, UBATCH, chosen)) == 2
+
+
+def test_cells_are_told_apart_by_what_differs() -> None:
+    small, large = CellSizes(64, 0, 2048, 0, ()), CellSizes(1024, 0, 2048, 0, ())
+    assert cell_labels([small, large]) == ["prompt 64", "prompt 1,024"]
+    assert cell_labels([small]) == ["ubatch 2,048 · depth 0 · 64 + 0"]
+
+
+def test_which_layers_stay() -> None:
+    part = Residency([1, 2, 5], 6, 30_000_000, 50_000_000, 2, 20_000_000, 0, 2.0)
+    whole = Residency([], 6, 0, 80_000_000, 0, 0, 0, None)
+    assert residency.sentence("on", part) == (
+        "on keeps 3 of 6 layers (0, 3-4) wholly resident; the host holds weights of 3 (1-2, 5), 30.0 MB."
+    )
+    assert residency.sentence("full", whole) == "full keeps every layer resident, 80.0 MB."
+    told = residency.table({"on": part, "full": whole})
+    assert isinstance(told, pd.DataFrame)
+    assert told["layers with weights in host memory"].tolist() == ["1-2, 5", "none"]
