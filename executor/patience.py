@@ -31,5 +31,5 @@ def time_limit(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, left_s, others_interval_s)
 
 
-def _raise(number: int, frame: object) -> None:
+def _raise(_number: int, _frame: object) -> None:
     raise TimeoutError

@@ -30,8 +30,8 @@ from profiler.report.data import Report
 from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
 from profiler.runner import InterruptedRunError, Position, run_capture
-from profiler.termination import exit_code_of
 from profiler.schema import TABLES
+from profiler.termination import exit_code_of
 from profiler.writer import CaptureWriter, new_capture
 
 _LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed

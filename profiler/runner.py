@@ -51,7 +51,8 @@ def run_capture(
 ) -> Position:
     """Run every pass of `plan` into `writer`; the caller finishes the capture.
 
-    Raises InterruptedRunError after Ctrl-C and SIGTERM, and HprofError when memory or the disk runs out; the capture then says so.
+    Raises InterruptedRunError after Ctrl-C and SIGTERM, and HprofError when memory or the disk runs out; the
+    capture then says so.
     """
     run = _Run(plan, writer, progress or NoProgress(), position or Position())
     try:

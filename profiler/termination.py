@@ -34,5 +34,5 @@ def exit_code_of(interrupt: BaseException | None) -> int:
     return TERMINATED if isinstance(interrupt, TerminatedError) else INTERRUPTED
 
 
-def _raise(number: int, frame: object) -> None:
+def _raise(_number: int, _frame: object) -> None:
     raise TerminatedError

@@ -11,6 +11,7 @@ from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
+from profiler.report.by_device import with_devices
 from profiler.report.cells import JUDGED, judge_cells
 from profiler.report.data import Cell, Report
 from profiler.report.on_host import with_last_ubatch
@@ -40,7 +41,7 @@ def build_report(
         is_moe=tables.experts.num_rows > 0,
         noise=noise,
     )
-    cells = with_last_ubatch(cells, manifest.arms)
+    cells = with_devices(with_last_ubatch(cells, manifest.arms), tables)
     report = Report(
         capture=capture.path,
         state=manifest.state,

@@ -18,11 +18,23 @@ Figures = dict[str, Estimate | None]  # by the names in profiler.metrics.FIGURES
 
 
 @dataclass(frozen=True, slots=True)
+class OnDevice:
+    """One device's part of an arm's passes: medians over the measured ones."""
+
+    device: int
+    bytes_h2d: float | None
+    busy_copy_ns: float  # host to device
+    hidden_copy_ns: float
+    busy_compute_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class ArmFigures:
     """One arm in one cell: its figures over the whole pass and over each phase."""
 
     figures: dict[Scope, Figures]
     n_passes: int  # measured; warm-ups are left out
+    by_device: tuple[OnDevice, ...] = ()  # where passes ran on several devices
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
-from profiler.report.data import ArmFigures, Cell, Figures, Report
+from profiler.report.data import ArmFigures, Cell, Figures, OnDevice, Report
 from profiler.report.on_host import host_products
 from profiler.stats import Comparison, Estimate
 
@@ -83,7 +83,12 @@ def _arm(arm: ArmFigures) -> dict[str, Any]:
         "prefill": _figures(arm.figures["prefill"]),
         "decode": _figures(arm.figures["decode"]),
         "n_passes": arm.n_passes,
+        "by_device": [_on_device(found) for found in arm.by_device],
     }
+
+
+def _on_device(found: OnDevice) -> dict[str, Any]:
+    return {name: None if value is None else _number(value) for name, value in asdict(found).items()}
 
 
 def _figures(figures: Figures) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Final
 from profiler.report.data import Report
 from profiler.report.tables import (
     Table,
+    by_device_table,
     cell_tables,
     device_tables,
     header_lines,
@@ -38,8 +39,9 @@ def _lines(report: Report) -> Iterator[str]:
     if (memory := residency_table(report)) is not None:
         yield from table_lines(memory)
     for cell in report.cells:
-        for table in cell_tables(cell):
-            yield from table_lines(table)
+        for table in (*cell_tables(cell), by_device_table(cell)):
+            if table is not None:
+                yield from table_lines(table)
         yield from (f"{escape(line)}\n" for line in (reasons_line(cell), sameness_line(cell)) if line)
     if not report.cells:
         for table in device_tables(report.devices):

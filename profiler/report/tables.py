@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
-from profiler.report.data import Cell, Report
+from profiler.report.data import Cell, OnDevice, Report
 from profiler.report.on_host import products_line
 from profiler.report.residency import Residency
 from profiler.report.summary import device_name, memory_kinds
@@ -37,6 +37,23 @@ def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
     for start in range(0, max(len(others), 1), step):
         names = [baseline, *others[start : start + step]]
         yield Table(cell_title(cell), ["", *names], list(_figure_rows(cell, names)))
+
+
+def by_device_table(cell: Cell) -> Table | None:
+    """Each arm's part on each device; null where all ran on one."""
+    columns = ["arm", "device", "copied", "busy copy", "hidden", "busy compute"]
+    rows = [[name, *_device_row(found)] for name, arm in cell.arms.items() for found in arm.by_device]
+    return Table("By device, in one pass", columns, rows) if rows else None
+
+
+def _device_row(found: OnDevice) -> list[str]:
+    return [
+        str(found.device),
+        UNKNOWN if found.bytes_h2d is None else format_bytes(found.bytes_h2d),
+        format_ns(found.busy_copy_ns),
+        format_share(found.hidden_copy_ns / found.busy_copy_ns) if found.busy_copy_ns else UNKNOWN,
+        format_ns(found.busy_compute_ns),
+    ]
 
 
 def cell_title(cell: Cell) -> str:

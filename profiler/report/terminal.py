@@ -13,6 +13,7 @@ from profiler.capture import CaptureSummary
 from profiler.report.data import Cell, Report
 from profiler.report.tables import (
     Table,
+    by_device_table,
     cell_tables,
     device_tables,
     header_lines,
@@ -58,6 +59,8 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
 
 def _cell(cell: Cell, max_arms: int) -> Iterator[RenderableType]:
     yield from (draw_table(table) for table in cell_tables(cell, max_arms))
+    if (devices := by_device_table(cell)) is not None:
+        yield draw_table(devices)
     if (reasons := reasons_line(cell)) is not None:
         yield _text(reasons, style="dim")
     if (line := sameness_line(cell)) is not None:
