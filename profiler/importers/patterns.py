@@ -23,6 +23,8 @@ _UNIT: Final = (6, 1024)  # kernels from one attention to the next, at least and
 _MAX_BREAK_UNITS: Final = 2  # a longer break may hold an ubatch whose attention has a name that is not known
 _MAX_SHAPES: Final = 256  # distinct (unit, break) pairs
 _MAX_REPEATED_SHARE: Final = 0.15  # of a unit: one that holds several layers has their common kernels twice
+_MAX_FAR_SHARE: Final = 0.1  # where the two lie as far apart as layers do
+_FAR: Final = 5  # a fifth of a unit, from either end
 _TELLING: Final = 3  # kernels in a row that go on as the unit does, behind one that it does not have
 _BASE: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 
@@ -189,8 +191,9 @@ def _is_one_layer(kernels: Kernels, attention: Int64) -> bool:
 
 
 def _repeats_itself(unit: Int64) -> bool:
-    limit = max(2, int(len(unit) * _MAX_REPEATED_SHARE))
-    for lag in range(limit + 1, len(unit) - limit):
+    near, far = (max(2, int(len(unit) * share)) for share in (_MAX_REPEATED_SHARE, _MAX_FAR_SHARE))
+    for lag in range(far + 1, len(unit) - far):
+        limit = far if len(unit) <= _FAR * min(lag, len(unit) - lag) else near
         edges = np.flatnonzero(np.diff(np.concatenate([[False], unit[lag:] == unit[:-lag], [False]])))
         if len(edges) and int((edges[1::2] - edges[::2]).max()) > limit:
             return True
