@@ -73,23 +73,20 @@ def model(seed: int, mixers: tuple[str, ...] = ("attention", "attention", "unkno
 def wrong_labels(ubatches: Any, copy_stream: str) -> tuple[int, int]:
     """How many labels are not the truth, and how many layers were told."""
     rows: list[tuple[str, str, str, int | None, int, int | None]] = []
-    for ubatch, (prologue, layers, epilogue) in enumerate(ubatches):
-        rows += [("compute", name, "7", None, ubatch, None) for name in prologue]
-        for number, layer in enumerate(layers):
-            rows += [("h2d", "HtoD", copy_stream, size, ubatch, number) for size in layer.copies]
-            rows += [("compute", name, "7", None, ubatch, number) for name in layer.kernels]
-        rows += [("compute", name, "7", None, ubatch, None) for name in epilogue]
-    kind, name, stream, n_bytes, ubatch, layer = map(list, zip(*rows, strict=True))
+    for number, (prologue, layers, epilogue) in enumerate(ubatches):
+        rows += [("compute", name, "7", None, number, None) for name in prologue]
+        for i, layer in enumerate(layers):
+            rows += [("h2d", "HtoD", copy_stream, size, number, i) for size in layer.copies]
+            rows += [("compute", name, "7", None, number, i) for name in layer.kernels]
+        rows += [("compute", name, "7", None, number, None) for name in epilogue]
+    names = ("kind", "name", "stream", "bytes", "ubatch", "layer")
+    columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    truth = {name: columns.pop(name) for name in ("ubatch", "layer")}
     times = [10 * i for i in range(len(rows))]
-    columns = {"kind": kind, "name": name, "stream": stream, "bytes": n_bytes, "device": [0] * len(rows)}
-    columns |= {"t_start": times, "t_end": [t + 5 for t in times]}
+    columns |= {"device": [0] * len(rows), "t_start": times, "t_end": [t + 5 for t in times]}
     told, _ = segment_unnamed(conform("events", columns))
-    wrong = 0
-    for column, truth in (("ubatch", ubatch), ("layer", layer)):
-        wrong += sum(
-            found is not None and found != true for found, true in zip(told[column].to_pylist(), truth, strict=True)
-        )
-    return wrong, pc.count(told["layer"]).as_py()
+    pairs = [pair for name in truth for pair in zip(told[name].to_pylist(), truth[name], strict=True)]
+    return sum(found not in (None, true) for found, true in pairs), pc.count(told["layer"]).as_py()
 
 
 @given(st.integers(0, 2**32))
