@@ -32,8 +32,16 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> str | 
             return _of_one(found)
         if len(found):
             told = _spread(found.sort_values("n_ubatch"), subject(b), a, lower_is_better=figure == "ttft_ns")
-            return told if found["n_prompt"].nunique() < 2 else f"{told} Each prompt is one ubatch."
+            where = [" Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
+            where += (
+                [f" That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and _n_depths(cells) > 1 else []
+            )
+            return "".join([told, *where])
     return None
+
+
+def _n_depths(cells: Sequence[Cell]) -> int:
+    return len({cell.n_depth for cell in cells})
 
 
 def _of_one(rows: pd.DataFrame) -> str:

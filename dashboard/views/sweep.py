@@ -19,6 +19,7 @@ from profiler.report.sizes import CellSizes
 from profiler.report.units import format_value
 
 _LABELS: Final = {"ttft_ns": "First token", "prefill_tokens_per_s": "Prefill", "decode_tokens_per_s": "Decode"}
+_MOST_SEGMENTS: Final = 4
 
 
 def main(choice: Choice) -> None:
@@ -75,7 +76,8 @@ def choose_axis(rows: pd.DataFrame, sizes: CellSizes) -> tuple[str, pd.DataFrame
     if len(values) > 1:
         label = {DEPTH: "At depth", UBATCH: "At ubatch"}[other]
         first = values.index(value) if value in values else 0
-        value = address.segments(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
+        choose = address.segments if len(values) <= _MOST_SEGMENTS else address.select  # a phone has no room for more
+        value = choose(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
     shown = rows_over(rows, axis, replace(sizes, **{other: value}))
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
