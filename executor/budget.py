@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from executor.errors import HprofError
@@ -30,24 +32,57 @@ def parse_bytes(text: str, option: str) -> int:
     return int(n_bytes)
 
 
-def fit_to_budget(model: Model, policy: Policy, budget_bytes: int, working_bytes: int) -> Placement:
-    """The placement that keeps the most layers' FFN weights resident; the first layers stream, as with `-ncmoe`.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One device's part of a model: its layers, and what it would hold with all of them resident.
 
-    `working_bytes` are mixer states and activations. Raises HprofError, with the least budget that would do, when
-    even with all of them in host memory the rest does not fit.
+    `full_bytes` are weights, mixer states and activations; slots and bank come on top.
+    """
+
+    layers: Sequence[int]
+    full_bytes: int
+
+
+def fit_to_budget(
+    model: Model, policies: Mapping[str, Policy], budget_bytes: int, shares: Sequence[Share]
+) -> dict[str, Placement]:
+    """Each arm's placement that keeps the most layers' FFN weights resident within `budget_bytes` on every device.
+
+    The first layers of each device stream, as with `-ncmoe`. Raises HprofError, with the least budget that would do
+    for all arms, when even with all FFN weights in host memory the rest does not fit.
     """
     groups = _ffn_groups(model)
     sizes = [sum(t.n_bytes for t in group) for group in groups]
-    rest = model.n_bytes - sum(sizes) + working_bytes + policy.cache_bytes
-    for n_host in range(len(groups) + 1):
-        slots = policy.n_slots * max(sizes[:n_host], default=0)
-        if rest + slots + sum(sizes[n_host:]) <= budget_bytes:
-            return _placement(groups, n_host, budget_bytes)
-    least = rest + policy.n_slots * max(sizes, default=0)
-    raise HprofError(
-        f"--vram-budget {budget_bytes // 2**20:,} MiB is too small for arm '{policy.name}' on {model.shape.name}: with "
-        f"every FFN in host memory it needs {_mib(least)}; give that much, or lower -d, -ub or --layers"
-    )
+    needs = {
+        arm: [_needs(policy, [sizes[i] for i in share.layers], share, len(shares)) for share in shares]
+        for arm, policy in policies.items()
+    }
+    _check(model, budget_bytes, {arm: max(map(min, found)) for arm, found in needs.items()}, len(shares))
+    placements = {}
+    for arm, found in needs.items():
+        n_host = [next(n for n, need in enumerate(of_share) if need <= budget_bytes) for of_share in found]
+        placements[arm] = _placement(groups, shares, n_host, budget_bytes)
+    return placements
+
+
+def _needs(policy: Policy, sizes: Sequence[int], share: Share, n_shares: int) -> list[int]:
+    """What a device holds with the FFN weights (of `sizes`) of its first 0, 1, … layers in host memory."""
+    bank = policy.cache_bytes // n_shares
+    return [
+        share.full_bytes - sum(sizes[:n]) + policy.n_slots * max(sizes[:n], default=0) + bank
+        for n in range(len(sizes) + 1)
+    ]
+
+
+def _check(model: Model, budget_bytes: int, least: Mapping[str, int], n_devices: int) -> None:
+    worst = max(least, key=lambda arm: least[arm])
+    if least[worst] > budget_bytes:
+        where = "" if n_devices == 1 else " on a device"
+        raise HprofError(
+            f"--vram-budget {_mib(budget_bytes)} is too small for arm '{worst}' on {model.shape.name}: with as few FFN "
+            f"weights resident as can be it needs {_mib(least[worst])}{where}; give that much, or lower -d, -ub or "
+            "--layers"
+        )
 
 
 def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
@@ -66,6 +101,11 @@ def _mib(n_bytes: int) -> str:
     return f"{-(-n_bytes // 2**20):,} MiB"
 
 
-def _placement(groups: list[list[TensorInfo]], n_host: int, budget_bytes: int) -> Placement:
-    host = frozenset(t.name for group in groups[:n_host] for t in group)
-    return Placement(host, f"--vram-budget {budget_bytes} (FFN of the first {n_host} layers in host memory)")
+def _placement(
+    groups: Sequence[Sequence[TensorInfo]], shares: Sequence[Share], n_host: Sequence[int], budget_bytes: int
+) -> Placement:
+    layers = [layer for share, n in zip(shares, n_host, strict=True) for layer in share.layers[:n]]
+    host = frozenset(t.name for layer in layers for t in groups[layer])
+    told = f"FFN of the first {'+'.join(map(str, n_host))} layers in host memory" if host else "all of it fits"
+    whole, rest = divmod(budget_bytes, 2**20)
+    return Placement(host, f"--vram-budget {budget_bytes if rest else f'{whole}MiB'} ({told})")

@@ -18,6 +18,7 @@ from executor.quants import quant_type
 from executor.shape import ModelShape
 
 _MAX_ROPE_FACTORS: Final = 4096
+_MAX_MODEL_BYTES: Final = 2**60
 
 
 def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
@@ -49,6 +50,8 @@ def _from_config(path: str, quant: str | None, layers: int | None, seed: int) ->
 
 def _synthetic(shape: ModelShape, plan: QuantPlan, seed: int, origin: str) -> Model:
     tensors = model_tensors(shape, plan)
+    if (n_bytes := sum(tensor.n_bytes for tensor in tensors.values())) > _MAX_MODEL_BYTES:
+        raise HprofError(f"{origin} describes a model of {n_bytes:.1e} bytes, which cannot be; correct its numbers.")
     return Model(shape, tensors, SyntheticSource(tensors, seed), origin)
 
 

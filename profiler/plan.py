@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from executor.budget import fit_to_budget
+from executor.budget import Share, fit_to_budget
 from executor.devices.factory import check_present
 from executor.errors import HprofError
 from executor.footprint import footprint
 from executor.load import load_model
 from executor.model import Model
-from executor.placement import EVERYTHING_RESIDENT, Placement, place
+from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn
@@ -140,24 +140,27 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
         runs = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
         suffix = "" if number == 1 else f"@{number}"
         if runs and options.vram_budget_bytes is not None:
-            by_arm = {
-                arm: _under_budget(request, model, session, arm, options.vram_budget_bytes)
-                for arm in dict.fromkeys(runs)
-            }
+            by_arm = _under_budget(request, model, session, runs, options.vram_budget_bytes)
             setups.append(Setup(suffix, by_arm[runs[0]], runs, by_arm))
         elif runs:
             setups.append(Setup(suffix, _place(model, options), runs))
     return tuple(setups)
 
 
-def _under_budget(request: RunRequest, model: Model, session: SessionOptions, arm: str, budget_bytes: int) -> Placement:
-    """The most resident layers that fit beside the arm's slots and bank, the states and the activations."""
-    if arm == FULL:
-        return EVERYTHING_RESIDENT
+def _under_budget(
+    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
+) -> dict[str, Placement]:
+    """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
+    policies = {arm: make_policy(arm, request.policy) for arm in arms if arm != FULL}
     n_logits = max(cell.n_gen for cell in request.cells) + 1
     counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
-    working = sum(d.states + d.activations + d.scratch + d.logits for d in counted.devices)
-    return fit_to_budget(model, make_policy(arm, request.policy), budget_bytes, working)
+    device_of = layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * len(counted.devices))
+    shares = [
+        Share([layer for layer, device in enumerate(device_of) if device == i], held.total)
+        for i, held in enumerate(counted.devices)
+    ]
+    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
+    return {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
 
 
 def _place(model: Model, options: PlacementOptions) -> Placement:

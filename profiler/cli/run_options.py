@@ -54,7 +54,7 @@ _PLACEMENT: Final = [
     click.option(
         "--vram-budget",
         metavar="SIZE",
-        help="Keep as many layers' FFN weights resident as fit, e.g. 24GiB; slots and bank count.",
+        help="Keep as many layers' FFN weights resident as fit on each device, e.g. 24GiB; slots and bank count.",
     ),
     click.option(
         *("-lm", "--load-mode"),

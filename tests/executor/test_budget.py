@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from executor.budget import fit_to_budget, parse_bytes
+from executor.budget import Share, fit_to_budget, parse_bytes
 from executor.errors import HprofError
 from executor.load import load_model
 from executor.model import Model
+from executor.placement import Placement
 from executor.policies import make_policy
 from executor.policies.base import PolicyOptions
+
+
+def _fit(model: Model, arm: str, budget: int, working: int = 0) -> Placement:
+    policy = make_policy(arm, PolicyOptions(cache_bytes=1 << 20))
+    share = Share(range(len(model.shape.layers)), model.n_bytes + working)
+    return fit_to_budget(model, {arm: policy}, budget, [share])[arm]
 
 
 def _used(model: Model, arm: str, budget: int, working: int = 0) -> tuple[int, int]:
     """(bytes that the arm takes, layers in host memory) under the placement that was found."""
     policy = make_policy(arm, PolicyOptions(cache_bytes=1 << 20))
-    placement = fit_to_budget(model, policy, budget, working)
+    placement = _fit(model, arm, budget, working)
     host = [model.tensors[name] for name in placement.host]
     largest = max((sum(t.n_bytes for t in host if t.layer == layer) for layer in placement.host_layers()), default=0)
     resident = model.n_bytes - sum(t.n_bytes for t in host)
@@ -42,14 +49,30 @@ def test_the_second_slot_costs_a_resident_layer() -> None:
 
 def test_everything_resident_when_it_fits() -> None:
     model = load_model("tiny-moe")
-    policy = make_policy("on", PolicyOptions())
-    assert not fit_to_budget(model, policy, model.n_bytes, 0).host
+    placement = _fit(model, "on", model.n_bytes)
+    assert not placement.host
+    assert placement.spelled.endswith("(all of it fits)")
 
 
-def test_too_small_a_budget_says_what_would_do() -> None:
+def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
     model = load_model("tiny-moe")
-    with pytest.raises(HprofError, match=r"it needs \d+ MiB"):
-        fit_to_budget(model, make_policy("on", PolicyOptions()), 1000, 0)
+    policies = {arm: make_policy(arm, PolicyOptions()) for arm in ("off", "on")}
+    shares = [Share(range(len(model.shape.layers)), model.n_bytes)]
+    with pytest.raises(HprofError, match=r"arm 'on' .* it needs [\d,]+ MiB") as caught:
+        fit_to_budget(model, policies, 1000, shares)
+    least = int(str(caught.value).split("it needs ")[1].split(" MiB")[0].replace(",", ""))
+    assert fit_to_budget(model, policies, least << 20, shares)
+    with pytest.raises(HprofError):
+        fit_to_budget(model, policies, (least - 1) << 20, shares)
+
+
+def test_every_device_keeps_within_the_budget() -> None:
+    model = load_model("tiny-moe")
+    ffn = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
+    shares = [Share([0, 1, 2, 3], 4 * ffn), Share([4, 5], 2 * ffn)]
+    placement = fit_to_budget(model, {"on": make_policy("on", PolicyOptions())}, 3 * ffn, shares)["on"]
+    assert placement.host_layers() == [0, 1, 2]  # 1 resident and 2 slots; the second device holds all of its own
+    assert "first 3+0 layers" in placement.spelled
 
 
 @pytest.mark.parametrize(
@@ -59,7 +82,7 @@ def test_sizes(text: str, n_bytes: int) -> None:
     assert parse_bytes(text, "--vram-budget") == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "1 TiBB", "-3", "1e9"])
+@pytest.mark.parametrize("text", ["", "GiB", "1 TiBB", "-3", "1e9", "1e400", "9" * 400 + "GiB"])
 def test_not_sizes(text: str) -> None:
     with pytest.raises(HprofError, match="is not a size"):
         parse_bytes(text, "--vram-budget")

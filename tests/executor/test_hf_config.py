@@ -263,3 +263,13 @@ def test_unknown_families_are_told_all_known_ones() -> None:
     with pytest.raises(HprofError) as caught:
         shape_from_config({"model_type": "t5"}, "m", "config.json")
     assert all(name in str(caught.value) for name in FAMILIES)
+
+
+def test_numbers_beyond_all_models_are_one_sentence(tmp_path: Path) -> None:
+    most = 2**30
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"hidden_size": most, "vocab_size": most, "intermediate_size": most}))
+    with pytest.raises(HprofError, match=r"describes a model of .* bytes, which cannot be"):
+        load_model(str(path))
+    with pytest.raises(HprofError, match=r"rope_theta is 1000.* must be a number above 1"):
+        shape_from_config(LLAMA | {"rope_theta": 10**400}, "x", "config.json")

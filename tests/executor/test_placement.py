@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 
 from executor.errors import HprofError
 from executor.load import load_model
 from executor.model import Model
+from executor.patience import time_limit
 from executor.placement import DEFAULT_OVERRIDE, parse_overrides, place, split_configurations
 
 
@@ -112,3 +116,32 @@ def test_a_pattern_that_matches_nothing_names_near_ones(dense: Model) -> None:
 def test_what_is_no_override_is_refused(text: str, message: str) -> None:
     with pytest.raises(HprofError, match=message.replace("(", r"\(")):
         parse_overrides(text)
+
+
+@pytest.mark.parametrize("pattern", ["^([a-z0-9_.]+)+Z", ".*" * 30 + "Z"])
+def test_patterns_that_would_take_years_are_stopped(moe: Model, pattern: str) -> None:
+    begun_s = time.monotonic()
+    with pytest.raises(HprofError, match="takes longer than 2 s to match"):
+        place(moe.tensors, overrides=f"{pattern}=CPU")
+    assert time.monotonic() - begun_s < 10
+
+
+@pytest.mark.parametrize("pattern", ["x" * 5000, "(" * 3000, "x{99999999999}"])
+def test_absurd_patterns_are_short_sentences(moe: Model, pattern: str) -> None:
+    with pytest.raises(HprofError) as caught:
+        place(moe.tensors, overrides=f"{pattern}=CPU")
+    assert len(str(caught.value)) < 400
+
+
+def test_the_limit_leaves_others_alarms_as_they_were() -> None:
+    rang: list[int] = []
+    handler = signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
+    before = signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError), time_limit(0.05):
+            time.sleep(5)
+        time.sleep(0.6)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+        signal.signal(signal.SIGALRM, handler)
+    assert rang == [signal.SIGALRM]

@@ -1,4 +1,4 @@
-"""Killed at any instant, a run leaves a capture that reads, with every finished pass; Ctrl-C is said in it."""
+"""Killed at any instant, a run leaves a capture that reads, with every finished pass; one that was ended says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 import hprof
 from profiler.capture import Capture
@@ -38,22 +40,25 @@ def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
         assert hprof.main(["report", str(tmp_path / str(number)), "--json"]) == 0
 
 
-def test_ctrl_c_marks_the_capture_and_exits_130(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.parametrize("boots", ["1", "2"])
+def test_an_ended_run_says_so(tmp_path: Path, number: signal.Signals, code: int, word: str, boots: str) -> None:
     path = tmp_path / "capture"
-    command = [sys.executable, str(ROOT / "hprof.py"), *RUN, "-o", str(path)]
+    command = [sys.executable, str(ROOT / "hprof.py"), *RUN, "--boots", boots, "-o", str(path)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while len(list(path.glob("passes/pass-*.parquet"))) < 3 and time.monotonic() < deadline:
+    while len(list(path.glob("passes/*pass-*.parquet"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
+    assert process.returncode == code, stderr
     assert stdout == ""
     assert stderr.count("\n") == 1
-    assert stderr.startswith("hprof: interrupted; ")
+    assert stderr.startswith(f"hprof: {word}; ")
     capture = Capture.open(path)
     assert capture.manifest.state == "interrupted"
     n_passes = capture.table("passes").num_rows
     assert n_passes >= 3
     assert f"keeps {n_passes} finished passes" in stderr
-    assert hprof.main(["report", str(path), "--json"]) == 0

@@ -34,6 +34,13 @@ def test_the_second_slot_is_paid_in_resident_layers(tmp_path: Path) -> None:
     assert cell.bit_identical is True
 
 
+def test_the_budget_is_each_device_s(tmp_path: Path) -> None:
+    capture = _run(tmp_path, "--device", "sim", "--arms", "off", "--vram-budget", "15MiB", "--n-devices", "2")
+    host = _effective(capture)["off"]["host_layers"]
+    assert 0 < sum(layer < 3 for layer in host) < 3, host  # each device keeps some of its own
+    assert 0 < sum(layer >= 3 for layer in host) < 3, host
+
+
 def test_shares_of_the_layers(tmp_path: Path) -> None:
     capture = _run(tmp_path, "--device", "sim", "--arms", "off,on", "-ts", "2/1")
     events = capture.frame("events")
@@ -44,7 +51,7 @@ def test_shares_of_the_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--vram-budget", "1MiB"], "too small for arm 'off'"),
+        (["--vram-budget", "1MiB"], "too small for arm 'on'"),
         (["--vram-budget", "much"], "is not a size"),
         (["--vram-budget", "1GiB", "-ncmoe", "2"], "leave out -ot, -ncmoe and -ngl"),
         (["-ts", "1/x"], "is not a list of shares"),
