@@ -95,12 +95,22 @@ def is_inside(path: str, root: str) -> bool:
 
 
 def fingerprint(path: str) -> Fingerprint:
-    """Times and sizes of the manifest and of the table folders: a new part changes its folder's time."""
+    """Times and sizes of the manifest and of each table's parts; a part that is rewritten in place changes them."""
     if "://" not in path:
-        stats = [os.stat(p) for p in (Path(path, MANIFEST_NAME), *(Path(path, t) for t in TABLES)) if p.exists()]  # noqa: PTH116
-        return tuple((found.st_mtime_ns, found.st_size) for found in stats)
+        manifest = Path(path, MANIFEST_NAME).stat()
+        return ((manifest.st_mtime_ns, manifest.st_size), *(_of_folder(Path(path, table)) for table in TABLES))
     fs, at = fsspec.core.url_to_fs(f"{path}/{MANIFEST_NAME}")
     return ((hash(str(sorted(fs.info(at).items()))), 0),)
+
+
+def _of_folder(folder: Path) -> tuple[int, int]:
+    """The newest time, and the bytes of all files."""
+    if not folder.is_dir():
+        return 0, 0
+    with os.scandir(folder) as entries:
+        found = [entry.stat(follow_symlinks=False) for entry in entries]
+    newest_ns = max(one.st_mtime_ns for one in [*found, folder.stat()])
+    return newest_ns, sum(one.st_size for one in found)
 
 
 def open_capture(found: Found) -> Capture:

@@ -46,10 +46,9 @@ def test_parts_cut_while_the_page_is_open(monkeypatch: pytest.MonkeyPatch, tmp_p
     app = open_page(monkeypatch, tmp_path, page, capture="a")
     for part in (tmp_path / "a" / "events").glob("*.parquet"):
         part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
-    (tmp_path / "a" / "events").touch()
     app.run()
     assert not app.exception
-    assert all("not a readable parquet part" in error.value for error in app.error)
+    assert "not a readable parquet part" in app.error[0].value
 
 
 def test_links_that_lead_out_are_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
