@@ -249,11 +249,14 @@ class Session:
 
     def _memory_advice(self, memory: Memory) -> str:
         options, n_layers = self.options, len(self.model.shape.layers)
+        tokens = f"fewer than {options.max_positions:,} tokens of -d, -p and -n"
+        if options.device.kind == "sim":  # holds no weights: what grows is rotary tables and routes
+            return f"use {tokens}"
         if memory == "host":
-            return f"use --layers below {n_layers}, a smaller --quant, or more resident layers"
+            return f"use --layers below {n_layers}, {tokens}, a smaller --quant, or more resident layers"
         return (
-            f"use -ub below {options.max_ubatch}, fewer than {options.max_positions:,} tokens of -d, -p and -n, "
-            f"--layers below {n_layers}, or fewer resident layers (-ot, -ncmoe, -ngl)"
+            f"use -ub below {options.max_ubatch}, {tokens}, --layers below {n_layers}, or fewer resident layers "
+            "(-ot, -ncmoe, -ngl)"
         )
 
     def _lane(self, device: Device, layers: Sequence[int]) -> Lane:
