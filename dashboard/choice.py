@@ -109,7 +109,8 @@ def say_no_captures() -> None:
 
 
 def _choose_arms(found: load.Found, capture: Capture) -> Choice:
-    cells = cell_sizes(capture.passes, capture.manifest.arms)
+    numbered = capture.passes[capture.passes["pass_id"].notna()]
+    cells = cell_sizes(numbered, capture.manifest.arms)
     names = list(dict.fromkeys(name for cell in cells for name in cell.arms))
     if not names:
         return Choice(found, capture, None, None, None)

@@ -39,7 +39,7 @@ def of_cell(choice: Choice) -> pd.DataFrame:
     frame = choice.capture.passes
     if choice.sizes is None:
         return frame.iloc[:0]
-    return frame[choice.sizes.rows_in(frame) & frame["arm"].isin(choice.arms)]
+    return frame[choice.sizes.rows_in(frame) & frame["arm"].isin(choice.arms) & frame["pass_id"].notna()]
 
 
 def choose_repetition(choice: Choice) -> list[Shown]:

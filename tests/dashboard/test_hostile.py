@@ -187,3 +187,18 @@ def test_more_layers_slots_and_letters_than_a_page_can_hold(monkeypatch: pytest.
         ] == [], page
         sizes = [len(table.proto.arrow_data.data) for table in app.dataframe if hasattr(table.proto, "arrow_data")]
         assert max(sizes, default=0) < 8_000_000, page
+
+
+@pytest.mark.parametrize("column", ["pass_id", "n_ubatch", "repetition", "t_start", "ttft_ns"])
+@pytest.mark.parametrize("value", [None, -1, 2**31 - 1])
+def test_passes_with_numbers_that_are_none_or_absurd(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, column: str, value: int | None
+) -> None:
+    hostile(tmp_path / "bad", "plain")
+    for part in (tmp_path / "bad" / "passes").glob("*.parquet"):
+        rows = pq.read_table(part)
+        values = pa.array([value] * rows.num_rows, rows.schema.field(column).type)
+        pq.write_table(rows.set_column(rows.schema.get_field_index(column), column, values), part)
+    app = open_page(monkeypatch, tmp_path, "overview", capture="bad")
+    for page in ("timeline", "sweep", "memory"):
+        turn_to(app, page)  # fails the test where a page raised
