@@ -41,11 +41,11 @@ def event_table(
 
 
 def _ints(values: Int64, kind: pa.DataType) -> pa.Array:
-    missing = values == NULL
     if kind == pa.int32():
-        limits = np.iinfo(np.int32)
-        missing |= (values < limits.min) | (values > limits.max)
-        values = np.where(missing, 0, values).astype(np.int32)
+        small = values.astype(np.int32)
+        missing = small != values  # NULL, and what does not fit
+        return pa.array(small, kind, mask=missing if missing.any() else None)
+    missing = values == NULL
     return pa.array(values, kind, mask=missing if missing.any() else None)
 
 

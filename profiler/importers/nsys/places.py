@@ -37,4 +37,5 @@ class Launches:
         """What was found for the calls, for each row; NONE where a row has no call."""
         if len(self.calls) == 0:
             return np.full(len(self.call), NONE)
-        return np.where(self.call == NONE, NONE, of_calls[self.call])
+        found: Int64 = np.append(of_calls, NONE)[self.call]  # NONE, -1, is the last place
+        return found

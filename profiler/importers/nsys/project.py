@@ -120,6 +120,8 @@ def _outermost(rows: Int64, ends: Int64) -> tuple[Int64, Int64]:
 
 def _on_one_axis(outer: Spans, inner: Spans) -> tuple[Spans, Spans]:
     groups, codes = distinct(np.concatenate([outer.group, inner.group]))
+    if len(groups) == 1:
+        return outer, inner
     starts = np.concatenate([outer.start, inner.start])
     ends = np.concatenate([outer.end, inner.end])
     line = Line(codes, starts, ends, len(groups))
