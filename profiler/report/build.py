@@ -38,7 +38,7 @@ def build_report(
         tables.passes.to_pandas(),
         pass_figures(*tables),
         manifest.arms,
-        is_moe=tables.experts.num_rows > 0,
+        tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
         noise=noise,
     )
     cells = with_devices(with_last_ubatch(cells, manifest.arms), tables)
@@ -70,6 +70,11 @@ def judge(capture: str, noise: float = DEFAULT_NOISE) -> Report | HprofError:
         return build_report(Capture.open(capture), noise)
     except HprofError as error:
         return error
+
+
+def is_routing_given(manifest: Manifest) -> bool:
+    """Whether a routing model or a recorded trace chose the experts, by position, and not the model's own router."""
+    return isinstance(manifest.model.get("routing"), str)
 
 
 def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -20,27 +20,32 @@ AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
 Frames = dict[Scope, pd.DataFrame]
 
 
-def judge_cells(passes: pd.DataFrame, frames: Frames, arms: Sequence[Arm], *, is_moe: bool, noise: float) -> list[Cell]:
+def judge_cells(
+    passes: pd.DataFrame, frames: Frames, arms: Sequence[Arm], *, tokens_route: bool, noise: float
+) -> list[Cell]:
     """Every cell that has measured passes, in the order of its keys.
 
     passes: the `passes` table; frames: `pass_figures` of it, in the same order; arms: the manifest's, whose order
-    sets the baseline. is_moe: other tokens mean other experts, so other work.
+    sets the baseline. tokens_route: other tokens mean other experts, so other work.
     """
     measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
-    judge = _Judge(frames, arms, is_moe, noise)
+    judge = _Judge(frames, arms, tokens_route, noise)
     return [judge.cell(rows) for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=True)]
 
 
 class _Judge:
-    def __init__(self, frames: Frames, arms: Sequence[Arm], is_moe: bool, noise: float) -> None:
-        self._frames, self._is_moe, self._noise = frames, is_moe, noise
+    def __init__(self, frames: Frames, arms: Sequence[Arm], tokens_route: bool, noise: float) -> None:
+        self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
         self._order = {arm.name: position for position, arm in enumerate(arms)}
         self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
+        self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
 
     def cell(self, rows: pd.DataFrame) -> Cell:
         names = sorted(rows["arm"].unique(), key=lambda name: self._order.get(name, len(self._order)))
         by_arm = {name: rows[rows["arm"] == name] for name in names}
-        in_part = {name for name, of_arm in by_arm.items() if self._computed_on_host(of_arm)}
+        in_part = {
+            name: self._host_layers.get(name) for name, of_arm in by_arm.items() if self._computed_on_host(of_arm)
+        }
         same = sameness(by_arm, self._on_host, in_part)
         baseline, *others = names
         return Cell(
@@ -64,7 +69,9 @@ class _Judge:
     def _comparisons(
         self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
     ) -> dict[str, Comparison | None]:
-        work = "other tokens were generated, which use other experts" if has_other_tokens and self._is_moe else None
+        work = (
+            "other tokens were generated, which use other experts" if has_other_tokens and self._tokens_route else None
+        )
         return {
             name: compare(
                 *paired(self._by_pair(baseline, name), self._by_pair(arm, name)),
@@ -82,15 +89,11 @@ class _Judge:
     def _computed_on_host(self, rows: pd.DataFrame) -> bool:
         return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())
 
-    def _notes(self, same: Sameness, baseline: str, in_part: set[str]) -> list[str]:
-        notes = []
-        for arm in same.other_tokens:
-            cause = " (it computes on the host, which rounds differently)" if arm in self._on_host else ""
-            if not cause and (arm in in_part) != (baseline in in_part):
-                cause = (
-                    f" ({arm if arm in in_part else baseline} computes small ubatches on the host, the other does not)"
-                )
-            notes.append(f"{arm} generated other tokens than {baseline}{cause}.")
+    def _notes(self, same: Sameness, baseline: str, in_part: Mapping[str, Hashable]) -> list[str]:
+        notes = [
+            f"{arm} generated other tokens than {baseline}{self._cause(arm, baseline, in_part)}."
+            for arm in same.other_tokens
+        ]
         if same.other_logits:
             names = ", ".join(same.other_logits)
             notes.append(
@@ -101,6 +104,23 @@ class _Judge:
             groups = "; ".join(", ".join(group) for group in same.apart)
             notes.append(f"Logits are compared among arms that compute in the same places: {groups}.")
         return notes
+
+    def _cause(self, arm: str, baseline: str, in_part: Mapping[str, Hashable]) -> str:
+        """Why an arm may generate other tokens than the baseline, in brackets; empty where nothing excuses it."""
+        if arm in self._on_host:
+            return " (it computes on the host, which rounds differently)"
+        if (arm in in_part) != (baseline in in_part):
+            return f" ({arm if arm in in_part else baseline} computes small ubatches on the host, the other does not)"
+        if in_part.get(arm) != in_part.get(baseline):
+            return " (other layers of it are computed on the host, which rounds differently)"
+        return ""
+
+
+def _host_layers(arm: Arm) -> Hashable:
+    """The layers with weights in host memory, as the manifest says them; null where it does not."""
+    placed = arm.options.get("effective")
+    layers = placed.get("host_layers") if isinstance(placed, Mapping) else None
+    return tuple(map(str, layers)) if isinstance(layers, list) else None
 
 
 def _better(name: str) -> Literal["lower", "higher"]:

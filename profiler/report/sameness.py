@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,24 +22,37 @@ class Sameness:
     apart: list[list[str]] = field(default_factory=list)  # groups of arms with logits that are not compared with others
 
 
-def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: set[str]) -> Sameness:
+def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: Mapping[str, Hashable]) -> Sameness:
     """Compare each arm's passes with the first arm's of the same boot and repetition, which had the same input.
 
     passes: rows of the `passes` table by arm, the baseline first. on_host: arms that compute on the host; they
     round differently, so their logits are left out. in_part: arms that did so for some ubatches, such as decode
-    below the offload threshold; their logits are compared with one another's, and the other arms' likewise.
+    below the offload threshold, each with what it computes there; the logits of those with the same are compared with
+    one another's, and the other arms' likewise.
     """
     tokens = {arm: _by_pair(rows, "tokens", tuple) for arm, rows in passes.items()}
     same_tokens, other_tokens = _compare(tokens)
     digests = {arm: found for arm, rows in passes.items() if (found := _by_pair(rows, "logits_digest", str))}
-    bit_identical, other_logits, apart = None, [], []
-    for alike in (in_part - on_host, passes.keys() - in_part - on_host, on_host):
-        arms = [arm for arm in digests if arm in alike]
-        apart += [arms] if arms else []
-        same, other = _compare({arm: digests[arm] for arm in arms}) if alike is not on_host else (None, [])
-        other_logits += other
-        bit_identical = same if bit_identical is None else bit_identical and same is not False
-    return Sameness(same_tokens, bit_identical, other_tokens, other_logits, apart if len(apart) > 1 else [])
+    groups = _groups([arm for arm in digests if arm not in on_host], in_part)
+    compared = [_compare({arm: digests[arm] for arm in group}) for group in groups]
+    verdicts = [same for same, _ in compared if same is not None]
+    apart = [*groups, [arm for arm in digests if arm in on_host]]
+    apart = [group for group in apart if group]
+    return Sameness(
+        same_tokens,
+        all(verdicts) if verdicts else None,
+        other_tokens,
+        [arm for _, other in compared for arm in other],
+        apart if len(apart) > 1 else [],
+    )
+
+
+def _groups(arms: Iterable[str], in_part: Mapping[str, Hashable]) -> list[list[str]]:
+    """The arms that compute in the same places: those with the same part on the host, then those with none."""
+    groups: dict[Hashable, list[str]] = {}
+    for arm in sorted(arms, key=lambda arm: arm not in in_part):
+        groups.setdefault((arm in in_part, in_part.get(arm)), []).append(arm)
+    return list(groups.values())
 
 
 def _by_pair(rows: pd.DataFrame, column: str, kind: Any) -> dict[tuple[Any, ...], Any]:

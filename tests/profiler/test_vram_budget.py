@@ -31,7 +31,9 @@ def test_the_second_slot_is_paid_in_resident_layers(tmp_path: Path) -> None:
     assert (peaks[["off", "on"]] <= 22 << 20).all()
     (cell,) = capture.report().cells
     assert cell.same_tokens is True
-    assert cell.bit_identical is True
+    assert cell.bit_identical is None, "the arms decode in different places, which may round differently"
+    measured = capture.passes[~capture.passes["warmup"]]
+    assert measured["logits_digest"].nunique() == 1, "in float32 it does not"
 
 
 def test_the_budget_is_each_device_s(tmp_path: Path) -> None:
