@@ -80,7 +80,9 @@ def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:
         yield f"Inconclusive: {escape('; '.join(told))}.\n"
     configuration = differences_table(result)
     if configuration.rows:
-        yield f"<details><summary>Configuration: {len(configuration.rows)} settings differ</summary>\n"
+        n = len(configuration.rows)
+        differ = "1 setting differs" if n == 1 else f"{n} settings differ"
+        yield f"<details><summary>Configuration: {differ}</summary>\n"
         yield from table_lines(configuration)
         yield "</details>"
 

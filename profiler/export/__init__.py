@@ -37,10 +37,17 @@ def export(
         raise HprofError('-o "-" names no file, and reports are not written to the terminal; give a path.')
     if out.exists() and not force:
         raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
+    if out.exists() and any(_lies_in(out, capture) for capture in captures):
+        raise HprofError(f"{out} is part of the capture that is exported; choose another -o.")
     try:
         return _write(captures, form, out, passes)
     except OSError as error:
         raise HprofError(f"{out} cannot be written: {error.strerror or error}; choose another -o.") from error
+
+
+def _lies_in(out: Path, capture: Capture) -> bool:
+    folder = Path(capture.path).resolve()  # a URL gives a folder that no file lies in
+    return out.resolve().is_relative_to(folder)
 
 
 def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | None) -> list[Path]:

@@ -49,11 +49,14 @@ def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
         raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
     if not head.startswith(_GZIP):
         return head
+    unpacked = b""
     try:
         with gzip.open(path) as file:
-            return file.read(n_bytes)
+            while len(unpacked) < n_bytes and (block := file.read1(n_bytes - len(unpacked))):
+                unpacked += block
     except (OSError, EOFError, zlib.error):
-        return b""
+        pass  # what came before the damage says what the file is
+    return unpacked
 
 
 def _detect_folder(path: Path) -> Kind:

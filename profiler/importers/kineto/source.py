@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -28,14 +28,15 @@ class Source:
         self._limits = (max_bytes, max_ratio)
         self._compressed = raw.read(2) == _GZIP
         raw.seek(0)
-        self._stream: BinaryIO | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if self._compressed else raw
+        # gzip's read() drops all that it has unpacked of a block when the data breaks off inside it; read1() does not
+        self._read: Callable[[int], bytes] = gzip.GzipFile(fileobj=raw).read1 if self._compressed else raw.read
 
     def read(self, n_bytes: int) -> bytes:
         """Up to `n_bytes` more; empty at the end. HprofError when the file unpacks to more than it may."""
         if self.truncated is not None:
             return b""
         try:
-            block = self._stream.read(n_bytes)
+            block = self._read(n_bytes)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self.truncated = f"the gzip data is damaged or cut off ({error})"
             return b""

@@ -180,6 +180,8 @@ class EventStream:
         keys = _loads(b"{" + tail) if tail else {}
         if isinstance(keys, dict) and closing == b"]":
             self._add_metadata(keys)
+            if self._source.truncated:  # a checksum that is wrong: any digit may be another
+                self.lost = f"{self._source.truncated}: every event was read, but none is vouched for by its checksum"
         else:
             at = self._source.n_read - len(tail)
             self.lost = f"what follows the array of events (byte {at}) is damaged and was not read"

@@ -72,6 +72,8 @@ def parse_md(text: str) -> Parsed:
 
 
 def _row(line: str, columns: list[str]) -> RawRow | None:
+    if not line.rstrip().endswith("|"):
+        return None  # cut off, perhaps inside the rate: 3 of 37.06
     cells = _cells(line)
     fields = [FIELD_OF_COLUMN.get(name, name) for name in columns]
     surplus = len(cells) - len(fields)

@@ -33,6 +33,19 @@ def test_it_never_overwrites_without_force(tmp_path: Path, capsys: pytest.Captur
     assert main([*arguments, "--force"]) == 0
 
 
+@pytest.mark.parametrize(("form", "inside"), [("html", "manifest.json"), ("parquet", "."), ("chrome", "passes/p.json")])
+def test_force_never_replaces_a_part_of_the_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, inside: str
+) -> None:
+    dense_off_on(tmp_path / "run")
+    (tmp_path / "run" / "passes" / "p.json").touch()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    out = tmp_path / "run" / inside
+    assert main(["export", str(tmp_path / "run"), "--format", form, "-o", str(out), "--force"]) == 2
+    assert "part of the capture" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
 def test_it_packs_where_the_name_says_so(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "run")
     out = tmp_path / "t.json.gz"

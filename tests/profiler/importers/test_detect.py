@@ -36,6 +36,12 @@ def test_kinds(tmp_path: Path, content: bytes, kind: str) -> None:
     assert detect(packed) == kind
 
 
+def test_a_short_gzip_that_was_cut_off_is_told_by_what_unpacks(tmp_path: Path) -> None:
+    path = tmp_path / "cut.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X"}]}')[:-6])
+    assert detect(path) == "kineto"
+
+
 def test_a_report_is_known_by_its_ending(tmp_path: Path) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(b"anything")

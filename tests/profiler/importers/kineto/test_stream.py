@@ -75,6 +75,16 @@ def test_a_truncated_gzip_keeps_what_unpacks(tmp_path: Path) -> None:
     assert "gzip" in stream.lost
 
 
+@pytest.mark.parametrize("checksum", [b"", b"\x00" * 8])
+def test_a_gzip_without_its_checksum_loses_no_event_and_says_so(tmp_path: Path, checksum: bytes) -> None:
+    data = gzip.compress(json.dumps({"traceEvents": _EVENTS, "a": 1}).encode())[:-8] + checksum
+    stream, events = _stream(tmp_path / "t", data, 1 << 20)
+    assert events == _EVENTS
+    assert stream.metadata == {"a": 1}
+    assert stream.lost is not None
+    assert "checksum" in stream.lost
+
+
 def test_events_that_are_not_json_are_dropped_and_counted_and_bare_inf_is_read(tmp_path: Path) -> None:
     good, bad = '{"n": 1}', '{"name": "say "hi" now"}'
     data = f'{{"traceEvents": [{good}, {bad}, {{"bandwidth": inf, "n": 2}}, 5, {good}]}}'.encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from executor.errors import HprofError
 from profiler.importers.base import ImportOptions
 from profiler.importers.detect import detect
 from profiler.importers.llama_bench import read
+from profiler.importers.llama_bench.md_rows import parse_md
 from tests.profiler.importers.llama_bench.samples import REAL, arms, imported, jsonl, passes, row
 
 _TESTS = [(32, 32, 0), (32, 64, 0), (32, 0, 8), (64, 32, 0), (64, 64, 0), (64, 0, 8)]  # n_ubatch, n_prompt, n_gen
@@ -64,6 +66,16 @@ def test_a_cut_json_array_keeps_its_whole_rows(tmp_path_factory: pytest.TempPath
     result = read(path, ImportOptions())
     assert len(passes(result)) == 2 * n_whole
     assert any("ends inside a row" in warning for warning in result.warnings)
+
+
+@given(cut=st.integers(1, 1200))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_md_table_gives_no_rate_that_is_not_in_it(cut: int) -> None:
+    text = (REAL / "smollm2.md").read_text()
+    whole = [row["avg_ts"] for row in parse_md(text).rows]
+    kept = [row["avg_ts"] for row in parse_md(text[:cut]).rows]
+    assert kept == whole[: len(kept)]
+    assert len(kept) == len(re.findall(r"± .*\|", text[:cut]))
 
 
 def test_log_lines_around_the_rows_are_skipped(tmp_path: Path) -> None:
