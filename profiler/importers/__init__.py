@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,7 +81,9 @@ def import_files(
         sources.append(Source(path.name, _size(path), named, imported))
     _check_one_source(sources)
     combined = combine(sources)
-    writer = new_capture(out, force=force, argv=list(argv), **manifest_fields(sources))
+    fields = manifest_fields(sources)
+    fields["warnings"] = [*_same_names([s.arm for s in sources[: len(files)]]), *fields["warnings"]]
+    writer = new_capture(out, force=force, argv=list(argv), **fields)
     _write(writer, combined)
     writer.finish("complete")
     return writer.path
@@ -105,6 +108,15 @@ def _told_columns(tables: Sequence[pa.Table]) -> list[str]:
     """The columns in which any row has a value. The others are not stored, and read as null all the same."""
     names = tables[0].column_names if tables else []
     return [name for name in names if any(table[name].null_count < table.num_rows for table in tables)]
+
+
+def _same_names(arms: Sequence[str | None]) -> list[str]:
+    """A warning for each name that several files gave their arm: off/trace.json and on/trace.json."""
+    return [
+        f"{n} files are named {arm!r} and count as boots of one arm; if they are arms, name them with --arm NAME=FILE."
+        for arm, n in Counter(arms).items()
+        if arm is not None and n > 1
+    ]
 
 
 def _stem(path: Path) -> str:

@@ -52,6 +52,19 @@ def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
     assert capture.table("passes")["arm"].to_pylist() == ["3.1_off", "3.1_on"]
 
 
+def test_plain_files_of_one_name_are_boots_and_a_warning_says_so(tmp_path: Path) -> None:
+    files = []
+    for folder in ("off", "on"):
+        (tmp_path / folder).mkdir()
+        files.append(_export(tmp_path / folder / "trace.sqlite"))
+    capture = Capture.open(import_files(files, tmp_path / "out"))
+    assert [(p["arm"], p["boot"]) for p in capture.table("passes").to_pylist()] == [("trace", 0), ("trace", 1)]
+    (warning,) = capture.manifest.warnings
+    assert "2 files are named 'trace'" in warning
+    named = Capture.open(import_files([], tmp_path / "named", arms=[("trace", file) for file in files]))
+    assert named.manifest.warnings == []
+
+
 def test_one_plain_file_has_no_passes(tmp_path: Path) -> None:
     capture = Capture.open(import_files([_export(tmp_path / "a.sqlite")], tmp_path / "out"))
     assert capture.table("passes").num_rows == 0
