@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
@@ -63,11 +64,21 @@ class SideData:
 
 
 def open_side(spec: str) -> SideData:
-    """Open `CAPTURE` or `CAPTURE#PART`, where PART is an arm's name and cell sizes p=, n=, ub=, d= in any order."""
-    path, _, part = spec.partition("#")
+    """Open `CAPTURE` or `CAPTURE#PART`, where PART is an arm's name and cell sizes p=, n=, ub=, d= in any order.
+
+    A folder's own name may hold a `#`, unless what comes before that is a folder too.
+    """
+    path, part = _split(spec)
     sizes = {_COLUMN_OF_FLAG[flag]: int(value) for flag, value in _CELL_PART.findall(part)}
     arm = _CELL_PART.sub("", part).strip(",")
     return SideData(spec, Capture.open(path), arm or None, sizes)
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Capture and part, cut at the first `#` that leaves a folder before it; at the first where none does."""
+    cuts = [*(at for at, letter in enumerate(spec) if letter == "#"), len(spec)]
+    at = next((at for at in cuts if Path(spec[:at]).is_dir()), cuts[0])
+    return spec[:at], spec[at + 1 :]
 
 
 def _cell(values: Iterable[Any]) -> CellKey:

@@ -53,3 +53,9 @@ def test_groups_are_cells_with_unknown_sizes_too(tmp_path: Path) -> None:
     writer.finish()
     ((cell, arm),) = open_side(str(tmp_path / "c")).groups
     assert (str(cell), cell.n_tokens, arm) == ("all passes", None, "trace")
+
+
+def test_a_folder_may_have_a_hash_in_its_name(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "we=ird#x.md")
+    assert open_side(f"{tmp_path / 'we=ird#x.md'}").arm is None
+    assert open_side(f"{tmp_path / 'we=ird#x.md'}#on").arm == "on"
