@@ -57,14 +57,14 @@ def draw_line(panel: Axes, rows: Sequence[Row], x: str, y: str, arm: str) -> Non
     panel.errorbar(xs, ys, [low, high], color=colour, marker=marker, markersize=4, capsize=2, linewidth=1.5, label=arm)
 
 
-def bars(panel: Axes, rows: Sequence[Row], value: str, label: str, names: Sequence[str] | None = None) -> None:
-    """One bar a row with its interval, the figure written on it."""
-    names = names or [row["arm"] for row in rows]
-    heights = [row[value] or 0 for row in rows]
+def bars(panel: Axes, rows: Sequence[Row], value: str, label: str) -> None:
+    """One bar a row with its interval, the figure written on it; a row that does not know it has none."""
+    rows = [row for row in rows if row[value] is not None]
+    heights = [row[value] for row in rows]
     low = [h - (row.get(f"{value}_low") or h) for h, row in zip(heights, rows, strict=True)]
     high = [(row.get(f"{value}_high") or h) - h for h, row in zip(heights, rows, strict=True)]
     colours = [STYLE.get(row["arm"], ("#0072B2", ""))[0] for row in rows]
-    drawn = panel.bar(names, heights, yerr=[low, high], color=colours, capsize=3)
+    drawn = panel.bar([row["arm"] for row in rows], heights, yerr=[low, high], color=colours, capsize=3)
     panel.bar_label(drawn, [f"{h:,.0f}" if h >= 100 else f"{h:.3g}" for h in heights], padding=2, fontsize=8)
     panel.set(title=label)
     panel.margins(y=0.15)

@@ -6,7 +6,6 @@ import json
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -121,4 +120,3 @@ def test_commands_are_printed() -> None:
 
     printed = CliRunner().invoke(main, ["commands"], catch_exceptions=False).output
     assert printed.count("hprof run") == len(RUNS)
-    assert isinstance(main, click.Group)
