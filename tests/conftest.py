@@ -1,4 +1,8 @@
-"""What holds for every test: no stream worker of the cpu device outlives it."""
+"""What holds for every test: the same examples each time, and no stream worker of the cpu device outlives it.
+
+Property tests draw their examples from a fixed seed, so that a change alone can turn them red. New ones:
+`pytest --hypothesis-profile=explore tests/profiler/importers`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(autouse=True)

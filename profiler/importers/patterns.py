@@ -113,9 +113,12 @@ def _certain_ends(name: Int64, attention: Int64) -> tuple[Int64, Int64] | None:
 def _ends_of_break(kernels: Int64, left: Int64, right: Int64) -> tuple[int, int] | None:
     """How far what lies between two ubatches begins as the left one's unit does, and ends as the right one's does.
 
-    None where the rest holds kernels that go on like a unit: then that layer has some of its own before them.
+    None where the rest holds kernels that go on like a unit: then that layer has some of its own before them. None
+    too where the two overlap: then what was taken for layers is ubatches of one layer, and their kernels change here.
     """
     after, before = _common(kernels, left), _common(kernels[::-1], right[::-1])
+    if after + before > len(kernels):
+        return None
     rest = kernels[after : max(len(kernels) - before, after)]
     next_left, next_right = left[after:][:_TELLING], right[: len(right) - before][-_TELLING:]
     return None if _occurs(next_left, rest) or _occurs(next_right, rest) else (after, before)

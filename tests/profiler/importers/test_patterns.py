@@ -121,6 +121,13 @@ def test_several_layers_to_one_attention_have_no_layer() -> None:
     assert _wrong(found, truth) == 0
 
 
+def test_ubatches_of_one_layer_are_no_layers() -> None:
+    """As of a draft model: four steps of prefill and four of decode look like two ubatches of four layers."""
+    prefill = ([GATHER, COPY], [Layer(PRE, POST)], [NORM, OTHER])
+    decode = ([GATHER, COPY], [Layer([20, 21, 22, 23, ROPE, 30], [24, 25, 26, ADD, 27, 31])], [NORM, 28])
+    assert _found(_trace([*[prefill] * 4, *[decode] * 4])[0]) is None
+
+
 GDN = Layer([NORM, QUANT, PRODUCT, 30], [31, 32, ADD, NORM, 13, ACT, 14, 15], LINEAR)
 CASES = {
     "a window that begins inside an ubatch": _trace(_plain())[0][40:],
