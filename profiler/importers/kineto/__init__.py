@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.collectives import mark_collectives, remark
 from profiler.importers.kineto.facts import cannot_say, manifest_fields, warnings
@@ -34,6 +35,11 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
                 stream.text_times = True
                 collector.add(stream.reparsed())
     dropped = collector.dropped + stream.dropped
+    if collector.n_events == 0 and (stream.is_bare_array or stream.lost or +dropped):
+        raise HprofError(
+            f'{path} holds JSON, but no trace event (an object with a "ph"); give what torch.profiler\'s '
+            "export_chrome_trace wrote."
+        )
     rows = without_strays(collector.table(), dropped)
     segments = segment(rows, Launches(rows))
     events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.importers.kineto.numbers import exact_ns, integers
-from profiler.importers.kineto.stream import Event
+from profiler.importers.kineto.stream import NO_EVENT, Event
 
 # category -> role; before torch 1.12 categories were capitalised words
 ROLES: Final[dict[str, str]] = {
@@ -61,6 +61,7 @@ class RowCollector:
 
     dropped: Counter[str] = field(default_factory=Counter)
     not_read: Counter[str] = field(default_factory=Counter)  # category -> events that hold no GPU work, no host call
+    n_events: int = 0  # objects with a `ph`, which every event of Chrome's format has
     _tables: list[pa.Table] = field(default_factory=list)
 
     def add(self, events: Sequence[Event]) -> None:
@@ -75,6 +76,9 @@ class RowCollector:
         counts = Counter(categories)
         known = sum(n for category, n in counts.items() if category in ROLES)
         dropped["events of a kept category without a duration"] += known - sum(map(len, groups.values()))
+        n_events = sum("ph" in event for event in events)
+        dropped[NO_EVENT] += len(events) - n_events
+        self.n_events += n_events
         self.dropped += dropped
         self.not_read += Counter({category[:40]: n for category, n in counts.items() if category not in _KNOWN})
 

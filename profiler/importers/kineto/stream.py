@@ -30,7 +30,7 @@ _BLANK: Final = b" \t\r\n"
 # old writers print a bandwidth of x/0 as a bare inf or nan, which is no JSON
 _BARE_NUMBER: Final = re.compile(rb":\s*-?(?:inf|nan|Infinity|NaN)\b")
 _FLOAT_TIME: Final = re.compile(rb'"ts"\s*:\s*(-?[0-9]+\.[-+.0-9eE]+)')
-
+NO_EVENT: Final = "array entries that are no events"
 Event = dict[str, Any]
 
 
@@ -44,13 +44,13 @@ class EventStream:
         self.metadata: dict[str, Any] = {}
         self.dropped: Counter[str] = Counter()
         self.lost: str | None = None
+        self.is_bare_array = False
         self.text_times = False
         self._source = source
         self._chunk_bytes = chunk_bytes
         self._buffer = b""
         self._chunk = b""
         self._eof = False
-        self._is_bare_array = False
 
     def __iter__(self) -> Iterator[list[Event]]:
         self._skip_head()
@@ -79,7 +79,7 @@ class EventStream:
         self._fill(self._chunk_bytes)
         text = self._buffer.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
         if text.startswith(b"["):
-            self._buffer, self._is_bare_array = text[1:], True
+            self._buffer, self.is_bare_array = text[1:], True
             return
         while not self._head_found():
             if self._eof or len(self._buffer) > MAX_HEAD_BYTES:
@@ -155,7 +155,7 @@ class EventStream:
     def _only_objects(self, events: list[Any]) -> list[Event]:
         objects = [event for event in events if type(event) is dict]
         if len(objects) < len(events):
-            self.dropped["array entries that are no events"] += len(events) - len(objects)
+            self.dropped[NO_EVENT] += len(events) - len(objects)
         return objects
 
     def _grow(self) -> None:
@@ -170,7 +170,7 @@ class EventStream:
     def _note_loss(self, rest: bytes) -> None:
         cause = self._source.truncated or "the file ends inside its array of events"
         # the Chrome format lets a bare array go without its closing bracket
-        if self._source.truncated or not self._is_bare_array or _bare(rest):
+        if self._source.truncated or not self.is_bare_array or _bare(rest):
             self.lost = f"{cause}: whole events before that point were kept, the last {len(rest)} bytes were not"
 
     def _read_tail(self) -> None:

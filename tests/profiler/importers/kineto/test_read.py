@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from executor.errors import HprofError
 from executor.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from profiler.importers.base import ImportOptions
+from profiler.importers.kineto import read
 from profiler.schema import EVENTS, PASSES, UBATCHES
 from tests.profiler.importers.kineto.traces import annotation, call, h2d, imported, kernel, rows, write, x
 
@@ -99,9 +102,6 @@ def test_absolute_clocks_with_decimals_are_exact(tmp_path: Path) -> None:
     path.write_text(
         text.replace('"ts": 0.5', '"ts": 1712345678901234.567').replace('"ts": 7.25', '"ts": 1712345678901240.001')
     )
-    from profiler.importers.base import ImportOptions
-    from profiler.importers.kineto import read
-
     found = rows(read(path, ImportOptions()))
     assert [(r["t_start"], r["t_end"] - r["t_start"]) for r in found] == [
         (1712345678901234567, 2125),
@@ -202,10 +202,35 @@ def test_a_trace_without_gpu_work_imports_and_says_so(tmp_path: Path) -> None:
 
 
 def test_gzip_is_told_by_content(tmp_path: Path) -> None:
-    from profiler.importers.base import ImportOptions
-    from profiler.importers.kineto import read
-
     plain = write(tmp_path / "t.json", [kernel(1, 2)])
     packed = tmp_path / "misnamed.json"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert read(packed, ImportOptions()).tables["events"].equals(read(plain, ImportOptions()).tables["events"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "[1, 2]",
+        '[{"name": "Ann"}]',
+        '{"traceEvents": [5]}',
+        '{"traceEvents": [{"a": 1}]}',
+        '{"traceEvents": [{"p',
+    ],
+)
+def test_json_that_is_no_trace_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "people.json"
+    path.write_text(text)
+    with pytest.raises(HprofError, match=r"people\.json holds JSON, but no trace event .*export_chrome_trace"):
+        read(path, ImportOptions())
+
+
+def test_a_trace_that_recorded_nothing_imports_and_says_so(tmp_path: Path) -> None:
+    result = imported(tmp_path, [])
+    assert result.tables["events"].num_rows == 0
+    assert any("no GPU work" in warning for warning in result.warnings)
+
+
+def test_objects_among_the_events_that_are_none_are_counted(tmp_path: Path) -> None:
+    assert imported(tmp_path, [kernel(1, 2), {"name": "Ann"}]).dropped == {"array entries that are no events": 1}
