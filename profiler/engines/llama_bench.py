@@ -26,7 +26,7 @@ from profiler.engines.process import Finished, run_program
 from profiler.importers import import_files
 from profiler.importers.llama_bench import usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell
-from profiler.importers.llama_bench.facts import cannot_say, manifest_fields
+from profiler.importers.llama_bench.facts import cannot_say, doubts, manifest_fields
 from profiler.importers.llama_bench.objects import parse_jsonl
 from profiler.importers.llama_bench.passes import pass_columns
 from profiler.importers.llama_bench.rows import BenchRow
@@ -175,7 +175,7 @@ class _Run:
             "arms": [_manifest_arm(arm, label) for arm in self.request.arms for label in self._labels(arm)],
             "extra": first.extra | told["extra"],
             "cannot_say": cannot_say(rows, "jsonl"),
-            "warnings": [*first.warnings, *self._warnings()],
+            "warnings": [*first.warnings, *self._warnings(), *doubts(rows)],
             "dropped": dict(+self.dropped),
         }
 

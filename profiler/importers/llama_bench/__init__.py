@@ -38,7 +38,7 @@ def read_rows(parsed: Parsed, origin: str, arm_by: Sequence[str] = ()) -> Import
         cannot_say=cannot_say(rows, parsed.format),
         dropped=+dropped,
         default_arm=None if names else DEFAULT_ARM,
-        warnings=warnings(names, unsaid_differences(rows, names), truncated=parsed.truncated),
+        warnings=warnings(rows, names, unsaid_differences(rows, names), truncated=parsed.truncated),
     )
 
 

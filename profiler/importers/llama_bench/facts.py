@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 from profiler.importers.llama_bench.arms import arm_name
 from profiler.importers.llama_bench.parsed import Format
-from profiler.importers.llama_bench.rows import BenchRow
+from profiler.importers.llama_bench.rows import IMPOSSIBLE_SAMPLES, BenchRow
 from profiler.manifest import Arm
 
 _MACHINE: Final = {"cpu_info": "cpu", "gpu_info": "gpu", "backends": "backends"}
@@ -55,7 +56,7 @@ def manifest_fields(rows: Sequence[BenchRow], names: Sequence[str]) -> dict[str,
 def cannot_say(rows: Sequence[BenchRow], file_format: Format) -> list[str]:
     """A sentence for each thing that these rows do not tell."""
     said = list(_NEVER_RECORDED)
-    if any(row.stddev_ns is not None for row in rows):
+    if any(row.stddev_ns is not None and row.doubt != IMPOSSIBLE_SAMPLES for row in rows):
         said.append(
             "Single repetitions are not in this format: each pass is the mean of a row; jsonl and json have them."
         )
@@ -66,9 +67,15 @@ def cannot_say(rows: Sequence[BenchRow], file_format: Format) -> list[str]:
     return [*said, *(_MD if file_format == "md" else ())]
 
 
-def warnings(names: Sequence[str], unsaid: Sequence[str], *, truncated: bool) -> list[str]:
+def doubts(rows: Sequence[BenchRow]) -> list[str]:
+    """A sentence for each thing that is wrong with rows that are used, with their number."""
+    counts = Counter(row.doubt for row in rows if row.doubt is not None)
+    return [f"{n} {'row' if n == 1 else 'rows'} {doubt}." for doubt, n in counts.items()]
+
+
+def warnings(rows: Sequence[BenchRow], names: Sequence[str], unsaid: Sequence[str], *, truncated: bool) -> list[str]:
     """Sentences to show beside the figures."""
-    found = []
+    found = doubts(rows)
     if truncated:
         found.append("The file ends inside a row; whole rows before it were kept.")
     if unsaid:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from profiler.importers.llama_bench.parsed import RawRow
 
@@ -16,6 +16,13 @@ _MAX: Final = 2**62
 _MAX_COUNT: Final = 2**31 - 1
 _MAX_NS: Final = 2**50  # 13 days for one sample
 _MAX_TEXT: Final = 400
+# what is wrong with a row that is used all the same
+IMPOSSIBLE_SAMPLES: Final = (
+    "whose samples_ns cannot be (not positive, no whole numbers, or another count than samples_ts): each is one pass, "
+    "the row's mean"
+)
+IMPOSSIBLE_MEAN: Final = "whose avg_ns cannot be: their time is worked out from avg_ts"
+CONTRADICTED: Final = "whose samples_ns have another mean than their avg_ns: the samples count"
 _TEST: Final = re.compile(r"^(?:pp(\d{1,9}))?\+?(?:tg(\d{1,9}))?(?: ?@ ?d(\d{1,9}))?$")
 # everything else in a row is a setting
 MEASURED: Final = frozenset(
@@ -54,6 +61,7 @@ class BenchRow:
     parts_ns: tuple[int, int] | None
     test_time: str | None
     settings: dict[str, Setting]
+    doubt: str | None = None
 
 
 def bench_row(raw: RawRow) -> BenchRow | str:
@@ -66,7 +74,7 @@ def bench_row(raw: RawRow) -> BenchRow | str:
     n_prompt, n_gen, n_depth = size
     if n_prompt + n_gen == 0:
         return "rows that neither prompt nor generate"
-    samples = _samples(raw.get("samples_ns"))
+    samples = _samples(raw)
     mean = _mean_ns(raw, n_prompt + n_gen)
     if not samples and mean is None:
         return "rows without a time"
@@ -80,6 +88,7 @@ def bench_row(raw: RawRow) -> BenchRow | str:
         None,
         _text(raw.get("test_time")),
         _settings(raw),
+        _doubt(raw, samples),
     )
 
 
@@ -107,16 +116,34 @@ def _test_size(raw: RawRow) -> tuple[int, int, int] | None:
     return named[0], named[1], named[2]
 
 
-def _samples(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > 100_000:
+def _samples(raw: RawRow) -> tuple[int, ...]:
+    """samples_ns, if all of them can be; else none."""
+    value, rates = raw.get("samples_ns"), raw.get("samples_ts")
+    if not isinstance(value, list) or len(value) > 100_000 or (isinstance(rates, list) and len(rates) != len(value)):
         return ()
-    samples = tuple(n for n in map(_int, value) if n is not None and 0 < n < _MAX_NS)
+    samples = tuple(n for n in map(_int, value) if _is_time(n))
     return samples if len(samples) == len(value) else ()
+
+
+def _doubt(raw: RawRow, samples: tuple[int, ...]) -> str | None:
+    """What a reader of a used row's times must know."""
+    mean = _int(raw.get("avg_ns"))
+    if samples:
+        # llama-bench cuts the mean down to whole nanoseconds
+        differs = _is_time(mean) and abs(sum(samples) - mean * len(samples)) > len(samples)
+        return CONTRADICTED if differs else None
+    if raw.get("avg_ns") is not None and not _is_time(mean):
+        return IMPOSSIBLE_MEAN
+    return None if raw.get("samples_ns") is None else IMPOSSIBLE_SAMPLES
+
+
+def _is_time(ns: int | None) -> TypeGuard[int]:
+    return ns is not None and 0 < ns < _MAX_NS
 
 
 def _mean_ns(raw: RawRow, n_tokens: int) -> int | None:
     mean = _int(raw.get("avg_ns"))
-    if mean is not None and 0 < mean < _MAX_NS:
+    if _is_time(mean):
         return mean
     speed = _float(raw.get("avg_ts"))
     ns = n_tokens * 1e9 / speed if speed else 0

@@ -170,7 +170,7 @@ def test_sweep_bench_rows_time_prompt_and_generation_apart(tmp_path: Path) -> No
 
 
 def test_a_prompt_and_generation_test_has_one_time(tmp_path: Path) -> None:
-    result = imported(tmp_path, jsonl([row(n_gen=16, samples_ns=[500])]))
+    result = imported(tmp_path, jsonl([row(n_gen=16, avg_ns=500, samples_ns=[500], samples_ts=None)]))
     (only,) = passes(result)
     assert (only["prefill_ns"], only["decode_ns"], only["t_end"] - only["t_start"]) == (None, None, 500)
     assert any("one time for both" in text for text in result.cannot_say)
@@ -207,3 +207,31 @@ def test_mutated_files_never_give_a_traceback(tmp_path: Path, name: str, flips: 
         assert passes(read(path, ImportOptions()))
     except HprofError:
         return
+
+
+_IMPOSSIBLE = [[0, 5, 7], [-3, 5, 7], ["a", 5, 7], [None], [5.5, 6, 7], [1003, 997], [], "1003", [2**60, 1, 2]]
+
+
+@pytest.mark.parametrize("samples", _IMPOSSIBLE)
+def test_impossible_samples_give_the_mean_and_a_warning(tmp_path: Path, samples: object) -> None:
+    result = imported(tmp_path, jsonl([row(samples_ns=samples), row(n_depth=64)]))
+    assert [p["prefill_ns"] for p in passes(result)] == [1000, 1003, 997, 1000]
+    (warning,) = result.warnings
+    assert warning.startswith("1 row whose samples_ns cannot be")
+    assert warning.endswith("each is one pass, the row's mean.")
+    assert not any("not in this format" in text for text in result.cannot_say)
+
+
+def test_impossible_means_and_samples_with_another_mean_are_said(tmp_path: Path) -> None:
+    rows = [row(avg_ns=-1, samples_ns=None, samples_ts=None), row(n_depth=1, samples_ns=[1003, 997, 4000])]
+    result = imported(tmp_path, jsonl(rows))
+    assert [p["prefill_ns"] for p in passes(result)] == [1000, 1003, 997, 4000]
+    assert [text.split(":")[0] for text in result.warnings] == [
+        "1 row whose avg_ns cannot be",
+        "1 row whose samples_ns have another mean than their avg_ns",
+    ]
+
+
+@pytest.mark.parametrize("name", ["json", "jsonl", "csv", "sql", "md"])
+def test_nothing_is_doubted_in_real_rows(name: str) -> None:
+    assert read(REAL / f"smollm2.{name}", ImportOptions()).warnings == []
