@@ -30,7 +30,7 @@ _IMPORTERS: Final[dict[Kind, str]] = {
     "kineto": "profiler.importers.kineto",
     "llama-bench": "profiler.importers.llama_bench",
 }
-
+_WITH_FIELDS: Final[tuple[Kind, ...]] = ("llama-bench",)
 _PART_ROWS: Final = 1 << 18
 _ENDINGS: Final = re.compile(
     r"((\.pt)?\.trace)?\.(sqlite|nsys-rep|qdrep|json|jsonl|csv|md|sql|txt)(\.gz)?$|_(pqtdir|arwdir)$", re.IGNORECASE
@@ -40,9 +40,14 @@ _ENDINGS: Final = re.compile(
 def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | None = None) -> Imported:
     """Read one trace with the importer of `kind`, or of the detected kind."""
     check_file(path)
-    module = importlib.import_module(_IMPORTERS[kind or detect(path)])
-    read: Importer = module.read
-    return read(path, options or ImportOptions())
+    kind, options = kind or detect(path), options or ImportOptions()
+    if options.arm_by and kind not in _WITH_FIELDS:
+        raise HprofError(
+            f"--arm-by works for {' and '.join(_WITH_FIELDS)} alone, whose rows have fields, and {path} is of kind "
+            f"{kind}; leave it out, and name a trace's arm with --arm NAME=FILE."
+        )
+    read: Importer = importlib.import_module(_IMPORTERS[kind]).read
+    return read(path, options)
 
 
 def import_files(

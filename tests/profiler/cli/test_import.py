@@ -87,3 +87,12 @@ def test_texts_of_the_trace_are_never_markup(tmp_path: Path, capsys: pytest.Capt
     source = write_export(tmp_path / "[bold]run.sqlite", tables)
     assert main(["import", str(source), "-o", str(tmp_path / "out")]) == 0
     assert "[red]lost[/nonsense]" in capsys.readouterr().out
+
+
+def test_arm_by_is_refused_where_rows_have_no_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = _export(tmp_path / "run.sqlite"), tmp_path / "out"
+    assert main(["import", str(source), "--arm-by", "load_mode", "-o", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert "--arm-by works for llama-bench alone" in said
+    assert "run.sqlite is of kind nsys" in said
+    assert not out.exists()
