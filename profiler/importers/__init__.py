@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
 from profiler.importers.base import Imported, Importer, ImportOptions, Kind
-from profiler.importers.detect import check_file, detect
+from profiler.importers.detect import check_file, check_unpacked, detect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +46,8 @@ def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | Non
             f"--arm-by works for {' and '.join(_WITH_FIELDS)} alone, whose rows have fields, and {path} is of kind "
             f"{kind}; leave it out, and name a trace's arm with --arm NAME=FILE."
         )
+    if kind != "kineto":
+        check_unpacked(path)
     read: Importer = importlib.import_module(_IMPORTERS[kind]).read
     return read(path, options)
 

@@ -40,13 +40,15 @@ def check_file(path: Path) -> None:
         raise HprofError(f"{path} is not a regular file; give the path of a trace file.")
 
 
+def check_unpacked(path: Path) -> None:
+    """Refuse a packed file of a kind that is read as it lies there."""
+    if path.is_file() and path.suffix.lower() not in _REPORT_SUFFIXES and _first_bytes(path, 2) == _GZIP:
+        raise HprofError(f"{path} is packed with gzip, and only torch.profiler's traces are read so; gunzip it first.")
+
+
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
     """At most `n_bytes` from the start of the file, decompressed when it is gzip."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(n_bytes)
-    except OSError as error:
-        raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
+    head = _first_bytes(path, n_bytes)
     if not head.startswith(_GZIP):
         return head
     unpacked = b""
@@ -57,6 +59,14 @@ def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
     except (OSError, EOFError, zlib.error):
         pass  # what came before the damage says what the file is
     return unpacked
+
+
+def _first_bytes(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError as error:
+        raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
 
 
 def _detect_folder(path: Path) -> Kind:

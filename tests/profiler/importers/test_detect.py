@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.importers import detect, read_file
+from profiler.importers import Kind, detect, read_file
 from tests.support import shared_path
 
 
@@ -92,6 +92,14 @@ def test_any_bytes_are_a_kind_or_a_clear_error(tmp_path: Path, content: bytes) -
     except HprofError as error:
         found = str(error)
     assert found in ("nsys", "nsys-stats", "kineto", "llama-bench") or "x.bin" in found
+
+
+@pytest.mark.parametrize("kind", ["nsys", "nsys-stats", "llama-bench"])
+def test_only_kineto_is_read_packed(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "bench.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"build_commit": "abc"}\n'))
+    with pytest.raises(HprofError, match=r"bench\.jsonl\.gz is packed with gzip.*gunzip it first"):
+        read_file(path, kind)
 
 
 def test_a_pipe_is_refused_even_where_its_kind_is_said(tmp_path: Path) -> None:
