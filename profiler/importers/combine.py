@@ -16,6 +16,7 @@ from profiler.schema import PASSES
 
 _GAP_NS: Final = 1_000_000
 _TIMED: Final = ("events", "passes", "ubatches")
+_WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")
 _ID_TABLES: Final = ("events", "passes", "ubatches", "experts", "ordering")
 
 
@@ -87,7 +88,7 @@ def _as_arm(tables: dict[str, pa.Table], arm: str) -> dict[str, pa.Table]:
     passes = tables.get("passes")
     if passes is not None and passes.num_rows:
         return tables | {"passes": _renamed(passes, arm)}
-    span = _span(tables) or (0, 0)
+    span = _work_span(tables) or _span(tables) or (0, 0)
     row: dict[str, Any] = {"pass_id": 0, "arm": arm, "repetition": 0, "boot": 0, "warmup": False}
     row |= {"t_start": span[0], "t_end": span[1], "bytes_h2d": _bytes_h2d(tables)}
     whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
@@ -135,6 +136,14 @@ def _span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
             ends.append(pc.max(tables[name]["t_end"]).as_py())
     known = [time for time in starts if time is not None], [time for time in ends if time is not None]
     return (min(known[0]), max(known[1])) if all(known) else None
+
+
+def _work_span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
+    """The first start and the last end of what devices did: a trace's start-up on the host is no part of its arm."""
+    events = tables.get("events")
+    if events is None:
+        return None
+    return _span({"events": events.filter(pc.is_in(events["kind"].cast(pa.string()), pa.array(_WORK_KINDS)))})
 
 
 def _shifted(name: str, table: pa.Table, by_ns: int) -> pa.Table:

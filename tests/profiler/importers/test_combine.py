@@ -9,7 +9,8 @@ import pytest
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import import_files
-from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
+from profiler.metrics import load_tables, pass_figures
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.test_nsys_stats import HEADER_AND_ROW
 
 
@@ -37,6 +38,17 @@ def test_arms_are_passes_one_after_the_other(tmp_path: Path) -> None:
     ]
     assert [arm.name for arm in capture.manifest.arms] == ["off", "on"]
     assert [file["arm"] for file in capture.manifest.extra["files"]] == ["off", "on"]
+
+
+def test_an_arm_that_is_a_file_lasts_as_long_as_its_devices_worked(tmp_path: Path) -> None:
+    tables = {RUNTIME: [call(0, 500), call(1095, 9000)], MEMCPY: [copy(1000, 1040)], KERNEL: [kernel(1050, 1090)]}
+    trace = write_export(tmp_path / "a.sqlite", tables)
+    capture = Capture.open(import_files([], tmp_path / "out", arms=[("off", trace)]))
+    (passed,) = capture.table("passes").to_pylist()
+    assert (passed["t_start"], passed["t_end"]) == (1000, 1090)
+    assert capture.table("events").num_rows == 4
+    figures = pass_figures(*load_tables(capture))["pass"]
+    assert figures.loc[0, ["wall_ns", "idle_ns"]].tolist() == [90, 10]
 
 
 def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:
