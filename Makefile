@@ -37,7 +37,7 @@ test: setup
 	@$(BIN)/python -m pytest
 
 model: setup
-	@$(BIN)/python -m executor.fetch_model
+	@$(BIN)/python -m executor.models.fetch
 
 bench: setup
 	@for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done

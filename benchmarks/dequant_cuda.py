@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
-from executor import dequant
 from executor.quants import QUANTS, fill_random, row_bytes, unpack
+from executor.quants import dispatch as dequant
 
 if TYPE_CHECKING:
     from executor.quants.fused_launch import Tiling

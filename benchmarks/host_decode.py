@@ -24,8 +24,8 @@ from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights, HostWeights, host_products
 from executor.layers.ffn import dense_ffn
 from executor.layers.moe import Routed, experts
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.shape import MoeFfn
 from executor.splits import Split, build_splits

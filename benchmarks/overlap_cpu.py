@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.records import PassResult
 from executor.session import Session, SessionOptions

@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.reference import forward
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from executor.bank import Bank, build_banks
-from executor.dequant import has_fused
 from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.engine import PassRun
@@ -23,6 +22,7 @@ from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices
 from executor.plant import Plant
 from executor.policies import make_policy
 from executor.policies.base import Policy, PolicyOptions
+from executor.quants.dispatch import has_fused
 from executor.records import PassResult
 from executor.shape import MoeFfn
 from executor.splits import LoadMode, Split, StepKind, build_splits

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import torch
 
-from executor.dequant import dequantise, dequantise_experts
 from executor.devices.base import Device, Range
 from executor.model import Model, TensorInfo
 from executor.placement import is_movable
+from executor.quants.dispatch import dequantise, dequantise_experts
 from executor.splits import Part, Split
 
 _ALIGNMENT = 256

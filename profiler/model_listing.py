@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import HprofError
-from executor.fetch_model import DEFAULT_DEST
-from executor.load import load_model
 from executor.model import Model, TensorInfo
+from executor.models.fetch import DEFAULT_DEST
+from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement import DEFAULT_OVERRIDE, place
 from profiler.model_facts import model_fields

@@ -13,8 +13,8 @@ from executor.budget import Share, fit_to_budget
 from executor.devices.factory import check_present
 from executor.errors import HprofError
 from executor.footprint import footprint
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions

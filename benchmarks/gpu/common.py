@@ -13,8 +13,8 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.records import EventKind, PassResult

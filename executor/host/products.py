@@ -15,9 +15,9 @@ from typing import Final, Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-from executor.dequant import dequantise
 from executor.host import int4
 from executor.model import TensorInfo
+from executor.quants.dispatch import dequantise
 from executor.quants.unpack import dequantise_into
 from executor.weights import is_stored_as
 

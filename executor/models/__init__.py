@@ -1,1 +1,1 @@
-"""From a file, a preset or a Hugging Face config to a `ModelShape` and the tensors that it consists of."""
+"""From what `-m` names (a GGUF file, a preset, a Hugging Face config) to a `Model`: `load.load_model` is the way in."""

@@ -1,6 +1,6 @@
 """Dequantisation in one pass over memory: a Triton kernel that reads stored bytes and writes finished weights.
 
-Needs Triton, so only `executor.dequant` imports it, on a machine that has one. Results equal
+Needs Triton, so only `executor.quants.dispatch` imports it, on a machine that has one. Results equal
 `executor.quants.dequantise` bit for bit: a product is rounded before it is added to (no fused multiply-add), and the
 float32 result is cast once.
 """

@@ -24,7 +24,7 @@ def command(name: str | None, quant: str | None, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from executor.load import load_model
+    from executor.models.load import load_model
     from profiler.model_listing import describe_model, list_models
 
     if name is None:

@@ -6,8 +6,8 @@ import pytest
 
 from executor.budget import Share, fit_to_budget, parse_bytes
 from executor.errors import HprofError
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.placement import Placement
 from executor.policies import make_policy
 from executor.policies.base import PolicyOptions

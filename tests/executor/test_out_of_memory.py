@@ -13,7 +13,7 @@ from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.engine import PassRun
 from executor.errors import HprofError, PinningRefusedError
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.out_of_memory import told_plainly, what_ran_out
 from executor.placement import place
 from executor.session import Session, SessionOptions

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from executor.errors import HprofError
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.patience import time_limit
 from executor.placement import DEFAULT_OVERRIDE, parse_overrides, place, split_configurations
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.reference_logits import Closeness, closeness
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.reference import forward
 from tests.support import shared_path, smollm2_path
 

@@ -7,7 +7,7 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.session import Session, SessionOptions
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor import dequant
-from executor.quants import QUANTS, unpack
-from tests.executor.dequant_cases import Stack, assert_same_weights, expected, rows, stack
+from executor.quants import QUANTS, dispatch, unpack
+from tests.executor.quants.dequant_cases import Stack, assert_same_weights, expected, rows, stack
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
-    pytest.mark.skipif(not dequant.has_fused(), reason="no Triton, or no C compiler"),
+    pytest.mark.skipif(not dispatch.has_fused(), reason="no Triton, or no C compiler"),
 ]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 POISON = 12345.0
@@ -48,7 +47,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("quant", QUANTS)
 def test_rows(quant: str, dtype: torch.dtype, n_weights: int, cuda: torch.device) -> None:
     raw = rows(quant, 5, n_weights, seed=n_weights)
-    assert_same_weights(dequant.dequantise(raw.to(cuda), quant, dtype), expected(raw, quant, dtype))
+    assert_same_weights(dispatch.dequantise(raw.to(cuda), quant, dtype), expected(raw, quant, dtype))
 
 
 @pytest.mark.usefixtures("fused_only", "poisoned")
@@ -59,7 +58,7 @@ def test_bytes_that_start_at_a_block_but_not_at_a_multiple_of_16(quant: str, cud
     length = (len(stored) - start) // (8 * start) * 8 * start
     raw = stored.to(cuda)[start : start + length]
     assert_same_weights(
-        dequant.dequantise(raw, quant, torch.bfloat16), expected(stored[start : start + length], quant, torch.bfloat16)
+        dispatch.dequantise(raw, quant, torch.bfloat16), expected(stored[start : start + length], quant, torch.bfloat16)
     )
 
 
@@ -73,14 +72,14 @@ def test_used_experts_only(quant: str, placed: bool, cuda: torch.device) -> None
 
 
 def _experts(case: Stack, quant: str, placed: bool) -> torch.Tensor:
-    return dequant.dequantise_experts(case.raw, quant, torch.bfloat16, case.flags, case.place_of if placed else None)
+    return dispatch.dequantise_experts(case.raw, quant, torch.bfloat16, case.flags, case.place_of if placed else None)
 
 
 @pytest.mark.usefixtures("fused_only")
 def test_strided_rows(cuda: torch.device) -> None:
     wide = rows("Q6_K", 70, 70 * 1024, seed=4)
     assert_same_weights(
-        dequant.dequantise(wide.to(cuda)[::3, 210:630], "Q6_K", torch.bfloat16),
+        dispatch.dequantise(wide.to(cuda)[::3, 210:630], "Q6_K", torch.bfloat16),
         expected(wide[::3, 210:630], "Q6_K", torch.bfloat16),
     )
 
@@ -90,7 +89,7 @@ def test_what_the_kernel_cannot_read_still_comes_right(quant: str, cuda: torch.d
     stored = rows(quant, 1, 512, seed=5)[0]
     shifted = torch.cat((stored.new_zeros(1), stored)).to(cuda)[1:]
     short = shifted[: len(shifted) - 3 * 4] if quant == "F32" else shifted
-    got = dequant.dequantise(short, quant, torch.float32)
+    got = dispatch.dequantise(short, quant, torch.float32)
     assert_same_weights(got, expected(stored[: len(short)], quant, torch.float32))
 
 
@@ -101,7 +100,7 @@ def test_nothing_waits_for_the_device(quant: str, cuda: torch.device) -> None:
         torch.cuda.set_sync_debug_mode("error")
         try:
             _experts(case, quant, placed=True)
-            dequant.dequantise(case.raw, quant, torch.bfloat16)
+            dispatch.dequantise(case.raw, quant, torch.bfloat16)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
@@ -114,7 +113,7 @@ def test_weights_beyond_the_reach_of_32_bits(cuda: torch.device) -> None:
     raw[-1] = one.to(cuda)
     flags = torch.zeros(n_experts, dtype=torch.uint8, device=cuda)
     flags[-1] = 1
-    got = dequant.dequantise_experts(raw, "Q4_0", torch.bfloat16, flags, None)
+    got = dispatch.dequantise_experts(raw, "Q4_0", torch.bfloat16, flags, None)
     assert_same_weights(got[-1], expected(one, "Q4_0", torch.bfloat16))
 
 
@@ -123,7 +122,7 @@ def test_bytes_beyond_the_reach_of_32_bits(cuda: torch.device) -> None:
     tail = rows("Q8_0", 64, 64 * 8192, seed=9)
     raw = torch.empty(270_000, tail.shape[1], dtype=torch.uint8, device=cuda)
     raw[-64:] = tail.to(cuda)
-    got = dequant.dequantise(raw, "Q8_0", torch.bfloat16)[-64:]
+    got = dispatch.dequantise(raw, "Q8_0", torch.bfloat16)[-64:]
     assert_same_weights(got, expected(tail, "Q8_0", torch.bfloat16))
 
 
@@ -131,6 +130,6 @@ def test_bytes_beyond_the_reach_of_32_bits(cuda: torch.device) -> None:
 def test_on_a_device_that_is_not_current() -> None:
     raw = rows("Q4_K", 4, 100_000, seed=10)
     for index in range(torch.cuda.device_count()):
-        got = dequant.dequantise(raw.to(f"cuda:{index}"), "Q4_K", torch.bfloat16)
+        got = dispatch.dequantise(raw.to(f"cuda:{index}"), "Q4_K", torch.bfloat16)
         assert got.device.index == index
         assert_same_weights(got, expected(raw, "Q4_K", torch.bfloat16))

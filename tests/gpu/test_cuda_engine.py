@@ -11,7 +11,7 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec

@@ -26,7 +26,7 @@ import torch
 import hprof
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.records import PassResult

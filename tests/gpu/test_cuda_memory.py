@@ -12,7 +12,7 @@ from executor.devices.cuda import CudaDevice
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError, PinningRefusedError
 from executor.job import PassJob
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions

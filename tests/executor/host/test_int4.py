@@ -8,10 +8,10 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, quants
 
-from executor.dequant import dequantise
 from executor.host import int4
 from executor.host.affine import GROUP, is_affine, unpack_affine
 from executor.quants import fill_random, tensor_bytes
+from executor.quants.dispatch import dequantise
 
 TYPES = ["Q4_0", "Q4_1", "Q4_K"]
 pytestmark = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")

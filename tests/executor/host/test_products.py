@@ -18,8 +18,8 @@ from executor.host.weights import HostStepWeights, HostWeights, host_product_byt
 from executor.layers.expert_gemm import looped_experts
 from executor.layers.ffn import dense_ffn
 from executor.layers.moe import Routed
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
 from executor.placement import place

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from executor.errors import HprofError
 from executor.gguf.file import GgufFile, open_gguf
-from tests.executor.test_gguf_file import write_model
+from tests.executor.gguf.test_file import write_model
 
 F32, Q4_0 = int(GGMLQuantizationType.F32), int(GGMLQuantizationType.Q4_0)
 U8, U32, STRING, ARRAY = (int(GGUFValueType[kind]) for kind in ("UINT8", "UINT32", "STRING", "ARRAY"))

