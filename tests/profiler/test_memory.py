@@ -15,7 +15,7 @@ import hprof
 from executor.devices.factory import DeviceKind, DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from executor.load import load_model
+from executor.models.load import load_model
 from executor.placement import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
