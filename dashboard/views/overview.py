@@ -144,7 +144,7 @@ def findings(choice: Choice) -> None:
     st.subheader("Findings", anchor=False)
     found = load.findings(choice.found)
     if found and choice.sizes is not None:
-        st.caption("Over all passes, arms and cells of the capture together.")
+        st.caption("Over all arms and cells of the capture: figures are a pass's, in the cell where it matters most.")
     if not choice.report.devices:
         st.markdown("Without recorded copies and kernels there is nothing to look for.")
     elif not found:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from profiler.findings import words
-from profiler.findings.finding import Finding, severity_of
+from profiler.findings.finding import Finding
 from profiler.findings.view import View
 
 
 def cuda_graphs(view: View) -> Iterator[Finding]:
     """Graph launches recorded as a whole: the kernels and copies inside have no rows."""
     rows = view.rows(view.codes("detail") == view.code("detail", "graph"))
-    for group in np.unique(rows.group).tolist():
-        mine = rows.where(rows.group == group)
-        lost_ns = int(mine.length.sum())
-        severity = severity_of(lost_ns, view.window_ns[group]) or "info"
+    lost = view.sum(rows.context, rows.length)
+    for told in view.judged(lost, floor="info"):
+        number = round(view.typical(told.group, view.count(rows)))
         yield Finding(
             "cuda-graphs",
-            severity,
-            f"{view.groups[group].label}: {words.count(len(mine), 'CUDA graph launch')} took "
-            f"{words.duration(lost_ns)}, and what ran inside them was not recorded: it counts neither as compute nor "
-            "as copies, and hides nothing.",
+            told.severity,
+            f"{told.label}: {words.count(number, 'CUDA graph launch')} took "
+            f"{words.duration(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
+            "neither as compute nor as copies, and hides nothing.",
             "Record with `nsys profile --cuda-graph-trace=node` to see inside, or compare without graphs.",
         )
 
@@ -32,17 +29,15 @@ def unified_memory(view: View) -> Iterator[Finding]:
     """Pages that migrate when a kernel touches them: no prefetch, whatever the overlap looks like."""
     is_uvm = view.codes("detail") == view.code("detail", "uvm")
     rows = view.rows(is_uvm & (view.codes("kind") == view.code("kind", "h2d")))
-    for group in np.unique(rows.group).tolist():
-        mine = rows.where(rows.group == group)
-        n_bytes, ns = view.ints["bytes"][mine.row].clip(0).sum(), mine.length.sum()
-        severity = severity_of(ns, view.window_ns[group])
-        if severity is None:
-            continue
+    lost = view.sum(rows.context, rows.length)
+    moved = view.sum(rows.context, view.ints["bytes"][rows.row].clip(0))
+    for told in view.judged(lost):
+        n_bytes, ns, number = (view.typical(told.group, values) for values in (moved, lost, view.count(rows)))
         yield Finding(
             "unified-memory",
-            severity,
-            f"{view.groups[group].label}: {words.size(n_bytes)} migrated to the device in "
-            f"{words.count(len(mine), 'piece')} at {words.rate(n_bytes, ns)}, while kernels stood still for the pages.",
+            told.severity,
+            f"{told.label}: {words.size(n_bytes)} migrated to the device in {words.count(round(number), 'piece')} at "
+            f"{words.rate(n_bytes, ns)}, while kernels stood still for the pages.",
             "Prefetch the range (cudaMemPrefetchAsync) or hold the weights in pinned memory and copy them.",
         )
 

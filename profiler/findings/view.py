@@ -1,8 +1,8 @@
-"""The events of a capture laid out for the rules: per (arm, process, device), all passes on one axis."""
+"""The events of a capture laid out for the rules: all passes on one axis, figures as a pass's (`groups`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.findings.finding import Severity
+from profiler.findings.groups import ABSENT, SIZES, Groups, Judged
 from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
 from profiler.joins import distinct
 from profiler.manifest import Manifest
@@ -21,29 +23,11 @@ from profiler.schema import UNCOUNTED
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
-ABSENT: Final = -1
 _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
 _COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
 _LABELS: Final = ("stream", "kind", "name", "tensor", "detail", "source_memory")
 COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
 WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")  # the host may compute for the device
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What a finding speaks of: one device of one process, in one arm where the capture has arms."""
-
-    arm: str | None
-    process: int | None
-    device: int | None
-
-    @property
-    def label(self) -> str:
-        """`Arm on, GPU 0 of process 111`."""
-        arm = "" if self.arm is None else f"Arm {self.arm}, "
-        device = "the GPU" if self.device is None else f"GPU {self.device}"
-        text = f"{arm}{device}" + ("" if self.process is None else f" of process {self.process}")
-        return text[0].upper() + text[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +68,7 @@ class View:
     """Columns as numpy arrays, nulls and unknown labels as ABSENT, and what several rules need of them.
 
     Warm-up passes are left out. A context is (pass, process, device): passes may have clocks of their own, so
-    each context gets its own stretch of one axis, and one union serves them all.
+    each context gets its own stretch of one axis, and one union serves them all. A group is an arm's cell on a device.
     """
 
     def __init__(self, events: pa.Table, passes: pa.Table, manifest: Manifest) -> None:
@@ -97,15 +81,15 @@ class View:
         self._is_work = possible & self.is_any("kind", WORK_KINDS)
         work = slice(None) if self._is_work.all() else self._is_work
         contexts = group_by({name: self.ints[name][work] for name in ("pass_id", "process", "device")})
-        self.groups, self.group_of_context = _groups(contexts.keys, passes)
+        self.groups = Groups(contexts.keys, passes)
         self.context_of_row = np.full(len(start), ABSENT)
         self.context_of_row[work] = contexts.of_row
-        self._line = Line(contexts.of_row, start[work], end[work], len(self.group_of_context))
+        self._line = Line(contexts.of_row, start[work], end[work], len(self.groups.of_context))
 
     @classmethod
     def of(cls, capture: Capture) -> View:
         """The view of a whole capture."""
-        passes = capture.table("passes", ["pass_id", "arm", "warmup"])
+        passes = capture.table("passes", ["pass_id", "arm", "warmup", *SIZES])
         return cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
 
     def codes(self, name: str) -> Int64:
@@ -134,7 +118,7 @@ class View:
         row = np.flatnonzero(mask & self._is_work)
         context = self.context_of_row[row]
         start, end = (self._line.place(context, self.ints[name][row]) for name in ("t_start", "t_end"))
-        return Rows(row, context, self.group_of_context[context], start, end)
+        return Rows(row, context, self.groups.of_context[context], start, end)
 
     @cached_property
     def h2d(self) -> Rows:
@@ -190,47 +174,51 @@ class View:
 
     @cached_property
     def h2d_ns(self) -> Int64:
-        """Busy copy of each group."""
-        return self.length_by_group(self.busy_h2d)
+        """Busy copy of each context."""
+        return self.length(self.busy_h2d)
 
     @cached_property
     def compute_ns(self) -> Int64:
-        """Busy compute of each group."""
-        return self.length_by_group(self.busy_compute)
+        """Busy compute of each context."""
+        return self.length(self.busy_compute)
 
-    @cached_property
+    @property
     def window_ns(self) -> Int64:
-        """From the first to the last device row, summed over the contexts of each group."""
-        return self.sum(self.group_of_context, self._line.lengths)
+        """From the first to the last device row of each context."""
+        return self._line.lengths
+
+    def judged(self, lost_ns: Int64, floor: Severity | None = None) -> Iterator[Judged]:
+        """The groups that a rule has to tell of, by what each context loses; see `Groups.judged`."""
+        return self.groups.judged(self.groups.typical(lost_ns), self.groups.typical(self.window_ns), floor)
+
+    def typical(self, group: int, values: npt.NDArray[Any]) -> float:
+        """Median of `values` (one a context) over one group's passes."""
+        return float(np.median(values[self.groups.of_context == group]))
 
     def hidden_of(self, rows: Rows) -> Int64:
         """How much of each row computing covers."""
         return covered_length(self.busy_compute, rows.start, rows.end)
 
-    def hidden_by_group(self, copies: Intervals) -> Int64:
-        """How much of these intervals on the axis computing covers, by group."""
-        group = self.group_of_context[self._line.group_of(copies.starts)]
-        return self.sum(group, covered_length(self.busy_compute, copies.starts, copies.ends))
+    def hidden(self, copies: Intervals) -> Int64:
+        """How much of these intervals on the axis computing covers, by context."""
+        context = self._line.group_of(copies.starts)
+        return self.sum(context, covered_length(self.busy_compute, copies.starts, copies.ends))
 
-    def length_by_group(self, intervals: Intervals) -> Int64:
-        """Summed length of intervals on the axis, by group."""
-        group = self.group_of_context[self._line.group_of(intervals.starts)]
-        return self.sum(group, intervals.ends - intervals.starts)
+    def length(self, intervals: Intervals) -> Int64:
+        """Summed length of intervals on the axis, by context."""
+        return self.sum(self._line.group_of(intervals.starts), intervals.ends - intervals.starts)
 
-    def sum(self, group: Int64, values: Any) -> Int64:
-        """Sum of values by group; exact below 2^53."""
-        return np.bincount(group, weights=values, minlength=len(self.groups)).astype(np.int64)
+    def count(self, rows: Rows) -> Int64:
+        """How many of the rows each context has."""
+        return np.bincount(rows.context, minlength=len(self.groups.of_context))
+
+    def sum(self, context: Int64, values: Any) -> Int64:
+        """Sum of values by context; exact below 2^53."""
+        return np.bincount(context, weights=values, minlength=len(self.groups.of_context)).astype(np.int64)
 
     def spans(self, rows: Rows) -> tuple[Int64, Int64]:
         """First start and last end in each context; 0 and 0 where it has no such row."""
-        return self._edges(rows)
-
-    def context_of(self, positions: Int64) -> Int64:
-        """The context that positions on the axis belong to."""
-        return self._line.group_of(positions)
-
-    def _edges(self, rows: Rows) -> tuple[Int64, Int64]:
-        n_contexts = len(self.group_of_context)
+        n_contexts = len(self.groups.of_context)
         first = np.full(n_contexts, np.iinfo(np.int64).max)
         last = np.full(n_contexts, np.iinfo(np.int64).min)
         np.minimum.at(first, rows.context, rows.start)
@@ -238,22 +226,16 @@ class View:
         some = last > first
         return np.where(some, first, 0), np.where(some, last, 0)
 
+    def context_of(self, positions: Int64) -> Int64:
+        """The context that positions on the axis belong to."""
+        return self._line.group_of(positions)
+
 
 def _measured(events: pa.Table, passes: pa.Table) -> pa.Table:
     warm = passes.filter(pc.fill_null(passes["warmup"], False))["pass_id"]
     if len(warm) == 0:
         return events
     return events.filter(pc.invert(pc.fill_null(pc.is_in(events["pass_id"], value_set=warm.combine_chunks()), False)))
-
-
-def _groups(keys: dict[str, Int64], passes: pa.Table) -> tuple[list[Group], Int64]:
-    arms = dict(zip(passes["pass_id"].to_pylist(), passes["arm"].to_pylist(), strict=True))
-    index: dict[Group, int] = {}
-    of_context = []
-    for pass_id, process, device in zip(*(keys[n].tolist() for n in ("pass_id", "process", "device")), strict=True):
-        known = (None if number == ABSENT else number for number in (process, device))
-        of_context.append(index.setdefault(Group(arms.get(pass_id), *known), len(index)))
-    return list(index), np.array(of_context, np.int64)
 
 
 def _ints(column: pa.ChunkedArray, missing: int = ABSENT) -> Int64:

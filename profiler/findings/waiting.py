@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from profiler.findings import words
-from profiler.findings.finding import Finding, severity_of
+from profiler.findings.finding import Finding
 from profiler.findings.view import View
 from profiler.intervals import union
 from profiler.joins import NONE, match
@@ -22,22 +22,21 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
 
     Said of devices that copy mostly on streams of their own; `copies-on-compute-stream` covers the others.
     """
-    copy_ns = view.length_by_group(view.busy_weights)
-    exposed_ns = copy_ns - view.hidden_by_group(view.busy_weights)
+    copied = view.length(view.busy_weights)
+    exposed = copied - view.hidden(view.busy_weights)
     first, last = view.spans(view.weights)
-    idle_ns = view.sum(view.group_of_context, last - first) - copy_ns
-    in_line_ns = view.sum(view.in_line.group, view.in_line.length)
-    for group in np.flatnonzero((copy_ns > 0) & (in_line_ns * 2 < copy_ns)).tolist():
-        lost_ns = int(min(idle_ns[group], exposed_ns[group]))
-        severity = severity_of(lost_ns, view.window_ns[group])
-        if severity is None:
-            continue
+    idle = last - first - copied
+    in_line = view.sum(view.in_line.context, view.in_line.length)
+    lost = np.where(in_line * 2 < copied, np.minimum(idle, exposed), 0)
+    for told in view.judged(lost):
+        lost_ns, idle_ns, exposed_ns, copied_ns = (
+            view.typical(told.group, values) for values in (lost, idle, exposed, copied)
+        )
         yield Finding(
             "idle-copy-engine",
-            severity,
-            f"{view.groups[group].label}: the copy engine was idle for {words.duration(idle_ns[group])} between its "
-            f"first and last copy, while {words.duration(exposed_ns[group])} of "
-            f"{words.duration(copy_ns[group])} of copies were not hidden by compute.",
+            told.severity,
+            f"{told.label}: the copy engine was idle for {words.duration(idle_ns)} between its first and last copy, "
+            f"while {words.duration(exposed_ns)} of {words.duration(copied_ns)} of copies were not hidden by compute.",
             f"Issue copies earlier: up to {words.duration(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",
@@ -56,19 +55,16 @@ def late_prefetch(view: View) -> Iterator[Finding]:
     ahead = (stream[copy] != stream[waits]) & ~_after_router(view)[view.codes("name")[copy]]
     waits, copy = waits[ahead], copy[ahead]
     late = start[copy] >= start[waits]
-    group = view.group_of_context[view.context_of_row[copy]]
-    lost = np.where(late, np.maximum(np.minimum(start[copy], end[waits]) - start[waits], 0), 0)
-    for number in np.unique(group[late]).tolist():
-        mine = group == number
-        severity = severity_of(int(lost[mine].sum()), view.window_ns[number])
-        if severity is None:
-            continue
+    context = view.context_of_row[copy]
+    late_ns = np.where(late, np.maximum(np.minimum(start[copy], end[waits]) - start[waits], 0), 0)
+    lost, n_late, n_waited = (view.sum(context, values) for values in (late_ns, late, np.ones(len(late))))
+    for told in view.judged(lost):
+        late_count, all_count = (round(view.typical(told.group, counts)) for counts in (n_late, n_waited))
         yield Finding(
             "late-prefetch",
-            severity,
-            f"{view.groups[number].label}: {np.count_nonzero(late & mine):,} of {np.count_nonzero(mine):,} prefetched "
-            f"copies that were waited for began after the layer that reads them was ready, "
-            f"{words.duration(lost[mine].sum())} too late in all.",
+            told.severity,
+            f"{told.label}: {late_count:,} of {all_count:,} prefetched copies that were waited for began after the "
+            f"layer that reads them was ready, {words.duration(view.typical(told.group, lost))} too late in all.",
             "Issue the copy one layer earlier, before the previous layer's kernels are queued, and keep a slot free "
             "for it (one more slot where all are in use).",
         )
@@ -79,21 +75,19 @@ def device_idle(view: View) -> Iterator[Finding]:
     busy = union(view.everything.start, view.everything.end)
     context = view.context_of(busy.starts)
     gaps = np.where(context[1:] == context[:-1], busy.starts[1:] - busy.ends[:-1], 0)
-    group = view.group_of_context[context[1:]]
-    idle_ns = view.sum(group, gaps)
-    for number in np.flatnonzero(idle_ns).tolist():
-        severity = severity_of(idle_ns[number], view.window_ns[number])
-        if severity is None:
-            continue
-        mine = gaps[group == number]
+    idle, n_long = (view.sum(context[1:], values) for values in (gaps, gaps >= _LONG_GAP_NS))
+    longest = np.zeros(len(idle), np.int64)
+    np.maximum.at(longest, context[1:], gaps)
+    for told in view.judged(idle):
+        idle_ns, window_ns = (view.typical(told.group, values) for values in (idle, view.window_ns))
+        number = round(view.typical(told.group, n_long))
         yield Finding(
             "device-idle",
             # A trace can hold start-up or a pause that nobody minds.
-            "warning" if severity == "serious" else severity,
-            f"{view.groups[number].label}: neither computing nor copying for {words.duration(idle_ns[number])} of "
-            f"{words.duration(view.window_ns[number])} ({words.share(idle_ns[number], view.window_ns[number])}); "
-            f"{words.count(int(np.count_nonzero(mine >= _LONG_GAP_NS)), 'gap')} of 0.1 ms or more, the longest "
-            f"{words.duration(mine.max())}.",
+            "warning" if told.severity == "serious" else told.severity,
+            f"{told.label}: neither computing nor copying for {words.duration(idle_ns)} of "
+            f"{words.duration(window_ns)} ({words.share(idle_ns, window_ns)}); {words.count(number, 'gap')} of 0.1 ms "
+            f"or more, the longest {words.duration(longest[view.groups.of_context == told.group].max())}.",
             "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on "
             "the CPU, or waiting for input; leave start-up out with a capture range.",
         )

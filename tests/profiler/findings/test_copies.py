@@ -14,8 +14,8 @@ def test_copies_on_the_compute_stream() -> None:
     inline = found["copies-on-compute-stream"]
     assert inline.severity == "serious"
     assert inline.evidence == (
-        "GPU 0 of process 1: 500.0 MB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also runs the kernels: "
-        "20.0 ms of copies, 0 ms (0.0 %) hidden behind 10.0 ms of compute."
+        "GPU 0 of process 1, over the trace: 500.0 MB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also "
+        "runs the kernels: 20.0 ms of copies, 0 ms (0.0 %) hidden behind 10.0 ms of compute."
     )
     assert "up to 10.0 ms of the 20.0 ms can be hidden" in inline.advice
     assert set(found) == {"copies-on-compute-stream"}
@@ -67,8 +67,8 @@ def test_pageable_copies() -> None:
     pageable = findings(rows)["pageable-copies"]
     assert pageable.severity == "serious"
     assert pageable.evidence == (
-        "GPU 0 of process 1: 200.0 MB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the time spent on "
-        "copies to the device; copies from pinned memory reach 25.0 GB/s."
+        "GPU 0 of process 1, over the trace: 200.0 MB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the "
+        "time spent on copies to the device; copies from pinned memory reach 25.0 GB/s."
     )
 
 
