@@ -16,8 +16,6 @@ from executor.devices.base import Event, Work
 from executor.job import PassJob
 from executor.lane import Lane
 from executor.layers import head
-from executor.nvtx_names import UbatchName
-from executor.nvtx_ranges import compute_range, pass_range, ubatch_range
 from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.records import PassResult, UbatchRecord
@@ -25,7 +23,9 @@ from executor.routed import RoutedFlags
 from executor.splits import Split
 from executor.steps import StepRunner
 from executor.streamer import Streamer
-from executor.trace import PassTrace
+from executor.tracing.nvtx_names import UbatchName
+from executor.tracing.nvtx_ranges import compute_range, pass_range, ubatch_range
+from executor.tracing.pass_trace import PassTrace
 from executor.weights import StepWeights, whole_copy
 from executor.work import dense_work
 

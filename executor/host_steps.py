@@ -11,11 +11,11 @@ from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights
 from executor.lane import Lane
 from executor.layers.moe import Routed, combine
-from executor.nvtx_ranges import compute_range
 from executor.plant import Plant
 from executor.policies.base import Ubatch
 from executor.shape import MoeFfn
-from executor.trace import PassTrace
+from executor.tracing.nvtx_ranges import compute_range
+from executor.tracing.pass_trace import PassTrace
 from executor.weights import whole_copy
 
 Pair = tuple[torch.Tensor, torch.Tensor]

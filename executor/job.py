@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.nvtx_names import PassName
 from executor.policies.base import Ubatch
+from executor.tracing.nvtx_names import PassName
 
 _WARMUP_TOKENS = 500_000  # repetitions are fewer
 

@@ -13,7 +13,7 @@ from executor.devices.base import Event
 from executor.plant import Plant
 from executor.policies.base import Flags, Ubatch
 from executor.records import ExpertsRecord
-from executor.trace import PassTrace
+from executor.tracing.pass_trace import PassTrace
 
 _STRIDE = 1 << 24  # positions between two repetitions' tokens in the routing model
 

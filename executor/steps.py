@@ -16,14 +16,14 @@ from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
 from executor.layers.weights import Weights
-from executor.nvtx_ranges import compute_range
 from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.routed import RoutedFlags
 from executor.shape import DeltaNetShape, Mixer, MoeFfn
 from executor.splits import StepKind
 from executor.streamer import Fetched, Streamer
-from executor.trace import PassTrace
+from executor.tracing.nvtx_ranges import compute_range
+from executor.tracing.pass_trace import PassTrace
 from executor.weights import SlotExperts, StepWeights
 from executor.work import dense_work, experts_work, mix_work
 

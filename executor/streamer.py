@@ -16,10 +16,10 @@ import torch
 
 from executor.bank import Bank
 from executor.devices.base import Device, Event, Range, StreamName, Work
-from executor.nvtx_ranges import copy_range
 from executor.policies.base import Flags, Item, Plan, Policy
 from executor.splits import Split, StepKind
-from executor.trace import PassTrace
+from executor.tracing.nvtx_ranges import copy_range
+from executor.tracing.pass_trace import PassTrace
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from executor.nvtx_names import parse
+from executor.tracing.nvtx_names import parse
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
 Int64 = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """Cuts a trace into passes, ubatches and layers by its annotations; null wherever they do not say.
 
 A row belongs to the range in which its host call was made: on the same thread for hprof's own ranges (the text
-format of `executor.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
+format of `executor.tracing.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.nvtx_names import PassName, StepName, UbatchName
+from executor.tracing.nvtx_names import PassName, StepName, UbatchName
 from profiler.importers.durations import durations
 from profiler.importers.kineto.annotations import Int64, ProfilerStep, Ranges, ranges_of, threads_of
 from profiler.importers.kineto.tables import Launches

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.nvtx_names import PassName, UbatchName
+from executor.tracing.nvtx_names import PassName, UbatchName
 from profiler.importers.durations import durations
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.project import Projection, innermost

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from executor.nvtx_names import StepName, UbatchName
+from executor.tracing.nvtx_names import StepName, UbatchName
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.look_ahead import ubatch_served

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
+from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.nvtx import Ranges
 from profiler.importers.nsys.project import Spans

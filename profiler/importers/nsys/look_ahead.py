@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from executor.nvtx_names import StepName
+from executor.tracing.nvtx_names import StepName
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.places import Launches
 from profiler.importers.nsys.project import innermost

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
-from executor.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from executor.tracing.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
 from profiler.schema import EVENTS, PASSES, UBATCHES

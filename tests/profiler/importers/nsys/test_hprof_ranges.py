@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from executor.tracing.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
 from profiler.importers.base import Imported
 from tests.profiler.importers.nsys.exports import (
     GLOBAL_PID,

@@ -1,4 +1,4 @@
-"""Pushes NVTX ranges of domain `hprof` around what the engine issues; `executor.nvtx_names` says how they read.
+"""Pushes NVTX ranges of domain `hprof` around what the engine issues; `executor.tracing.nvtx_names` says how they read.
 
 Attributes are built once and kept: a push costs about a microsecond when no tool listens
 (`benchmarks/recording_overhead.py`).
@@ -12,7 +12,7 @@ from typing import Any
 
 import nvtx
 
-from executor.nvtx_names import (
+from executor.tracing.nvtx_names import (
     DOMAIN,
     Category,
     PassName,

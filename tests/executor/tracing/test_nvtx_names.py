@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.nvtx_names import (
+from executor.tracing.nvtx_names import (
     PassName,
     StepName,
     UbatchName,

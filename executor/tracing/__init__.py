@@ -1,0 +1,1 @@
+"""What a pass leaves behind: marks on streams that become records, and NVTX ranges that other tools record."""
