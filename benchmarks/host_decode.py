@@ -26,9 +26,10 @@ from executor.layers.ffn import dense_ffn
 from executor.layers.moe import Routed, experts
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.shape import MoeFfn
-from executor.splits import Split, build_splits
+from executor.weights.host_memory import build_splits
+from executor.weights.splits import Split
 
 BF16 = torch.bfloat16
 MOE, DENSE = ("qwen3-30b-a3b", 2), ("llama-3.1-8b", 3)

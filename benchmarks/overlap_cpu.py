@@ -19,7 +19,7 @@ from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.records import PassResult
 from executor.session import Session, SessionOptions
 from profiler.abba import arm_order

@@ -20,7 +20,7 @@ import torch
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.session import Session, SessionOptions
 from profiler.stats import Estimate, estimate
 

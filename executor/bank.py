@@ -9,12 +9,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from executor.devices.base import Device, Range
+from executor.devices.base import Device, Range, whole_copy
 from executor.errors import HprofError
 from executor.expert_cache import Eviction, ExpertCache, merge_places
 from executor.policies.base import Flags
-from executor.splits import Split
-from executor.weights import whole_copy
+from executor.weights.splits import Split
 
 _MIB: Final = 1 << 20
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from executor.errors import HprofError
 from executor.model import Model, TensorInfo
-from executor.placement import Placement, is_movable
+from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
 from executor.shape import MoeFfn
-from executor.splits import StepKind, step_kind
+from executor.weights.splits import StepKind, step_kind
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _MAX_BYTES: Final = 2**62

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import Event, Work
+from executor.devices.base import Event, Work, whole_copy
 from executor.job import PassJob
 from executor.lane import Lane
 from executor.layers import head
@@ -20,13 +20,13 @@ from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.records import PassResult, UbatchRecord
 from executor.routed import RoutedFlags
-from executor.splits import Split
 from executor.steps import StepRunner
 from executor.streamer import Streamer
 from executor.tracing.nvtx_names import UbatchName
 from executor.tracing.nvtx_ranges import compute_range, pass_range, ubatch_range
 from executor.tracing.pass_trace import PassTrace
-from executor.weights import StepWeights, whole_copy
+from executor.weights.splits import Split
+from executor.weights.step_weights import StepWeights
 from executor.work import dense_work
 
 

@@ -18,11 +18,12 @@ from executor.host.weights import host_dtype, host_product_bytes
 from executor.lane import Lane
 from executor.layers.state import new_state
 from executor.model import Model, TensorInfo
-from executor.placement import Placement
+from executor.placement.place import Placement
 from executor.session import Session, SessionOptions
 from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
-from executor.splits import LOADERS, Split
-from executor.weights import is_stored_as
+from executor.weights.host_memory import LOADERS
+from executor.weights.splits import Split
+from executor.weights.views import is_stored_as
 
 
 @dataclass(frozen=True, slots=True)

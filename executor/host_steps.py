@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.devices.base import ReplayKey, Work
+from executor.devices.base import ReplayKey, Work, whole_copy
 from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights
 from executor.lane import Lane
@@ -16,7 +16,6 @@ from executor.policies.base import Ubatch
 from executor.shape import MoeFfn
 from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace
-from executor.weights import whole_copy
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 """The same rows on the device and on the host."""

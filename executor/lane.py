@@ -16,8 +16,8 @@ from executor.layers.moe import Routed
 from executor.layers.state import MixerState, new_state
 from executor.model import Model
 from executor.shape import MoeFfn
-from executor.splits import StepKind
-from executor.weights import ResidentStore
+from executor.weights.resident import ResidentStore
+from executor.weights.splits import StepKind
 
 
 @dataclass(slots=True)

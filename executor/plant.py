@@ -12,7 +12,7 @@ from executor.host.weights import HostWeights
 from executor.lane import Lane
 from executor.model import Model, TensorInfo
 from executor.shape import LayerShape, MoeFfn
-from executor.splits import Split, StepKind, step_kind
+from executor.weights.splits import Split, StepKind, step_kind
 
 if TYPE_CHECKING:
     from executor.routing.kinds import Routing

@@ -18,15 +18,17 @@ from executor.job import PassJob
 from executor.lane import Lane, make_lane
 from executor.model import Model, TensorInfo
 from executor.out_of_memory import Memory, told_plainly
-from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices
+from executor.placement.devices import layers_to_devices
+from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.plant import Plant
 from executor.policies import make_policy
 from executor.policies.base import Policy, PolicyOptions
 from executor.quants.dispatch import has_fused
 from executor.records import PassResult
 from executor.shape import MoeFfn
-from executor.splits import LoadMode, Split, StepKind, build_splits
 from executor.streamer import Streamer
+from executor.weights.host_memory import LoadMode, build_splits
+from executor.weights.splits import Split, StepKind
 
 if TYPE_CHECKING:
     from executor.routing.kinds import Routing

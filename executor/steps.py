@@ -20,11 +20,11 @@ from executor.plant import Plant
 from executor.policies.base import Item, Policy, Ubatch
 from executor.routed import RoutedFlags
 from executor.shape import DeltaNetShape, Mixer, MoeFfn
-from executor.splits import StepKind
 from executor.streamer import Fetched, Streamer
 from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace
-from executor.weights import SlotExperts, StepWeights
+from executor.weights.splits import StepKind
+from executor.weights.step_weights import SlotExperts, StepWeights
 from executor.work import dense_work, experts_work, mix_work
 
 NOT_REPLAYABLE = object()

@@ -17,9 +17,9 @@ import torch
 from executor.bank import Bank
 from executor.devices.base import Device, Event, Range, StreamName, Work
 from executor.policies.base import Flags, Item, Plan, Policy
-from executor.splits import Split, StepKind
 from executor.tracing.nvtx_ranges import copy_range
 from executor.tracing.pass_trace import PassTrace
+from executor.weights.splits import Split, StepKind
 
 
 @dataclass(slots=True)

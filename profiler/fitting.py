@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
 from executor.model import Model
-from executor.placement import Placement, is_movable
+from executor.placement.place import Placement, is_movable
 from executor.session import FULL
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Final
 from executor.errors import HprofError
 from executor.footprint import footprint
 from executor.model import Model
-from executor.placement import Placement
+from executor.placement.place import Placement
 from executor.session import FULL, SessionOptions
 from profiler.abba import Cell
 from profiler.free_memory import Free, free_memory

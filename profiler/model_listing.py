@@ -14,7 +14,8 @@ from executor.model import Model, TensorInfo
 from executor.models.fetch import DEFAULT_DEST
 from executor.models.load import load_model
 from executor.models.presets import preset_names
-from executor.placement import DEFAULT_OVERRIDE, place
+from executor.placement.overrides import DEFAULT_OVERRIDE
+from executor.placement.place import place
 from profiler.model_facts import model_fields
 
 

@@ -15,7 +15,8 @@ from executor.errors import HprofError
 from executor.footprint import footprint
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
+from executor.placement.devices import layers_to_devices
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
 from executor.policies import make_policy
 from executor.session import FULL, SessionOptions
 from executor.shape import MoeFfn

@@ -7,7 +7,7 @@ from typing import Literal
 
 from executor.devices.factory import DeviceOptions
 from executor.policies.base import PolicyOptions
-from executor.splits import LoadMode
+from executor.weights.host_memory import LoadMode
 from profiler.abba import Cell
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from executor.model import Model
-from executor.placement import Placement
+from executor.placement.place import Placement
 from executor.session import FULL, Session
 from profiler.abba import MAX_WARMUPS, WARMUP_TOLERANCE
 from profiler.machine import describe_machine, result_variables, source_commit

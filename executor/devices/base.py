@@ -53,6 +53,12 @@ class Range:
     n_bytes: int
 
 
+def whole_copy(source: torch.Tensor, target: torch.Tensor) -> Range:
+    """A copy of one tensor's bytes into another of the same size."""
+    raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
+    return Range(raw_source, 0, raw_target, 0, raw_source.numel())
+
+
 class Device(ABC):
     """One accelerator. Times are ns since the last `begin_pass`."""
 

@@ -19,7 +19,7 @@ from executor.host import int4
 from executor.model import TensorInfo
 from executor.quants.dispatch import dequantise
 from executor.quants.unpack import dequantise_into
-from executor.weights import is_stored_as
+from executor.weights.views import is_stored_as
 
 ProductKind = Literal["int4", "bf16", "f32"]
 Job = Callable[[], None]

@@ -11,8 +11,8 @@ import torch
 from executor.host.prepare import run_jobs
 from executor.host.products import Job, Product, ProductKind, Raw, can_stack, make_product, product_bytes, product_kind
 from executor.model import Model, TensorInfo
-from executor.splits import Part, Split, StepKind
-from executor.weights import expert_view, in_dtype, rows_view
+from executor.weights.splits import Part, Split, StepKind
+from executor.weights.views import expert_view, in_dtype, rows_view
 
 _MATRICES: Final[dict[StepKind, tuple[str, str, str]]] = {
     "ffn": ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.records import PassResult, Phase
-from executor.splits import Split
+from executor.weights.splits import Split
 
 Regime = Literal["stream", "cpu"]
 Flags = NDArray[np.bool_]

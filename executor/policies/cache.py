@@ -5,7 +5,7 @@ from __future__ import annotations
 from executor.errors import HprofError
 from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime, Ubatch
 from executor.records import PassResult
-from executor.splits import Split
+from executor.weights.splits import Split
 
 MAX_BATCH = 32  # larger ubatches would evict what generation uses; they only read the bank (llama.cpp's figure)
 

@@ -12,7 +12,7 @@ from executor.policies.base import (
     Regime,
     Ubatch,
 )
-from executor.splits import Split
+from executor.weights.splits import Split
 
 
 class Off(Policy):

@@ -8,7 +8,7 @@ from typing import Any
 
 from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
-from executor.placement import split_configurations
+from executor.placement.overrides import split_configurations
 from executor.policies.base import PolicyOptions
 from profiler.abba import grid
 from profiler.ranges import parse_numbers

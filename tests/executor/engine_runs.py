@@ -13,7 +13,7 @@ from executor.devices.sim import SimMachine
 from executor.job import PassJob
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.records import PassResult
 from executor.routing.spec import routing_from_spec

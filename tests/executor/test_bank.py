@@ -15,7 +15,7 @@ from executor.devices.cpu import CpuDevice
 from executor.devices.sim import SimDevice
 from executor.errors import HprofError
 from executor.model import TensorInfo
-from executor.splits import Part, Segment, Split
+from executor.weights.splits import Part, Segment, Split
 
 MIB = 1 << 20
 WIDTHS = (16, 8, 24)  # bytes of one expert's gate, up and down

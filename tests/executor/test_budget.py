@@ -8,7 +8,7 @@ from executor.budget import Share, fit_to_budget, parse_bytes
 from executor.errors import HprofError
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement import Placement
+from executor.placement.place import Placement
 from executor.policies import make_policy
 from executor.policies.base import PolicyOptions
 

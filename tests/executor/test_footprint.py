@@ -12,7 +12,7 @@ from executor.devices.factory import DeviceOptions
 from executor.footprint import Footprint, footprint, state_bytes
 from executor.layers.state import new_state
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions

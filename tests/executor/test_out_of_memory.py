@@ -15,7 +15,7 @@ from executor.engine import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.models.load import load_model
 from executor.out_of_memory import told_plainly, what_ran_out
-from executor.placement import place
+from executor.placement.place import place
 from executor.session import Session, SessionOptions
 from tests.executor.engine_runs import open_session, run_pass
 
@@ -143,7 +143,7 @@ def test_memory_that_cannot_be_pinned_says_how_many_layers_can(monkeypatch: pyte
         pinned.append(memory.numel())
 
     monkeypatch.setattr(CpuDevice, "register", register)
-    monkeypatch.setattr("executor.splits.LOADERS", 1)
+    monkeypatch.setattr("executor.weights.host_memory.LOADERS", 1)
     with pytest.raises(HprofError) as caught:
         Session(model, placement, ["on"], SessionOptions(DeviceOptions("cpu", n_threads=1), 64, 32, 8))
     assert str(caught.value) == "the driver refused to pin it: use --load-mode mmap, or --layers 3, which would fit"

@@ -27,7 +27,7 @@ import hprof
 from executor.devices.factory import DeviceOptions
 from executor.job import PassJob
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.records import PassResult
 from executor.session import Session, SessionOptions

@@ -13,7 +13,7 @@ from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError, PinningRefusedError
 from executor.job import PassJob
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
 from profiler.abba import Cell

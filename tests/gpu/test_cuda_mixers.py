@@ -11,7 +11,7 @@ from executor.job import PassJob
 from executor.model import Model
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
 from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, LayerShape, Mixer, MlaShape, ModelShape, RopeShape

@@ -16,7 +16,7 @@ from executor.devices.factory import DeviceKind, DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.models.load import load_model
-from executor.placement import place
+from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
 from profiler.abba import Cell

@@ -22,10 +22,11 @@ from executor.model import Model
 from executor.models.load import load_model
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
-from executor.placement import place
+from executor.placement.place import place
 from executor.shape import MoeFfn
-from executor.splits import Split, build_splits
-from executor.weights import in_dtype, rows_view
+from executor.weights.host_memory import build_splits
+from executor.weights.splits import Split
+from executor.weights.views import in_dtype, rows_view
 
 BF16, F32 = torch.bfloat16, torch.float32
 needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")

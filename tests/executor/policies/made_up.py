@@ -9,7 +9,7 @@ import torch
 
 from executor.policies.base import Flags, Item, Plan, Policy, Ubatch
 from executor.records import EventRecord, ExpertsRecord, PassResult, UbatchRecord
-from executor.splits import Segment, Split
+from executor.weights.splits import Segment, Split
 
 N_EXPERTS = 16
 EXPERT_BYTES = 100

@@ -10,8 +10,9 @@ import pytest
 from executor.errors import HprofError
 from executor.model import Model
 from executor.models.load import load_model
-from executor.patience import time_limit
-from executor.placement import DEFAULT_OVERRIDE, parse_overrides, place, split_configurations
+from executor.placement.overrides import DEFAULT_OVERRIDE, parse_overrides, split_configurations
+from executor.placement.patience import time_limit
+from executor.placement.place import place
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,73 @@
+"""Which weight lives where: llama.cpp's `-ot`, `-ncmoe` and `-ngl`, turned into a set of host tensors.
+
+Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them
+and their bytes do not matter (the embedding is read a row a token).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from executor.model import TensorInfo
+from executor.placement.overrides import DEFAULT_OVERRIDE, overridden, parse_overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The names of the tensors in host memory; everything else is resident."""
+
+    host: frozenset[str]
+    spelled: str  # the options that gave it, for the manifest
+
+    def is_host(self, name: str) -> bool:
+        return name in self.host
+
+    def host_layers(self) -> list[int]:
+        """Layers with at least one host tensor."""
+        return sorted({int(name.split(".")[1]) for name in self.host if name.startswith("blk.")})
+
+
+EVERYTHING_RESIDENT: Final = Placement(frozenset(), "all resident")
+
+
+def is_movable(tensor: TensorInfo) -> bool:
+    """Whether a tensor obeys placement: a matrix or expert stack of a block, and not its router."""
+    matrix = len(tensor.shape) >= 2 and tensor.name.endswith(".weight")
+    return matrix and tensor.layer is not None and "ffn_gate_inp" not in tensor.name and "conv1d" not in tensor.name
+
+
+def place(
+    tensors: Mapping[str, TensorInfo],
+    *,
+    overrides: str | None = None,
+    n_cpu_moe: int = 0,
+    n_gpu_layers: int | None = None,
+) -> Placement:
+    """Decide which tensors live in host memory.
+
+    `overrides` is one `-ot` configuration; None with neither of the others given means `DEFAULT_OVERRIDE`.
+    `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` keeps only the last N
+    layers resident. Raises HprofError when a pattern matches no movable tensor.
+    """
+    if overrides is None and not n_cpu_moe and n_gpu_layers is None:
+        overrides = DEFAULT_OVERRIDE
+    movable = [t for t in tensors.values() if is_movable(t)]
+    host = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""))
+    host |= {t.name for t in movable if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
+    if n_gpu_layers is not None and n_gpu_layers >= 0:
+        first_resident = 1 + max((t.layer or 0 for t in movable), default=-1) - n_gpu_layers
+        host |= {t.name for t in movable if (t.layer or 0) < first_resident}
+    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers))
+
+
+def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> str:
+    spelled = []
+    if overrides:
+        spelled.append(f"-ot {overrides}")
+    if n_cpu_moe:
+        spelled.append(f"-ncmoe {n_cpu_moe}")
+    if n_gpu_layers is not None:
+        spelled.append(f"-ngl {n_gpu_layers}")
+    return " ".join(spelled) or "all resident"
