@@ -46,8 +46,8 @@ _PLACEMENT: Final = [
         "--override-tensor",
         multiple=True,
         metavar="REGEX=CPU",
-        help="Weights to keep in host memory; ';' joins overrides, ',' separates configurations.  "
-        "[default: ffn_(gate|up|down).*=CPU]",
+        help="Weights to keep in host memory; ';' joins overrides, ',' or another -ot begins another configuration, as "
+        "for llama-bench (llama-server's ',' is ';' here).  [default: ffn_(gate|up|down).*=CPU]",
     ),
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
     click.option("-ngl", "--n-gpu-layers", multiple=True, metavar="N,…", help="Keep only the last N layers resident."),
@@ -83,7 +83,9 @@ _ARMS: Final = [
 _DEVICE: Final = [
     click.option("--device", type=click.Choice(["cpu", "cuda", "sim"]), help="[default: cuda where there is one]"),
     click.option("--n-devices", type=click.IntRange(1, 64), default=1, help="Split the layers over so many devices."),
-    click.option("-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1."),
+    click.option(
+        "-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1 (llama-server's 3,1)."
+    ),
     click.option(
         "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
     ),

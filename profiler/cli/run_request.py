@@ -110,6 +110,11 @@ def _shares(text: str | None) -> tuple[float, ...]:
     """`3/1` as llama.cpp's -ts writes it."""
     if text is None:
         return ()
+    if "," in text:
+        raise HprofError(
+            f"-ts '{text[:80]}' has a comma, which joins shares for llama-server only: write one split with /, as for "
+            f"llama-bench, such as {'3/1' if '/' in text else text[:80].replace(',', '/')}."
+        )
     try:
         shares = tuple(float(part) for part in text.split("/"))
     except ValueError:

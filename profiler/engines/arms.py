@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -55,7 +56,18 @@ def parse_arm(text: str) -> BenchArm:
         raise HprofError(f"--arm {text[:60]!r} has a quote that does not end ({error}); close it.") from error
     variables = [tuple(word.split("=", 1)) for word in split if _VARIABLE.match(word)]
     flags = tuple(word for word in split if not _VARIABLE.match(word))
+    _check_split(name.strip(), flags)
     return BenchArm(name.strip(), flags, tuple((key, value) for key, value in variables))
+
+
+def _check_split(arm: str, flags: tuple[str, ...]) -> None:
+    """llama-bench would take llama-server's `-ts 3,1` for two runs on one device each."""
+    for flag, value in itertools.pairwise(flags):
+        if flag in ("-ts", "--tensor-split") and "," in value and "/" not in value:
+            raise HprofError(
+                f"--arm {arm}: {flag} {value[:60]} is llama-server's spelling, and two configurations for llama-bench; "
+                f"write {flag} {value[:60].replace(',', '/')}."
+            )
 
 
 def parse_arms(texts: tuple[str, ...]) -> tuple[BenchArm, ...]:

@@ -31,8 +31,18 @@ def test_an_arm_is_spelled_as_it_is_typed() -> None:
 
 @pytest.mark.parametrize(
     ("texts", "said"),
-    [(("on",), "not NAME=FLAGS"), (("=-pw 1",), "not NAME"), (("a='x",), "quote"), (("a=", "a=-x"), "twice")],
+    [
+        (("on",), "not NAME=FLAGS"),
+        (("=-pw 1",), "not NAME"),
+        (("a='x",), "quote"),
+        (("a=", "a=-x"), "twice"),
+        (("a=-fa 1 -ts 3,1",), "-ts 3,1 is llama-server's spelling.*write -ts 3/1"),
+    ],
 )
 def test_anything_else_is_one_sentence(texts: tuple[str, ...], said: str) -> None:
     with pytest.raises(HprofError, match=said):
         parse_arms(texts)
+
+
+def test_several_splits_in_llama_benchs_own_spelling_are_its_business() -> None:
+    assert parse_arm("a=-ts 3/1,1/1").flags == ("-ts", "3/1,1/1")
