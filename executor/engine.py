@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import torch
 
 from executor.devices.base import Event, Work, whole_copy
-from executor.job import PassJob
+from executor.job import PassJob, Ubatch
 from executor.lane import Lane
 from executor.layers import head
 from executor.plant import Plant
-from executor.policies.base import Item, Policy, Ubatch
+from executor.policies.base import Item, Policy
 from executor.records import PassResult, UbatchRecord
 from executor.routed import RoutedFlags
 from executor.steps import StepRunner
 from executor.streamer import Streamer
-from executor.tracing.nvtx_names import UbatchName
 from executor.tracing.nvtx_ranges import compute_range, pass_range, ubatch_range
 from executor.tracing.pass_trace import PassTrace
 from executor.weights.splits import Split
@@ -72,7 +71,7 @@ class PassRun:
             lane.device.begin_pass()
         host = self._first.device
         t_start = host.now_ns()
-        with torch.inference_mode(), pass_range(self._job.nvtx_name()):
+        with torch.inference_mode(), pass_range(self._job):
             for streamer, items in zip(self._streamers, self._items, strict=True):
                 streamer.begin(items, self._trace)
             self._run_prompt()
@@ -105,7 +104,7 @@ class PassRun:
 
     def _run_ubatch(self, ubatch: Ubatch, ids: torch.Tensor, *, wants_logits: bool) -> None:
         start = self._trace.mark(self._first.device, "compute")
-        with ubatch_range(UbatchName(ubatch.number, ubatch.phase, ubatch.n_tokens)):
+        with ubatch_range(ubatch):
             self._embed(ubatch, ids)
             lane = self._first
             for layer in range(len(self._plant.layers)):

@@ -9,10 +9,10 @@ import torch
 from executor.devices.base import ReplayKey, Work, whole_copy
 from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights
+from executor.job import Ubatch
 from executor.lane import Lane
 from executor.layers.moe import Routed, combine
 from executor.plant import Plant
-from executor.policies.base import Ubatch
 from executor.shape import MoeFfn
 from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace

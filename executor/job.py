@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.policies.base import Ubatch
-from executor.tracing.nvtx_names import PassName
+from executor.records import Phase
 
 _WARMUP_TOKENS = 500_000  # repetitions are fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Ubatch:
+    """Tokens that go through the layers together."""
+
+    number: int  # from 0 in each pass
+    phase: Phase
+    n_tokens: int
+    n_past: int  # positions before it: the depth, and the ubatches that came earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +61,3 @@ class PassJob:
         first = self.n_depth + self.n_prompt
         decode = [Ubatch(len(prefill) + i, "decode", 1, first + i) for i in range(self.n_decode)]
         return prefill + decode
-
-    def nvtx_name(self) -> PassName:
-        return PassName(
-            self.pass_id,
-            self.arm,
-            self.n_ubatch,
-            self.n_depth,
-            self.n_prompt,
-            self.n_gen,
-            self.repetition,
-            self.warmup,
-        )

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from executor.devices.base import Event
+from executor.job import Ubatch
 from executor.plant import Plant
-from executor.policies.base import Flags, Ubatch
+from executor.policies.base import Flags
 from executor.records import ExpertsRecord
 from executor.tracing.pass_trace import PassTrace
 

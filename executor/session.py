@@ -21,7 +21,7 @@ from executor.out_of_memory import Memory, told_plainly
 from executor.placement.devices import layers_to_devices
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.plant import Plant
-from executor.policies import make_policy
+from executor.policies import FULL, make_policy
 from executor.policies.base import Policy, PolicyOptions
 from executor.quants.dispatch import has_fused
 from executor.records import PassResult
@@ -32,8 +32,6 @@ from executor.weights.splits import Split, StepKind
 
 if TYPE_CHECKING:
     from executor.routing.kinds import Routing
-
-FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ import torch
 
 from executor.devices.base import ReplayKey, Work
 from executor.host_steps import experts_on_host, ffn_on_host
+from executor.job import Ubatch
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
 from executor.layers.weights import Weights
 from executor.plant import Plant
-from executor.policies.base import Item, Policy, Ubatch
+from executor.policies.base import Item, Policy
 from executor.routed import RoutedFlags
 from executor.shape import DeltaNetShape, Mixer, MoeFfn
 from executor.streamer import Fetched, Streamer

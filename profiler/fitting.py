@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from executor.errors import HprofError
 from executor.model import Model
 from executor.placement.place import Placement, is_movable
-from executor.session import FULL
+from executor.policies import FULL
 
 if TYPE_CHECKING:
     from profiler.memory import Demand, Wanted

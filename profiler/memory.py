@@ -11,7 +11,8 @@ from executor.errors import HprofError
 from executor.footprint import footprint
 from executor.model import Model
 from executor.placement.place import Placement
-from executor.session import FULL, SessionOptions
+from executor.policies import FULL
+from executor.session import SessionOptions
 from profiler.abba import Cell
 from profiler.free_memory import Free, free_memory
 

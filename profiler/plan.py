@@ -17,8 +17,8 @@ from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.devices import layers_to_devices
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
-from executor.policies import make_policy
-from executor.session import FULL, SessionOptions
+from executor.policies import FULL, make_policy
+from executor.session import SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
 from profiler.memory import check_needs, computes_on_host

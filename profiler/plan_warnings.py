@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from executor.model import Model
-from executor.policies import CACHE
-from executor.session import FULL
+from executor.policies import CACHE, FULL
 from profiler.abba import Cell
 from profiler.cupti.recorder import COST_WARNING
 from profiler.request import RunRequest

@@ -7,7 +7,8 @@ from typing import Any
 
 from executor.model import Model
 from executor.placement.place import Placement
-from executor.session import FULL, Session
+from executor.policies import FULL
+from executor.session import Session
 from profiler.abba import MAX_WARMUPS, WARMUP_TOLERANCE
 from profiler.machine import describe_machine, result_variables, source_commit
 from profiler.manifest import Arm

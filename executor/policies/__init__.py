@@ -11,6 +11,8 @@ from executor.policies.cache import Cached
 from executor.policies.hot import Hot
 from executor.policies.simple import Cpu, Full, Gated, Off, OffWhole, On
 
+FULL = "full"
+"""The arm that keeps everything resident."""
 ARMS: dict[str, type[Policy]] = {
     "off": Off,
     "off-whole": OffWhole,
@@ -19,10 +21,10 @@ ARMS: dict[str, type[Policy]] = {
     "auto": Auto,
     "hot": Hot,
     "cpu": Cpu,
-    "full": Full,
+    FULL: Full,
 }
 CACHE = "cache"
-_WITHOUT_CACHE = ("cpu", "full")  # nothing of theirs is streamed
+_WITHOUT_CACHE = ("cpu", FULL)  # nothing of theirs is streamed
 
 
 def arm_names() -> list[str]:

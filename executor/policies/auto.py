@@ -7,7 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions, Ubatch
+from executor.job import Ubatch
+from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot
 from executor.policies.learned import size_class
 from executor.policies.simple import Off, On

@@ -12,22 +12,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.records import PassResult, Phase
+from executor.job import Ubatch
+from executor.records import PassResult
 from executor.weights.splits import Split
 
 Regime = Literal["stream", "cpu"]
 Flags = NDArray[np.bool_]
 """One flag an expert of the layer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ubatch:
-    """Tokens that go through the layers together."""
-
-    number: int
-    phase: Phase
-    n_tokens: int
-    n_past: int
 
 
 @dataclass(frozen=True, slots=True)

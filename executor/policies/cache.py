@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from executor.errors import HprofError
-from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime, Ubatch
+from executor.job import Ubatch
+from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
 from executor.records import PassResult
 from executor.weights.splits import Split
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.policies.base import Flags, Ubatch
+from executor.job import Ubatch
+from executor.policies.base import Flags
 from executor.records import PassResult
 
 _MEMORY = 0.98  # each observation lessens the weight of those before it: popularity drifts with the text

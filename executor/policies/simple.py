@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from executor.job import Ubatch
 from executor.policies.base import (
     AHEAD_WHOLE,
     INLINE_SELECTIVE,
@@ -10,7 +11,6 @@ from executor.policies.base import (
     Plan,
     Policy,
     Regime,
-    Ubatch,
 )
 from executor.weights.splits import Split
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import nvtx
 
+from executor.job import PassJob, Ubatch
 from executor.tracing.nvtx_names import (
     DOMAIN,
     Category,
@@ -47,14 +48,17 @@ def _attributes(message: str, category: Category | None = None, payload: int | N
     return _domain.get_event_attributes(message=message, color=None, category=category, payload=payload)
 
 
-def pass_range(name: PassName) -> NvtxRange:
+def pass_range(job: PassJob) -> NvtxRange:
     """The range of a whole pass."""
+    name = PassName(
+        job.pass_id, job.arm, job.n_ubatch, job.n_depth, job.n_prompt, job.n_gen, job.repetition, job.warmup
+    )
     return NvtxRange(_attributes(format_pass(name)))
 
 
-def ubatch_range(name: UbatchName) -> NvtxRange:
+def ubatch_range(ubatch: Ubatch) -> NvtxRange:
     """The range of a ubatch."""
-    return NvtxRange(_attributes(format_ubatch(name)))
+    return NvtxRange(_attributes(format_ubatch(UbatchName(ubatch.number, ubatch.phase, ubatch.n_tokens))))
 
 
 @lru_cache(maxsize=4096)

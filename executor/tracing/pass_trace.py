@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from executor.devices.base import Device, Event, StreamName
-from executor.policies.base import Ubatch
+from executor.job import Ubatch
 from executor.records import EventKind, EventRecord
 
 

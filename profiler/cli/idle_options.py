@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 
 from executor.errors import HprofError
-from executor.policies import make_policy
-from executor.session import FULL
+from executor.policies import FULL, make_policy
 from profiler.plan import RunPlan
 
 _PREFIX: Final = "HPROF_RUN_"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from executor.policies.base import Flags, Item, Plan, Policy, Ubatch
+from executor.job import Ubatch
+from executor.policies.base import Flags, Item, Plan, Policy
 from executor.records import EventRecord, ExpertsRecord, PassResult, UbatchRecord
 from executor.weights.splits import Segment, Split
 
