@@ -1,11 +1,12 @@
-"""Reading the same trace with hprof and with its peers: time to load and summarise, and peak memory.
+"""Reading the same traces with hprof and with its peers: time to load and summarise or compare, and peak memory.
 
-    python -m venv /tmp/peers && /tmp/peers/bin/pip install HolisticTraceAnalysis nsys-ai
+    python -m venv /tmp/peers && /tmp/peers/bin/pip install HolisticTraceAnalysis "pandas<3" nsys-ai
     python benchmarks/import_peers.py --peers-python /tmp/peers/bin/python
 
 Every row is the fastest of `--repeats` fresh processes on the same input; a peer that cannot be imported is left out
 and named. hprof's row covers the import into a capture and the figures of every device; Holistic Trace Analysis'
-covers loading and its temporal breakdown; nsys-ai's its `summary`.
+covers loading and its temporal breakdown; nsys-ai's its `summary`. Of two traces hprof imports both into a capture
+each and does what `hprof compare` does; nsys-ai its `diff`, without its language model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -39,6 +41,15 @@ from profiler.metrics import device_figures, load_tables
 capture = Capture.open(import_files([Path(sys.argv[1])], Path(sys.argv[2]), force=True))
 assert device_figures(load_tables(capture).recording, by_pass=False)
 """
+_HPROF_COMPARE = """
+from pathlib import Path
+from profiler.compare import compare_captures
+from profiler.compare.renderers import render_json
+from profiler.importers import import_files
+captures = [import_files([Path(path)], Path(sys.argv[-1]) / name, force=True) for name, path in zip("ab", sys.argv[1:])]
+result = compare_captures(*captures)
+assert result.devices and render_json(result)
+"""
 _HTA = """
 import os
 from hta.trace_analysis import TraceAnalysis
@@ -50,32 +61,55 @@ from nsys_ai.__main__ import main
 sys.argv = ["nsys-ai", "summary", sys.argv[1]]
 main()
 """
-# input -> (file name, writer, peer's name, peer's code, the module it needs)
-_INPUTS: dict[str, tuple[str, Callable[[Path, int], None], str, str, str]] = {
-    "Kineto JSON": ("trace.json", write_kineto, "Holistic Trace Analysis", _HTA, "hta"),
-    "nsys parquetdir": ("trace_pqtdir", write_parquetdir, "nsys-ai", _NSYS_AI, "nsys_ai"),
-}
+_NSYS_AI_DIFF = """
+from nsys_ai.__main__ import main
+sys.argv = ["nsys-ai", "diff", sys.argv[1], sys.argv[2], "--no-ai"]
+main()
+"""
+Writer = Callable[[Path, int], None]
 
 
-def timed(python: str, body: str, source: Path, scratch: Path, repeats: int) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Contest:
+    """One task for hprof and a peer. The code gets the traces' paths and a scratch folder as arguments."""
+
+    name: str
+    traces: dict[str, Writer]  # file name -> what writes it
+    hprof: str
+    peer: str
+    peer_code: str
+    module: str  # what the peer's code imports
+
+
+def _second(path: Path, n_rows: int) -> None:
+    write_parquetdir(path, n_rows, seed=1)
+
+
+_TWO: dict[str, Writer] = {"a_pqtdir": write_parquetdir, "b_pqtdir": _second}
+CONTESTS = (
+    Contest("Kineto JSON", {"trace.json": write_kineto}, _HPROF, "Holistic Trace Analysis", _HTA, "hta"),
+    Contest("parquetdir", {"a_pqtdir": write_parquetdir}, _HPROF, "nsys-ai summary", _NSYS_AI, "nsys_ai"),
+    Contest("two parquetdirs", _TWO, _HPROF_COMPARE, "nsys-ai diff", _NSYS_AI_DIFF, "nsys_ai"),
+)
+
+
+def timed(python: str, body: str, traces: Sequence[Path], scratch: Path, repeats: int) -> tuple[float, float]:
     """(seconds, peak MB): the fastest run and the highest peak."""
     runs = []
     for _ in range(repeats):
-        command = [python, "-c", _TIMED.format(body=body), str(source), str(scratch)]
+        command = [python, "-c", _TIMED.format(body=body), *map(str, traces), str(scratch)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=_ROOT)
         runs.append(json.loads(done.stdout.splitlines()[-1]))
     return min(run[0] for run in runs), max(run[1] for run in runs)
 
 
-def has_module(python: str | None, module: str) -> bool:
+def has_module(python: str, module: str) -> bool:
     """Whether the peers' interpreter can import `module`."""
-    return (
-        python is not None and subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0
-    )
+    return subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0
 
 
 def main() -> None:
-    """Write each input, time hprof and its peer on it, print a table."""
+    """Print a table of all contests."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=1e6)
     parser.add_argument("--repeats", type=int, default=3)
@@ -84,19 +118,30 @@ def main() -> None:
     n_rows = int(options.rows)
     print("| input | rows | MB | tool | s | peak MB | times hprof's |")
     print("|---|---|---|---|---|---|---|")
-    for name, (file_name, write, peer, body, module) in _INPUTS.items():
+    for contest in CONTESTS:
         with tempfile.TemporaryDirectory() as folder:
-            source, scratch = Path(folder) / file_name, Path(folder) / "capture"
-            write(source, n_rows)
-            n_bytes = sum(f.stat().st_size for f in (source.rglob("*") if source.is_dir() else [source]))
-            seconds, peak_mb = timed(sys.executable, _HPROF, source, scratch, options.repeats)
-            start = f"| {name} | {n_rows:,} | {n_bytes / 1e6:.0f} |"
-            print(f"{start} hprof | {seconds:.2f} | {peak_mb:.0f} | 1 |", flush=True)
-            if not has_module(options.peers_python, module):
-                print(f"{start} {peer} | left out: `{module}` cannot be imported by --peers-python | | |", flush=True)
-                continue
-            peer_s, peer_mb = timed(options.peers_python, body, source, scratch, options.repeats)
-            print(f"{start} {peer} | {peer_s:.2f} | {peer_mb:.0f} | {peer_s / seconds:.1f} |", flush=True)
+            run(contest, n_rows, Path(folder), options.repeats, options.peers_python)
+
+
+def run(contest: Contest, n_rows: int, folder: Path, repeats: int, peers_python: str | None) -> None:
+    """Write the traces and print a line each for hprof and the peer."""
+    traces = [folder / file_name for file_name in contest.traces]
+    for trace, write in zip(traces, contest.traces.values(), strict=True):
+        write(trace, n_rows)
+    files = (file for trace in traces for file in (trace.rglob("*") if trace.is_dir() else [trace]))
+    size = f"{len(traces)} x {n_rows:,}" if len(traces) > 1 else f"{n_rows:,}"
+    start = f"| {contest.name} | {size} | {sum(file.stat().st_size for file in files) / 1e6:.0f} |"
+    seconds, peak_mb = timed(sys.executable, contest.hprof, traces, folder / "captures", repeats)
+    print(f"{start} hprof | {seconds:.2f} | {peak_mb:.0f} | 1 |", flush=True)
+    if peers_python is None or not has_module(peers_python, contest.module):
+        print(f"{start} {contest.peer} | left out: --peers-python has no `{contest.module}` | | |", flush=True)
+        return
+    try:
+        peer_s, peer_mb = timed(peers_python, contest.peer_code, traces, folder / "scratch", repeats)
+    except subprocess.CalledProcessError as error:
+        print(f"{start} {contest.peer} | failed: {error.stderr.strip().splitlines()[-1]} | | |", flush=True)
+        return
+    print(f"{start} {contest.peer} | {peer_s:.2f} | {peer_mb:.0f} | {peer_s / seconds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,12 +42,12 @@ class Input:
     targets: dict[int, tuple[float | None, float | None]]
 
 
-def nsys_tables(n_rows: int) -> dict[str, dict[str, np.ndarray | list[str]]]:
+def nsys_tables(n_rows: int, seed: int = 0) -> dict[str, dict[str, np.ndarray | list[str]]]:
     """An export of `n_rows` rows: 35 % kernels, 8 % copies, 2 % memsets, 45 % API calls, 10 % NVTX ranges.
 
     Every device row has the API call that launched it; ranges of 5 calls nest inside ranges of 50.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     n_kernels, n_copies, n_memsets, n_ranges = (n_rows * share // 100 for share in (35, 8, 2, 10))
     n_device = n_kernels + n_copies + n_memsets
     call_start = 10**9 + np.arange(n_device) * 6_000
@@ -123,10 +123,10 @@ def write_sqlite(path: Path, n_rows: int) -> None:
     database.close()
 
 
-def write_parquetdir(path: Path, n_rows: int) -> None:
+def write_parquetdir(path: Path, n_rows: int, seed: int = 0) -> None:
     """The export as a folder, one parquet file a table."""
     path.mkdir()
-    for table, columns in nsys_tables(n_rows).items():
+    for table, columns in nsys_tables(n_rows, seed).items():
         pq.write_table(pa.table(columns), path / f"{table}.parquet")
 
 
