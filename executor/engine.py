@@ -21,7 +21,7 @@ from executor.policies.base import Item, Policy
 from executor.records import PassResult, UbatchRecord
 from executor.routed import RoutedFlags
 from executor.steps import StepRunner
-from executor.streamer import Streamer
+from executor.streaming.streamer import Streamer
 from executor.tracing.nvtx_ranges import compute_range, pass_range, ubatch_range
 from executor.tracing.pass_trace import PassTrace
 from executor.weights.splits import Split

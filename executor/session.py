@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from executor.bank import Bank, build_banks
 from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.engine import PassRun
@@ -26,7 +25,9 @@ from executor.policies.base import Policy, PolicyOptions
 from executor.quants.dispatch import has_fused
 from executor.records import PassResult
 from executor.shape import MoeFfn
-from executor.streamer import Streamer
+from executor.streaming.bank import Bank
+from executor.streaming.build_banks import build_banks
+from executor.streaming.streamer import Streamer
 from executor.weights.host_memory import LoadMode, build_splits
 from executor.weights.splits import Split, StepKind
 

@@ -21,7 +21,8 @@ from executor.plant import Plant
 from executor.policies.base import Item, Policy
 from executor.routed import RoutedFlags
 from executor.shape import DeltaNetShape, Mixer, MoeFfn
-from executor.streamer import Fetched, Streamer
+from executor.streaming.flight import Fetched
+from executor.streaming.streamer import Streamer
 from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace
 from executor.weights.splits import StepKind

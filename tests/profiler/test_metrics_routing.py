@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from executor.expert_cache import ExpertCache
 from executor.routing.kinds import Routing
 from executor.routing.spec import routing_from_spec
+from executor.streaming.expert_cache import ExpertCache
 from profiler.metrics.routing import adjacent_layer_jaccard, lru_hit_rate, reuse_distances
 from profiler.schema import EXPERTS
 

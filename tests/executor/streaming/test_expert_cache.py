@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.expert_cache import Eviction, ExpertCache, merge_places
+from executor.streaming.eviction import Eviction
+from executor.streaming.expert_cache import ExpertCache, merge_places
 
 ORDERS: list[Eviction] = ["lru", "frequency"]
 N_PLACES = 5

@@ -10,11 +10,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from executor.bank import Bank, build_banks
 from executor.devices.cpu import CpuDevice
 from executor.devices.sim import SimDevice
 from executor.errors import HprofError
 from executor.model import TensorInfo
+from executor.streaming.bank import Bank
+from executor.streaming.build_banks import build_banks
 from executor.weights.splits import Part, Segment, Split
 
 MIB = 1 << 20
