@@ -15,9 +15,9 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.host.weights import host_dtype, host_product_bytes
-from executor.lane import Lane
 from executor.layers.state import new_state
 from executor.model import Model, TensorInfo
+from executor.placed.lane import Lane
 from executor.placement.place import Placement
 from executor.session import Session, SessionOptions
 from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn

@@ -10,16 +10,16 @@ import torch
 
 from executor.devices.base import Device
 from executor.devices.factory import DeviceOptions, make_devices
-from executor.engine import PassRun
+from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.host.weights import HostWeights, host_dtype, host_products
 from executor.job import PassJob
-from executor.lane import Lane, make_lane
 from executor.model import Model, TensorInfo
 from executor.out_of_memory import Memory, told_plainly
+from executor.placed.lane import Lane, make_lane
+from executor.placed.model import PlacedModel
 from executor.placement.devices import layers_to_devices
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
-from executor.plant import Plant
 from executor.policies import FULL, make_policy
 from executor.policies.base import Policy, PolicyOptions
 from executor.quants.dispatch import has_fused
@@ -80,7 +80,7 @@ class Session:
         try:
             with told_plainly("memory was reserved and weights were loaded", self._memory_advice):
                 self.devices = make_devices(options.device)
-                self._plant = self._build_plant()
+                self._placed = self._place_model()
                 self._host_flags = self._reserve_flags()
                 self._streamers = {arm: self._make_streamers(policy) for arm, policy in self.policies.items()}
         except BaseException:
@@ -95,11 +95,11 @@ class Session:
         self._check_size(job)
         policy = self.policies[job.arm]
         policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
-        plant = self._plant.with_splits(self._splits_of(job.arm))
+        placed = self._placed.with_splits(self._splits_of(job.arm))
         with told_plainly(f"a pass of arm '{job.arm}' ran", self._memory_advice):
             # warm-ups are recorded whatever is asked: arms that learn, learn from their intervals
             marks = record or job.warmup
-            run = PassRun(plant, policy, self._streamers[job.arm], job, self._host_flags, record=marks)
+            run = PassRun(placed, policy, self._streamers[job.arm], job, self._host_flags, record=marks)
             result = run.run()
         self.last_logits = run.logits
         policy.learn(result)
@@ -131,14 +131,14 @@ class Session:
         The session reserves for all its arms at once, so the measured peak counts what other arms need too.
         """
         if measured_peak is None:
-            return sum(lane.fixed_bytes for lane in self._plant.lanes)
+            return sum(lane.fixed_bytes for lane in self._placed.lanes)
         return max(0, measured_peak - sum(device.reserved_bytes for device in self.devices))
 
     def vram(self, arm: str) -> dict[str, int]:
         """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
         policy = self.policies[arm]
         host = self.placements[arm].host
-        lane_of, n_lanes = self._plant.lane_of, len(self._plant.lanes)
+        lane_of, n_lanes = self._placed.lane_of, len(self._placed.lanes)
         resident = sum(
             t.n_bytes * len(self._homes(t, lane_of, n_lanes)) for t in self.model.tensors.values() if t.name not in host
         )
@@ -176,22 +176,22 @@ class Session:
         """How each quant type is multiplied on the host; None where nothing is."""
         if not self.options.computes_on_host or self.options.device.kind == "sim":
             return None
-        return dict(host_products(self.model, self._splits_of(arm), self._plant.host.dtype)) or None
+        return dict(host_products(self.model, self._splits_of(arm), self._placed.host.dtype)) or None
 
     @property
     def lanes(self) -> Sequence[Lane]:
         """What is held on each device."""
-        return self._plant.lanes
+        return self._placed.lanes
 
     @property
     def splits(self) -> Sequence[Split]:
         """What any arm streams, where its bytes are."""
-        return self._plant.splits
+        return self._placed.splits
 
     @property
     def split_bytes(self) -> int:
         """Bytes that a ubatch streams when everything is copied whole."""
-        return sum(split.n_bytes for split in self._plant.splits)
+        return sum(split.n_bytes for split in self._placed.splits)
 
     def close(self) -> None:
         for device in self.devices:
@@ -210,7 +210,7 @@ class Session:
         )
         return "none"
 
-    def _build_plant(self) -> Plant:
+    def _place_model(self) -> PlacedModel:
         options, model = self.options, self.model
         lane_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(self.devices))
         lanes = [
@@ -227,7 +227,7 @@ class Session:
         if options.computes_on_host and options.device.kind != "sim":
             host.prepare(splits)
         routing = options.routing
-        return Plant(
+        return PlacedModel(
             model,
             lanes,
             lane_of,
@@ -293,20 +293,20 @@ class Session:
     def _splits_of(self, arm: str) -> list[Split]:
         """The splits that an arm streams: those whose tensors it has in host memory."""
         host = self.placements[arm].host
-        return [split for split in self._plant.splits if split.parts[0].info.name in host]
+        return [split for split in self._placed.splits if split.parts[0].info.name in host]
 
     def _slot_bytes(self, splits: Sequence[Split]) -> list[dict[StepKind, int]]:
         """The largest split of each kind of step, for each lane."""
-        sizes: list[dict[StepKind, int]] = [{} for _ in self._plant.lanes]
+        sizes: list[dict[StepKind, int]] = [{} for _ in self._placed.lanes]
         for split in splits:
-            of_lane = sizes[self._plant.lane_of[split.layer]]
+            of_lane = sizes[self._placed.lane_of[split.layer]]
             of_lane[split.what] = max(of_lane.get(split.what, 0), split.n_bytes)
         return sizes
 
     def _make_streamers(self, policy: Policy) -> list[Streamer]:
         streamers = []
         most = max(p.n_slots for p in self.policies.values())
-        for lane, sizes in zip(self._plant.lanes, self._slot_bytes(self._plant.splits), strict=True):
+        for lane, sizes in zip(self._placed.lanes, self._slot_bytes(self._placed.splits), strict=True):
             for kind, n_bytes in sizes.items():
                 lane.reserve_slots(kind, most, n_bytes)
             slots = {kind: buffers[: policy.n_slots] for kind, buffers in lane.slots.items()}
@@ -322,8 +322,8 @@ class Session:
                 "experts, and copying the bank for each ubatch would cost more than it saves; install triton"
             )
         splits = [split for split in self._splits_of(policy.name) if split.layer in lane.layers]
-        budget = policy.cache_bytes // len(self._plant.lanes)
-        moe = {split.layer: self._plant.moe(split.layer) for split in splits}
+        budget = policy.cache_bytes // len(self._placed.lanes)
+        moe = {split.layer: self._placed.moe(split.layer) for split in splits}
         n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
         return build_banks(lane.device, splits, budget, self.options.policy.cache_policy, n_used)
 

@@ -11,7 +11,7 @@ import torch
 from executor.devices.cpu import CpuDevice
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
-from executor.engine import PassRun
+from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.models.load import load_model
 from executor.out_of_memory import told_plainly, what_ran_out

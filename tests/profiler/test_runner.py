@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from executor.engine import PassRun
+from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
 from profiler.abba import Cell

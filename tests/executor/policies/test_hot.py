@@ -126,7 +126,7 @@ def test_missing_experts_go_before_anything_of_a_later_step(kind: str, slots: in
     with open_session("tiny-moe", ["hot"], kind=kind, synthetic_routing=True, **options) as session:
         run_pass(session, "hot", 64, 0, 32)
         result, _ = run_pass(session, "hot", 128, 0, 32, repetition=1)
-        place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._plant.splits}
+        place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._placed.splits}
     on_copy_stream = [e for e in copies(result) if e.stream == "copy"]
     assert len({e.name for e in on_copy_stream} & {"copy hot", "copy missing"}) == 2
     kinds = ["experts" if "exps" in (e.tensor or "") else "mix" for e in on_copy_stream]

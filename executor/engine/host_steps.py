@@ -10,9 +10,9 @@ from executor.devices.base import ReplayKey, Work, whole_copy
 from executor.host.compute import host_experts, host_ffn
 from executor.host.weights import HostStepWeights
 from executor.job import Ubatch
-from executor.lane import Lane
 from executor.layers.moe import Routed, combine
-from executor.plant import Plant
+from executor.placed.lane import Lane
+from executor.placed.model import PlacedModel
 from executor.shape import MoeFfn
 from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace
@@ -21,15 +21,15 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 """The same rows on the device and on the host."""
 
 
-def ffn_on_host(plant: Plant, ubatch: Ubatch, layer: int, work: Work, trace: PassTrace) -> None:
+def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, trace: PassTrace) -> None:
     """A dense FFN on the host: the hidden rows go out, the rows after the residual come back."""
-    lane, eps = plant.lane(layer), plant.model.shape.norm_eps
+    lane, eps = placed.lane(layer), placed.model.shape.norm_eps
     device, host = lane.on_device.rows(ubatch.n_tokens), lane.on_host.rows(ubatch.n_tokens)
-    weights = HostStepWeights(plant.host, layer)
+    weights = HostStepWeights(placed.host, layer)
 
     def compute() -> None:
-        products = plant.host.products(layer, "ffn")
-        host.x.copy_(host_ffn(host.x.to(plant.host.dtype), products, weights, eps))
+        products = placed.host.products(layer, "ffn")
+        host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, eps))
 
     trip = _Trip(lane, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
@@ -37,16 +37,16 @@ def ffn_on_host(plant: Plant, ubatch: Ubatch, layer: int, work: Work, trace: Pas
     trip.receive((device.x, host.x))
 
 
-def experts_on_host(plant: Plant, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, trace: PassTrace) -> None:
+def experts_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, trace: PassTrace) -> None:
     """Experts on the host: normed rows and the router's choice go out, the weighted sums come back."""
-    lane = plant.lane(layer)
+    lane = placed.lane(layer)
     device, host = lane.on_device.rows(ubatch.n_tokens), lane.on_host.rows(ubatch.n_tokens)
-    weights, dtype = HostStepWeights(plant.host, layer), plant.host.dtype
+    weights, dtype = HostStepWeights(placed.host, layer), placed.host.dtype
     on_device, on_host = device.routed(moe.n_used), host.routed(moe.n_used)
 
     def compute() -> None:
         routed = Routed(on_host.h.to(dtype), on_host.ids, on_host.weights)
-        products = plant.host.products(layer, "experts")
+        products = placed.host.products(layer, "experts")
         host.added.copy_(host_experts(routed, products, moe, weights))
 
     def add() -> None:

@@ -1,8 +1,4 @@
-"""What one device holds for a run: resident weights, mixer states, slots, and fixed buffers for activations.
-
-Steps read and write these buffers in place, so nothing is allocated between steps and a device may replay a
-step's launches.
-"""
+"""What one device holds for a run: resident weights, mixer states, slots, and fixed buffers for activations."""
 
 from __future__ import annotations
 
@@ -12,39 +8,12 @@ from dataclasses import dataclass, field
 import torch
 
 from executor.devices.base import Device
-from executor.layers.moe import Routed
 from executor.layers.state import MixerState, new_state
 from executor.model import Model
+from executor.placed.activations import Activations, new_activations
 from executor.shape import MoeFfn
 from executor.weights.resident import ResidentStore
 from executor.weights.splits import StepKind
-
-
-@dataclass(slots=True)
-class Activations:
-    """A ubatch on its way through the layers; rows are tokens. On the device, or (pinned) on the host."""
-
-    x: torch.Tensor  # (n, hidden), the residual stream
-    h: torch.Tensor  # (n, hidden), normed for the experts
-    ids: torch.Tensor  # (n * n_used,) int64, the router's choice
-    shares: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
-    added: torch.Tensor  # (n, hidden), what routed experts add
-    shared: torch.Tensor  # (n, hidden), what the shared expert adds
-    token: torch.Tensor  # (1,) int64, the sampled token
-
-    @property
-    def n_bytes(self) -> int:
-        buffers = (self.x, self.h, self.ids, self.shares, self.added, self.shared, self.token)
-        return sum(buffer.nbytes for buffer in buffers)
-
-    def rows(self, n: int) -> Activations:
-        """Views of the first n rows; `ids` and `shares` stay whole, as their width is a layer's."""
-        return Activations(self.x[:n], self.h[:n], self.ids, self.shares, self.added[:n], self.shared[:n], self.token)
-
-    def routed(self, n_used: int) -> Routed:
-        """The rows as the experts take them."""
-        n = self.h.shape[0]
-        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.shares[: n * n_used].view(n, n_used))
 
 
 @dataclass(slots=True)
@@ -109,30 +78,7 @@ def make_lane(
     states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}
     n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=1)
     flags = torch.zeros((len(shapes), n_experts), dtype=torch.uint8, device=device.torch_device)
-    on_device = _activations(model, device, dtype, max_ubatch, host=False)
-    on_host = _activations(model, device, dtype, max_ubatch, host=True)
+    on_device = new_activations(model, device, dtype, max_ubatch, host=False)
+    on_host = new_activations(model, device, dtype, max_ubatch, host=True)
     begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
     return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin)
-
-
-def _activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
-    def buffer(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        if not host:
-            return torch.zeros(shape, dtype=dtype, device=device.torch_device)
-        n_bytes = torch.Size(shape).numel() * dtype.itemsize
-        return device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
-
-    moe = [s.ffn for s in model.shape.layers if isinstance(s.ffn, MoeFfn)]
-    n_moe = n if moe else 0
-    n_shared = n if any(ffn.n_ff_shared for ffn in moe) else 0
-    n_used = max((ffn.n_used for ffn in moe), default=0)
-    hidden = model.shape.hidden
-    return Activations(
-        x=buffer(dtype, n, hidden),
-        h=buffer(dtype, n_moe, hidden),
-        ids=buffer(torch.int64, n_moe * n_used),
-        shares=buffer(torch.float32, n_moe * n_used),
-        added=buffer(dtype, n_moe, hidden),
-        shared=buffer(dtype, n_shared, hidden),
-        token=buffer(torch.int64, 1),
-    )

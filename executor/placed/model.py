@@ -1,4 +1,4 @@
-"""The things that stay put between passes: the model, its devices, where its weights are, who routes."""
+"""What stays put between passes: the model, its devices, where its weights are, who routes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from executor.host.weights import HostWeights
-from executor.lane import Lane
 from executor.model import Model, TensorInfo
+from executor.placed.lane import Lane
 from executor.shape import LayerShape, MoeFfn
 from executor.weights.splits import Split, StepKind, step_kind
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Plant:
+class PlacedModel:
     """One model, placed. `routing` None means that the model's own router decides."""
 
     model: Model
@@ -70,6 +70,6 @@ class Plant:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
         return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
 
-    def with_splits(self, splits: Sequence[Split]) -> Plant:
-        """The same plant with another set of streamed splits (the `full` arm streams none)."""
+    def with_splits(self, splits: Sequence[Split]) -> PlacedModel:
+        """The same with another set of streamed splits (the `full` arm streams none)."""
         return replace(self, splits=splits, tensors_of={}, split_of={})

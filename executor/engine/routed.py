@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from executor.devices.base import Event
 from executor.job import Ubatch
-from executor.plant import Plant
+from executor.placed.model import PlacedModel
 from executor.policies.base import Flags
 from executor.records import ExpertsRecord
 from executor.tracing.pass_trace import PassTrace
@@ -30,26 +30,26 @@ class RoutedFlags:
     """One pass's expert flags: (ubatch, layer, expert), filled by copies from the device as routers run."""
 
     def __init__(
-        self, plant: Plant, ubatches: Sequence[Ubatch], repetition: int, host_flags: torch.Tensor | None
+        self, placed: PlacedModel, ubatches: Sequence[Ubatch], repetition: int, host_flags: torch.Tensor | None
     ) -> None:
-        self._plant, self._ubatches = plant, ubatches
+        self._placed, self._ubatches = placed, ubatches
         self._first = ubatches[0].n_past if ubatches else 0
         self._position0 = repetition * _STRIDE
         self._host_flags = host_flags
         self._events: dict[tuple[int, int], Event] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
-        self._given = self._load_given() if plant.routing is not None else {}
+        self._given = self._load_given() if placed.routing is not None else {}
 
     def _load_given(self) -> dict[int, torch.Tensor]:
         """Each MoE layer's ids for every token of the pass, on its device, before the clock starts."""
-        plant = self._plant
-        assert plant.routing is not None
+        placed = self._placed
+        assert placed.routing is not None
         n = sum(ubatch.n_tokens for ubatch in self._ubatches)
-        moe_layers = [layer for layer in range(len(plant.layers)) if plant.moe(layer) is not None]
-        ids = {layer: torch.from_numpy(plant.routing.ids(layer, self._position0, n)) for layer in moe_layers}
-        if plant.is_simulated:
+        moe_layers = [layer for layer in range(len(placed.layers)) if placed.moe(layer) is not None]
+        ids = {layer: torch.from_numpy(placed.routing.ids(layer, self._position0, n)) for layer in moe_layers}
+        if placed.is_simulated:
             return ids
-        return {layer: plant.lane(layer).give_ids(layer, choice) for layer, choice in ids.items()}
+        return {layer: placed.lane(layer).give_ids(layer, choice) for layer, choice in ids.items()}
 
     def ids(self, ubatch: Ubatch, layer: int) -> torch.Tensor | None:
         """The synthetic choice (n, k) for a ubatch; None where the model's own router decides."""
@@ -61,7 +61,7 @@ class RoutedFlags:
 
     def read_back(self, ubatch: Ubatch, layer: int, trace: PassTrace) -> None:
         """Queue the copy of the flags to the host, behind the router on the compute stream."""
-        lane = self._plant.lane(layer)
+        lane = self._placed.lane(layer)
         device, source = lane.device, lane.flags[layer]
         start = trace.mark(device, "compute")
         target = source if self._host_flags is None else self._host_flags[ubatch.number, layer]
@@ -73,12 +73,12 @@ class RoutedFlags:
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
-        self._plant.lane(layer).device.synchronize(self._events[ubatch.number, layer])
+        self._placed.lane(layer).device.synchronize(self._events[ubatch.number, layer])
         return self.flags(ubatch, layer)
 
     def flags(self, ubatch: Ubatch, layer: int) -> Flags:
         """A choice that has reached the host."""
-        moe = self._plant.moe(layer)
+        moe = self._placed.moe(layer)
         assert moe is not None
         if self._host_flags is None:
             return _flags_of_ids(self.ids(ubatch, layer), moe.n_experts)
@@ -91,7 +91,7 @@ class RoutedFlags:
     def distinct(self, ubatch: Ubatch, layer: int) -> int | None:
         """How many experts are in use, where it is known before the pass runs (the sim's cost model asks)."""
         ids = self.ids(ubatch, layer)
-        return None if ids is None or not self._plant.is_simulated else int(np.unique(ids.numpy()).size)
+        return None if ids is None or not self._placed.is_simulated else int(np.unique(ids.numpy()).size)
 
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""

@@ -6,30 +6,28 @@ names everything that it depends on, so that a device may record the launches on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
-from executor.devices.base import ReplayKey, Work
-from executor.host_steps import experts_on_host, ffn_on_host
+from executor.devices.base import Work
+from executor.engine.host_steps import experts_on_host, ffn_on_host
+from executor.engine.launches import NOT_REPLAYABLE, Launches
+from executor.engine.routed import RoutedFlags
+from executor.engine.work import dense_work, experts_work, mix_work
 from executor.job import Ubatch
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
 from executor.layers.weights import Weights
-from executor.plant import Plant
+from executor.placed.model import PlacedModel
 from executor.policies.base import Item, Policy
-from executor.routed import RoutedFlags
 from executor.shape import DeltaNetShape, Mixer, MoeFfn
 from executor.streaming.flight import Fetched
 from executor.streaming.streamer import Streamer
-from executor.tracing.nvtx_ranges import compute_range
 from executor.tracing.pass_trace import PassTrace
 from executor.weights.splits import StepKind
 from executor.weights.step_weights import SlotExperts, StepWeights
-from executor.work import dense_work, experts_work, mix_work
-
-NOT_REPLAYABLE = object()
 
 
 class StepRunner:
@@ -37,21 +35,21 @@ class StepRunner:
 
     def __init__(
         self,
-        plant: Plant,
+        placed: PlacedModel,
         policy: Policy,
-        streamers: list[Streamer],
-        items: dict[tuple[int, int], Item],
+        streamers: Sequence[Streamer],
+        items: Mapping[tuple[int, int], Item],
         routed: RoutedFlags,
         trace: PassTrace,
     ) -> None:
-        self._plant, self._policy, self._streamers = plant, policy, streamers
-        self._items, self._routed, self._trace = items, routed, trace
-        self._eps = plant.model.shape.norm_eps
+        self._placed, self._policy, self._routed, self._trace = placed, policy, routed, trace
+        self._launches = Launches(placed, streamers, items, trace)
+        self._eps = placed.model.shape.norm_eps
 
     def layer(self, ubatch: Ubatch, layer: int) -> None:
         """Issue one layer of one ubatch."""
         self._mix(ubatch, layer)
-        moe = self._plant.moe(layer)
+        moe = self._placed.moe(layer)
         if moe is None:
             self._ffn(ubatch, layer)
             return
@@ -61,31 +59,31 @@ class StepRunner:
         self._experts(ubatch, layer, moe)
 
     def _mix(self, ubatch: Ubatch, layer: int) -> None:
-        plant, lane = self._plant, self._plant.lane(layer)
-        shape, state = plant.layers[layer], lane.states[layer]
+        placed, lane = self._placed, self._placed.lane(layer)
+        shape, state = placed.layers[layer], lane.states[layer]
         a = lane.on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
             a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps))
 
-        work = mix_work(shape, plant.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past)
-        self._with_weights(ubatch, layer, "mix", "attn", compute, work, _position_key(shape.mixer, ubatch.n_past))
+        work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past)
+        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, _position_key(shape.mixer, ubatch.n_past))
 
     def _ffn(self, ubatch: Ubatch, layer: int) -> None:
-        plant = self._plant
-        work = dense_work(plant.tensors(layer, "ffn"), ubatch.n_tokens)
+        placed = self._placed
+        work = dense_work(placed.tensors(layer, "ffn"), ubatch.n_tokens)
         if self._is_on_host(ubatch, layer, "ffn"):
-            ffn_on_host(plant, ubatch, layer, work, self._trace)
+            ffn_on_host(placed, ubatch, layer, work, self._trace)
             return
-        a = plant.lane(layer).on_device.rows(ubatch.n_tokens)
+        a = placed.lane(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
             a.x.copy_(dense_ffn(a.x, w, self._eps))
 
-        self._with_weights(ubatch, layer, "ffn", "ffn", compute, work)
+        self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work)
 
     def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        lane = self._plant.lane(layer)
+        lane = self._placed.lane(layer)
         flags = lane.flags[layer][: moe.n_experts]
         given = self._routed.ids(ubatch, layer)
         a = lane.on_device.rows(ubatch.n_tokens)
@@ -101,31 +99,31 @@ class StepRunner:
             kept.weights.copy_(routed.weights)
             flags.copy_(used_flags(routed.ids, moe.n_experts))
 
-        work = dense_work(self._plant.tensors(layer, "router"), ubatch.n_tokens)
-        self._with_weights(ubatch, layer, "router", "router", compute, work)
+        work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens)
+        self._launches.dense(ubatch, layer, "router", "router", compute, work)
         self._routed.read_back(ubatch, layer, self._trace)
 
     def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        a = self._plant.lane(layer).on_device.rows(ubatch.n_tokens)
+        a = self._placed.lane(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
             a.shared.copy_(shared_expert(a.h, w, moe))
 
-        work = dense_work(self._plant.tensors(layer, "shared"), ubatch.n_tokens)
-        self._with_weights(ubatch, layer, "shared", "shared", compute, work)
+        work = dense_work(self._placed.tensors(layer, "shared"), ubatch.n_tokens)
+        self._launches.dense(ubatch, layer, "shared", "shared", compute, work)
 
     def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        plant = self._plant
+        placed = self._placed
         distinct = self._routed.distinct(ubatch, layer) or moe.n_experts
-        work = experts_work(plant.tensors(layer, "experts"), moe, ubatch.n_tokens, distinct)
+        work = experts_work(placed.tensors(layer, "experts"), moe, ubatch.n_tokens, distinct)
         if self._is_on_host(ubatch, layer, "experts"):
-            experts_on_host(plant, ubatch, layer, moe, work, self._trace)
+            experts_on_host(placed, ubatch, layer, moe, work, self._trace)
             return
-        item = self._item(ubatch, layer, "experts")
+        item = self._launches.item(ubatch, layer, "experts")
         if item is None:
             self._launch_experts(ubatch, layer, moe, work, None)
             return
-        streamer = self._streamers[plant.lane_of[layer]]
+        streamer = self._launches.streamer(layer)
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
         fetched = streamer.fetch(item, used)
         self._routed.note_copied(ubatch, layer, fetched.n_copied, fetched.n_hits, fetched.n_misses)
@@ -133,12 +131,12 @@ class StepRunner:
         streamer.release(item)
 
     def _launch_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: Fetched | None) -> None:
-        plant, lane = self._plant, self._plant.lane(layer)
+        placed, lane = self._placed, self._placed.lane(layer)
         split = fetched.layout if fetched is not None else None
         buffer = fetched.buffer if fetched is not None else None
         place_of = fetched.place_of if fetched is not None else None
-        stack = SlotExperts(plant.model, lane.store, layer, split, buffer, place_of)
-        biases = StepWeights(plant.model, lane.store, layer, None, None)
+        stack = SlotExperts(placed.model, lane.store, layer, split, buffer, place_of)
+        biases = StepWeights(placed.model, lane.store, layer, None, None)
         a = lane.on_device.rows(ubatch.n_tokens)
 
         def compute() -> None:
@@ -146,56 +144,11 @@ class StepRunner:
             a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None))
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
-        key = place_of is not None if plant.dtype == torch.bfloat16 else NOT_REPLAYABLE
-        self._launch(ubatch, layer, "experts", compute, work, fetched, key)
-
-    def _with_weights(
-        self,
-        ubatch: Ubatch,
-        layer: int,
-        kind: StepKind,
-        name: str,
-        compute: Callable[[Weights], None],
-        work: Work,
-        key: Hashable = None,
-    ) -> None:
-        """Launch a dense step, streaming its split first where it has one in this ubatch."""
-        plant, lane = self._plant, self._plant.lane(layer)
-        item = self._item(ubatch, layer, kind)
-        streamer = self._streamers[plant.lane_of[layer]]
-        fetched = streamer.fetch(item, None) if item is not None else None
-        split = item.split if item is not None else None
-        weights = StepWeights(plant.model, lane.store, layer, split, fetched.buffer if fetched else None)
-        self._launch(ubatch, layer, name, lambda: compute(weights), work, fetched, key)
-        if item is not None:
-            streamer.release(item)
-
-    def _launch(
-        self,
-        ubatch: Ubatch,
-        layer: int,
-        name: str,
-        compute: Callable[[], None],
-        work: Work,
-        fetched: Fetched | None,
-        key: Hashable,
-    ) -> None:
-        device = self._plant.lane(layer).device
-        buffer = None if fetched is None else fetched.buffer.data_ptr()
-        start = self._trace.mark(device, "compute")
-        replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
-        with compute_range(layer, name):
-            device.launch("compute", compute, work, replay)
-        end = self._trace.mark(device, "compute")
-        waits_for = fetched.waits_for if fetched is not None else None
-        self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)
-
-    def _item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
-        split = self._plant.split_of.get((layer, kind))
-        return None if split is None else self._items.get((ubatch.number, split.number))
+        key = place_of is not None if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
+        self._launches.step(ubatch, layer, "experts", compute, work, fetched, key)
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
-        split = self._plant.split_of.get((layer, kind))
+        split = self._placed.split_of.get((layer, kind))
         return split is not None and self._policy.regime(ubatch.n_tokens, split) == "cpu"
 
 

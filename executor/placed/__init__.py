@@ -1,0 +1,1 @@
+"""A model, placed: what stays on each device and on the host from pass to pass."""
