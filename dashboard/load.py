@@ -166,13 +166,14 @@ def _findings(path: str, fingerprint: Fingerprint) -> Sequence[Finding]:
 
 
 def tables(found: Found) -> Tables:
-    """The tables that metrics take."""
+    """The tables that metrics of passes take."""
     return _tables(found.path, found.fingerprint)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
-def _tables(path: str, fingerprint: Fingerprint) -> Tables:
-    return load_tables(_capture(path, fingerprint))
+def _tables(path: str, fingerprint: Fingerprint, *, by_layer: bool = False) -> Tables:
+    """Ubatches and layers take longer, and only their own pages want them."""
+    return load_tables(_capture(path, fingerprint), by_layer=by_layer)
 
 
 def figures_of_passes(found: Found) -> pd.DataFrame:
@@ -196,7 +197,7 @@ def figures_of_ubatches(found: Found) -> pd.DataFrame:
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _figures_of_ubatches(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
-    read = _tables(path, fingerprint)
+    read = _tables(path, fingerprint, by_layer=True)
     return ubatch_figures(read.ubatches, read.recording)
 
 
@@ -207,7 +208,7 @@ def figures_of_layers(found: Found) -> pd.DataFrame:
 
 @st.cache_resource(max_entries=8, show_spinner=False)
 def _figures_of_layers(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
-    return layer_figures(_tables(path, fingerprint).recording)
+    return layer_figures(_tables(path, fingerprint, by_layer=True).recording)
 
 
 def lines_of_passes(found: Found, pass_ids: Sequence[int | None]) -> list[Timeline]:

@@ -54,6 +54,13 @@ def total(starts: Int64, ends: Int64) -> int:
     return union(starts, ends).total
 
 
+def either(a: Intervals, b: Intervals) -> Intervals:
+    """The points in any of the two."""
+    # The stable sort merges two sorted runs in one go. Sorted apart, the n-th end still is not before the n-th start.
+    starts, ends = (np.sort(np.concatenate([a[edge], b[edge]]), kind="stable") for edge in (0, 1))
+    return union(starts, ends)
+
+
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """The points in both. Each piece starts where one starts inside the other; ties are counted once."""
     starts = np.concatenate([a.starts[_inside(b, a.starts, "left")], b.starts[_strictly_inside(a, b.starts)]])
@@ -73,16 +80,27 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def covered_length(busy: Intervals, starts: Int64, ends: Int64) -> Int64:
     """How much of each window [starts[i], ends[i]) is busy; windows may overlap each other. Empty ones give 0."""
-    if len(busy.starts) == 0:
-        return np.zeros(len(starts), np.int64)
-    before = np.concatenate([[0], np.cumsum(busy.ends - busy.starts)])
-    return _busy_until(busy, before, np.maximum(ends, starts)) - _busy_until(busy, before, starts)
+    return Coverage(busy).of(starts, ends)
 
 
-def _busy_until(busy: Intervals, before: Int64, times: Int64) -> Int64:
-    index = np.searchsorted(busy.starts, times, side="right")
-    overshoot = busy.ends[np.maximum(index - 1, 0)] - times
-    return before[index] - np.where(index > 0, np.maximum(overshoot, 0), 0)
+class Coverage:
+    """`covered_length` of one `busy`, for windows that are asked about in several goes."""
+
+    def __init__(self, busy: Intervals) -> None:
+        self.busy = busy
+        self._before = np.zeros(len(busy.starts) + 1, np.int64)
+        np.cumsum(busy.ends - busy.starts, out=self._before[1:])
+
+    def of(self, starts: Int64, ends: Int64) -> Int64:
+        """How much of each window [starts[i], ends[i]) is busy."""
+        if len(self.busy.starts) == 0:
+            return np.zeros(len(starts), np.int64)
+        return self._until(np.maximum(ends, starts)) - self._until(starts)
+
+    def _until(self, times: Int64) -> Int64:
+        index = np.searchsorted(self.busy.starts, times, side="right")
+        overshoot = self.busy.ends[np.maximum(index - 1, 0)] - times
+        return self._before[index] - np.where(index > 0, np.maximum(overshoot, 0), 0)
 
 
 def _inside(span: Intervals, points: Int64, edge: str) -> npt.NDArray[np.bool_]:
@@ -141,10 +159,14 @@ class Line:
         """The union of every group, as positions on the line."""
         return union(self.place(groups, starts), self.place(groups, ends))
 
+    def offsets(self, positions: Int64) -> Int64:
+        """Those of group g among these sorted positions are offsets[g] to offsets[g + 1] - 1."""
+        found: Int64 = np.searchsorted(positions, np.append(self._origins, _MAX_LINE_NS))
+        return found
+
     def group_of(self, positions: Int64) -> Int64:
         """The group that each of these sorted positions belongs to."""
-        edges = np.searchsorted(positions, np.append(self._origins, _MAX_LINE_NS))
-        return np.repeat(np.arange(self.n_groups), np.diff(edges))
+        return np.repeat(np.arange(self.n_groups), np.diff(self.offsets(positions)))
 
     def times_of(self, positions: Int64, groups: Int64) -> Int64:
         """Positions back as times in their groups."""

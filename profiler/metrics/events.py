@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -53,9 +53,17 @@ class Events:
 
     def where(self, mask: Mask) -> Events:
         """Only the rows that `mask` keeps."""
+        return self if mask.all() else self._of_rows(mask)
+
+    def _of_rows(self, rows: Mask | slice) -> Events:
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept: dict[str, Any] = {n: v[mask] for n, v in columns.items() if isinstance(v, np.ndarray)}
+        kept: dict[str, Any] = {n: v[rows] for n, v in columns.items() if isinstance(v, np.ndarray)}
         return replace(self, **kept)
+
+    def slices(self, n_rows: int) -> Iterator[Events]:
+        """The same rows, in turns of this many; at least one, and nothing is copied."""
+        for start in range(0, max(len(self), 1), n_rows):
+            yield self._of_rows(slice(start, start + n_rows))
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Events:
@@ -83,10 +91,7 @@ class Events:
 def _without_impossible(events: Events) -> Events:
     possible = (events.start >= -MAX_ABS_NS) & (events.end <= MAX_ABS_NS) & (events.end >= events.start)
     n_impossible = len(events) - int(np.count_nonzero(possible))
-    if n_impossible == 0:
-        return events
-    kept = events.where(possible)
-    return replace(kept, n_impossible=n_impossible)
+    return events if n_impossible == 0 else replace(events.where(possible), n_impossible=n_impossible)
 
 
 def ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSENT) -> npt.NDArray[Any]:
@@ -99,8 +104,9 @@ def ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSE
 def _sizes(column: pa.ChunkedArray) -> Int64:
     """Bytes; a size that no copy can have is as good as none, and could overflow a sum."""
     sizes: Int64 = ints(column, np.int64)
-    possible = (sizes >= 0) & (sizes <= _MAX_COPY_BYTES)
-    return sizes if possible.all() else np.where(possible, sizes, ABSENT)
+    if len(sizes) == 0 or (sizes.min() >= ABSENT and sizes.max() <= _MAX_COPY_BYTES):
+        return sizes
+    return np.where((sizes >= 0) & (sizes <= _MAX_COPY_BYTES), sizes, ABSENT)
 
 
 def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:

@@ -94,4 +94,6 @@ def _distinct(packed: Int64, n_possible: int) -> tuple[Int64, Int64]:
     last = np.full(n_possible, -1, np.int64)
     last[packed] = np.arange(len(packed))
     present = last >= 0
+    if present.all():
+        return packed, last
     return (np.cumsum(present) - 1)[packed], last[present]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiler.intervals import Int64, covered_length
+from profiler.intervals import Int64
 from profiler.metrics.groups import Floats, Groups
 from profiler.metrics.overlap import OverlapIndex
 
@@ -14,12 +14,10 @@ def idle_ns(overlap: OverlapIndex, pass_id: Int64, starts: Int64, ends: Int64) -
 
     NaN for windows of passes that have no device rows at all. `overlap` has passes on devices as its contexts.
     """
-    owner = overlap.line.group_of(overlap.any_busy.starts)
-    is_device = np.bincount(owner, minlength=len(overlap.contexts)) > 0
     window, context = _windows_by_device(overlap.contexts, pass_id)
-    window, context = window[is_device[context]], context[is_device[context]]
+    window, context = window[overlap.is_device[context]], context[overlap.is_device[context]]
     first, last = (overlap.line.place_clipped(context, edge[window]) for edge in (starts, ends))
-    idle = (ends - starts)[window] - covered_length(overlap.any_busy, first, last)
+    idle = (ends - starts)[window] - overlap.any_busy.of(first, last)
     n_devices = np.bincount(window, minlength=len(pass_id))
     total = np.bincount(window, weights=idle, minlength=len(pass_id))
     return np.where(n_devices > 0, total, np.nan)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profiler.intervals import Int64, Line, covered_length, union
-from profiler.metrics.groups import Floats, Groups, group_by, sum_by
+from profiler.intervals import Coverage, Int64, Line, either, union
+from profiler.metrics.groups import Floats, Groups, Mask, group_by
 from profiler.metrics.roles import COMPUTE, COPIES, H2D
 from profiler.metrics.segments import Segments, regrouped
 
@@ -71,36 +72,43 @@ class OverlapIndex:
     """All copies against the compute of their context, measured once; `by` then gives any grouping's figures.
 
     context: inside what a compute interval may hide a copy (default: a pass on a device). `line` has the contexts
-    laid end to end, and `any_busy` the positions on it where a device copied or computed.
+    laid end to end, and `any_busy` covers the positions on it where a device copied or computed.
     """
 
     def __init__(self, activity: Activity, context: Sequence[str] = PASS_ON_DEVICE) -> None:
         self._activity, self._context_names = activity, tuple(context)
         copies, computes = activity.of_role(*COPIES), activity.of_role(COMPUTE)
         self.contexts = activity.coarse(context)
-        owners, starts, ends = (np.concatenate(pair) for pair in zip(copies, computes, strict=True))
-        self.line, placed = self._lay_out(owners, starts, ends)
-        n_copies, n_fine = len(copies.owner), activity.n_fine
-        self._busy = union(*(edges[n_copies:] for edges in placed))
-        self.any_busy = union(
-            *(np.concatenate([edges[:n_copies], u]) for edges, u in zip(placed, self._busy, strict=True))
-        )
-        hidden = covered_length(self._busy, *(edges[:n_copies] for edges in placed))
-        self._fine_copy = sum_by(copies.owner, copies.lengths, n_fine)
-        self._fine_hidden = sum_by(copies.owner, hidden, n_fine)
-        self._fine_compute = sum_by(computes.owner, computes.lengths, n_fine)
+        self.line = self._line(copies, computes)
+        copied, computed = self._place(copies), self._place(computes)
+        self._computing = Coverage(union(*computed))
+        self.any_busy = Coverage(either(union(*copied), self._computing.busy))
+        self._fine_copy = copies.sums(copies.lengths)
+        self._fine_hidden = copies.sums(self._computing.of(*copied))
+        self._fine_compute = computes.sums(computes.lengths)
         # Sets that do not meet have a union as long as the sum of their lengths: then any grouping is a sum.
-        self._computes_apart = self._busy.total == computes.lengths.sum()
+        self._computes_apart = self._computing.busy.total == self._fine_compute.sum()
         directions = activity.coarse((*self._context_names, "role"))
-        self._copies_apart = activity.busy_ns(directions, *COPIES).sum() == copies.lengths.sum()
+        self._copies_apart = activity.busy_ns(directions, *COPIES).sum() == self._fine_copy.sum()
 
-    def _lay_out(self, owners: Int64, starts: Int64, ends: Int64) -> tuple[Line, tuple[Int64, Int64]]:
-        groups = self.contexts.of_row[owners]
-        line = Line(groups, starts, ends, len(self.contexts))
-        return line, (line.place(groups, starts), line.place(groups, ends))
+    def _line(self, *segments: Segments) -> Line:
+        """Contexts end to end, long enough for these."""
+        spans = (one.spans() for one in segments)
+        fine, starts, ends = (np.concatenate(columns) for columns in zip(*spans, strict=True))
+        return Line(self.contexts.of_row[fine], starts, ends, len(self.contexts))
+
+    def _place(self, segments: Segments) -> tuple[Int64, Int64]:
+        context = segments.spread(self.contexts.of_row)
+        return self.line.place(context, segments.starts), self.line.place(context, segments.ends)
+
+    @cached_property
+    def is_device(self) -> Mask:
+        """Which contexts copied or computed anything."""
+        found: Mask = np.diff(self.line.offsets(self.any_busy.busy.starts)) > 0
+        return found
 
     def by(self, names: Sequence[str], roles: tuple[int, ...] = (H2D,)) -> Overlap:
-        """Figures of the copies with these roles, grouped by columns of `activity.KEYS`.
+        """Figures of the copies with these roles, grouped by columns of the activity's keys.
 
         With several roles, 'role' must be among the names: directions are never added up.
         """
@@ -113,13 +121,10 @@ class OverlapIndex:
         if self._copies_apart:
             wanted = np.isin(self._activity.keys["role"], roles)
             return groups.sum(self._fine_copy * wanted), groups.sum(self._fine_hidden * wanted)
-        _, united = regrouped(self._activity.of_role(*roles), groups.of_row, len(groups))
+        united = regrouped(self._activity.of_role(*roles), groups.of_row, len(groups))
         context_of = np.empty(len(groups), np.int64)
         context_of[groups.of_row] = self.contexts.of_row
-        return (
-            sum_by(united.owner, united.lengths, len(groups)),
-            sum_by(united.owner, self._hidden(united, context_of), len(groups)),
-        )
+        return united.sums(united.lengths), united.sums(self._hidden(united, context_of))
 
     def _compute_sums(self, groups: Groups) -> Int64:
         if self._computes_apart:
@@ -127,6 +132,5 @@ class OverlapIndex:
         return self._activity.busy_ns(groups, COMPUTE)
 
     def _hidden(self, copies: Segments, context_of: Int64) -> Int64:
-        context = context_of[copies.owner]
-        edges = (self.line.place(context, times) for times in (copies.starts, copies.ends))
-        return covered_length(self._busy, *edges)
+        context = copies.spread(context_of)
+        return self._computing.of(*(self.line.place(context, times) for times in (copies.starts, copies.ends)))

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from profiler.intervals import Int64
-from profiler.metrics.activity import Activity
+from profiler.metrics.activity import LAYER_KEYS, PHASE_KEYS, Activity
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Floats
 from profiler.metrics.idle import idle_ns
@@ -33,14 +34,18 @@ Result = TypeVar("Result")
 
 
 class Recording:
-    """What the events say, ready to be grouped. `tables` hold EVENT_COLUMNS; no pass may be spread over two."""
+    """What the events say, ready to be grouped. `tables` hold EVENT_COLUMNS; no pass may be spread over two.
 
-    def __init__(self, tables: Iterable[pa.Table]) -> None:
+    by_layer: ubatches and layers can be asked for too; without them it takes half the time.
+    """
+
+    def __init__(self, tables: Iterable[pa.Table], *, by_layer: bool = True) -> None:
         self.n_rows = 0
         self.n_impossible = 0  # rows left out: no times, an end before its start, times beyond 104 days
         self._pieces: list[Activity] = []
         self._overlaps: dict[tuple[str, ...], Overlap] = {}
-        for n_rows, n_impossible, activity in _in_threads(_measured, _sized(tables)):
+        measured = partial(_measured, names=LAYER_KEYS if by_layer else PHASE_KEYS)
+        for n_rows, n_impossible, activity in _in_threads(measured, _sized(tables)):
             self.n_rows += n_rows
             self.n_impossible += n_impossible
             self._pieces.append(activity)
@@ -51,7 +56,7 @@ class Recording:
         return [entry for piece in self._pieces for entry in piece.streams]
 
     def keys(self, *names: str) -> tuple[Int64, ...]:
-        """Columns of `activity.KEYS` over all fine groups."""
+        """Columns of the fine groups' keys over all of them."""
         return tuple(np.concatenate([piece.keys[name] for piece in self._pieces]) for name in names)
 
     def overlap(self, names: Sequence[str]) -> Overlap:
@@ -96,9 +101,9 @@ class Recording:
         return OverlapIndex(self._pieces[0], _DEVICE_KEYS[:2]).by(_DEVICE_KEYS, COPIES)
 
 
-def _measured(table: pa.Table) -> tuple[int, int, Activity]:
+def _measured(table: pa.Table, names: Sequence[str]) -> tuple[int, int, Activity]:
     events = Events.from_table(table)
-    activity = Activity(events)
+    activity = Activity(events, names)
     _ = activity.overlap  # made here, while other pieces are measured, and not one by one when asked for
     return len(events), events.n_impossible, activity
 

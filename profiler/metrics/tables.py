@@ -27,11 +27,18 @@ class Tables(NamedTuple):
     ubatches: pa.Table
 
 
-def load_tables(capture: Capture, pass_ids: Collection[int] | None = None, *, with_events: bool = True) -> Tables:
+def load_tables(
+    capture: Capture,
+    pass_ids: Collection[int] | None = None,
+    *,
+    with_events: bool = True,
+    by_layer: bool = True,
+) -> Tables:
     """Read them; `pass_ids` limits all of them to some passes. Raises HprofError for a damaged capture.
 
     Without events, which in large captures take longest, figures that are made of them are null; times and memory,
-    which a pass tells itself, are the same.
+    which a pass tells itself, are the same. Not by layer, figures of passes and their phases take half the time, and
+    those of ubatches and layers cannot be asked for.
     """
     passes = _with_possible_times(capture.table("passes", pass_ids=pass_ids)).sort_by(
         [("order", "ascending"), ("pass_id", "ascending")]
@@ -40,7 +47,7 @@ def load_tables(capture: Capture, pass_ids: Collection[int] | None = None, *, wi
         raise HprofError(f"two passes of {capture.path} share a number, or one has none; capture again.")
     return Tables(
         passes,
-        Recording(_event_tables(capture, pass_ids) if with_events else []),
+        Recording(_event_tables(capture, pass_ids) if with_events else [], by_layer=by_layer),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),
     )

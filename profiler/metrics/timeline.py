@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import MAX_ABS_NS, Int64, Intervals, subtract, union
+from profiler.intervals import MAX_ABS_NS, Int64, Intervals, either, subtract, union
 from profiler.metrics.events import EVENT_COLUMNS, Codes, ints
 from profiler.metrics.groups import Mask
 from profiler.metrics.lanes import Kinds, Lane
@@ -218,13 +218,6 @@ def _lane_row(line: Timeline, n_bytes: Int64, number: int) -> dict[str, object]:
 def exposed_length(copies: Intervals, compute: Intervals) -> int:
     """Total length of `copies` outside `compute`: |copies or compute| - |compute|."""
     return either(copies, compute).total - compute.total
-
-
-def either(a: Intervals, b: Intervals) -> Intervals:
-    """The points in any of the two."""
-    # The stable sort merges two sorted runs in one go. Sorted apart, the n-th end still is not before the n-th start.
-    starts, ends = (np.sort(np.concatenate([a[edge], b[edge]]), kind="stable") for edge in (0, 1))
-    return union(starts, ends)
 
 
 def _possible(table: pa.Table) -> Int64 | None:

@@ -32,7 +32,7 @@ def build_report(
     tables, findings: the capture's own, where they are at hand already.
     """
     manifest = capture.manifest
-    tables = tables or load_tables(capture)
+    tables = tables or load_tables(capture, by_layer=False)
     is_native = manifest.source == "hprof"
     cells = judge_cells(
         tables.passes.to_pandas(),

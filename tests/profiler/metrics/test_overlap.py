@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.metrics import Recording, device_figures
+from profiler.metrics import Recording, activity, device_figures, segments
 from profiler.metrics.roles import CPU_COMPUTE, WAIT
 from profiler.writer import conform
 
@@ -37,7 +38,7 @@ rows_of = st.lists(
 )
 
 
-def recording_of(rows: list[Row], n_tables: int = 1) -> Recording:
+def recording_of(rows: list[Row], n_tables: int = 1, *, by_layer: bool = True) -> Recording:
     """Rows in `n_tables` tables, each pass in one of them."""
     tables = []
     for table in range(n_tables):
@@ -49,7 +50,7 @@ def recording_of(rows: list[Row], n_tables: int = 1) -> Recording:
         columns["t_end"] = [(start + more) * US for start, more in zip(columns["t_start"], length, strict=True)]
         columns["t_start"] = [start * US for start in columns["t_start"]]
         tables.append(conform("events", columns))
-    return Recording(tables)
+    return Recording(tables, by_layer=by_layer)
 
 
 def cells(rows: list[Row], kind: str, detail: str | None = None) -> dict[tuple[Any, ...], set[int]]:
@@ -104,6 +105,25 @@ def test_pieces_change_nothing(rows: list[Row]) -> None:
     for one, many in ((whole.overlap(names), pieces.overlap(names)), (whole.transfers(names), pieces.transfers(names))):
         assert rows_by_key(one, names) == rows_by_key(many, names)
     assert device_figures(whole, by_pass=True) == device_figures(pieces, by_pass=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows_of, st.integers(1, 5), st.sampled_from([0, 16]))
+def test_without_layers_and_in_slices_nothing_changes(rows: list[Row], slice_rows: int, few_groups: int) -> None:
+    fine = recording_of(rows)
+    with mock.patch.object(activity, "_SLICE_ROWS", slice_rows), mock.patch.object(segments, "_FEW_GROUPS", few_groups):
+        coarse = recording_of(rows, by_layer=False)
+        for names in (("pass_id",), ("pass_id", "phase"), ("pass_id", "device")):
+            assert rows_by_key(coarse.overlap(names), names) == rows_by_key(fine.overlap(names), names)
+            assert rows_by_key(coarse.transfers(names), names) == rows_by_key(fine.transfers(names), names)
+            for role in (WAIT, CPU_COMPUTE):
+                (keys, busy_ns), (other, other_ns) = (one.busy(names, role) for one in (coarse, fine))
+                assert [*keys["pass_id"].tolist(), *busy_ns.tolist()] == [
+                    *other["pass_id"].tolist(),
+                    *other_ns.tolist(),
+                ]
+        for by_pass in (True, False):
+            assert device_figures(coarse, by_pass=by_pass) == device_figures(fine, by_pass=by_pass)
 
 
 def rows_by_key(figures: Any, names: tuple[str, ...]) -> set[tuple[Any, ...]]:
