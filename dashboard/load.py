@@ -165,11 +165,6 @@ def _findings(path: str, fingerprint: Fingerprint) -> Sequence[Finding]:
     return find(_capture(path, fingerprint))
 
 
-def tables(found: Found) -> Tables:
-    """The tables that metrics of passes take."""
-    return _tables(found.path, found.fingerprint)
-
-
 @st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
 def _tables(path: str, fingerprint: Fingerprint, *, by_layer: bool = False) -> Tables:
     """Ubatches and layers take longer, and only their own pages want them."""

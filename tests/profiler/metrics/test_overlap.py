@@ -117,11 +117,9 @@ def test_without_layers_and_in_slices_nothing_changes(rows: list[Row], slice_row
             assert rows_by_key(coarse.overlap(names), names) == rows_by_key(fine.overlap(names), names)
             assert rows_by_key(coarse.transfers(names), names) == rows_by_key(fine.transfers(names), names)
             for role in (WAIT, CPU_COMPUTE):
-                (keys, busy_ns), (other, other_ns) = (one.busy(names, role) for one in (coarse, fine))
-                assert [*keys["pass_id"].tolist(), *busy_ns.tolist()] == [
-                    *other["pass_id"].tolist(),
-                    *other_ns.tolist(),
-                ]
+                told = [one.busy(names, role) for one in (coarse, fine)]
+                first, second = ([keys["pass_id"].tolist(), busy_ns.tolist()] for keys, busy_ns in told)
+                assert first == second
         for by_pass in (True, False):
             assert device_figures(coarse, by_pass=by_pass) == device_figures(fine, by_pass=by_pass)
 
