@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from executor.devices.out_of_memory import told_plainly
 from executor.errors import HprofError
 from executor.job import PassJob
-from executor.out_of_memory import told_plainly
 from executor.records import PassResult
 from executor.session import Session
 from profiler.abba import Cell, arm_order, needs_warmup

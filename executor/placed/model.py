@@ -11,6 +11,7 @@ import torch
 from executor.host.weights import HostWeights
 from executor.model import Model, TensorInfo
 from executor.placed.lane import Lane
+from executor.placement.place import Placement
 from executor.shape import LayerShape, MoeFfn
 from executor.weights.splits import Split, StepKind, step_kind
 
@@ -69,6 +70,10 @@ class PlacedModel:
             return given.repeat(-(-n_tokens // given.numel()))[:n_tokens]
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
         return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
+
+    def splits_of(self, placement: Placement) -> list[Split]:
+        """The splits whose tensors a placement has in host memory."""
+        return [split for split in self.splits if placement.is_host(split.parts[0].info.name)]
 
     def with_splits(self, splits: Sequence[Split]) -> PlacedModel:
         """The same with another set of streamed splits (the `full` arm streams none)."""

@@ -1,10 +1,11 @@
-"""Which layers live on which of several devices: llama.cpp's `-ts`."""
+"""What lives on which of several devices: layers as llama.cpp's `-ts` splits them, the model's ends with them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from executor.errors import HprofError
+from executor.model import TensorInfo
 
 
 def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
@@ -22,3 +23,15 @@ def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
             "give more even shares or fewer devices"
         )
     return devices
+
+
+def devices_of(tensor: TensorInfo, device_of: Sequence[int], *, tied_embeddings: bool) -> set[int]:
+    """The devices that read a tensor, where `device_of` gives each layer's.
+
+    The embedding is the first's, what follows the last layer the last's; a tied embedding is both.
+    """
+    if tensor.layer is not None:
+        return {device_of[tensor.layer]}
+    if tensor.name != "token_embd.weight":
+        return {device_of[-1]}
+    return {device_of[0], device_of[-1]} if tied_embeddings else {device_of[0]}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from executor import session as session_module
 from executor.devices.base import Device
 from executor.policies import ARMS, arm_names
 from executor.policies.base import PolicyOptions
 from executor.records import PassResult
+from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass
 from tests.support import ROOT
 

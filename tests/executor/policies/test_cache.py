@@ -14,7 +14,6 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from executor import session as session_module
 from executor.devices.base import Device, Range
 from executor.devices.cpu import CpuDevice
 from executor.errors import HprofError
@@ -22,7 +21,8 @@ from executor.policies import arm_names, make_policy
 from executor.policies.base import FROM_BANK, Plan, PolicyOptions
 from executor.policies.cache import MAX_BATCH
 from executor.records import ExpertsRecord, PassResult
-from executor.session import Session
+from executor.session import Session, arming
+from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, split, ubatch
 from tests.support import shared_path
@@ -126,7 +126,7 @@ def test_large_batches_read_the_bank_and_leave_it_as_it_is() -> None:
 
 def _cached(session: Session, arm: str = "cache") -> dict[int, dict[int, int]]:
     """What the arm's bank holds: layer -> expert -> place."""
-    [streamer] = session._streamers[arm]
+    [streamer] = session._arms[arm].streamers
     bank = next(iter(streamer._banks.values()))
     return {layer: bank.cache.lookup(layer, range(N_EXPERTS)) for layer in range(N_LAYERS)}
 
@@ -196,7 +196,7 @@ def test_no_copy_ahead_touches_the_bank_in_a_recorded_pass(monkeypatch: pytest.M
     monkeypatch.setattr(CpuDevice, "copy_in", spying)
     with moe_session(["hot+cache"]) as session:
         results = [run_pass(session, "hot+cache", 128, 4, 48)[0] for _ in range(2)]  # 48, 48, 32, then 1 a token
-        [streamer] = session._streamers["hot+cache"]
+        [streamer] = session._arms["hot+cache"].streamers
         banks = {id(bank): bank.buffer for bank in streamer._banks.values()}
         slots = [slot.buffer for kind in streamer._turns.slots.values() for slot in kind]
     into_bank = {s for s, at, n in copied if any(_within(at, n, bank) for bank in banks.values())}
@@ -232,13 +232,13 @@ def test_the_cache_is_refused_where_the_device_has_no_kernel_for_it(monkeypatch:
         return [Gpu(n_threads=1)]
 
     monkeypatch.setattr(session_module, "make_devices", one_gpu)
-    monkeypatch.setattr(session_module, "has_fused", lambda: False)
+    monkeypatch.setattr(make_arms, "has_fused", lambda: False)
     with (
         pytest.raises(HprofError, match=r"arm 'hot\+cache' is refused.*no kernel.*cached experts.*install triton"),
         moe_session(["off", "hot+cache"]),
     ):
         pass
-    monkeypatch.setattr(session_module, "has_fused", lambda: True)
+    monkeypatch.setattr(make_arms, "has_fused", lambda: True)
     with moe_session(["off", "hot+cache"]) as session:
         assert session.vram("hot+cache")["vram_bank"] > 0
 

@@ -10,11 +10,11 @@ import torch
 
 from executor.devices.cpu import CpuDevice
 from executor.devices.factory import DeviceOptions
+from executor.devices.out_of_memory import told_plainly, what_ran_out
 from executor.devices.sim import SimMachine
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.models.load import load_model
-from executor.out_of_memory import told_plainly, what_ran_out
 from executor.placement.place import place
 from executor.session import Session, SessionOptions
 from tests.executor.engine_runs import open_session, run_pass
