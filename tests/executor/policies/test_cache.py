@@ -21,7 +21,7 @@ from executor.policies import arm_names, make_policy
 from executor.policies.base import FROM_BANK, Plan, PolicyOptions
 from executor.policies.cache import MAX_BATCH
 from executor.records import ExpertsRecord, PassResult
-from executor.session import Session, arming
+from executor.session import Session, make_arms
 from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, split, ubatch
