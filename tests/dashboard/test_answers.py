@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboard import answers, residency
+from dashboard import residency
+from dashboard.overview import answers
 from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.text import cell_labels
 from profiler.metrics.sweep import sweep_figures
