@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from executor.errors import HprofError
-from executor.footprint import footprint
+from executor.memory.footprint import footprint
 from executor.model import Model
 from executor.placement.place import Placement
 from executor.policies import FULL

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from executor.budget import Share, fit_to_budget
 from executor.devices.factory import check_present
 from executor.errors import HprofError
-from executor.footprint import footprint
+from executor.memory.budget import Share, fit_to_budget
+from executor.memory.footprint import footprint
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.devices import layers_to_devices

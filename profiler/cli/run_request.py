@@ -101,7 +101,7 @@ def _all_placements(values: Mapping[str, Any]) -> tuple[PlacementOptions, ...]:
         return _placements(*chosen)
     if any(chosen):
         raise HprofError("--vram-budget chooses the placement itself: leave out -ot, -ncmoe and -ngl.")
-    from executor.budget import parse_bytes
+    from executor.memory.sizes import parse_bytes
 
     return (PlacementOptions(vram_budget_bytes=parse_bytes(values["vram_budget"], "--vram-budget")),)
 

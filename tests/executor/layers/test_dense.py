@@ -9,7 +9,7 @@ import torch
 from executor.layers.ffn import dense_ffn
 from executor.layers.head import embed, logits
 from executor.shape import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
-from tests.executor.layer_weights import RandomWeights
+from tests.executor.layers.layer_weights import RandomWeights
 
 LAYER = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), DenseFfn(24))
 MODEL = ModelShape("test", "llama", n_vocab=5, hidden=16, layers=(LAYER,), norm_eps=1e-5)

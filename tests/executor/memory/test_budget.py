@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from executor.budget import Share, fit_to_budget, parse_bytes
 from executor.errors import HprofError
+from executor.memory.budget import Share, fit_to_budget
+from executor.memory.sizes import parse_bytes
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.place import Placement

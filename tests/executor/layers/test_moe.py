@@ -10,7 +10,7 @@ import torch
 from executor.layers.expert_gemm import grouped_experts, looped_experts
 from executor.layers.moe import Routed, combine, experts, route, route_given, shared_expert, used_flags
 from executor.shape import AttentionShape, LayerShape, MoeFfn, RopeShape
-from tests.executor.layer_weights import RandomWeights
+from tests.executor.layers.layer_weights import RandomWeights
 
 HIDDEN, N = 16, 11
 MOES = {

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.footprint import Footprint, footprint, state_bytes
 from executor.layers.state import new_state
+from executor.memory.footprint import footprint, state_bytes
+from executor.memory.holdings import Footprint
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions

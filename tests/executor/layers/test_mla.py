@@ -12,7 +12,7 @@ from executor.layers.mixer import mix
 from executor.layers.mla import attend_in_latent_space, attend_projected
 from executor.layers.state import MlaState, new_state
 from executor.shape import DenseFfn, LayerShape, MlaShape, RopeShape
-from tests.executor.layer_weights import RandomWeights
+from tests.executor.layers.layer_weights import RandomWeights
 
 CPU = torch.device("cpu")
 HIDDEN = 24

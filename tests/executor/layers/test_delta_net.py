@@ -12,7 +12,7 @@ from executor.layers.delta_rule import chunked_delta_rule
 from executor.layers.mixer import mix
 from executor.layers.state import DeltaNetState, new_state
 from executor.shape import DeltaNetShape, DenseFfn, LayerShape
-from tests.executor.layer_weights import RandomWeights
+from tests.executor.layers.layer_weights import RandomWeights
 
 CPU = torch.device("cpu")
 SHAPE = DeltaNetShape(n_key_heads=2, n_value_heads=4, key_dim=8, value_dim=6, conv_width=4)

@@ -9,7 +9,7 @@ from executor.layers.attend import attend, plain_attention
 from executor.layers.mixer import mix
 from executor.layers.state import AttentionState, new_state
 from executor.shape import AttentionShape, DenseFfn, LayerShape, RopeShape
-from tests.executor.layer_weights import RandomWeights
+from tests.executor.layers.layer_weights import RandomWeights
 
 CPU = torch.device("cpu")
 

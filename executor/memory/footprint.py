@@ -7,63 +7,23 @@ workspaces, fragments and what a driver keeps come on top.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.host.weights import host_dtype, host_product_bytes
 from executor.layers.state import new_state
-from executor.model import Model, TensorInfo
+from executor.memory.holdings import Footprint, OnDevice, OnHost
+from executor.memory.scratch import scratch_bytes
+from executor.model import Model
 from executor.placed.lane import Lane
 from executor.placement.place import Placement
 from executor.session import Session, SessionOptions
 from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
 from executor.weights.host_memory import LOADERS
 from executor.weights.splits import Split
-from executor.weights.views import is_stored_as
-
-
-@dataclass(frozen=True, slots=True)
-class Bytes:
-    """Bytes by what asks for them; `total` adds them up."""
-
-    @property
-    def total(self) -> int:
-        return sum(getattr(self, f.name) for f in fields(self))
-
-
-@dataclass(frozen=True, slots=True)
-class OnDevice(Bytes):
-    """One device's part."""
-
-    resident: int = 0
-    slots: int = 0
-    bank: int = 0
-    states: int = 0  # KV caches and other mixer states, and rotary tables, for `max_positions`
-    activations: int = 0  # the fixed buffers of a ubatch, and a synthetic router's choices
-    scratch: int = 0  # the largest dequantised weight, and the widest rows between two products
-    logits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OnHost(Bytes):
-    """The host's part. A mapped file's pages count only where they are pinned: else the system may drop them."""
-
-    weights: int = 0
-    loading: int = 0  # copies of tensors on their way to where they stay
-    activations: int = 0  # where copies between host and device start and end
-    products: int = 0  # weights that are computed with on the host, packed or in its dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes that a session holds for all its arms together."""
-
-    devices: tuple[OnDevice, ...]
-    host: OnHost
 
 
 def footprint(
@@ -116,40 +76,8 @@ def _on_device(model: Model, lane: Lane, options: SessionOptions) -> OnDevice:
         bank=lane.device.reserved_bytes - slots - lane.store.n_bytes,
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
         activations=lane.fixed_bytes - lane.state_bytes + chosen * options.max_positions * 8,
-        scratch=_scratch(model, lane, options),
+        scratch=scratch_bytes(model, lane, options),
     )
-
-
-def _scratch(model: Model, lane: Lane, options: SessionOptions) -> int:
-    """The most that a step needs: a layer's largest weight dequantised and its rows, or the output matrix for one row.
-
-    Experts are dequantised one by one on cpu, a whole projection elsewhere.
-    """
-    itemsize = options.dtype.itemsize
-    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
-    most = 0
-    for tensor in model.tensors.values():
-        if _is_dequantised(model, tensor, lane):
-            one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
-            n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
-            in_place = is_stored_as(tensor, options.dtype)
-            most = max(most, (0 if in_place else n_weights) + (0 if tensor.layer is None else rows))
-    return most * itemsize
-
-
-def _is_dequantised(model: Model, tensor: TensorInfo, lane: Lane) -> bool:
-    if len(tensor.shape) < 2:
-        return False
-    if tensor.layer is not None:
-        return tensor.layer in lane.layers
-    is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
-    return not is_embedding and len(model.shape.layers) - 1 in lane.layers
-
-
-def _width(layer: LayerShape) -> int:
-    """Numbers a token has between gate, up and down at once."""
-    ffn = layer.ffn
-    return ffn.n_used * 2 * ffn.n_ff_expert if isinstance(ffn, MoeFfn) else 2 * ffn.n_ff
 
 
 def _on_host(
