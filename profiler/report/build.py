@@ -14,7 +14,7 @@ from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_
 from profiler.report.by_device import with_devices
 from profiler.report.cells import JUDGED, judge_cells
 from profiler.report.data import Cell, Report
-from profiler.report.on_host import with_last_ubatch
+from profiler.report.on_host import with_places
 from profiler.report.residency import all_residency
 from profiler.report.summary import summarise
 from profiler.report.units import format_bytes
@@ -41,7 +41,7 @@ def build_report(
         tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
         noise=noise,
     )
-    cells = with_devices(with_last_ubatch(cells, manifest.arms), tables)
+    cells = with_devices(with_places(cells, manifest.arms), tables)
     report = Report(
         capture=capture.path,
         state=manifest.state,

@@ -1,4 +1,4 @@
-"""What a run computed on the host: with which products, and for which pieces of the prompt."""
+"""What a run computed on the host: with which products, and in which ubatches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from executor.policies.cache import MAX_BATCH
 from profiler.manifest import Arm
 from profiler.report.data import Cell
 
@@ -37,30 +38,52 @@ def _said(quant: str, product: str) -> str:
     return "it is stored" if quant.lower() == product else _SAID.get(product, product)
 
 
-def with_last_ubatch(cells: Sequence[Cell], arms: Sequence[Arm]) -> list[Cell]:
-    """The cells, each with a note where its prompt's last ubatch is shorter and was served otherwise for that."""
+def with_places(cells: Sequence[Cell], arms: Sequence[Arm]) -> list[Cell]:
+    """The cells, each with a note where its prompt's shorter last ubatch was served, and one for its decode steps."""
     by_name = {arm.name: arm for arm in arms}
     return [_noted(cell, [by_name[name] for name in cell.arms if name in by_name]) for cell in cells]
 
 
 def _noted(cell: Cell, arms: Sequence[Arm]) -> Cell:
-    n_prompt, n_ubatch = cell.n_prompt, cell.n_ubatch
-    if not n_prompt or not n_ubatch or not (last := n_prompt % n_ubatch):
-        return cell
-    groups: dict[int, list[str]] = {}
+    groups: dict[int, list[Arm]] = {}
     for arm in arms:
         if (least := _threshold(arm)) is not None:
-            groups.setdefault(least, []).append(arm.name)
-    return replace(cell, notes=[*cell.notes, *(_note(last, least, names) for least, names in groups.items())])
+            groups.setdefault(least, []).append(arm)
+    pieces = _pieces(cell)
+    notes = [_note(said, size, least, served) for said, size in pieces for least, served in groups.items()]
+    return replace(cell, notes=[*cell.notes, *notes]) if notes else cell
 
 
-def _note(last: int, least: int, names: Sequence[str]) -> str:
-    tokens = f"The prompt's last ubatch has {last} token{'' if last == 1 else 's'}"
-    if last < least:
-        return (
-            f"{tokens}, below --op-offload-min-batch {least}: {', '.join(names)} computed its host tensors on the CPU."
-        )
-    return f"{tokens}, not below --op-offload-min-batch {least}: {', '.join(names)} streamed its host tensors."
+def _pieces(cell: Cell) -> list[tuple[str, int]]:
+    """The ubatches that are smaller than -ub asks: what they are called, and their tokens."""
+    n_prompt, n_ubatch, n_gen = cell.n_prompt or 0, cell.n_ubatch or 0, cell.n_gen or 0
+    found = []
+    if n_ubatch and (last := n_prompt % n_ubatch):
+        tokens = f"{last} token{'' if last == 1 else 's'}"
+        is_all = n_prompt < n_ubatch
+        found.append((f"The prompt is one ubatch of {tokens}" if is_all else f"The last ubatch has {tokens}", last))
+    if n_gen > (1 if n_prompt else 0):
+        found.append(("Decode goes token by token", 1))
+    return found
+
+
+def _note(said: str, size: int, least: int, arms: Sequence[Arm]) -> str:
+    cached = [arm for arm in arms if size <= MAX_BATCH and _has_cache(arm)]
+    others = [arm for arm in arms if arm not in cached]
+    is_small = size < least
+    did = "used the host weights on the CPU and copied none" if is_small else "copied the host weights to the device"
+    rest = "used other host weights on the CPU" if is_small else "copied other host weights to the device"
+    told = [f"{_names(others)} {did}"] if others else []
+    told += [f"{_names(cached)} took experts from the bank and {rest}"] if cached else []
+    return f"{said}, {'' if is_small else 'not '}below --op-offload-min-batch {least}: {'; '.join(told)}."
+
+
+def _names(arms: Sequence[Arm]) -> str:
+    return ", ".join(arm.name for arm in arms)
+
+
+def _has_cache(arm: Arm) -> bool:
+    return bool(_part(arm, "effective").get("vram_bank"))
 
 
 def _threshold(arm: Arm) -> int | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from profiler.metrics import CopyFigures, DeviceFigures
+from profiler.metrics import CopyFigures, DeviceFigures, Scope
 from profiler.report.data import ArmFigures, Cell, Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
 from profiler.stats import Comparison
 
 _MAX_ARMS = 4
 _NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone
+_MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
 
 
 def summarise(report: Report) -> str:
@@ -50,8 +52,9 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     for name in told[1:]:
         yield from _changes(cell.baseline, name, cell.against_baseline[name])
         yield from _bytes_changed(cell, name)
-    if len(cell.arms) > _MAX_ARMS:
-        yield f"{len(cell.arms) - _MAX_ARMS} more arms are in the table."
+        yield from _layers_lost(report, cell, name)
+    if (more := len(cell.arms) - _MAX_ARMS) > 0:
+        yield f"{more} more {'arm is' if more == 1 else 'arms are'} in the table."
 
 
 def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
@@ -72,29 +75,61 @@ def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
 def _bound(cell: Cell, n_devices: int) -> str | None:
     """What bounds the arm that hides most of its copies: no overlap can beat the larger part.
 
+    Of a pass with a prompt it is the prompt that copies, so its figures are held against the time to first token.
     Several devices work beside each other, and the sum of theirs bounds nothing.
     """
-    bounded = {name: arm for name, arm in cell.arms.items() if _median(arm, "busy_copy_ns")}
+    scope: Scope = "prefill" if any(_median(arm, "busy_copy_ns", "prefill") for arm in cell.arms.values()) else "pass"
+    bounded = {name: arm for name, arm in cell.arms.items() if _median(arm, "busy_copy_ns", scope)}
     if not bounded:
         return None
-    name = max(bounded, key=lambda name: _median(bounded[name], "hidden_ratio") or 0)
-    arm = bounded[name]
-    copy_ns, compute_ns = _median(arm, "busy_copy_ns"), _median(arm, "busy_compute_ns")
-    if not copy_ns or not compute_ns:
+    name = max(bounded, key=lambda name: _median(bounded[name], "hidden_ratio", scope) or 0)
+    parts = _Parts.of(bounded[name], scope)
+    if parts is None:
         return None
-    both = f"{format_ns(copy_ns)} of copying against {format_ns(compute_ns)} of computing"
-    wall_ns = _median(arm, "wall_ns")
-    took = f"; it took {format_ns(wall_ns)}." if wall_ns else "."
-    if n_devices > 1 or (wall_ns and wall_ns < max(copy_ns, compute_ns)):
-        return f"{name}: {both}, summed over devices{took}"
-    if abs(copy_ns - compute_ns) <= _NEAR * max(copy_ns, compute_ns):
-        bound = "Copy and compute bound it about equally"
-    else:
-        bound = "Copying bounds it" if copy_ns > compute_ns else "Computing bounds it"
-    host_ns = _median(arm, "host_compute_ns")
-    both += f", beside {format_ns(host_ns)} of computing on the host" if host_ns else ""
-    limit = f"{bound} ({name}: {both}), so no overlap can bring it below {format_ns(max(copy_ns, compute_ns))}"
-    return limit + took
+    took = f"; it took {format_ns(parts.took_ns)}." if parts.took_ns else "."
+    if n_devices > 1 or (parts.took_ns and parts.took_ns < parts.longest_ns):
+        return f"{name}: {parts.said}, summed over devices{took}"
+    what = "the prompt" if scope == "prefill" else "it"
+    return (
+        f"{parts.verdict(what)} ({name}: {parts.said}), so no overlap can bring it below "
+        f"{format_ns(parts.longest_ns)}{took}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Medians of what an arm did in a phase, or in a pass."""
+
+    copy_ns: float
+    compute_ns: float
+    host_ns: float
+    took_ns: float | None
+
+    @staticmethod
+    def of(arm: ArmFigures, scope: Scope) -> _Parts | None:
+        copy_ns, compute_ns, host_ns = (
+            _median(arm, name, scope) for name in ("busy_copy_ns", "busy_compute_ns", "host_compute_ns")
+        )
+        if not copy_ns or not compute_ns:
+            return None
+        took_ns = (_median(arm, "ttft_ns") if scope == "prefill" else None) or _median(arm, "wall_ns", scope)
+        return _Parts(copy_ns, compute_ns, host_ns or 0, took_ns)
+
+    @property
+    def longest_ns(self) -> float:
+        return max(self.copy_ns, self.compute_ns, self.host_ns)
+
+    @property
+    def said(self) -> str:
+        beside = f", beside {format_ns(self.host_ns)} of computing on the host" if self.host_ns else ""
+        return f"{format_ns(self.copy_ns)} of copying against {format_ns(self.compute_ns)} of computing{beside}"
+
+    def verdict(self, what: str) -> str:
+        if self.host_ns == self.longest_ns:
+            return f"Computing on the host bounds {what}"
+        if abs(self.copy_ns - self.compute_ns) <= _NEAR * self.longest_ns:
+            return f"Copying and computing bound {what} about equally"
+        return f"{'Copying' if self.copy_ns > self.compute_ns else 'Computing'} bounds {what}"
 
 
 def _changes(baseline: str, name: str, compared: dict[str, Comparison | None]) -> Iterator[str]:
@@ -129,14 +164,24 @@ def _first_verdict(cell: Cell, name: str) -> str | None:
 
 
 def _bytes_changed(cell: Cell, name: str) -> Iterator[str]:
-    """Prefetch of experts gives up the selective copy; say what that costs."""
+    """What copying experts ahead costs in bytes: all of the selective copy, or some of it."""
     before, after = (_median(cell.arms[arm], "bytes_h2d") for arm in (cell.baseline, name))
-    saved = _median(cell.arms[cell.baseline], "selective_saving_bytes")
-    if before and after and saved and after > before:
-        yield (
-            f"{name} gives up the selective copy: it copied {after / before:.2f} times the bytes "
-            f"({cell.baseline} saved {format_bytes(saved)})."
-        )
+    saved, kept = (_median(cell.arms[arm], "selective_saving_bytes") for arm in (cell.baseline, name))
+    if before and after and saved and after > before * _MORE_BYTES:
+        more = f"{after / before:.2f} times the bytes"
+        whole = f"gives up the selective copy, which saved {cell.baseline} {format_bytes(saved)}: it copied {more}"
+        yield f"{name} {f'copied {more} of {cell.baseline}' if kept else whole}."
+
+
+def _layers_lost(report: Report, cell: Cell, name: str) -> Iterator[str]:
+    """How many layers an arm keeps fewer than the baseline for its slots and bank, which decode then pays for."""
+    first, other = (report.residency.get(arm) for arm in (cell.baseline, name))
+    lost = 0 if first is None or other is None else len(other.host_layers) - len(first.host_layers)
+    if lost > 0 and first is not None and other is not None:
+        held = other.slots_bytes + other.bank_bytes - first.slots_bytes - first.bank_bytes
+        what = "slots and bank" if other.bank_bytes else "slots"
+        layers = "layer" if lost == 1 else "layers"
+        yield f"Its {what} take {format_bytes(held)} more, so it keeps {lost} {layers} fewer resident."
 
 
 def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None) -> Iterator[str]:
@@ -192,6 +237,6 @@ def device_name(device: DeviceFigures) -> str:
     return name[0].upper() + name[1:]
 
 
-def _median(arm: ArmFigures, name: str) -> float | None:
-    found = arm.figures["pass"][name]
+def _median(arm: ArmFigures, name: str, scope: Scope = "pass") -> float | None:
+    found = arm.figures[scope][name]
     return found.median if found is not None else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
+from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
 from profiler.report.data import Cell, OnDevice, Report
 from profiler.report.on_host import products_line
 from profiler.report.residency import Residency
@@ -16,6 +16,9 @@ from profiler.stats import Comparison, Estimate
 
 MAX_ARMS: Final = 5
 UNKNOWN: Final = "–"
+_BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {
+    "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")]
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def _residency_row(found: Residency) -> list[str]:
     whole = f" of {found.n_layers}" if found.n_layers else ""
     named = f"{len(found.host_layers)}{whole} layers ({number_ranges(found.host_layers)})"
     on_host = f"{format_bytes(found.host_bytes)} of {named}" if found.host_layers else "none"
-    cost = UNKNOWN if found.cost_in_layers is None else f"the room of {found.cost_in_layers:.1f} layers"
+    cost = UNKNOWN if found.cost_in_layers is None else f"{found.cost_in_layers:.1f} layers"
     return [
         format_bytes(found.resident_bytes),
         on_host,
@@ -144,15 +147,23 @@ def header_lines(report: Report) -> list[str]:
 
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
     for key, figure in FIGURES.items():
-        found = [cell.arms[name].figures["pass"][key] for name in names]
-        if not any(_is_telling(key, estimate) for estimate in found):
-            continue
-        unit = " t/s" if figure.unit == "tokens/s" else ""
-        yield [figure.label + unit, *(_estimate(estimate, figure.unit) for estimate in found)]
+        for label, scope in _scopes(cell, key):
+            found = [cell.arms[name].figures[scope][key] for name in names]
+            if any(_is_telling(key, estimate) for estimate in found):
+                yield [label, *(_estimate(estimate, figure.unit) for estimate in found)]
         compared = [cell.against_baseline.get(name, {}).get(key) for name in names]
         if any(compared):
             yield [f"  against {names[0]}", *map(_comparison, compared)]
     yield ["passes", *(str(cell.arms[name].n_passes) for name in names)]
+
+
+def _scopes(cell: Cell, key: str) -> list[tuple[str, Scope]]:
+    """The rows of a figure: one for the pass, or one a phase where both have it and a mean of both would mislead."""
+    phases = _BY_PHASE.get(key, [])
+    if phases and all(any(arm.figures[phase][key] for arm in cell.arms.values()) for _, phase in phases):
+        return phases
+    figure = FIGURES[key]
+    return [(f"{figure.label} t/s" if figure.unit == "tokens/s" else figure.label, "pass")]
 
 
 def _is_telling(key: str, found: Estimate | None) -> bool:

@@ -81,7 +81,7 @@ def test_prefetch_that_gives_up_the_selective_copy(tmp_path: Path) -> None:
     assert ttft is not None
     assert ttft.verdict == "slower"
     assert ttft.ratio == pytest.approx(160 / 85)
-    assert "4.00 times the bytes (off saved 6.00 kB)" in report.summary
+    assert "on gives up the selective copy, which saved off 6.00 kB: it copied 4.00 times the bytes." in report.summary
 
 
 def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
     summary = makers.dense_off_on(tmp_path / "c").report().summary
     assert "off copied 48.0 kB to the device at 0.08 GB/s (80 % of the link's 0.1 GB/s), 0 % of it hidden" in summary
     assert "50.0 % of it hidden behind compute" in summary
-    assert "Copying bounds it (on: 600 us of copying against 360 us of computing)" in summary
-    assert "no overlap can bring it below 600 us; it took 662 us" in summary
+    assert "Copying bounds the prompt (on: 400 us of copying against 240 us of computing)" in summary
+    assert "no overlap can bring it below 400 us; it took 462 us" in summary
     assert "on against off: time to first token x0.720 (0.719 to 0.721), faster" in summary
 
 

@@ -10,18 +10,29 @@ import pytest
 
 from profiler.capture import Capture
 from profiler.manifest import Arm
+from profiler.report.data import Cell
 from profiler.report.markdown import render_markdown
-from profiler.report.on_host import host_products, products_line, with_last_ubatch
+from profiler.report.on_host import host_products, products_line, with_places
 from profiler.writer import PassKey, new_capture
 from tests.profiler import makers
 
 
-def arm(name: str, products: Any = None, least: Any = 32, host_bytes: int = 1, requested: str | None = None) -> Arm:
+def arm(
+    name: str,
+    products: Any = None,
+    least: Any = 32,
+    host_bytes: int = 1,
+    requested: str | None = None,
+    bank_bytes: int = 0,
+) -> Arm:
     options = {
         "requested": {"op_offload_min_batch": least},
-        "effective": {"host_bytes": host_bytes, "host_products": products},
+        "effective": {"host_bytes": host_bytes, "host_products": products, "vram_bank": bank_bytes},
     }
     return Arm(name, requested or name, options=options)
+
+
+CPU = arm("cpu")
 
 
 def test_products_are_said_once_for_all_arms() -> None:
@@ -41,18 +52,41 @@ def test_manifests_of_others_say_nothing(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("n_prompt", "n_ubatch", "said"),
     [
-        (530, 512, "last ubatch has 18 tokens, below --op-offload-min-batch 32: off, on computed its host tensors"),
-        (513, 512, "last ubatch has 1 token, below"),
-        (20, 512, "last ubatch has 20 tokens, below"),
-        (612, 512, "last ubatch has 100 tokens, not below --op-offload-min-batch 32: off, on streamed its host"),
+        (530, 512, "The last ubatch has 18 tokens, below --op-offload-min-batch 32: off, on used the host weights on"),
+        (513, 512, "The last ubatch has 1 token, below"),
+        (20, 512, "The prompt is one ubatch of 20 tokens, below"),
+        (612, 512, "The last ubatch has 100 tokens, not below --op-offload-min-batch 32: off, on copied the host"),
     ],
 )
 def test_where_the_last_ubatch_fell(tmp_path: Path, n_prompt: int, n_ubatch: int, said: str) -> None:
-    (cell,) = makers.dense_off_on(tmp_path / "c").report().cells
-    cell = replace(cell, n_prompt=n_prompt, n_ubatch=n_ubatch, arms={**cell.arms, "cpu": cell.arms["on"]})
-    (noted,) = with_last_ubatch([cell], [arm("off"), arm("on"), arm("cpu")])
-    assert said in noted.notes[-1]
+    cell = _cell(tmp_path, n_prompt, n_gen=1, n_ubatch=n_ubatch)
+    (noted,) = with_places([replace(cell, arms={**cell.arms, "cpu": cell.arms["on"]})], [arm("off"), arm("on"), CPU])
+    assert noted.notes[-1].startswith(said)
     assert len(noted.notes) == len(cell.notes) + 1
+
+
+@pytest.mark.parametrize(
+    ("n_prompt", "n_gen", "least", "said"),
+    [
+        (512, 2, 32, "below --op-offload-min-batch 32: off, on used the host weights on the CPU and copied none."),
+        (0, 1, 32, "below --op-offload-min-batch 32: off, on used the host weights on the CPU and copied none."),
+        (512, 9, 0, "not below --op-offload-min-batch 0: off, on copied the host weights to the device."),
+    ],
+)
+def test_where_decode_was_computed(tmp_path: Path, n_prompt: int, n_gen: int, least: int, said: str) -> None:
+    cell = _cell(tmp_path, n_prompt, n_gen, n_ubatch=512)
+    (noted,) = with_places([cell], [arm("off", least=least), arm("on", least=least)])
+    assert noted.notes == [*cell.notes, f"Decode goes token by token, {said}"]
+
+
+def test_an_arm_with_a_bank_takes_small_batches_from_it(tmp_path: Path) -> None:
+    cell = _cell(tmp_path, 512, n_gen=4, n_ubatch=512)
+    cached = arm("on", requested="on+cache", bank_bytes=9)
+    (noted,) = with_places([cell], [arm("off"), cached])
+    assert noted.notes[-1].endswith(
+        "off used the host weights on the CPU and copied none; "
+        "on took experts from the bank and used other host weights on the CPU."
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,9 +101,13 @@ def test_where_the_last_ubatch_fell(tmp_path: Path, n_prompt: int, n_ubatch: int
     ],
 )
 def test_nothing_is_said_where_it_made_no_difference(tmp_path: Path, n_prompt: int | None, arms: list[Arm]) -> None:
+    cell = _cell(tmp_path, n_prompt, n_gen=0, n_ubatch=512)
+    assert with_places([cell], arms) == [cell]
+
+
+def _cell(tmp_path: Path, n_prompt: int | None, n_gen: int, n_ubatch: int) -> Cell:
     (cell,) = makers.dense_off_on(tmp_path / "c").report().cells
-    cell = replace(cell, n_prompt=n_prompt, n_ubatch=512)
-    assert with_last_ubatch([cell], arms) == [cell]
+    return replace(cell, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch)
 
 
 def test_both_are_in_the_report_of_a_capture(tmp_path: Path) -> None:

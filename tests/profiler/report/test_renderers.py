@@ -34,7 +34,7 @@ def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
     for text in (terminal(report), render_markdown(report)):
         for figure in ("642 us", "x0.720", "faster", "48.0 kB", "83.3 %", "same tokens, logits bit-identical"):
             assert figure in text
-        assert "no overlap can bring it below 600 us" in " ".join(text.split())
+        assert "no overlap can bring it below 400 us" in " ".join(text.split())
     assert orjson.loads(render_json(report)) == report.to_json()
 
 

@@ -1,0 +1,84 @@
+"""The closing paragraph's sentences about bytes, layers and bounds, on figures that are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler.report.data import Report
+from profiler.report.residency import Residency
+from profiler.report.summary import summarise
+from profiler.report.tables import cell_tables
+from profiler.stats import estimate
+from tests.profiler import makers
+
+PLACED = Residency([0, 1], 4, 2000, 2000, 1, 1000, 0, 1.0)
+
+
+def _with(report: Report, arm: str, scope: Any, **figures: float) -> Report:
+    (cell,) = report.cells
+    changed = {name: estimate([value] * 6) for name, value in figures.items()}
+    held = cell.arms[arm]
+    told = {**held.figures, scope: {**held.figures[scope], **changed}}
+    return replace(report, cells=[replace(cell, arms={**cell.arms, arm: replace(held, figures=told)})])
+
+
+@pytest.mark.parametrize(
+    ("copied", "saved", "said"),
+    [
+        (8000.0, 0.0, "on gives up the selective copy, which saved off 6.00 kB: it copied 4.00 times the bytes."),
+        (2200.0, 5800.0, "on copied 1.10 times the bytes of off."),
+        (2004.0, 5996.0, None),
+        (1900.0, 6100.0, None),
+    ],
+)
+def test_an_arm_that_copies_more_gives_up_all_or_some(
+    tmp_path: Path, copied: float, saved: float, said: str | None
+) -> None:
+    report = makers.moe_off_on(tmp_path / "c").report()
+    summary = summarise(_with(report, "on", "pass", bytes_h2d=copied, selective_saving_bytes=saved))
+    assert said is None or said in summary
+    assert said is not None or "times the bytes" not in summary
+
+
+@pytest.mark.parametrize(
+    ("on", "said"),
+    [
+        (
+            replace(PLACED, host_layers=[0, 1, 2], slots=2, slots_bytes=2000),
+            "Its slots take 1.00 kB more, so it keeps 1",
+        ),
+        (
+            replace(PLACED, host_layers=[0, 1, 2, 3], bank_bytes=2000),
+            "Its slots and bank take 2.00 kB more, so it keeps 2",
+        ),
+        (replace(PLACED, slots=2, slots_bytes=2000), None),
+    ],
+)
+def test_layers_that_slots_and_bank_displace_are_said(tmp_path: Path, on: Residency, said: str | None) -> None:
+    report = makers.dense_off_on(tmp_path / "c").report()
+    summary = summarise(replace(report, residency={"off": PLACED, "on": on}))
+    assert said is None or said in summary
+    assert ("fewer resident" in summary) == (said is not None)
+
+
+def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
+    report = makers.dense_off_on(tmp_path / "c").report()
+    summary = summarise(_with(report, "on", "prefill", host_compute_ns=450_000.0))
+    assert "Computing on the host bounds the prompt (on: 400 us of copying against 240 us of computing" in summary
+    assert "beside 450 us of computing on the host), so no overlap can bring it below 450 us" in summary
+
+
+def test_the_distinct_share_is_told_by_phase(tmp_path: Path) -> None:
+    """44 % of the experts at 34 tokens and 4 % a decode step have no mean worth a row."""
+    report = makers.moe_off_on(tmp_path / "c").report()
+    for arm in ("off", "on"):
+        report = _with(_with(report, arm, "prefill", distinct_share=0.44), arm, "decode", distinct_share=0.04)
+    (table,) = cell_tables(report.cells[0])
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["distinct prompt"] == ["44.0 %", "44.0 %"]
+    assert rows["distinct decode"] == ["4.0 %", "4.0 %"]
+    assert "distinct" not in rows
