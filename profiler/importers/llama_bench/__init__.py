@@ -6,7 +6,7 @@ A pass is one repetition where the format lists them (`samples_ns`), else the me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from executor.errors import HprofError
@@ -14,7 +14,7 @@ from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.llama_bench.arms import DEFAULT_ARM, arm_name, arm_settings, unsaid_differences
 from profiler.importers.llama_bench.facts import cannot_say, manifest_fields, warnings
 from profiler.importers.llama_bench.formats import parse, read_text
-from profiler.importers.llama_bench.parsed import Parsed
+from profiler.importers.llama_bench.parsed import Parsed, RawRow
 from profiler.importers.llama_bench.passes import pass_columns
 from profiler.importers.llama_bench.rows import BenchRow, bench_row
 from profiler.writer import conform
@@ -46,13 +46,25 @@ def usable_rows(parsed: Parsed) -> tuple[list[BenchRow], Counter[str]]:
     """The rows that measured something, and how many were left out, by reason."""
     dropped = Counter(parsed.dropped)
     rows = []
-    for raw in parsed.rows:
+    for raw in _without_repeats(parsed, dropped):
         row = bench_row(raw)
         if isinstance(row, str):
             dropped[row] += 1
         else:
             rows.append(row)
     return rows, dropped
+
+
+def _without_repeats(parsed: Parsed, dropped: Counter[str]) -> Iterator[RawRow]:
+    """Each row once: no two runs end in the same second with the same times. (An md row tells neither.)"""
+    seen: set[str] = set()
+    for raw in parsed.rows:
+        text = repr(sorted(raw.items())) if raw.get("test_time") else ""
+        if text in seen:
+            dropped["rows that repeat another one to the last digit"] += 1
+        else:
+            yield raw
+        seen |= {text} - {""}
 
 
 def _reasons(dropped: Counter[str]) -> str:

@@ -56,7 +56,7 @@ def manifest_fields(rows: Sequence[BenchRow], names: Sequence[str]) -> dict[str,
 def cannot_say(rows: Sequence[BenchRow], file_format: Format) -> list[str]:
     """A sentence for each thing that these rows do not tell."""
     said = list(_NEVER_RECORDED)
-    if any(row.stddev_ns is not None and row.doubt != IMPOSSIBLE_SAMPLES for row in rows):
+    if any(row.stddev_ns is not None and IMPOSSIBLE_SAMPLES not in row.doubts for row in rows):
         said.append(
             "Single repetitions are not in this format: each pass is the mean of a row; jsonl and json have them."
         )
@@ -69,7 +69,7 @@ def cannot_say(rows: Sequence[BenchRow], file_format: Format) -> list[str]:
 
 def doubts(rows: Sequence[BenchRow]) -> list[str]:
     """A sentence for each thing that is wrong with rows that are used, with their number."""
-    counts = Counter(row.doubt for row in rows if row.doubt is not None)
+    counts = Counter(doubt for row in rows for doubt in row.doubts)
     return [f"{n} {'row' if n == 1 else 'rows'} {doubt}." for doubt, n in counts.items()]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeGuard
@@ -22,6 +22,7 @@ IMPOSSIBLE_SAMPLES: Final = (
     "the row's mean"
 )
 IMPOSSIBLE_MEAN: Final = "whose avg_ns cannot be: their time is worked out from avg_ts"
+NO_UBATCH: Final = "whose n_ubatch is no size: they count as of an unknown ubatch"
 CONTRADICTED: Final = "whose samples_ns have another mean than their avg_ns: the samples count"
 _TEST: Final = re.compile(r"^(?:pp(\d{1,9}))?\+?(?:tg(\d{1,9}))?(?: ?@ ?d(\d{1,9}))?$")
 # everything else in a row is a setting
@@ -61,7 +62,7 @@ class BenchRow:
     parts_ns: tuple[int, int] | None
     test_time: str | None
     settings: dict[str, Setting]
-    doubt: str | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def bench_row(raw: RawRow) -> BenchRow | str:
@@ -70,7 +71,7 @@ def bench_row(raw: RawRow) -> BenchRow | str:
         return _sweep_row(raw)
     size = _test_size(raw)
     if size is None:
-        return "rows without n_prompt, n_gen or a test name"
+        return "rows without n_prompt and n_gen, or a test name, or with an n_depth that is no number"
     n_prompt, n_gen, n_depth = size
     if n_prompt + n_gen == 0:
         return "rows that neither prompt nor generate"
@@ -82,13 +83,13 @@ def bench_row(raw: RawRow) -> BenchRow | str:
         n_prompt,
         n_gen,
         n_depth,
-        _count(raw.get("n_ubatch")),
+        _count(raw.get("n_ubatch")) or None,
         samples or (mean or 0,),
         None if samples else _stddev_ns(raw, mean or 0),
         None,
         _text(raw.get("test_time")),
         _settings(raw),
-        _doubt(raw, samples),
+        tuple(_doubts(raw, samples)),
     )
 
 
@@ -102,11 +103,13 @@ def _sweep_row(raw: RawRow) -> BenchRow | str:
         return "rows without a time"
     n_prompt, n_gen, n_depth = (n or 0 for n in numbers)
     parts = (times[0] or 0, times[1] or 0)
-    return BenchRow(n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")), (), None, parts, None, _settings(raw))
+    return BenchRow(n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")) or None, (), None, parts, None, _settings(raw))
 
 
 def _test_size(raw: RawRow) -> tuple[int, int, int] | None:
     n_prompt, n_gen, n_depth = (_count(raw.get(name)) for name in ("n_prompt", "n_gen", "n_depth"))
+    if n_depth is None and raw.get("n_depth") is not None:
+        return None
     if n_prompt is not None and n_gen is not None:
         return n_prompt, n_gen, n_depth or 0  # before it had depths, llama-bench always began at 0
     match = _TEST.match(_text(raw.get("test")) or "-")
@@ -125,16 +128,18 @@ def _samples(raw: RawRow) -> tuple[int, ...]:
     return samples if len(samples) == len(value) else ()
 
 
-def _doubt(raw: RawRow, samples: tuple[int, ...]) -> str | None:
-    """What a reader of a used row's times must know."""
+def _doubts(raw: RawRow, samples: tuple[int, ...]) -> Iterator[str]:
+    """What a reader of a used row must know."""
     mean = _int(raw.get("avg_ns"))
-    if samples:
-        # llama-bench cuts the mean down to whole nanoseconds
-        differs = _is_time(mean) and abs(sum(samples) - mean * len(samples)) > len(samples)
-        return CONTRADICTED if differs else None
-    if raw.get("avg_ns") is not None and not _is_time(mean):
-        return IMPOSSIBLE_MEAN
-    return None if raw.get("samples_ns") is None else IMPOSSIBLE_SAMPLES
+    # llama-bench cuts the mean down to whole nanoseconds
+    if samples and _is_time(mean) and abs(sum(samples) - mean * len(samples)) > len(samples):
+        yield CONTRADICTED
+    elif not samples and raw.get("avg_ns") is not None and not _is_time(mean):
+        yield IMPOSSIBLE_MEAN
+    elif not samples and raw.get("samples_ns") is not None:
+        yield IMPOSSIBLE_SAMPLES
+    if raw.get("n_ubatch") is not None and not _count(raw["n_ubatch"]):
+        yield NO_UBATCH
 
 
 def _is_time(ns: int | None) -> TypeGuard[int]:

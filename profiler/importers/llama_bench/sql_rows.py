@@ -34,6 +34,8 @@ def parse_sql(text: str) -> Parsed:
                 parsed.truncated |= ")" not in statement.rstrip()[-2:]
             else:
                 parsed.rows.append(row)
+    last_line = text.splitlines()[-1].strip() if text else ""
+    parsed.truncated |= bool(last_line) and "INSERT INTO".startswith(last_line.upper())
     return parsed
 
 

@@ -83,7 +83,7 @@ def test_log_lines_around_the_rows_are_skipped(tmp_path: Path) -> None:
         "ggml_cuda_init: found 1 CUDA devices:\n  Device 0: [H200]\n"
         + jsonl([row()])
         + "llama_perf: done\n"
-        + jsonl([row()])
+        + jsonl([row(test_time="2026-10-05T09:31:00Z")])
     )
     assert len(passes(imported(tmp_path, text))) == 6
 
@@ -235,3 +235,30 @@ def test_impossible_means_and_samples_with_another_mean_are_said(tmp_path: Path)
 @pytest.mark.parametrize("name", ["json", "jsonl", "csv", "sql", "md"])
 def test_nothing_is_doubted_in_real_rows(name: str) -> None:
     assert read(REAL / f"smollm2.{name}", ImportOptions()).warnings == []
+
+
+def test_sizes_that_are_no_numbers_are_said_or_leave_the_row_out(tmp_path: Path) -> None:
+    result = imported(tmp_path, jsonl([row(), row(n_ubatch=0, n_depth=1), row(n_ubatch="many"), row(n_depth="deep"), row(n_depth=-1)]))
+    assert [p["n_ubatch"] for p in passes(result)] == [512] * 3 + [None] * 6
+    assert [text for text in result.warnings if "n_ubatch" in text] == [
+        "2 rows whose n_ubatch is no size: they count as of an unknown ubatch."
+    ]
+    (reason,) = result.dropped
+    assert "n_depth that is no number" in reason
+    assert result.dropped[reason] == 2
+
+
+@pytest.mark.parametrize("name", ["json", "jsonl", "csv", "sql"])
+def test_a_file_put_after_itself_counts_once(tmp_path: Path, name: str) -> None:
+    text = (REAL / f"smollm2.{name}").read_text()
+    once = imported(tmp_path, text)
+    rows = json.loads(text) if name == "json" else None
+    twice = imported(tmp_path, json.dumps(rows * 2) if rows else text + text)
+    assert passes(twice) == passes(once)
+    assert twice.dropped == {"rows that repeat another one to the last digit": len(_TESTS)}
+
+
+@pytest.mark.parametrize("rest", ["I", "INSERT IN", "INSERT INTO llama_bench (n_pr"])
+def test_sql_that_ends_inside_a_statement_says_so(tmp_path: Path, rest: str) -> None:
+    result = imported(tmp_path, (REAL / "smollm2.sql").read_text() + rest)
+    assert any("ends inside a row" in warning for warning in result.warnings)
