@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -114,6 +115,64 @@ def test_packages_keep_their_boundaries(package: str, forbidden: set[str]) -> No
     files = list((ROOT / package).rglob("*.py"))
     assert files
     assert {path: imported(path) & forbidden for path in files if imported(path) & forbidden} == {}
+
+
+# What executor/ is built of, from the ground up: each imports only what stands on lower steps.
+STAIRS = (
+    {"errors", "shape", "records"},
+    {"model", "job", "quants", "devices", "layers", "routing"},
+    {"gguf", "placement", "tracing", "reference"},
+    {"models", "weights"},
+    {"host", "policies"},
+    {"placed", "streaming"},
+    {"engine"},
+    {"session"},
+    {"memory"},
+)
+
+
+def executor_imports(path: Path) -> set[str]:
+    """The modules of executor/ that a file of it imports, wherever in it: `devices.base`, `errors`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {name for name in inside if is_module(name)} or {node.module}
+    return {name.removeprefix("executor.") for name in names if name.startswith("executor.")}
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def executor_files() -> dict[str, Path]:
+    """Each module of executor/ by its name there; a package is its `__init__.py`."""
+    files = [
+        path for path in (ROOT / "executor").rglob("*.py") if path.parent != ROOT / "executor" or path.stem[0] != "_"
+    ]
+    return {
+        ".".join(p.relative_to(ROOT / "executor").with_suffix("").parts).removesuffix(".__init__"): p for p in files
+    }
+
+
+def test_the_executors_packages_import_downstairs_only() -> None:
+    step = {name: number for number, names in enumerate(STAIRS) for name in names}
+    assert {name.split(".")[0] for name in executor_files()} == set(step)
+    upstairs = {
+        (module, name)
+        for module, path in executor_files().items()
+        for name in executor_imports(path)
+        if (here := module.split(".")[0]) != (there := name.split(".")[0]) and step[there] >= step[here]
+    }
+    assert upstairs == set()
+
+
+def test_the_executors_modules_import_in_no_circle() -> None:
+    graph = {module: executor_imports(path) for module, path in executor_files().items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
 def test_no_file_is_longer_than_400_lines() -> None:
