@@ -103,7 +103,9 @@ def _sweep_row(raw: RawRow) -> BenchRow | str:
         return "rows without a time"
     n_prompt, n_gen, n_depth = (n or 0 for n in numbers)
     parts = (times[0] or 0, times[1] or 0)
-    return BenchRow(n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")) or None, (), None, parts, None, _settings(raw))
+    return BenchRow(
+        n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")) or None, (), None, parts, None, _settings(raw)
+    )
 
 
 def _test_size(raw: RawRow) -> tuple[int, int, int] | None:

@@ -238,7 +238,9 @@ def test_nothing_is_doubted_in_real_rows(name: str) -> None:
 
 
 def test_sizes_that_are_no_numbers_are_said_or_leave_the_row_out(tmp_path: Path) -> None:
-    result = imported(tmp_path, jsonl([row(), row(n_ubatch=0, n_depth=1), row(n_ubatch="many"), row(n_depth="deep"), row(n_depth=-1)]))
+    result = imported(
+        tmp_path, jsonl([row(), row(n_ubatch=0, n_depth=1), row(n_ubatch="many"), row(n_depth="deep"), row(n_depth=-1)])
+    )
     assert [p["n_ubatch"] for p in passes(result)] == [512] * 3 + [None] * 6
     assert [text for text in result.warnings if "n_ubatch" in text] == [
         "2 rows whose n_ubatch is no size: they count as of an unknown ubatch."
