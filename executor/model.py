@@ -70,4 +70,5 @@ class Model:
 
     @property
     def n_bytes(self) -> int:
+        """All weights as they are stored."""
         return sum(t.n_bytes for t in self.tensors.values())

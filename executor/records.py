@@ -104,4 +104,5 @@ class PassResult:
 class Recorder(Protocol):
     """Takes finished passes. Called between passes, never inside a timed region."""
 
-    def record_pass(self, pass_id: int, result: PassResult) -> None: ...
+    def record_pass(self, pass_id: int, result: PassResult) -> None:
+        """Keep a finished pass; `pass_id` is unique in the run."""

@@ -39,6 +39,7 @@ class Replays:
             self._graphs[key] = self._record(fn)
 
     def clear(self) -> None:
+        """Forget all recorded graphs, and give their memory back."""
         self._graphs.clear()
         self._variants.clear()
         self._pool = None

@@ -27,17 +27,21 @@ class HostEvent(Event):
         self._recorded = True
 
     def happen(self) -> None:
+        """The stream has got here: the time is taken and waiters go on."""
         self.at_ns = time.perf_counter_ns()
         self._done.set()
 
     def wait(self) -> None:
+        """Block the calling thread until the event; an event that was never recorded holds nobody up."""
         if self._recorded:
             self._done.wait()
 
     def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
         return not self._recorded or self._done.is_set()
 
     def reset(self) -> None:
+        """As if never recorded."""
         self._done.clear()
         self._recorded = False
 
@@ -54,6 +58,7 @@ class StreamWorker:
         self._thread.start()
 
     def submit(self, fn: Callable[[], None]) -> None:
+        """Queue `fn` behind what was submitted before."""
         with self._ready:
             self._queue.append(fn)
             self._idle = False

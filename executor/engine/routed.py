@@ -86,6 +86,7 @@ class RoutedFlags:
         return row.astype(np.bool_)
 
     def note_copied(self, ubatch: Ubatch, layer: int, n_copied: int, hits: int | None, misses: int | None) -> None:
+        """Keep how many experts crossed the bus for a step, and what the bank had of them (None: it was not asked)."""
         self._copied[ubatch.number, layer] = _Copied(n_copied, hits, misses)
 
     def distinct(self, ubatch: Ubatch, layer: int) -> int | None:

@@ -75,6 +75,7 @@ class Header:
 
     @property
     def data_start(self) -> int:
+        """The byte of the file where tensor data begin: the first aligned one behind the header."""
         return -(-self.n_bytes // self.alignment) * self.alignment
 
 

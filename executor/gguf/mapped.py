@@ -55,6 +55,7 @@ class MappedFile:
             self.memory.madvise(mmap.MADV_WILLNEED, start, offset + n_bytes - start)
 
     def read(self, offset: int, n_bytes: int) -> bytearray:
+        """A copy of `n_bytes` from byte `offset`; raises as `read_into` does."""
         buffer = bytearray(n_bytes)
         self.read_into(offset, memoryview(buffer))
         return buffer

@@ -30,6 +30,7 @@ class PlacedTensor:
 
     @property
     def end(self) -> int:
+        """The byte of the file behind the tensor."""
         return self.file_offset + self.info.n_bytes
 
 

@@ -1,0 +1,1 @@
+"""The layers' arithmetic: pure functions of rows and weights, but for the state that a mixer is given."""

@@ -11,6 +11,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
+        """All parts together, in bytes."""
         return sum(getattr(self, f.name) for f in fields(self))
 
 

@@ -43,12 +43,14 @@ class Fields:
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
+        """A truth value; 0 and 1 are taken too."""
         value = self._value(key, default)
         if not isinstance(value, bool | int):
             raise self.refusal(key, value, "true or false")
         return bool(value)
 
     def text(self, key: str, default: str | None = None) -> str:
+        """A text; HprofError where it is absent without a `default`."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.refusal(key, value, "a text")

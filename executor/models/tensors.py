@@ -32,6 +32,7 @@ class QuantPlan:
 
     @classmethod
     def uniform(cls, quant: str) -> QuantPlan:
+        """All matrices in one type."""
         return cls(quant, quant, quant)
 
     def of(self, name: str) -> str:

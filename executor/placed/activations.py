@@ -30,6 +30,7 @@ class Activations:
 
     @property
     def n_bytes(self) -> int:
+        """Memory of all buffers."""
         buffers = (self.x, self.h, self.ids, self.shares, self.added, self.shared, self.token)
         return sum(buffer.nbytes for buffer in buffers)
 

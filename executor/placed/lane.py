@@ -37,6 +37,7 @@ class Lane:
 
     @property
     def state_bytes(self) -> int:
+        """Device memory of the layers' mixer states (KV caches and others)."""
         return sum(state.n_bytes for state in self.states.values())
 
     @property
@@ -72,7 +73,10 @@ class Lane:
 def make_lane(
     model: Model, device: Device, layers: Sequence[int], dtype: torch.dtype, *, max_tokens: int, max_ubatch: int
 ) -> Lane:
-    """Reserve a device's states and buffers for contexts of `max_tokens` and ubatches of `max_ubatch`."""
+    """Reserve a device's states and buffers for contexts of `max_tokens` and ubatches of `max_ubatch`.
+
+    Slots and resident weights come later: `reserve_slots`, `store.ensure`. Torch's errors where memory runs out.
+    """
     store = ResidentStore(model, device, dtype)
     shapes = model.shape.layers
     states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}

@@ -45,10 +45,12 @@ class PlacedModel:
 
     @property
     def is_simulated(self) -> bool:
+        """Whether nothing is computed: no logits, no tokens, no router to read."""
         return self.lanes[0].device.kind == "sim"
 
     @property
     def layers(self) -> tuple[LayerShape, ...]:
+        """The model's layers, in order."""
         return self.model.shape.layers
 
     def moe(self, layer: int) -> MoeFfn | None:
@@ -57,6 +59,7 @@ class PlacedModel:
         return ffn if isinstance(ffn, MoeFfn) else None
 
     def lane(self, layer: int) -> Lane:
+        """The lane that a layer lives on."""
         return self.lanes[self.lane_of[layer]]
 
     def tensors(self, layer: int, kind: StepKind) -> list[TensorInfo]:

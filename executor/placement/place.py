@@ -22,6 +22,7 @@ class Placement:
     spelled: str  # the options that gave it, for the manifest
 
     def is_host(self, name: str) -> bool:
+        """Whether the tensor of that name lives in host memory."""
         return name in self.host
 
     def host_layers(self) -> list[int]:

@@ -31,6 +31,7 @@ class Item:
 
     @property
     def is_moe(self) -> bool:
+        """Whether the split holds a layer's experts."""
         return self.split.n_experts > 0
 
 

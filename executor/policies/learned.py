@@ -43,6 +43,7 @@ class Popularity:
         self._uses: dict[int, dict[int, _Uses]] = defaultdict(dict)  # layer -> size class
 
     def observe(self, layer: int, n_tokens: int, used: Flags) -> None:
+        """Take in which experts (n_experts,) a ubatch of `n_tokens` used."""
         uses = self._uses[layer].setdefault(size_class(n_tokens), _Uses(np.zeros(used.size)))
         uses.used *= _MEMORY
         uses.used += used

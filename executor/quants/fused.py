@@ -43,7 +43,7 @@ def dequantise_experts(
     place_of: torch.Tensor | None,
     tiling: Tiling = EXPERTS,
 ) -> torch.Tensor | None:
-    """`executor.dequant.dequantise_experts` in one kernel that reads and writes used experts only; None as above."""
+    """`executor.quants.dispatch.dequantise_experts` in one kernel, which touches used experts only; None as above."""
     _, n_rows, row_bytes = raw.shape
     if raw.stride()[1:] != (row_bytes, 1):
         raw = raw.contiguous()

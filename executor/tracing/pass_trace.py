@@ -36,6 +36,7 @@ class PassTrace:
         self.bytes_h2d = 0
 
     def new_copy_id(self) -> int:
+        """A number for a copy, from 1 in each pass (`EventRecord.correlation_id`)."""
         self._next_copy += 1
         return self._next_copy
 

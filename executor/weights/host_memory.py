@@ -21,12 +21,18 @@ from executor.shape import MoeFfn
 from executor.weights.splits import Part, Segment, Split, StepKind, step_kind
 
 LoadMode = Literal["none", "mmap", "register"]
+"""Pinned copies of the file's bytes; the mapped file as it is; the mapped file, pinned in place."""
 _STEP_ORDER: Final[tuple[StepKind, ...]] = ("mix", "ffn", "router", "shared", "experts")
 LOADERS = 8
+"""Splits that are loaded at once."""
 
 
 def build_splits(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[Split]:
-    """Group the host tensors by layer and step and put their bytes where copies will start from."""
+    """Group the host tensors by layer and step and put their bytes where copies will start from.
+
+    The splits come in the order in which a ubatch reaches them. Raises HprofError where memory runs out or the file
+    cannot be read, PinningRefusedError where the driver pins no more.
+    """
     groups = _group(model, placement)
     with ThreadPoolExecutor(LOADERS) as pool:  # reading and filling release the interpreter's lock
         jobs = [

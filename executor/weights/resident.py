@@ -29,6 +29,7 @@ class ResidentStore:
 
     @property
     def tensors(self) -> list[TensorInfo]:
+        """What is resident."""
         return [self._model.tensors[name] for name in self._raw]
 
     @property

@@ -17,7 +17,7 @@ StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a tensor lies in a slot: expert e of it begins at `offset + e * stride` (dense: e = 0)."""
+    """Where a tensor lies in a slot, in bytes: expert e of it begins at `offset + e * stride` (dense: e = 0)."""
 
     info: TensorInfo
     offset: int
@@ -26,9 +26,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Contiguous host bytes that land at `target_from` of a slot; `stride` bytes belong to one expert."""
+    """Contiguous host bytes that land at byte `target_from` of a slot; `stride` bytes belong to one expert."""
 
-    source: torch.Tensor
+    source: torch.Tensor  # (n_bytes,) uint8 on the host
     target_from: int
     stride: int
 
@@ -48,18 +48,20 @@ class Split:
 
     @property
     def expert_bytes(self) -> int:
+        """Bytes of one expert in all its projections; 0 for dense tensors."""
         return self.n_bytes // self.n_experts if self.n_experts else 0
 
     @property
     def label(self) -> str:
+        """The tensors' short names, `ffn_up|ffn_gate|…`, for the trace."""
         return "|".join(part.info.short_name.removesuffix(".weight") for part in self.parts)
 
     def whole(self, slot: torch.Tensor) -> list[Range]:
-        """The copies that move everything."""
+        """The copies that move everything into a slot, (n_bytes,) uint8."""
         return [Range(s.source, 0, slot, s.target_from, s.source.numel()) for s in self.segments]
 
     def runs(self, slot: torch.Tensor, experts: NDArray[np.bool_]) -> list[Range]:
-        """The copies that move the chosen experts, neighbours merged."""
+        """The copies that move the chosen `experts` (n_experts,) into a slot, neighbours merged."""
         edges = np.flatnonzero(np.diff(experts, prepend=False, append=False))
         return [
             Range(s.source, int(a) * s.stride, slot, s.target_from + int(a) * s.stride, int(b - a) * s.stride)
