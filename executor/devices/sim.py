@@ -7,7 +7,7 @@ waits for an event. Tensors are torch "meta" tensors: sizes without storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,14 +39,46 @@ class SimHostClock:
 
 
 class SimEvent(Event):
+    """A point of virtual time."""
+
     __slots__ = ("at_ns",)
 
     def __init__(self) -> None:
         self.at_ns = 0.0
 
 
+class SimLink:
+    """One direction of a bus: transfers take turns, and one that still waits for its stream keeps no other back."""
+
+    def __init__(self) -> None:
+        self._busy_ns: list[tuple[float, float]] = []  # sorted, apart, none over before the host's present time
+
+    def take(self, ready_ns: float, duration_ns: float, now_ns: float) -> float:
+        """Transfer in the first gap of `duration_ns` from `ready_ns` on; gives the end. Nothing is ready before now."""
+        self._busy_ns = [(start, end) for start, end in self._busy_ns if end > now_ns]
+        at = ready_ns
+        for start, end in self._busy_ns:
+            if at + duration_ns <= start:
+                break
+            at = max(at, end)
+        self._busy_ns = list(_joined(sorted([*self._busy_ns, (at, at + duration_ns)])))
+        return at + duration_ns
+
+
+def _joined(intervals: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Sorted intervals, those that touch as one."""
+    first, last = None, 0.0
+    for start, end in intervals:
+        if first is not None and start > last:
+            yield first, last
+            first = None
+        first, last = (start if first is None else first), end
+    if first is not None:
+        yield first, last
+
+
 class SimDevice(Device):
-    """Keeps one time cursor a stream, one for the link in each direction, and one for the host."""
+    """Keeps one time cursor a stream, a link in each direction, and the host's clock."""
 
     kind = "sim"
 
@@ -58,7 +90,7 @@ class SimDevice(Device):
         self.torch_device = torch.device("meta")
         self.link_gb_s = self.machine.link_gb_s
         self._at_ns: dict[StreamName, float] = dict.fromkeys(STREAMS, 0.0)
-        self._link_free_ns = {"in": 0.0, "out": 0.0}
+        self._links = {"in": SimLink(), "out": SimLink()}
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
         limit = self.machine.memory_bytes
@@ -116,9 +148,9 @@ class SimDevice(Device):
         self._transfer(stream, "out", source.numel() * source.element_size())
 
     def _transfer(self, stream: StreamName, direction: str, n_bytes: int) -> None:
-        start = max(self._at_ns[stream], self._link_free_ns[direction], self._host_call())
-        end = start + self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s
-        self._at_ns[stream] = self._link_free_ns[direction] = end
+        now_ns = self._host_call()
+        duration_ns = self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s
+        self._at_ns[stream] = self._links[direction].take(max(self._at_ns[stream], now_ns), duration_ns, now_ns)
 
     def _host_call(self) -> float:
         self._host.now_ns += self.machine.host_call_us * 1e3
@@ -129,7 +161,7 @@ class SimDevice(Device):
 
     def begin_pass(self) -> None:
         self._at_ns = dict.fromkeys(STREAMS, 0.0)
-        self._link_free_ns = {"in": 0.0, "out": 0.0}
+        self._links = {"in": SimLink(), "out": SimLink()}
         self._host.now_ns = 0.0
 
     def drain(self) -> None:

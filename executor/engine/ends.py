@@ -57,7 +57,7 @@ class ModelEnds:
             token.copy_(row.argmax().view(1))
 
         name = "token_embd.weight" if placed.model.shape.tied_embeddings else "output.weight"
-        self._launch(lane, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1))
+        self._launch(lane, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1, placed.dtype))
         if ubatch.phase == "prefill":
             self.prompt_logits = lane.device.event()
             lane.device.record("compute", self.prompt_logits)

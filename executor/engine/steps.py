@@ -14,7 +14,7 @@ from executor.devices.base import Work
 from executor.engine.host_steps import experts_on_host, ffn_on_host
 from executor.engine.launches import NOT_REPLAYABLE, Launches
 from executor.engine.routed import RoutedFlags
-from executor.engine.work import dense_work, experts_work, mix_work
+from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.job import Ubatch
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
@@ -66,13 +66,14 @@ class StepRunner:
         def compute(w: Weights) -> None:
             a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps))
 
-        work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past)
+        work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         self._launches.dense(ubatch, layer, "mix", "attn", compute, work, _position_key(shape.mixer, ubatch.n_past))
 
     def _ffn(self, ubatch: Ubatch, layer: int) -> None:
         placed = self._placed
-        work = dense_work(placed.tensors(layer, "ffn"), ubatch.n_tokens)
+        tensors = placed.tensors(layer, "ffn")
         if self._is_on_host(ubatch, layer, "ffn"):
+            work = dense_work(tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
             ffn_on_host(placed, ubatch, layer, work, self._trace)
             return
         a = placed.lane(layer).on_device.rows(ubatch.n_tokens)
@@ -80,6 +81,7 @@ class StepRunner:
         def compute(w: Weights) -> None:
             a.x.copy_(dense_ffn(a.x, w, self._eps))
 
+        work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
         self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work)
 
     def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
@@ -99,7 +101,7 @@ class StepRunner:
             kept.weights.copy_(routed.weights)
             flags.copy_(used_flags(routed.ids, moe.n_experts))
 
-        work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens)
+        work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
         self._launches.dense(ubatch, layer, "router", "router", compute, work)
         self._routed.read_back(ubatch, layer, self._trace)
 
@@ -109,16 +111,18 @@ class StepRunner:
         def compute(w: Weights) -> None:
             a.shared.copy_(shared_expert(a.h, w, moe))
 
-        work = dense_work(self._placed.tensors(layer, "shared"), ubatch.n_tokens)
+        work = dense_work(self._placed.tensors(layer, "shared"), ubatch.n_tokens, self._placed.dtype)
         self._launches.dense(ubatch, layer, "shared", "shared", compute, work)
 
     def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         placed = self._placed
         distinct = self._routed.distinct(ubatch, layer) or moe.n_experts
-        work = experts_work(placed.tensors(layer, "experts"), moe, ubatch.n_tokens, distinct)
+        tensors = placed.tensors(layer, "experts")
         if self._is_on_host(ubatch, layer, "experts"):
+            work = experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
             experts_on_host(placed, ubatch, layer, moe, work, self._trace)
             return
+        work = experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
         item = self._launches.item(ubatch, layer, "experts")
         if item is None:
             self._launch_experts(ubatch, layer, moe, work, None)

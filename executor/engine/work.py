@@ -1,44 +1,77 @@
-"""How much work a step is, for the `sim` device: floating-point operations and bytes of device memory."""
+"""How much work a step is, for the `sim` device: floating-point operations and bytes of memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+import torch
 
 from executor.devices.base import Work
+from executor.host.affine import is_affine
+from executor.host.int4 import packed_bytes
 from executor.model import TensorInfo
 from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
+from executor.weights.views import is_stored_as
 
-_WIDE = 2  # bytes of a dequantised weight: written once, read once by the GEMM
+Moved = Callable[[TensorInfo, torch.dtype], float]
+"""Bytes that a product with all of a tensor moves, where activations are in a dtype."""
 
 
-def dense_work(tensors: Iterable[TensorInfo], n_tokens: int) -> Work:
-    """GEMMs with every matrix: 2 flops a weight and token; each weight is read, dequantised and read again."""
+def device_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
+    """Device memory that a product with all of a tensor moves: read as stored, or dequantised before: written, read."""
+    n_wide = 0 if is_stored_as(tensor, dtype) else math.prod(tensor.shape)
+    return tensor.n_bytes + 2.0 * dtype.itemsize * n_wide
+
+
+def host_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
+    """Host memory that it reads: weights are packed or widened when a session opens (`executor.host.products`)."""
+    n_weights = math.prod(tensor.shape)
+    if is_stored_as(tensor, dtype):
+        return tensor.n_bytes
+    is_packed = dtype == torch.bfloat16 and is_affine(tensor.quant)
+    return packed_bytes(n_weights) if is_packed else n_weights * dtype.itemsize
+
+
+def dense_work(tensors: Iterable[TensorInfo], n_tokens: int, dtype: torch.dtype, moved: Moved = device_bytes) -> Work:
+    """GEMMs with every matrix: 2 flops a weight and token."""
     matrices = [t for t in tensors if len(t.shape) >= 2]
     n_weights = sum(math.prod(t.shape) for t in matrices)
-    return Work(2.0 * n_weights * n_tokens, sum(t.n_bytes for t in matrices) + 2.0 * _WIDE * n_weights)
+    return Work(2.0 * n_weights * n_tokens, sum(moved(t, dtype) for t in matrices))
 
 
-def experts_work(tensors: Iterable[TensorInfo], moe: MoeFfn, n_tokens: int, distinct: int) -> Work:
-    """Each token meets `n_used` experts; only the `distinct` experts in use are dequantised."""
+def experts_work(
+    tensors: Iterable[TensorInfo],
+    moe: MoeFfn,
+    n_tokens: int,
+    distinct: int,
+    dtype: torch.dtype,
+    moved: Moved = device_bytes,
+) -> Work:
+    """Each token meets `n_used` experts; only the `distinct` experts in use are read."""
     stacks = [t for t in tensors if len(t.shape) == 3]
     weights_each = sum(math.prod(t.shape[1:]) for t in stacks)
-    bytes_each = sum(t.n_bytes for t in stacks) / moe.n_experts
-    return Work(2.0 * weights_each * n_tokens * moe.n_used, distinct * (bytes_each + 2.0 * _WIDE * weights_each))
+    bytes_each = sum(moved(t, dtype) for t in stacks) / moe.n_experts
+    return Work(2.0 * weights_each * n_tokens * moe.n_used, distinct * bytes_each)
 
 
-def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_past: int) -> Work:
-    """The projections, plus the attention over what each token sees: 4 flops a head dim, key and query."""
-    projections = dense_work(tensors, n_tokens)
+def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_past: int, dtype: torch.dtype) -> Work:
+    """The projections, plus the mixer proper over what each token sees, for the layer's `n_past` tokens before.
+
+    Attention costs 4 flops a head dim, key and query (the products with keys and with values); latent attention the
+    same over the dims of each; the gated delta net 8 a state element and token (decay, two reads and a write: the
+    recurrence in `executor.layers.delta_rule`).
+    """
+    projections = dense_work(tensors, n_tokens, dtype)
     mixer = layer.mixer
     seen = n_past + (n_tokens + 1) / 2
     if isinstance(mixer, AttentionShape):
         seen = min(seen, mixer.window) if mixer.window else seen
         flops = 4.0 * n_tokens * seen * mixer.n_heads * mixer.head_dim
-        cache = 2.0 * _WIDE * (seen + n_tokens) * mixer.n_kv_heads * mixer.head_dim
+        cache = 2.0 * dtype.itemsize * (seen + n_tokens) * mixer.n_kv_heads * mixer.head_dim
     elif isinstance(mixer, MlaShape):
         flops = 2.0 * n_tokens * seen * mixer.n_heads * (mixer.nope_dim + mixer.rope.dims + mixer.value_dim)
-        cache = _WIDE * seen * (mixer.kv_lora_rank + mixer.rope.dims)
+        cache = dtype.itemsize * seen * (mixer.kv_lora_rank + mixer.rope.dims)
     else:  # linear attention: the state is read and written once a token, whatever the depth
         flops = 8.0 * n_tokens * mixer.n_value_heads * mixer.key_dim * mixer.value_dim
         cache = 0.0

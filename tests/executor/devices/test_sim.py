@@ -7,7 +7,7 @@ import torch
 
 from executor.devices.base import Range, Work
 from executor.devices.factory import DeviceOptions, make_devices
-from executor.devices.sim import SimDevice, SimMachine
+from executor.devices.sim import SimDevice, SimLink, SimMachine
 from executor.errors import HprofError
 
 MACHINE = SimMachine(
@@ -67,6 +67,26 @@ def test_two_streams_share_one_link_and_directions_do_not() -> None:
     device.copy_in("compute", [piece(device, 2_000)])
     device.copy_out("host", torch.empty(2_000, dtype=torch.uint8, device="meta"), torch.empty(0, device="meta"))
     assert [at(device, stream) for stream in ("copy", "compute", "host")] == [6_000, 12_000, 6_000]
+
+
+def test_a_copy_that_waits_for_its_stream_leaves_the_link_to_others() -> None:
+    """Activations that wait for another device must not hold up weights that were issued after them."""
+    device = fresh()
+    device.launch("compute", lambda: None, Work(9e6))
+    device.copy_in("compute", [piece(device, 2_000)])  # from 10,000 to 16,000
+    device.copy_in("copy", [piece(device, 2_000)])  # fits before it
+    device.copy_in("copy", [piece(device, 2_000)])  # does not
+    assert [at(device, "compute"), at(device, "copy")] == [16_000, 22_000]
+    device.copy_in("host", [piece(device, 0)])  # 6,000 to 10,000 is too short for a latency of 5,000 after this one
+    assert at(device, "host") == 27_000
+
+
+def test_a_link_fills_its_gaps_in_order() -> None:
+    link = SimLink()
+    ends = [link.take(ready, 10.0, 0.0) for ready in (0.0, 50.0, 20.0, 25.0, 0.0)]
+    assert ends == [10.0, 60.0, 30.0, 40.0, 20.0]
+    assert link.take(5.0, 11.0, 0.0) == 71.0
+    assert link.take(65.0, 5.0, now_ns=65.0) == 76.0
 
 
 def test_compute_overlaps_copies_and_waits_where_told() -> None:
