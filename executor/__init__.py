@@ -1,3 +1,6 @@
-"""Runs a model hybrid (some weights in host memory) and records every copy and compute interval."""
+"""Runs a model hybrid (some weights in host memory) and records every copy and compute interval.
+
+`session` is the way in; docs/architecture.md says what stands on what.
+"""
 
 HPROF_PACKAGE = "hprof.executor"  # hprof.py looks for this mark: PyPI has another package called "executor"

@@ -57,6 +57,20 @@ def test_the_example_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         assert all(0 <= event.t_start <= event.t_end for event in result.events)
 
 
+def test_the_example_session(tmp_path: Path) -> None:
+    result = run_blocks("architecture.md", tmp_path)["result"]
+    assert len(result.tokens) == 4
+    assert result.bytes_h2d > 0
+
+
+def test_the_architecture_names_every_part_of_the_executor() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## Inside `executor/`")[2].partition("\n## ")[0]
+    parts = [p for p in (ROOT / "executor").iterdir() if (p / "__init__.py").exists() or p.suffix == ".py"]
+    named = {f"{part.name}/" if part.is_dir() else part.name for part in parts} - {"__init__.py"}
+    assert {part for part in named if f"`{part}`" not in section} == set()
+
+
 def _run_arms() -> dict[str, PassResult]:
     policy = PolicyOptions(op_offload_min_batch=1, cache_bytes=2 << 20)
     arms = ["off", "on", "hot", "auto", "hot+cache", "cpu", "full"]
@@ -64,7 +78,7 @@ def _run_arms() -> dict[str, PassResult]:
         return {arm: run_pass(session, arm, 48, 2, 40)[0] for arm in arms}
 
 
-@pytest.mark.parametrize("page", ["adding-an-arm.md", "adding-a-device.md", "arms.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "adding-an-arm.md", "adding-a-device.md", "arms.md"])
 def test_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     planned = {"executor/policies/again.py", "tests/executor/policies/test_again.py"}  # the example's own
