@@ -21,6 +21,7 @@ from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.source import open_source
 from profiler.importers.kineto.stream import EventStream
 from profiler.importers.kineto.tables import Launches, events_table, without_strays
+from profiler.importers.twice import remark_twice
 from profiler.importers.unnamed import segment_unnamed
 
 
@@ -52,7 +53,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         manifest_fields=manifest_fields(stream.metadata),
         cannot_say=[*cannot_say(tables, collector.not_read), *undecided],
         dropped=+dropped,
-        warnings=[*warnings(events, stream.lost), *remark(n_collectives)],
+        warnings=[*warnings(events, stream.lost), *remark(n_collectives), *remark_twice(events)],
         default_arm=segments.default_arm,
     )
 

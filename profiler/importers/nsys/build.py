@@ -19,6 +19,7 @@ from profiler.importers.nsys.recorded import Recorded, record
 from profiler.importers.nsys.rows import PHASES, Rows
 from profiler.importers.nsys.streams import Streams, label_streams, stream_facts
 from profiler.importers.nsys.tables import NULL, Int64, Tables
+from profiler.importers.twice import remark_twice
 from profiler.importers.unnamed import segment_unnamed
 from profiler.manifest import Arm
 
@@ -47,6 +48,7 @@ def build(tables: Tables) -> Imported:
         found.tables["events"], undecided = segment_unnamed(found.tables["events"])
         found.cannot_say += undecided
     found.warnings += [*remarks.warnings(recorded, hprof), *remark(n_collectives)]
+    found.warnings += remark_twice(found.tables["events"])
     found.cannot_say += remarks.cannot_say(tables, recorded, has_passes=hprof is not None)
     return found
 
