@@ -132,7 +132,9 @@ def _stem(path: Path) -> str:
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir()) if path.is_dir() else path.stat().st_size
+    """Bytes of the file, or of the files in the folder; a link that leads nowhere has none."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _check_one_source(sources: Sequence[Source]) -> None:

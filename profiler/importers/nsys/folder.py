@@ -27,7 +27,9 @@ class FolderTables:
 
     def __init__(self, path: Path) -> None:
         self.warnings: list[str] = []
-        self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.is_file()}
+        tables = [file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
+        self._files = {file.stem: file for file in tables if file.is_file()}
+        self.warnings += [f"{file.name} is no file, and was not read." for file in tables if not file.is_file()]
         self._columns: dict[str, frozenset[str]] = {}
         self._pool = ThreadPoolExecutor(_N_READERS)
         self._expected: dict[tuple[str, ...], Future[pa.Table]] = {}
@@ -111,7 +113,7 @@ def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
         return _read_arrow(file).select(list(columns))
     _check_size(file)
     # Tables are read side by side; columns read so too take half as much again of the processors' time.
-    return pq.ParquetFile(file).read(columns=list(columns), use_threads=False)
+    return pq.ParquetFile(file, page_checksum_verification=True).read(columns=list(columns), use_threads=False)
 
 
 def _check_size(file: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from profiler.importers.nsys.device_rows import MEMCPY
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.recorded import Recorded
+from profiler.importers.nsys.rows import ABSENT
 from profiler.importers.nsys.tables import NULL, Tables
 from profiler.joins import NONE
 
@@ -32,6 +33,8 @@ def cannot_say(tables: Tables, recorded: Recorded, *, has_passes: bool) -> list[
         )
     if (rows["process"] == NULL).any():
         said.append("which process the device work belongs to: the export has no globalPid")
+    if nameless := int(np.count_nonzero(recorded.rows["name"] == ABSENT)):
+        said.append(f"the names of {nameless:,} of {len(recorded.rows):,} rows: StringIds does not hold them")
     if tables.columns(MEMCPY) and "srcKind" not in tables.columns(MEMCPY):
         said.append("whether copies read pinned or pageable memory: the export has no srcKind")
     if not tables.columns("TARGET_INFO_GPU"):

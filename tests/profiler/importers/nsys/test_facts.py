@@ -81,3 +81,8 @@ def test_what_the_profiler_complained_of(tmp_path: Path) -> None:
     extra = _extra(tmp_path, DIAGNOSTIC_EVENT=rows)
     assert extra["profiler_errors"] == ["Not all CUDA events might have been collected.", "An error."]
     assert extra["profiler_warnings"] == ["Something to know."]
+
+
+def test_names_that_string_ids_lacks_are_said(tmp_path: Path) -> None:
+    found = imported(tmp_path, {KERNEL: [kernel(1, 2), kernel(3, 4, demangledName=99), kernel(5, 6)]})
+    assert "the names of 1 of 3 rows: StringIds does not hold them" in found.cannot_say

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.importers import detect, read_file
+from profiler.capture import Capture
+from profiler.importers import detect, import_files, read_file
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, events, kernel, write_export
 from tests.support import shared_path
 
@@ -162,3 +163,29 @@ def test_flipped_bytes(tmp_path: Path, data: st.DataObject, form: str) -> None:
         found = str(error)
     file.write_bytes(before[file])
     assert found <= len(rows) if isinstance(found, int) else "\n" not in found
+
+
+def test_links_that_lead_nowhere_and_folders_are_no_tables(tmp_path: Path) -> None:
+    tables = _tables(write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(1, 2)]}))
+    folder = _write_parquet(tmp_path / "a_pqtdir", tables)
+    (folder / f"{MEMCPY}.parquet").symlink_to("nowhere")
+    (folder / "NVTX_EVENTS.parquet").mkdir()
+    capture = Capture.open(import_files([folder], tmp_path / "out"))
+    assert capture.table("events").num_rows == 1
+    assert [text for text in capture.warnings if "no file" in text] == [
+        f"{MEMCPY}.parquet is no file, and was not read.",
+        "NVTX_EVENTS.parquet is no file, and was not read.",
+    ]
+
+
+def test_a_damaged_page_with_a_checksum_is_one_clear_error(tmp_path: Path) -> None:
+    tables = _tables(write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(i * 10, i * 10 + 5) for i in range(100)]}))
+    folder = _write_parquet(tmp_path / "a_pqtdir", tables)
+    file = folder / f"{KERNEL}.parquet"
+    options = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
+    pq.write_table(tables[KERNEL], file, **options)
+    data = bytearray(file.read_bytes())
+    data[data.index((500).to_bytes(8, "little"))] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(HprofError, match=f"{KERNEL}.*CRC"):
+        read_file(folder)
