@@ -42,7 +42,8 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
             "export_chrome_trace wrote."
         )
     rows = without_strays(collector.table(), dropped)
-    segments = segment(rows, Launches(rows))
+    launches = Launches(rows)
+    segments = segment(rows, launches)
     events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))
     events, undecided = segment_unnamed(events)
     tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
@@ -51,7 +52,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         source="kineto",
         tables=tables,
         manifest_fields=manifest_fields(stream.metadata),
-        cannot_say=[*cannot_say(tables, collector.not_read), *undecided],
+        cannot_say=[*cannot_say(tables, collector.not_read), *launches.unanswered(), *undecided],
         dropped=+dropped,
         warnings=[*warnings(events, stream.lost), *remark(n_collectives), *remark_twice(events)],
         default_arm=segments.default_arm,

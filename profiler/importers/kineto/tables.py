@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from profiler.importers.unanswered import unanswered_launches
 from profiler.schema import EVENTS
 
 # "Memcpy HtoD (Pinned -> Device)"; ROCm says "Memcpy HtoD (Host -> Device)", its older tracer "CopyHostToDevice"
@@ -71,7 +72,8 @@ class Launches:
     def __init__(self, rows: pa.Table) -> None:
         role = _decoded(rows["role"])
         correlation = _with_fill(rows["correlation"], -1)
-        api = np.flatnonzero((role == "api") & (correlation >= 0))
+        self._is_api: NDArray[np.bool_] = role == "api"
+        api = np.flatnonzero(self._is_api & (correlation >= 0))
         order = api[np.argsort(correlation[api], kind="stable")]
         place = np.searchsorted(correlation[order], correlation)
         nearest = order[np.minimum(place, len(order) - 1)] if len(order) else np.zeros(len(role), np.int64)
@@ -79,7 +81,7 @@ class Launches:
             (correlation[nearest] == correlation) & (correlation >= 0) if len(order) else np.zeros(len(role), bool)
         )
         self.row: NDArray[np.int64] = np.where(self.found, nearest, np.arange(len(role)))
-        self.is_host: NDArray[np.bool_] = (role == "api") | (role == "annotation")
+        self.is_host: NDArray[np.bool_] = self._is_api | (role == "annotation")
         self._rows = rows
 
     @property
@@ -89,6 +91,14 @@ class Launches:
         known = process.filter(pa.array(self.is_host)).drop_null().unique()
         of_call = process.take(pa.array(self.row))
         return pc.coalesce(of_call, known[0]) if len(known) == 1 else of_call
+
+    def unanswered(self) -> list[str]:
+        """A sentence about launches that no device row names."""
+        calls = np.flatnonzero(self._is_api)
+        has_work = np.zeros(len(self.row), np.bool_)
+        has_work[self.row[self.found & ~self.is_host]] = True
+        names = self._rows["name"].combine_chunks()
+        return unanswered_launches(names.indices.to_numpy()[calls], names.dictionary.to_pylist(), has_work[calls])
 
     @property
     def n_bytes(self) -> pa.Array:

@@ -11,6 +11,7 @@ from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.rows import ABSENT
 from profiler.importers.nsys.tables import NULL, Tables
+from profiler.importers.unanswered import unanswered_launches
 from profiler.joins import NONE
 
 _NO_PASSES: Final = (
@@ -31,6 +32,10 @@ def cannot_say(tables: Tables, recorded: Recorded, *, has_passes: bool) -> list[
             f"when the host issued {no_call} of {int(np.count_nonzero(explicit))} device operations: "
             "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
         )
+    has_work = np.zeros(recorded.n_calls + 1, np.bool_)
+    has_work[recorded.launches.call[recorded.device_slice]] = True  # NONE marks the last place
+    call_names = recorded.rows["name"][: recorded.n_calls]
+    said += unanswered_launches(call_names, recorded.labels.texts, has_work[:-1])
     if (rows["process"] == NULL).any():
         said.append("which process the device work belongs to: the export has no globalPid")
     if nameless := int(np.count_nonzero(recorded.rows["name"] == ABSENT)):
