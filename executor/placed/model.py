@@ -33,10 +33,13 @@ class PlacedModel:
     seed: int
     prompt: Sequence[int] | None = None
     """Tokens that every prompt repeats; None: seeded random ones, new in each repetition."""
-    tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(default_factory=dict)
-    split_of: dict[tuple[int, StepKind], Split] = field(default_factory=dict)
+    tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(init=False, repr=False)
+    """What each layer's step reads, resident or not."""
+    split_of: dict[tuple[int, StepKind], Split] = field(init=False, repr=False)
+    """What each layer's step streams, where it does."""
 
     def __post_init__(self) -> None:
+        self.tensors_of = {}
         for tensor in self.model.tensors.values():
             if tensor.layer is not None:
                 kind = step_kind(tensor, is_moe=self.moe(tensor.layer) is not None)
@@ -80,4 +83,4 @@ class PlacedModel:
 
     def with_splits(self, splits: Sequence[Split]) -> PlacedModel:
         """The same with another set of streamed splits (the `full` arm streams none)."""
-        return replace(self, splits=splits, tensors_of={}, split_of={})
+        return replace(self, splits=splits)

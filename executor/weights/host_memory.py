@@ -7,7 +7,7 @@ files): each tensor where the file has it, so a run costs one copy a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal
 
@@ -67,40 +67,44 @@ def _build(
 ) -> Split:
     n_experts = tensors[0].shape[0] if kind == "experts" else 0
     mapped = [model.source.mapped(t.name) for t in tensors] if load_mode != "none" else []
-    in_place = [view for view in mapped if view is not None]
-    packed = len(in_place) != len(tensors)
-    parts = _packed_parts(tensors, n_experts) if packed else _in_place_parts(tensors, n_experts)
-    n_bytes = sum(t.n_bytes for t in tensors)
-    if packed:
-        slab = device.host_slab(n_bytes, pinned=False)
-        _fill(slab, parts, n_experts, model)
-        if load_mode != "mmap":
-            device.register(slab)  # after the fill: pinning pages that were touched is ten times as fast
-        segments: tuple[Segment, ...] = (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
+    views = [view for view in mapped if view is not None]
+    if len(views) == len(tensors):
+        parts, segments = _in_place(tensors, views, n_experts, device, load_mode)
     else:
-        if load_mode == "register":
-            for view in in_place:
-                device.register(view)
-        segments = tuple(Segment(view, part.offset, part.stride) for view, part in zip(in_place, parts, strict=True))
+        parts, segments = _packed(tensors, model, n_experts, device, load_mode)
     memory: Literal["pinned", "pageable"] = "pageable" if load_mode == "mmap" else "pinned"
+    n_bytes = sum(t.n_bytes for t in tensors)
     return Split(number, layer, kind, parts, n_bytes, n_experts, segments, memory if device.kind == "cuda" else None)
 
 
-def _packed_parts(tensors: Iterable[TensorInfo], n_experts: int) -> tuple[Part, ...]:
-    tensors = list(tensors)
+def _packed(
+    tensors: Sequence[TensorInfo], model: Model, n_experts: int, device: Device, load_mode: LoadMode
+) -> tuple[tuple[Part, ...], tuple[Segment, ...]]:
+    """Copied into one slab; an expert's projections lie side by side."""
+    n_bytes = sum(t.n_bytes for t in tensors)
     one = [t.n_bytes // max(n_experts, 1) for t in tensors]
-    offsets = np.cumsum([0, *one])
-    stride = sum(one) if n_experts else 0
-    return tuple(Part(t, int(offset), stride) for t, offset in zip(tensors, offsets, strict=False))
+    offsets, stride = np.cumsum([0, *one]), sum(one) if n_experts else 0
+    parts = tuple(Part(t, int(offset), stride) for t, offset in zip(tensors, offsets, strict=False))
+    slab = device.host_slab(n_bytes, pinned=False)
+    _fill(slab, parts, n_experts, model)
+    if load_mode != "mmap":
+        device.register(slab)  # after the fill: pinning pages that were touched is ten times as fast
+    return parts, (Segment(slab, 0, n_bytes // max(n_experts, 1)),)
 
 
-def _in_place_parts(tensors: Iterable[TensorInfo], n_experts: int) -> tuple[Part, ...]:
-    tensors = list(tensors)
+def _in_place(
+    tensors: Sequence[TensorInfo], views: Sequence[torch.Tensor], n_experts: int, device: Device, load_mode: LoadMode
+) -> tuple[tuple[Part, ...], tuple[Segment, ...]]:
+    """Where the mapped file has them; in a slot they lie one after the other."""
     offsets = np.cumsum([0, *(t.n_bytes for t in tensors)])
-    return tuple(
+    parts = tuple(
         Part(t, int(offset), t.n_bytes // n_experts if n_experts else 0)
         for t, offset in zip(tensors, offsets, strict=False)
     )
+    if load_mode == "register":
+        for view in views:
+            device.register(view)
+    return parts, tuple(Segment(view, p.offset, p.stride) for view, p in zip(views, parts, strict=True))
 
 
 def _fill(slab: torch.Tensor, parts: Sequence[Part], n_experts: int, model: Model) -> None:
