@@ -32,7 +32,6 @@ _MEMORY: Final = {
     "managed static": "managed",
 }
 _DEVICE: Final = re.compile(r"(?P<name>.*?)\s*\((?P<number>\d{1,4})\)")
-_UNKNOWN_COPY: Final = "unknown copy"
 _CANNOT_SAY: Final = (
     "the process, host calls, synchronisations and NVTX ranges: a cuda_gpu_trace CSV holds device work alone",
     "arms, passes, ubatches, layers, tokens and experts: a cuda_gpu_trace CSV does not name them",
@@ -53,6 +52,10 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     events = event_table(rows, texts, {"stream": stream_code}, {"stream": streams})
     found.tables["events"], n_collectives = mark_collectives(events)
     found.warnings += remark(n_collectives)
+    if columns.is_cut:
+        found.warnings.append(
+            "The CSV does not end with a line break: its last row may be cut, and rows may be missing."
+        )
     if gpus := _gpus(columns):
         found.manifest_fields["machine"] = {"gpus": gpus}
     if len(rows) == 0:
@@ -85,7 +88,7 @@ def _rows(columns: Columns, names: list[str], name_code: Int64) -> Rows:
 
 
 def _cleaned(rows: Rows, dropped: Counter[str]) -> Rows:
-    reasons = {"unknown copy kind": rows["kind"] == ABSENT}
+    reasons = {"unknown operation": rows["kind"] == ABSENT}
     # A trace that starts at 0 has a first row at 0: only missing times are impossible here.
     reasons |= impossible_times(rows["start"], rows["end"], on_device=False)
     rows = drop(rows, "row", reasons, dropped)
@@ -98,7 +101,8 @@ def _classify(name: str) -> tuple[int, int]:
         return kind_code("compute"), 0
     copy = _COPY.fullmatch(name)
     if copy is None:
-        return (ABSENT, ABSENT) if name.lower().startswith("[cuda memcpy") else (kind_code("compute"), ABSENT)
+        # Kernels have no brackets there: it is an operation of its own, or a name that was cut off.
+        return (ABSENT, ABSENT) if name.startswith("[") else (kind_code("compute"), ABSENT)
     how = _HOW.fullmatch(copy["how"])
     if how is None:
         return ABSENT, ABSENT

@@ -39,6 +39,7 @@ _UNITS: Final = {
 }
 _NUMBER: Final = r"^(?P<whole>[0-9]{1,18})(?:\.(?P<fraction>[0-9]{0,9}))?$"
 _BILLION: Final = 10**9
+_MAX_BYTES: Final = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Columns:
     texts: dict[str, pa.ChunkedArray]
     units: dict[str, str]
     n_rows: int
+    path: Path
+    is_cut: bool  # nsys ends every line
 
     def text(self, name: str) -> pa.ChunkedArray:
         """A column, null throughout where the file lacks it, cut to MAX_TEXT_CHARS."""
@@ -60,7 +63,10 @@ class Columns:
         """ns or bytes in one unit of the column; raises HprofError for a unit that nsys does not have."""
         unit = self.units.get(name) or "B"
         if unit not in _UNITS:
-            raise HprofError(f"the column '{name}' is in '{unit[:20]}', a unit that hprof does not know.")
+            raise HprofError(
+                f"{self.path} has its column '{name}' in '{unit[:20]}', a unit that hprof does not know; write it "
+                "again with `nsys stats --timeunit ns`."
+            )
         return _UNITS[unit]
 
     def numbers(self, name: str, scale: int = 1) -> Int64:
@@ -97,11 +103,16 @@ def read_columns(path: Path, dropped: Counter[str]) -> Columns:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0][:200]
         raise HprofError(f"{path} cannot be read as CSV ({reason}); write it again with `nsys stats`.") from error
-    return Columns(dict(zip(names, table.columns, strict=True)), dict(columns), table.num_rows)
+    texts = dict(zip(names, table.columns, strict=True))
+    return Columns(texts, dict(columns), table.num_rows, path, is_cut=not data.endswith(b"\n"))
 
 
 def _utf8(path: Path, offset: int) -> bytes:
     """The file from `offset` on; bytes that are no UTF-8 are replaced, as arrow would stop at them."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise HprofError(
+            f"{path} is larger than {_MAX_BYTES >> 30} GiB; import the SQLite export, which is read in parts."
+        )
     data = path.read_bytes()[offset:]
     try:
         data.decode()

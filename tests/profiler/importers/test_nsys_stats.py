@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     found = read_file(_write(tmp_path, _OLD + "".join(rows)))
     assert dict(found.dropped) == {
         "row: wrong number of cells": 1,
-        "row: unknown copy kind": 1,
+        "row: unknown operation": 1,
         "row: no times": 3,
     }
     assert found.tables["events"].num_rows == 1
@@ -135,3 +135,17 @@ def test_any_cells_and_any_tail(tmp_path: Path, rows: list[list[str]], tail: byt
     except HprofError as error:
         found = str(error)
     assert "any.csv" in found if isinstance(found, str) else found >= 1
+
+
+@pytest.mark.parametrize(("name", "n_rows"), [("[CUDA mem", 1), ("[CUDA memcpy Host-to-De", 1), ("void gem", 2)])
+def test_a_file_that_ends_inside_a_row_takes_no_copy_for_a_kernel(tmp_path: Path, name: str, n_rows: int) -> None:
+    cut = HEADER_AND_ROW + _old("2000", "500", name, "1.0", "Pinned").rstrip('"\n')
+    found = read_file(_write(tmp_path, cut))
+    assert found.tables["events"].num_rows == n_rows
+    assert found.dropped == ({} if n_rows == 2 else {"row: unknown operation": 1})
+    assert any("does not end with a line break" in text for text in found.warnings)
+
+
+def test_an_unknown_unit_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(HprofError, match=r"trace\.csv has its column 'Start' in 'fortnight'.*--timeunit ns"):
+        read_file(_write(tmp_path, HEADER_AND_ROW.replace("(ns)", "(fortnight)")))
