@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from dashboard import choice, load, show
+from dashboard import choice, show, trace_root
 
 HERE = Path(__file__).parent
 
@@ -36,5 +36,5 @@ page = st.navigation(
 
 with show.one_sentence():
     with st.sidebar:
-        choice.choose(load.trace_root())
+        choice.choose(trace_root.trace_root())
     page.run()

@@ -7,7 +7,7 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import address, load
+from dashboard import address, load, trace_root
 from dashboard.text import arm_label, cell_key, cell_labels, plain
 from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import Arm
@@ -22,7 +22,7 @@ _LARGE: Final = 1_000_000  # events; reading more takes over a second
 class Choice:
     """`sizes` (the cell), `a` and `b` are null where the capture has no passes; `b` also where it has a single arm."""
 
-    found: load.Found
+    found: trace_root.Found
     capture: Capture
     sizes: CellSizes | None
     a: str | None
@@ -69,9 +69,9 @@ class Choice:
         return [arm for arm in (self.a, self.b) if arm is not None]
 
 
-def choose(root: load.TraceRoot) -> Choice | None:
+def choose(root: trace_root.TraceRoot) -> Choice | None:
     """Draw the sidebar's controls; null where the root holds no capture that can be read."""
-    summaries = load.captures(root)
+    summaries = trace_root.captures(root)
     readable = [one for one in summaries if one.problem is None]
     for one in summaries:
         if one.problem is not None:
@@ -82,7 +82,7 @@ def choose(root: load.TraceRoot) -> Choice | None:
     if st.query_params.get("capture", readable[0].name) not in {one.name for one in readable}:
         st.warning("The capture that the address names is not here, or not any more; this is another one.")
     name = address.select("Capture", [one.name for one in readable], "capture", _labels(readable).__getitem__)
-    found = load.find_capture(root, name)
+    found = trace_root.find_capture(root, name)
     capture = load.open_capture(found)
     choice = _choose_arms(found, capture)
     st.session_state[_STATE] = choice
@@ -108,7 +108,7 @@ def say_no_captures() -> None:
     st.code("\n".join(lines), language="bash")
 
 
-def _choose_arms(found: load.Found, capture: Capture) -> Choice:
+def _choose_arms(found: trace_root.Found, capture: Capture) -> Choice:
     numbered = capture.passes[capture.passes["pass_id"].notna()]
     cells = cell_sizes(numbered, capture.manifest.arms)
     names = list(dict.fromkeys(name for cell in cells for name in cell.arms))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from dashboard.load import TraceRoot, is_inside
+from dashboard.trace_root import TraceRoot, is_inside
 from executor.errors import HprofError
 from profiler.importers import import_files
 from profiler.storage import Store

@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from dashboard import address, load
+from dashboard import address, kept_lines, trace_root
 from dashboard.choice import Choice
 from dashboard.figures.busy import busy_figure
 from dashboard.timeline import component
@@ -72,7 +72,7 @@ def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> Shown:
 
 def lines(choice: Choice, shown: Sequence[Shown]) -> list[Timeline]:
     """The timelines of the passes."""
-    return load.lines_of_passes(choice.found, [one.pass_id for one in shown])
+    return kept_lines.of_passes(choice.found, [one.pass_id for one in shown])
 
 
 def packed(choice: Choice, shown: Sequence[Shown], windows: Windows | None) -> bytes:
@@ -85,7 +85,7 @@ def packed(choice: Choice, shown: Sequence[Shown], windows: Windows | None) -> b
 @st.cache_resource(max_entries=6, show_spinner="Packing the events …")
 def _packed(
     path: str,
-    fingerprint: load.Fingerprint,  # noqa: ARG001 - a part of the key
+    fingerprint: trace_root.Fingerprint,  # noqa: ARG001 - a part of the key
     passes: tuple[tuple[str, int | None], ...],
     wanted: tuple[tuple[int, int] | None, ...],
     link_gb_s: float | None,
@@ -108,7 +108,7 @@ def busy(choice: Choice, shown: Sequence[Shown]) -> tuple[go.Figure, list[pd.Dat
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _busy(
     path: str,  # noqa: ARG001 - a part of the key, as the next two
-    fingerprint: load.Fingerprint,  # noqa: ARG001
+    fingerprint: trace_root.Fingerprint,  # noqa: ARG001
     passes: tuple[tuple[str, int | None], ...],  # noqa: ARG001
     _choice: Choice,
     _shown: Sequence[Shown],

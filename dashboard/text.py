@@ -20,6 +20,7 @@ CATEGORY_LABELS: Final = {
     "cpu_compute": "CPU compute",
     "api": "host calls",
 }
+_SHORT_LABELS: Final = {"h2d": "H2D", "d2h": "D2H", "d2d": "D2D", "cpu_compute": "CPU", "api": "host"}
 ARM_MEANINGS: Final = {
     "off": "copies in line",
     "off-whole": "in line, whole",
@@ -75,7 +76,7 @@ def short_cell(cell: CellSizes) -> str:
 
 def cell_labels(cells: Sequence[CellSizes]) -> list[str]:
     """Labels that tell cells apart, by the sizes in which they differ: `ubatch 64 · depth 0`."""
-    named = {"n_ubatch": "ubatch {:,}", "n_depth": "depth {:,}", "n_prompt": "prompt {:,}", "n_gen": "{:,} generated"}
+    named = {"n_ubatch": "ubatch {:,}", "n_depth": "depth {:,}", "n_prompt": "prompt {:,}", "n_gen": "gen {:,}"}
     varied = [size for size in named if len({getattr(cell, size) for cell in cells}) > 1]
     if not varied:
         return [short_cell(cell) for cell in cells]
@@ -102,6 +103,14 @@ def cell_key(cell: CellSizes) -> str:
     """The cell in an address: `p512-n16-ub64-d0`."""
     parts = (("p", cell.n_prompt), ("n", cell.n_gen), ("ub", cell.n_ubatch), ("d", cell.n_depth))
     return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"
+
+
+def short_lane_label(lane: Lane, lanes: Sequence[Lane]) -> str:
+    """As `lane_label`, for where there is no room: `1 H2D 7` is GPU 1's copies to it on stream 7."""
+    several = len({other.device for other in lanes if other.device is not None}) > 1
+    device = str(lane.device) if several and lane.device is not None else ""
+    words = (device, _SHORT_LABELS.get(lane.category, CATEGORY_LABELS[lane.category]), lane.stream or "")
+    return " ".join(word for word in words if word)
 
 
 def lane_label(lane: Lane, lanes: Sequence[Lane]) -> str:

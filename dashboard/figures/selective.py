@@ -73,9 +73,8 @@ def distinct_figure(rows: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
         x=sizes,
         y=share["median"],
         name="measured",
-        mode="lines+markers",
-        line={"color": BLUE, "width": 2.5},
-        marker={"size": 9},
+        mode="markers",  # a line between sizes far apart would claim what lies between them
+        marker={"size": 10, "color": BLUE},
         error_y=_bars(share["median"], share["min"], share["max"]),
         hovertemplate="%{x} tokens touch %{y:.1f} % of the experts<extra></extra>",
     )
@@ -94,7 +93,7 @@ def distinct_figure(rows: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
 
 
 def _bars(middle: pd.Series[float], low: pd.Series[float], high: pd.Series[float]) -> Mapping[str, object]:
-    return {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low, "thickness": 1.2}
+    return {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low, "color": GREY}
 
 
 def heat_figure(layers: np.ndarray, shares: np.ndarray) -> go.Figure:

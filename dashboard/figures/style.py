@@ -25,8 +25,8 @@ def styled(figure: go.Figure, *, height: int, legend: bool = True, **layout: Any
         plot_bgcolor="rgba(0,0,0,0)",
         **layout,
     )
-    figure.update_xaxes(gridcolor=GRID, zeroline=False, automargin=True)
-    figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)
+    for update in (figure.update_xaxes, figure.update_yaxes):
+        update(gridcolor=GRID, zeroline=False, automargin=True, separatethousands=True)
     return figure
 
 

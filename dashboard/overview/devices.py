@@ -68,5 +68,5 @@ def device_time(choice: Choice) -> None:
         key="devices",
         table=texts,
         name="device-time",
-        beside=True,
+        beside=len(labels) == 1,  # the columns of more have no room there
     )

@@ -11,7 +11,6 @@ from dashboard import load, passes, show
 from dashboard.choice import Choice
 from dashboard.figures.spent import PART_LABELS, spent_figure
 from dashboard.overview.words import UNKNOWN
-from dashboard.text import plain
 from profiler.metrics.spent import time_spent
 from profiler.report.units import format_ns
 
@@ -42,8 +41,15 @@ def where_time_went(choice: Choice) -> None:
         beside=True,
     )
     counts = measured["arm"].value_counts()
-    over = " and ".join(f"{counts.get(arm, 0)} passes of {plain(arm)}" for arm in choice.arms)
-    st.caption(f"Means over {over}, prefill and decode together.")
+    over = " and ".join(f"{counts.get(arm, 0)} passes of {arm}" for arm in choice.arms)
+    show.sentences([f"Means over {over}, prefill and decode together.", *_of_host(measured, choice.arms)])
+
+
+def _of_host(measured: pd.DataFrame, arms: list[str]) -> list[str]:
+    """Where the host computes the device is idle, which needs telling."""
+    found = measured.groupby("arm")["host_compute_ns"].mean().reindex(arms).fillna(0.0)
+    told = [f"{format_ns(value)} in {arm}" for arm, value in found.items() if value > 0]
+    return [f"The device also idles while the host computes for it: {' and '.join(told)}."] if told else []
 
 
 def _measured(choice: Choice) -> pd.DataFrame:

@@ -16,9 +16,8 @@ def interval(found: Estimate | None, unit: str) -> str:
     if found is None:
         return "not known"
     text = format_value(found.median, unit)
-    if found.low is None or found.high is None or found.low == found.high:
-        return text
-    return f"{text} [{format_value(found.low, unit)}, {format_value(found.high, unit)}]"
+    edges = [format_value(edge, unit) for edge in (found.low, found.high) if edge is not None]
+    return text if len(set(edges)) < 2 else f"{text} [{edges[0]}, {edges[1]}]"
 
 
 def spread(found: Estimate | None, unit: str) -> str:

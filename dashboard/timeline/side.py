@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dashboard.text import lane_label
+from dashboard.text import lane_label, short_lane_label
 from dashboard.timeline.signatures import SIGNATURE_COLUMNS
 from profiler.intervals import Int64, Intervals
 from profiler.metrics.anchors import LayerStarts, Ubatch, layer_starts
@@ -83,6 +83,7 @@ class CutSide:
             {
                 **lane._asdict(),
                 "label": lane_label(lane, self._line.lanes),
+                "short": short_lane_label(lane, self._line.lanes),
                 "events": s.stop - s.start,
                 "all_events": int(np.diff(self._line.first)[i]),
                 "exposed": len(e.starts),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import importing, load
+from dashboard import importing, trace_root
 from dashboard.text import plain
 from executor.errors import HprofError
 from profiler.report.units import format_bytes
 
-root = load.trace_root()
+root = trace_root.trace_root()
 st.title("Import", anchor=False)
 st.markdown(
     "Bring a trace of another tool: an **Nsight Systems** export (`.sqlite`), a **torch.profiler** trace (`.json`, "

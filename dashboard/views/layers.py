@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pandas as pd
@@ -46,7 +47,7 @@ def main(choice: Choice) -> None:
         name="layers",
     )
     phase = here["phase"].iloc[0]
-    condition(rows[rows["phase"] == phase] if pd.notna(phase) else rows, arm, phase)
+    condition(choice, rows[rows["phase"] == phase] if pd.notna(phase) else rows, arm, phase)
 
 
 def measured(choice: Choice) -> pd.DataFrame:
@@ -90,7 +91,13 @@ def readable(layers: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def condition(rows: pd.DataFrame, arm: str, phase: str | None) -> None:
+def copies_ahead(choice: Choice, arm: str) -> bool:
+    """Whether the arm copied on a stream of its own, as far as the manifest says."""
+    effective = next((one.options.get("effective") for one in choice.arms_of_cell if one.name == arm), None)
+    return isinstance(effective, Mapping) and effective.get("streams_ahead") is True
+
+
+def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -> None:
     """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
     st.subheader("Where prefetch pays: C + T > T'", anchor=False)
     mine = rows[rows["arm"] == arm]
@@ -99,6 +106,8 @@ def condition(rows: pd.DataFrame, arm: str, phase: str | None) -> None:
     if grid.empty or share is None:
         show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
         return
+    if copies_ahead(choice, arm):
+        show.sentences([f"{arm} copies ahead, so its T is no copy in line: read this on an arm such as off."])
     st.markdown(
         f"It holds for **{share * 100:.0f} %** of the layers of {plain(arm)} before one that is copied{during}."
     )

@@ -36,7 +36,7 @@ def with_passes(choice: Choice) -> None:
     cell, a, b = choice.headline_cell, choice.a, choice.b
     assert a is not None
     title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
-    show.head(plain(title), choice)
+    show.head(plain(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     badges(cell)
     told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:

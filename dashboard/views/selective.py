@@ -132,8 +132,8 @@ def overlap(experts: pa.Table) -> None:
         name="adjacent-layer-overlap",
     )
     st.caption(
-        "Experts in both layers / experts in either, by number. Where it is low, one layer's choice says little about "
-        "the next one's."
+        "Experts in both layers / experts in either, by number: the median over the ubatches, and the middle half of "
+        "them as whiskers. Where it is low, one layer's choice says little about the next one's."
     )
 
 

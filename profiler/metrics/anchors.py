@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.intervals import Int64
+from profiler.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.events import ints
 from profiler.metrics.groups import Groups, Mask, group_by
 from profiler.metrics.timeline import Timeline
@@ -38,7 +38,10 @@ class LayerStarts:
 
 
 def ubatch_spans(line: Timeline, ubatches: pa.Table) -> list[Ubatch]:
-    """The ubatches of a line's pass, from its rows of `ubatches`, else from when its events computed."""
+    """The ubatches of a line's pass, from its rows of `ubatches`, else from when its events computed.
+
+    Those without a number or with impossible times are left out.
+    """
     if ubatches.num_rows == 0:
         return _spans_of_events(line)
     names = ("ubatch", "phase", "n_tokens", "policy", "t_start", "t_end")
@@ -46,7 +49,7 @@ def ubatch_spans(line: Timeline, ubatches: pa.Table) -> list[Ubatch]:
     return [
         Ubatch(number, phase, n_tokens, policy, start - line.origin_ns, end - line.origin_ns)
         for number, phase, n_tokens, policy, start, end in zip(*columns, strict=True)
-        if None not in (number, start, end)
+        if None not in (number, start, end) and -MAX_ABS_NS <= start <= end <= MAX_ABS_NS
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dashboard import load
+from dashboard import trace_root
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 
@@ -31,10 +31,10 @@ def test_a_file_replaced_while_it_is_read_is_one_sentence(
 ) -> None:
     makers.dense_off_on(tmp_path / "a")
 
-    def broken(path: str) -> load.Fingerprint:
+    def broken(path: str) -> trace_root.Fingerprint:
         raise error
 
-    monkeypatch.setattr(load, "fingerprint", broken)
+    monkeypatch.setattr(trace_root, "fingerprint", broken)
     app = open_page(monkeypatch, tmp_path, "overview", capture="a")
     assert "reload the page" in app.error[0].value
     assert len(app.error) == 1

@@ -189,6 +189,21 @@ def test_more_layers_slots_and_letters_than_a_page_can_hold(monkeypatch: pytest.
         assert max(sizes, default=0) < 8_000_000, page
 
 
+@pytest.mark.parametrize("start", [-(2**63), 2**63 - 1, None])
+def test_ubatches_with_impossible_times_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, start: int | None
+) -> None:
+    """A difference of them may need more than 64 bits, which the timeline's header cannot hold."""
+    hostile(tmp_path / "bad", "plain")
+    for part in (tmp_path / "bad" / "ubatches").glob("*.parquet"):
+        rows = pq.read_table(part)
+        times = pa.array([start] * rows.num_rows, pa.int64())
+        pq.write_table(rows.set_column(rows.schema.get_field_index("t_start"), "t_start", times), part)
+    app = open_page(monkeypatch, tmp_path, "timeline", capture="bad")
+    assert app.get("bidi_component")
+    assert not app.error
+
+
 @pytest.mark.parametrize("column", ["pass_id", "n_ubatch", "repetition", "t_start", "ttft_ns"])
 @pytest.mark.parametrize("value", [None, -1, 2**31 - 1])
 def test_passes_with_numbers_that_are_none_or_absurd(

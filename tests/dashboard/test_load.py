@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import importing, load
+from dashboard import importing, load, trace_root
 from executor.errors import HprofError
 from tests.profiler import makers
 from tests.support import shared_path
 
 
 def test_root_comes_from_the_command_line(tmp_path: Path) -> None:
-    assert load.trace_root(["--traces", f"{tmp_path}/"]) == load.TraceRoot(str(tmp_path.resolve()))
-    assert load.trace_root(["--traces", "s3://bucket/traces"]).url == "s3://bucket/traces"
-    assert load.trace_root([]).url.endswith("traces")
+    assert trace_root.trace_root(["--traces", f"{tmp_path}/"]) == trace_root.TraceRoot(str(tmp_path.resolve()))
+    assert trace_root.trace_root(["--traces", "s3://bucket/traces"]).url == "s3://bucket/traces"
+    assert trace_root.trace_root([]).url.endswith("traces")
 
 
 def test_a_capture_given_as_the_root_stands_alone(tmp_path: Path) -> None:
     makers.empty(tmp_path / "one")
     makers.empty(tmp_path / "two")
-    root = load.trace_root(["--traces", str(tmp_path / "one")])
-    assert [found.name for found in load.captures(root)] == ["one"]
+    root = trace_root.trace_root(["--traces", str(tmp_path / "one")])
+    assert [found.name for found in trace_root.captures(root)] == ["one"]
     with pytest.raises(HprofError, match="no capture 'two'"):
-        load.find_capture(root, "two")
+        trace_root.find_capture(root, "two")
 
 
 @pytest.mark.parametrize("name", ["../secret", "..", "/etc", "one/../../secret", "", "manifest.json", "s3://x"])
@@ -34,7 +34,7 @@ def test_names_from_the_address_are_looked_up_not_joined(tmp_path: Path, name: s
     root = tmp_path / "root"
     makers.empty(root / "one")
     with pytest.raises(HprofError, match="no capture"):
-        load.find_capture(load.TraceRoot(str(root)), name)
+        trace_root.find_capture(trace_root.TraceRoot(str(root)), name)
 
 
 def test_links_that_lead_out_of_the_root_are_not_shown(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_links_that_lead_out_of_the_root_are_not_shown(tmp_path: Path) -> None:
     root = tmp_path / "root"
     makers.empty(root / "one")
     (root / "link").symlink_to(tmp_path / "secret")
-    assert [found.name for found in load.captures(load.TraceRoot(str(root)))] == ["one"]
+    assert [found.name for found in trace_root.captures(trace_root.TraceRoot(str(root)))] == ["one"]
 
 
 def test_fingerprint_changes_when_a_part_is_added(tmp_path: Path) -> None:
     capture = makers.interrupted(tmp_path / "c")
-    before = load.fingerprint(capture.path)
+    before = trace_root.fingerprint(capture.path)
     (tmp_path / "c" / "passes" / "pass-000099.parquet").write_bytes(b"")
-    assert load.fingerprint(capture.path) != before
+    assert trace_root.fingerprint(capture.path) != before
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_upload_names_are_made_safe(given: str, safe: str) -> None:
 
 def test_upload_of_nonsense_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(HprofError):
-        importing.import_upload(load.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
+        importing.import_upload(trace_root.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
     sample = shared_path("data", "llama-bench", "smollm2.jsonl").read_bytes()
-    root = load.TraceRoot(str(tmp_path))
+    root = trace_root.TraceRoot(str(tmp_path))
     assert importing.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
     assert importing.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"
-    assert sorted(found.name for found in load.captures(root)) == ["smollm2", "smollm2-2"]
+    assert sorted(found.name for found in trace_root.captures(root)) == ["smollm2", "smollm2-2"]
 
 
 def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
     root.mkdir()
     (root / "inside.json").write_text("[]")
     (root / "link.json").symlink_to(tmp_path / "outside.json")
-    where = load.TraceRoot(str(root))
+    where = trace_root.TraceRoot(str(root))
     assert [file.name for file in importing.files_in(where)] == ["inside.json"]
     with pytest.raises(HprofError, match="no longer"):
         importing.import_lying(where, importing.Lying("link.json", 2))
@@ -96,7 +96,7 @@ def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
 
 def test_the_headline_of_a_capture_is_its_reports_without_what_events_say(tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c")
-    found = load.find_capture(load.TraceRoot(str(tmp_path)), "c")
+    found = trace_root.find_capture(trace_root.TraceRoot(str(tmp_path)), "c")
     early, whole = (made.cells[0] for made in (load.headline(found, "on"), load.report(found, "on")))
     for arm, told in early.arms.items():
         figures = whole.arms[arm].figures["pass"]

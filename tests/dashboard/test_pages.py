@@ -45,7 +45,8 @@ def test_every_page_shows_something_sensible(monkeypatch: pytest.MonkeyPatch, ro
 
 def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense")
-    assert app.title[0].value.startswith("Prefetch made the first token 28 % faster, prefill 39 % faster and decode")
+    title = app.title[0].value.replace("\N{NO-BREAK SPACE}", " ")
+    assert title.startswith("Prefetch made the first token 28 % faster, prefill 39 % faster and decode")
     values = {metric.label: metric.value for metric in app.metric}
     assert values["Time to first token"] == "462 us"
     assert values["Exposed copy time"] == "300 us"
@@ -55,7 +56,7 @@ def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, roo
 
 def test_baseline_can_be_swapped(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense", a="on", b="off")
-    assert app.title[0].value.startswith("Copying in line made the first token 39 % slower")
+    assert app.title[0].value.startswith("Copying in line made the first token 39\N{NO-BREAK SPACE}% slower")
 
 
 def test_address_names_the_whole_choice(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -154,3 +155,16 @@ def test_a_large_capture_shows_the_same_figures_in_the_end(monkeypatch: pytest.M
     assert shown[0] == shown[1]
     assert len(shown[0]) == 6
     assert said(pages[0]) == said(pages[1])
+
+
+def test_layers_of_an_arm_that_copies_ahead_say_what_they_are_worth(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    path = tmp_path / "c" / "manifest.json"
+    manifest = orjson.loads(path.read_bytes())
+    for arm in manifest["arms"]:
+        arm["options"] = {"effective": {"streams_ahead": arm["name"] == "on"}}
+    path.write_bytes(orjson.dumps(manifest))
+    assert "copies ahead" not in said(open_page(monkeypatch, tmp_path, "layers", capture="c", arm="off"))
+    assert "on copies ahead" in said(open_page(monkeypatch, tmp_path, "layers", capture="c", arm="on"))

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.text import arm_label, cell_key, for_plotly, headline, lane_label, plain, short_cell
+from dashboard.overview.words import interval
+from dashboard.text import (
+    arm_label,
+    cell_key,
+    for_plotly,
+    headline,
+    lane_label,
+    plain,
+    short_cell,
+    short_lane_label,
+)
 from profiler.metrics.lanes import Lane
 from profiler.report.sizes import CellSizes
-from profiler.stats import Comparison, Verdict
+from profiler.stats import Comparison, Estimate, Verdict
 
 
 def compared(ratio: float, verdict: Verdict) -> Comparison:
@@ -77,3 +87,11 @@ def test_lane_labels_say_no_more_than_tells_lanes_apart() -> None:
     assert lane_label(one, [one]) == "copy H2D"
     other = Lane("compute", 2, 1, "7")
     assert lane_label(other, [one, other]) == "GPU 1 · compute · stream 7 · pid 2"
+    assert short_lane_label(one, [one]) == "H2D"
+    assert short_lane_label(other, [one, other]) == "1 compute 7"
+
+
+def test_an_interval_is_told_where_its_ends_read_differently() -> None:
+    assert interval(Estimate(1_850_000, 1_840_000, 1_860_000, 6, 0), "ns") == "1.85 ms [1.84 ms, 1.86 ms]"
+    assert interval(Estimate(1_850_000, 1_850_001, 1_850_002, 6, 0), "ns") == "1.85 ms"
+    assert interval(None, "ns") == "not known"

@@ -18,7 +18,8 @@ Object.assign(Painter.prototype, {
       c.globalAlpha = 0.85;
       c.fillStyle = theme.text;
       this.font(theme, height < LANE_HEIGHT ? 11 : 12);
-      c.fillText(fitText(c, lane.label, layout.labelWidth - 16), 10, y + height / 2 + 0.5);
+      const room = layout.labelWidth - 16, text = c.measureText(lane.label).width > room ? lane.short : lane.label;
+      c.fillText(fitText(c, text, room), 10, y + height / 2 + 0.5);
     }
     c.globalAlpha = 1;
   },
