@@ -60,7 +60,7 @@ class Fields:
         """A list of `count` texts, each one of `known`."""
         value = self._value(key, None)
         if not isinstance(value, list) or len(value) < count or not set(map(str, value)) <= set(known):
-            raise self.refusal(key, value, f"{count} of {', '.join(known)}")
+            raise self.refusal(key, value, f"a list of {count}, each one of {', '.join(known)}")
         return tuple(value[:count])
 
     def table(self, key: str) -> Fields:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,9 @@ from typing import Any, Final
 from executor.errors import HprofError
 from executor.models.fields import Fields
 from executor.models.hf_families import FAMILIES, Family
+from executor.models.hf_file import published_quants, read_json
 from executor.models.shape_check import check_shape
+from executor.models.tensors import QuantPlan
 from executor.shape import (
     AttentionShape,
     DeltaNetShape,
@@ -26,48 +27,33 @@ from executor.shape import (
     RopeShape,
 )
 
-_MAX_BYTES: Final = 2**20
 _MAX_LAYERS: Final = 1000
-_QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention", "linear_attention")
-_EXPERT_COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+_PATTERN: Final = "sliding_window_pattern"  # Gemma's word for full_attention_interval
+_UNGROUPED: Final = "experts are chosen among all, not within chosen groups"
 
 
-def read_config(path: Path) -> tuple[ModelShape, str]:
-    """The shape that a config describes, and the quant type that its weights are published in.
+def read_config(path: Path) -> tuple[ModelShape, QuantPlan]:
+    """The shape that a config describes, and the quant types that its weights are published in.
 
     HprofError where the file is absent, no such JSON, of an unknown family, or states what cannot be.
     """
-    values = _json(path)
-    if isinstance(values.get("text_config"), dict):  # a multi-modal model: its language part
-        values = {key: values[key] for key in ("model_type", "torch_dtype") if key in values} | values["text_config"]
-    return shape_from_config(values, path.parent.name or path.stem, str(path)), _published_quant(values)
+    values = read_json(path)
+    shape = shape_from_config(values, path.parent.name or path.stem, str(path))
+    quants, notes = published_quants(values)
+    return replace(shape, notes=(*shape.notes, *notes)), quants
 
 
 def shape_from_config(values: Mapping[str, Any], name: str, origin: str) -> ModelShape:
     """The shape that a config's parsed JSON describes; `origin` names it in messages."""
-    family = str(values.get("model_type", "")).removesuffix("_text")
+    known = ", ".join(FAMILIES)
+    if values.get("model_type") is None:
+        raise HprofError(f"{origin} states no model_type; name a model's config.json, of one of the types {known}.")
+    family = str(values["model_type"]).removesuffix("_text")
     if family not in FAMILIES:
-        raise HprofError(f"{origin}: the model type {family[:40]!r} is not known; known are {', '.join(FAMILIES)}.")
-    return check_shape(_Reader(FAMILIES[family], Fields(values, origin)).model(name), origin)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise HprofError(f"{path} is larger than 1 MiB, which no model's config is; name a config.json.")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HprofError(f"{path} cannot be read ({error.strerror or error}); name a model's config.json.") from error
-    except (ValueError, RecursionError) as error:
-        raise HprofError(f"{path} is not JSON ({str(error)[:80]}); name a model's config.json.") from error
-    if not isinstance(values, dict):
-        raise HprofError(f"{path} holds no table of keys; name a model's config.json.")
-    return values
-
-
-def _published_quant(values: Mapping[str, Any]) -> str:
-    return _QUANTS.get(str(values.get("dtype", values.get("torch_dtype"))), "BF16")
+        raise HprofError(f"{origin}: the model type {family[:40]!r} is not known; known are {known}.")
+    stated = {**FAMILIES[family].defaults, **values}
+    return check_shape(_Reader(FAMILIES[family], Fields(stated, origin)).model(name), origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +68,19 @@ class _Reader:
             raise fields.refusal("num_hidden_layers", n_layers, f"at most {_MAX_LAYERS}")
         kinds = self._kinds(n_layers)
         mixers = {kind: self._mixer(kind) for kind in dict.fromkeys(kinds)}
+        hidden = fields.integer("hidden_size")
+        is_grouped = fields.integer("n_group", 1) > 1
         return ModelShape(
             name=name,
             architecture=self.family.architecture,
             n_vocab=fields.integer("vocab_size"),
-            hidden=fields.integer("hidden_size"),
+            hidden=hidden,
             layers=tuple(LayerShape(mixers[kind], self._ffn(i)) for i, kind in enumerate(kinds)),
             norm_eps=fields.number("rms_norm_eps", 1e-6),
             tied_embeddings=fields.flag("tie_word_embeddings", False),
+            embedding_scale=math.sqrt(hidden) if self.family.is_gemma else fields.number("embedding_multiplier", 1.0),
             context_length=fields.integer("max_position_embeddings", 131072),
-            notes=self.family.notes,
+            notes=(*self.family.notes, *((_UNGROUPED,) if is_grouped else ())),
         )
 
     def _kinds(self, n_layers: int) -> tuple[str, ...]:
@@ -100,9 +89,9 @@ class _Reader:
         if fields.has("layer_types"):
             return fields.texts("layer_types", n_layers, _LAYER_TYPES)
         if family.other_kind is not None:
-            every = fields.integer("full_attention_interval", family.full_every)
+            every = fields.integer("full_attention_interval", fields.integer(_PATTERN, family.full_every))
             return tuple("full_attention" if (i + 1) % every == 0 else family.other_kind for i in range(n_layers))
-        slides = fields.has("sliding_window") and fields.flag("use_sliding_window", family.architecture == "llama")
+        slides = fields.has("sliding_window") and fields.flag("use_sliding_window", family.slides)
         return ("sliding_attention" if slides else "full_attention",) * n_layers
 
     def _mixer(self, kind: str) -> Mixer:
@@ -117,7 +106,7 @@ class _Reader:
         bias = fields.flag("attention_bias", family.bias)
         return AttentionShape(
             n_heads=heads,
-            n_kv_heads=fields.integer("num_key_value_heads", heads),
+            n_kv_heads=fields.integer("num_key_value_heads", heads if family.may_omit_kv_heads else None),
             head_dim=head_dim,
             rope=self._rope(kind, head_dim),
             window=fields.integer("sliding_window") if kind == "sliding_attention" else None,
@@ -166,7 +155,7 @@ class _Reader:
 
     def _scaled(self, plain: RopeShape, stated: Fields) -> RopeShape:
         rule = stated.text("rope_type", stated.text("type", "default"))
-        if rule in ("default", "mrope"):
+        if rule in ("default", "mrope", *self.family.unscaled):
             return plain
         factor = stated.number("factor", 1.0)
         if rule == "linear":
@@ -197,14 +186,13 @@ class _Reader:
 
     def _ffn(self, i: int) -> Ffn:
         fields = self.fields
-        counts = [key for key in _EXPERT_COUNTS if fields.has(key)]
-        if not counts or not self._is_moe(i):
-            return DenseFfn(fields.integer("intermediate_size"))
         family = self.family
-        width = fields.integer("moe_intermediate_size" if fields.has("moe_intermediate_size") else "intermediate_size")
+        if family.experts is None or not self._is_moe(i):
+            return DenseFfn(fields.integer("intermediate_size"))
+        width = fields.integer(family.expert_width)
         shared = fields.integer("n_shared_experts", 0, low=0) * width
         return MoeFfn(
-            n_experts=fields.integer(counts[0]),
+            n_experts=fields.integer(family.experts),
             n_used=fields.integer("num_experts_per_tok"),
             n_ff_expert=width,
             n_ff_shared=fields.integer("shared_expert_intermediate_size", shared, low=0),

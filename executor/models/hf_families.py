@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
-
-_UNGROUPED: Final = "experts are chosen among all, not within chosen groups"
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,38 +12,75 @@ class Family:
     """One model type. Defaults are those of a plain decoder with grouped-query attention."""
 
     architecture: str  # GGUF's name, which decides the tensors' names
+    experts: str | None = None  # the key of their number; None: all layers are dense
+    expert_width: str = "moe_intermediate_size"
     bias: bool = False
     qk_norm: bool = False
+    may_omit_kv_heads: bool = False  # there are then as many as query heads
     has_mla: bool = False
     output_gate: bool = False
     rotated: float = 1.0  # share of a head, where the config does not say
+    unscaled: tuple[str, ...] = ()  # rules of rope scaling that are left out; a note says so
     other_kind: str | None = None  # layers are of this kind but for each `full_every`-th
     full_every: int = 1
+    slides: bool = False  # a sliding window, where one is stated, is that of all layers
     scoring: Literal["softmax", "sigmoid", "softmax_topk"] = "softmax"
     normalise: bool = True
     is_gpt_oss: bool = False
+    is_gemma: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # what published configs leave out
     notes: tuple[str, ...] = ()
 
 
-def _qwen_next(architecture: str) -> Family:
+def _qwen_next(architecture: str, experts: str | None = None) -> Family:
     return Family(
-        architecture, qk_norm=True, output_gate=True, rotated=0.25, other_kind="linear_attention", full_every=4
+        architecture,
+        experts=experts,
+        qk_norm=True,
+        output_gate=True,
+        rotated=0.25,
+        other_kind="linear_attention",
+        full_every=4,
     )
 
 
+def _gemma(architecture: str, full_every: int, note: str, **defaults: Any) -> Family:
+    return Family(
+        architecture,
+        qk_norm=architecture == "gemma3",
+        other_kind="sliding_attention",
+        full_every=full_every,
+        is_gemma=True,
+        defaults={"tie_word_embeddings": True, **defaults},
+        notes=(f"SiLU in place of GELU, and no norms after attention and FFN{note}",),
+    )
+
+
+_QWEN2: Final = Family("qwen2", bias=True)
+_QWEN3: Final = Family("qwen3", qk_norm=True, defaults={"head_dim": 128})
+_QWEN3_MOE: Final = Family("qwen3moe", experts="num_experts", qk_norm=True)
+_GLM4_MOE: Final = Family("glm4moe", experts="n_routed_experts", rotated=0.5, scoring="sigmoid")
+_DEEPSEEK_V3: Final = Family("deepseek2", experts="n_routed_experts", has_mla=True, scoring="sigmoid")
+
 FAMILIES: Final[dict[str, Family]] = {
-    "llama": Family("llama"),
-    "mistral": Family("llama"),
-    "mixtral": Family("llama"),
-    "qwen2": Family("qwen2", bias=True),
-    "qwen2_moe": Family("qwen2moe", bias=True, normalise=False),
-    "qwen3": Family("qwen3", qk_norm=True),
-    "qwen3_moe": Family("qwen3moe", qk_norm=True),
-    "qwen3_next": _qwen_next("qwen35moe"),
+    "llama": Family("llama", may_omit_kv_heads=True),
+    "mistral": Family("llama", slides=True),
+    "mixtral": Family("llama", experts="num_local_experts", expert_width="intermediate_size", slides=True),
+    "qwen2": _QWEN2,
+    "qwen2_moe": Family("qwen2moe", experts="num_experts", bias=True, normalise=False),
+    "qwen2_vl": _QWEN2,
+    "qwen2_5_vl": _QWEN2,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3_MOE,
+    "qwen3_next": _qwen_next("qwen35moe", "num_experts"),
     "qwen3_5": _qwen_next("qwen35"),
-    "qwen3_5_moe": _qwen_next("qwen35moe"),
+    "qwen3_5_moe": _qwen_next("qwen35moe", "num_experts"),
     "gpt_oss": Family(
         "gpt-oss",
+        experts="num_local_experts",
+        expert_width="intermediate_size",
         bias=True,
         other_kind="sliding_attention",
         full_every=2,
@@ -52,7 +88,41 @@ FAMILIES: Final[dict[str, Family]] = {
         normalise=False,
         is_gpt_oss=True,
     ),
-    "glm4_moe": Family("glm4moe", rotated=0.5, scoring="sigmoid"),
-    "deepseek_v2": Family("deepseek2", has_mla=True, normalise=False, notes=(_UNGROUPED,)),
-    "deepseek_v3": Family("deepseek2", has_mla=True, scoring="sigmoid", notes=(_UNGROUPED,)),
+    "glm4_moe": _GLM4_MOE,
+    "glm4v_moe": _GLM4_MOE,
+    "deepseek_v2": Family("deepseek2", experts="n_routed_experts", has_mla=True, normalise=False),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
+    "phi3": Family(
+        "phi3",
+        unscaled=("longrope", "su", "yarn"),
+        slides=True,
+        notes=("q, k and v, and gate and up, are stored apart; rotation is not scaled",),
+    ),
+    "granitemoe": Family(
+        "granitemoe",
+        experts="num_local_experts",
+        expert_width="intermediate_size",
+        notes=("attention, residuals and logits without their multipliers",),
+    ),
+    "olmoe": Family(
+        "olmoe",
+        experts="num_experts",
+        expert_width="intermediate_size",
+        qk_norm=True,
+        normalise=False,
+        notes=("queries and keys are normalised head by head, not over all heads",),
+    ),
+    "gemma2": _gemma("gemma2", 2, "; no soft-capping", head_dim=256),
+    "gemma3": _gemma(
+        "gemma3",
+        6,
+        "; one rotation for all layers",
+        vocab_size=262_208,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        sliding_window=4096,
+        rope_theta=1e6,
+    ),
 }

@@ -44,7 +44,7 @@ def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) ->
 
 def _from_config(path: str, quant: str | None, layers: int | None, seed: int) -> Model:
     shape, published = read_config(Path(path))
-    plan = QuantPlan.uniform(quant_type(quant or published).name)
+    plan = published if quant is None else QuantPlan.uniform(quant_type(quant).name)
     return _synthetic(_sliced(shape, layers), plan, seed, f"config:{path}")
 
 

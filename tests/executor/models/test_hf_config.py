@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,131 +14,9 @@ from executor.models.hf_config import read_config, shape_from_config
 from executor.models.hf_families import FAMILIES
 from executor.models.load import load_model
 from executor.models.presets import load_preset
+from executor.models.tensors import QuantPlan
 from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, MlaShape, MoeFfn
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-        "rope_type": "llama3",
-    },
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "torch_dtype": "bfloat16",
-}
-GPT_OSS: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "head_dim": 64,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 24,
-    "num_local_experts": 32,
-    "num_experts_per_tok": 4,
-    "sliding_window": 128,
-    "rope_theta": 150000,
-    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
-    "vocab_size": 201088,
-    "rms_norm_eps": 1e-5,
-}
-QWEN3_MOE: dict[str, Any] = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "head_dim": 128,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "num_hidden_layers": 48,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-    "rope_theta": 1000000.0,
-    "vocab_size": 151936,
-    "use_sliding_window": False,
-    "sliding_window": None,
-    "mlp_only_layers": [],
-    "decoder_sparse_step": 1,
-}
-QWEN35_MOE: dict[str, Any] = {
-    "model_type": "qwen3_5_moe",
-    "text_config": {
-        "model_type": "qwen3_5_moe_text",
-        "hidden_size": 2048,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "num_hidden_layers": 40,
-        "num_experts": 256,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 512,
-        "shared_expert_intermediate_size": 512,
-        "linear_num_value_heads": 32,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
-        "vocab_size": 248320,
-        "dtype": "bfloat16",
-    },
-    "vision_config": {"depth": 27},
-}
-GLM: dict[str, Any] = {
-    "model_type": "glm4_moe",
-    "hidden_size": 4096,
-    "intermediate_size": 10944,
-    "head_dim": 128,
-    "num_attention_heads": 96,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 46,
-    "n_routed_experts": 128,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 1408,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.0,
-    "partial_rotary_factor": 0.5,
-    "attention_bias": True,
-    "use_qk_norm": False,
-    "rope_theta": 1000000,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 151552,
-}
-DEEPSEEK_V3: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "n_shared_experts": 1,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "routed_scaling_factor": 2.5,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "qk_nope_head_dim": 128,
-    "first_k_dense_replace": 3,
-    "rope_theta": 10000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 40,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-        "original_max_position_embeddings": 4096,
-    },
-    "vocab_size": 129280,
-}
+from tests.executor.models.hf_configs import DEEPSEEK_V3, GLM, GPT_OSS, LLAMA, QWEN3_MOE, QWEN35_MOE, written
 
 
 @pytest.mark.parametrize(
@@ -152,18 +31,11 @@ DEEPSEEK_V3: dict[str, Any] = {
 )
 def test_a_presets_model_gives_the_presets_layers(tmp_path: Path, config: dict[str, Any], preset: str) -> None:
     want = load_preset(preset).shape
-    got, quant = read_config(written(tmp_path, config))
+    got, quants = read_config(written(tmp_path, config))
     assert got.layers == want.layers
     assert (got.architecture, got.n_vocab, got.hidden) == (want.architecture, want.n_vocab, want.hidden)
     assert got.norm_eps == want.norm_eps
-    assert quant == "BF16"
-
-
-def written(folder: Path, config: object) -> Path:
-    path = folder / "model" / "config.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(config))
-    return path
+    assert quants == QuantPlan.uniform("BF16")
 
 
 def test_deepseek_v3_has_671_billion_parameters() -> None:
@@ -174,7 +46,9 @@ def test_deepseek_v3_has_671_billion_parameters() -> None:
     assert isinstance(last.ffn, MoeFfn)
     assert (last.ffn.n_ff_shared, last.ffn.shared_gate, last.ffn.score_bias) == (2048, False, True)
     assert first.mixer.rope.attention_factor == 1.0
-    assert any("groups" in note for note in shape.notes)
+    assert not shape.notes
+    (note,) = shape_from_config(DEEPSEEK_V3 | {"n_group": 8, "topk_group": 4}, "v3", "config.json").notes
+    assert "groups" in note
 
 
 def test_deepseek_v3_parameters(tmp_path: Path) -> None:
@@ -221,7 +95,7 @@ def test_load_model_takes_a_config(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"model_type": "bert"}, "'bert' is not known; known are llama"),
-        ({"model_type": None}, "not known"),
+        ({"model_type": None}, "states no model_type; .* one of the types llama"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "wide"}, "hidden_size is 'wide'"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
@@ -229,10 +103,13 @@ def test_load_model_takes_a_config(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type is 'longrope'"),
         ({"rope_scaling": [1]}, r"rope_scaling is \[1\]"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types"),
-        ({"layer_types": ["mamba"] * 32}, "layer_types"),
+        ({"layer_types": ["mamba"] * 32}, "must be a list of 32, each one of full_attention"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
         ({"partial_rotary_factor": 3.0}, "384 rotated dimensions"),
-        ({"num_experts": 4, "num_experts_per_tok": 5}, "5 of 4 experts"),
+        (QWEN3_MOE | {"num_experts": 4, "num_experts_per_tok": 5}, "5 of 4 experts"),
+        (QWEN3_MOE | {"num_experts": None}, "num_experts is missing"),
+        (QWEN3_MOE | {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
+        (QWEN3_MOE | {"num_key_value_heads": None}, "num_key_value_heads is missing"),
     ],
 )
 def test_wrong_configs_are_told_what(tmp_path: Path, change: dict[str, Any], words: str) -> None:
@@ -257,6 +134,39 @@ def test_absent_and_too_large_files(tmp_path: Path) -> None:
     large.write_text(" " * (2**20 + 1))
     with pytest.raises(HprofError, match="larger than 1 MiB"):
         load_model(str(large))
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    for endless in (pipe, tmp_path, Path("/dev/zero")):
+        link = tmp_path / "link.json"
+        link.symlink_to(endless)
+        with pytest.raises(HprofError, match="not a regular file"):
+            load_model(str(link))
+        link.unlink()
+
+
+def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA), encoding="utf-8-sig")
+    assert read_config(path)[0].n_vocab == 128256
+
+
+@pytest.mark.parametrize(
+    ("stated", "quants", "note"),
+    [
+        ({"quant_method": "mxfp4"}, QuantPlan("BF16", "MXFP4", "BF16"), None),
+        ({"quant_method": "fp8"}, QuantPlan("Q8_0", "Q8_0", "BF16"), "FP8 weights are stored as Q8_0"),
+        ({"quant_method": "awq"}, QuantPlan.uniform("BF16"), "awq weights are stored as BF16: give --quant"),
+        ({"quant_method": [1]}, QuantPlan.uniform("BF16"), "weights are stored as BF16"),
+        ([1], QuantPlan.uniform("BF16"), None),
+    ],
+)
+def test_weights_are_stored_as_they_are_published(
+    tmp_path: Path, stated: object, quants: QuantPlan, note: str | None
+) -> None:
+    shape, found = read_config(written(tmp_path, GPT_OSS | {"quantization_config": stated}))
+    assert found == quants
+    assert [text for text in shape.notes if note is None or note not in text] == []
+    assert bool(shape.notes) == (note is not None)
 
 
 def test_unknown_families_are_told_all_known_ones() -> None:
