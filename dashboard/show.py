@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -93,11 +93,17 @@ def _height(n_rows: int) -> int | Literal["content"]:
 def downloads(table: pd.DataFrame, *, key: str, name: str) -> None:
     """The table as CSV and parquet; made when asked for."""
     with st.container(horizontal=True, gap="small"):
-        download("CSV", lambda: as_csv(table), f"{name}.csv", "text/csv", f"{key}-csv")
-        download("parquet", lambda: as_parquet(table), f"{name}.parquet", "application/octet-stream", f"{key}-parquet")
+        table_downloads(lambda: table, key=key, name=name)
 
 
-def download(label: str, make, file_name: str, mime: str, key: str) -> None:  # type: ignore[no-untyped-def]
+def table_downloads(make: Callable[[], pd.DataFrame], *, key: str, name: str, what: str = "") -> None:
+    """The buttons alone; the table is made when one is pressed."""
+    download(f"{what}CSV", lambda: as_csv(make()), f"{name}.csv", "text/csv", f"{key}-csv")
+    parquet = "application/octet-stream"
+    download(f"{what}parquet", lambda: as_parquet(make()), f"{name}.parquet", parquet, f"{key}-parquet")
+
+
+def download(label: str, make: Callable[[], bytes], file_name: str, mime: str, key: str) -> None:
     """A button that makes the file only when it is pressed, and does not run the page again."""
     st.download_button(label, make, file_name, mime, key=key, on_click="ignore", icon=":material/download:")
 

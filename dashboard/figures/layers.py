@@ -13,6 +13,7 @@ from dashboard.palette import DIVERGING, GREY, SPENT
 
 _MS: Final = 1e6
 _FEW: Final = 12  # so many numbers fit side by side on a phone
+_PATTERN: Final = {"size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"}
 _T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
 
 
@@ -27,19 +28,25 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
         x=layer, y=rows["compute_ns"] / _MS, name="C: compute", marker={"color": SPENT["compute"]}, offsetgroup="C",
         hovertemplate="layer %{x}: C %{y:,.3f} ms<extra></extra>",
     )  # fmt: skip
-    for part, name, pattern in (("hidden_ns", "T: hidden copy", "."), ("exposed_ns", "T: exposed copy", "/")):
+    for part, pattern, base in (("hidden", ".", None), ("exposed", "/", rows["hidden_ns"] / _MS)):
         figure.add_bar(
             x=layer,
-            y=rows[part] / _MS,
-            base=None if part == "hidden_ns" else rows["hidden_ns"] / _MS,
-            name=name,
+            y=rows[f"{part}_ns"] / _MS,
+            base=base,
+            name=f"T: {part} copy",
             offsetgroup="T",
-            marker={
-                "color": SPENT[part.removesuffix("_ns")],
-                "pattern": {"shape": pattern, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"},
-            },
-            hovertemplate=f"layer %{{x}}: {name} %{{y:,.3f}} ms<extra></extra>",
+            marker={"color": SPENT[part], "pattern": _PATTERN | {"shape": pattern}},
+            hovertemplate=f"layer %{{x}}: T: {part} copy %{{y:,.3f}} ms<extra></extra>",
         )
+    _mark_bound(figure, rows)
+    styled(figure, height=380, barmode="group", bargap=0.25)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW else None)
+    figure.update_yaxes(title="ms", rangemode="tozero")
+    return figure
+
+
+def _mark_bound(figure: go.Figure, rows: pd.DataFrame) -> None:
+    """A triangle over the copy of each layer that is copy-bound."""
     bound = rows[rows["copy_bound"]]
     clear = 0.025 * float(np.nanmax(rows["copy_ns"].to_numpy(float), initial=0.0)) / _MS  # of the bar's top
     figure.add_scatter(
@@ -50,10 +57,6 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
         marker={"symbol": "triangle-down", "size": 10, "color": GREY},
         hoverinfo="skip",
     )
-    styled(figure, height=380, barmode="group", bargap=0.25)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW else None)
-    figure.update_yaxes(title="ms", rangemode="tozero")
-    return figure
 
 
 def margin_figure(margin: pd.DataFrame) -> go.Figure:

@@ -23,9 +23,8 @@ def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Fi
     """
     figure = go.Figure()
     longest = max(rows.values(), key=len, default=pd.DataFrame({"ubatch": [], "whole_bytes": []}))
-    scale, unit = byte_axis(
-        max((float(mine[["bytes_h2d", "whole_bytes"]].max().max()) for mine in rows.values()), default=0.0)
-    )
+    largest = (float(mine[["bytes_h2d", "whole_bytes"]].max().max()) for mine in rows.values())
+    scale, unit = byte_axis(max(largest, default=0.0))
     figure.add_bar(
         x=longest["ubatch"],
         y=longest["whole_bytes"] / scale,
@@ -46,13 +45,17 @@ def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Fi
             offset=-0.35 + number * width,
             hovertemplate=f"{for_plotly(arm)}: %{{y:,.3g}} {unit}<extra></extra>",
         )
+    _ubatch_axis(figure, longest)
     styled(figure, height=340, barmode="overlay")
+    figure.update_yaxes(title=f"{unit} from host to device", rangemode="tozero")
+    return figure
+
+
+def _ubatch_axis(figure: go.Figure, longest: pd.DataFrame) -> None:
     figure.update_xaxes(title="ubatch", dtick=1 if len(longest) <= 24 else None, showgrid=False)
     if 0 < len(longest) < _FEW_UBATCHES:  # else one pair of bars fills the page
         middle = float(longest["ubatch"].mean())
         figure.update_xaxes(range=[middle - _FEW_UBATCHES / 2, middle + _FEW_UBATCHES / 2], tickvals=longest["ubatch"])
-    figure.update_yaxes(title=f"{unit} from host to device", rangemode="tozero")
-    return figure
 
 
 def _pattern(number: int) -> Mapping[str, object] | None:

@@ -125,19 +125,12 @@ def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str = "n_u
     """
     shown = grid.to_numpy(float) * 100
     largest = max(5.0, float(np.nanmax(np.abs(shown))) if np.isfinite(shown).any() else 5.0)
-    words = [
-        [
-            _place_text(value, verdict, is_short=len(grid.columns) > _FEW)
-            for value, verdict in zip(values, row, strict=True)
-        ]
-        for values, row in zip(shown, verdicts.to_numpy(), strict=True)
-    ]
     figure = go.Figure(
         go.Heatmap(
             z=np.where(verdicts.to_numpy() == "inconclusive", np.where(np.isfinite(shown), 0.0, np.nan), shown),
             x=[f"{value:,.0f}" for value in grid.columns],
             y=[f"{value:,.0f}" for value in grid.index],
-            text=words,
+            text=_place_texts(shown, verdicts.to_numpy()),
             texttemplate="%{text}",
             textfont={"color": TEXT_ON_DIVERGING},
             zmid=0,
@@ -154,6 +147,14 @@ def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str = "n_u
     figure.update_xaxes(title=AXIS_TITLES[across], type="category", showgrid=False)
     figure.update_yaxes(title="depth", type="category", showgrid=False)
     return figure
+
+
+def _place_texts(shown: np.ndarray, verdicts: np.ndarray) -> list[list[str]]:
+    is_short = shown.shape[1] > _FEW
+    return [
+        [_place_text(value, verdict, is_short=is_short) for value, verdict in zip(values, row, strict=True)]
+        for values, row in zip(shown, verdicts, strict=True)
+    ]
 
 
 def _place_text(percent: float, verdict: object, *, is_short: bool) -> str:

@@ -30,6 +30,13 @@ def main(choice: Choice) -> None:
         return
     arm, ubatch = controls(choice, rows)
     here = rows[(rows["arm"] == arm) & (rows["ubatch"] == ubatch)]
+    bounds(here, arm, ubatch)
+    phase = here["phase"].iloc[0]
+    condition(choice, rows[rows["phase"] == phase] if pd.notna(phase) else rows, arm, phase)
+
+
+def bounds(here: pd.DataFrame, arm: str, ubatch: int) -> None:
+    """C against T of every layer of one ubatch."""
     layers = typical_layers(here)
     bound = int(layers["copy_bound"].sum())
     st.markdown(
@@ -46,8 +53,6 @@ def main(choice: Choice) -> None:
         table=readable(layers),
         name="layers",
     )
-    phase = here["phase"].iloc[0]
-    condition(choice, rows[rows["phase"] == phase] if pd.notna(phase) else rows, arm, phase)
 
 
 def measured(choice: Choice) -> pd.DataFrame:
@@ -102,15 +107,19 @@ def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -
     st.subheader("Where prefetch pays: C + T > T'", anchor=False)
     mine = rows[rows["arm"] == arm]
     grid, share = prefetch_margin(mine), paying_share(mine)
-    during = f", over all ubatches of {plain(phase)}" if pd.notna(phase) else ""
     if grid.empty or share is None:
         show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
         return
     if copies_ahead(choice, arm):
         show.sentences([f"{arm} copies ahead, so its T is no copy in line: read this on an arm such as off."])
+    during = f", over all ubatches of {plain(phase)}" if pd.notna(phase) else ""
     st.markdown(
         f"It holds for **{share * 100:.0f} %** of the layers of {plain(arm)} before one that is copied{during}."
     )
+    margins(grid)
+
+
+def margins(grid: pd.DataFrame) -> None:
     if len(grid) > _MAX_UBATCHES or len(grid.columns) > _MAX_LAYERS:
         st.caption(f"The first {_MAX_UBATCHES} ubatches and {_MAX_LAYERS} layers are shown.")
         grid = grid.iloc[:_MAX_UBATCHES, :_MAX_LAYERS]

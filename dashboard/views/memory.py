@@ -68,23 +68,28 @@ def over_time(choice: Choice) -> None:
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
     one = titles[address.segments("Arm", list(titles), "arm", plain, first=len(titles) - 1)]
-    line = passes.lines(choice, [one])[0]
-    held = slot_holdings(line)
+    held = slot_holdings(passes.lines(choice, [one])[0])
     if held.empty:
         show.nothing(f"{one.arm} copied nothing into slots in this pass.")
         return
     told = choice.capture.passes.set_index("pass_id")["vram_resident"].to_dict()[one.pass_id]
-    resident = float(told) if pd.notna(told) else None
+    held_bytes(held, float(told) if pd.notna(told) else None)
+    slots(held)
+
+
+def held_bytes(held: pd.DataFrame, resident: float | None) -> None:
     steps = held_over_time(held)
+    texts = steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes))
     show.figure(
         held_figure(steps, resident),
         alt="device memory over the pass: resident weights and what the slots hold",
         key="held",
-        table=steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes)).rename(
-            columns={"t_ns": "time", "bytes": "held in slots"}
-        ),
+        table=texts.rename(columns={"t_ns": "time", "bytes": "held in slots"}),
         name="memory-over-time",
     )
+
+
+def slots(held: pd.DataFrame) -> None:
     show.figure(
         slots_figure(held),
         alt="which layer each slot held when",

@@ -53,10 +53,7 @@ def bytes_moved(choice: Choice) -> None:
         show.nothing("The source recorded no copies of these passes.")
         return
     for arm, rows in by_arm.items():
-        moved, whole = rows["bytes_h2d"].sum(), rows["whole_bytes"].sum()
-        if whole > 0:
-            saved = f"{format_share(1 - moved / whole)} less than whole copies" if whole > moved else "whole copies"
-            st.markdown(f"**{plain(arm)}** moved {plain(format_bytes(moved))}: {plain(saved)}.")
+        say_moved(arm, rows["bytes_h2d"].sum(), rows["whole_bytes"].sum())
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
     columns = ["bytes_h2d", "whole_bytes", "selective_saving_bytes"]
     for column in columns:
@@ -68,6 +65,12 @@ def bytes_moved(choice: Choice) -> None:
         table=table[["arm", "ubatch", "phase", "n_tokens", *columns]],
         name="bytes-by-ubatch",
     )
+
+
+def say_moved(arm: str, moved: float, whole: float) -> None:
+    if whole > 0:
+        saved = f"{format_share(1 - moved / whole)} less than whole copies" if whole > moved else "whole copies"
+        st.markdown(f"**{plain(arm)}** moved {plain(format_bytes(moved))}: {plain(saved)}.")
 
 
 def shares(experts: pa.Table) -> None:

@@ -31,24 +31,18 @@ def main(choice: Choice) -> None:
     # A large timeline is first on the screen when nothing else has to be drawn with it.
     if not is_large or st.toggle("Show how busy each lane was", key="busy-shown"):
         lanes(choice, shown)
+    downloads(choice, shown)
+
+
+def downloads(choice: Choice, shown: list[passes.Shown]) -> None:
+    """The events on the page as files."""
+    name = choice.found.name
     with st.container(horizontal=True, gap="small"):
-        name = choice.found.name
         show.download(
             "Chrome JSON", lambda: passes.chrome_json(choice, shown), f"{name}.trace.json", "application/json", "chrome"
         )
-        show.download(
-            "Events, parquet",
-            lambda: show.as_parquet(passes.events_table(choice, shown)),
-            f"{name}-events.parquet",
-            "application/octet-stream",
-            "events-parquet",
-        )
-        show.download(
-            "Events, CSV",
-            lambda: show.as_csv(passes.events_table(choice, shown)),
-            f"{name}-events.csv",
-            "text/csv",
-            "events-csv",
+        show.table_downloads(
+            lambda: passes.events_table(choice, shown), key="events", name=f"{name}-events", what="Events, "
         )
     st.caption("The Chrome file opens at ui.perfetto.dev and in chrome://tracing.")
 

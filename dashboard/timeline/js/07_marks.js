@@ -8,7 +8,8 @@ Object.assign(Painter.prototype, {
       const badge = model.sides.length > 1 ? "AB"[side.number] : "";
       c.fillStyle = theme.text;
       this.font(theme, 13, "600");
-      c.fillText(fitText(c, badge ? `${badge}  ${side.title}` : side.title, layout.labelWidth - 14), 10, top + TITLE_HEIGHT / 2);
+      const room = layout.labelWidth + (side.ubatches.length ? 0 : layout.width) - 14;
+      c.fillText(fitText(c, badge ? `${badge}  ${side.title}` : side.title, room), 10, top + TITLE_HEIGHT / 2);
     }
     this.font(theme, 12);
     for (const { lane, y, height } of layout.lanes) {
