@@ -60,7 +60,7 @@ ZOOMS = """async () => {
 def write_capture(path: Path, n_events: int) -> None:
     """`off` copies each layer's weights in line, `on` one layer ahead; each copy is waited for by a kernel."""
     from profiler.manifest import Arm
-    from profiler.writer import PassKey, new_capture
+    from profiler.storage.writer import PassKey, new_capture
 
     writer = new_capture(path, arms=[Arm("off", "off", "off"), Arm("on", "on", "on")], link_h2d_gb_s=25.0)
     for pass_id, arm in enumerate(("off", "on")):

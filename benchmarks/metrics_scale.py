@@ -27,7 +27,7 @@ TARGETS = {1_000_000: (0.5, None), 10_000_000: (5.0, 3000)}  # events -> seconds
 def write_capture(path: Path, n_events: int) -> None:
     """Passes of 40 ubatches over 48 layers, each with 3 copies and 12 kernels, alternately `off` and `on`."""
     from profiler.manifest import Arm
-    from profiler.writer import PassKey, new_capture
+    from profiler.storage.writer import PassKey, new_capture
 
     per_pass = N_UBATCHES * N_LAYERS * (N_COPIES + N_KERNELS)
     n_passes = max(1, round(n_events / per_pass))
@@ -111,7 +111,7 @@ def measure(path: Path) -> None:
 
 def measure_intervals(n: int) -> None:
     """The overlap of two sets of `n` unsorted intervals; prints a table row."""
-    from profiler.intervals import covered_length, union
+    from profiler.arithmetic.intervals import covered_length, union
 
     rng = np.random.default_rng(0)
     sets = []

@@ -22,7 +22,7 @@ from executor.job import PassJob
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.session import Session, SessionOptions
-from profiler.stats import Estimate, estimate
+from profiler.arithmetic.stats import Estimate, estimate
 
 TARGETS = {"cpu": 0.02, "cuda": 0.01}
 ARMS = ("off", "on")

@@ -12,7 +12,7 @@ from typing import IO, Final
 from dashboard.trace_root import TraceRoot, is_inside
 from executor.errors import HprofError
 from profiler.importers import import_files
-from profiler.storage import Store
+from profiler.storage.store import Store
 
 ENDINGS: Final = ["sqlite", "json", "gz", "jsonl", "csv", "md", "sql", "txt"]
 _MAX_FILES: Final = 500

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from profiler.arithmetic.stats import Comparison
 from profiler.metrics.lanes import Lane
 from profiler.report.sizes import CellSizes
-from profiler.stats import Comparison
 
 CATEGORY_LABELS: Final = {
     "h2d": "copy H2D",

@@ -21,8 +21,8 @@ import pandas as pd
 from timeline_svg import Box, Kind, Picture, draw
 
 import hprof
+from profiler.arithmetic.intervals import Intervals, intersect, subtract, union
 from profiler.capture import Capture
-from profiler.intervals import Intervals, intersect, subtract, union
 
 HERE: Final = Path(__file__).parent / "img" / "arms"
 COPIES: Final = ("h2d", "d2d")

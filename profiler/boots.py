@@ -10,8 +10,8 @@ from pathlib import Path
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.runner import InterruptedRunError, Position
+from profiler.storage.writer import CaptureWriter
 from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
-from profiler.writer import CaptureWriter
 
 
 def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.compact import is_gathered
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
-from profiler.parts import count_rows, part_names, read_parts
 from profiler.schema import TABLES
-from profiler.storage import Store
-from profiler.stored_rows import StoredRows
+from profiler.storage.compact import is_gathered
+from profiler.storage.parts import count_rows, part_names, read_parts
+from profiler.storage.store import Store
+from profiler.storage.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     import pandas as pd

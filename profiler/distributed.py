@@ -31,8 +31,8 @@ from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
 from profiler.runner import InterruptedRunError, Position, run_capture
 from profiler.schema import TABLES
+from profiler.storage.writer import CaptureWriter, new_capture
 from profiler.termination import exit_code_of
-from profiler.writer import CaptureWriter, new_capture
 
 _LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed
 _TIMES: Final = ("t_start", "t_end")

@@ -50,7 +50,7 @@ class Manifest:
     warnings: list[str] = field(default_factory=list)
     cannot_say: list[str] = field(default_factory=list)  # what the source could not give
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> rows left out
-    gathered: bool = False  # the rows are in the `all-` parts, and in no others (profiler/compact.py)
+    gathered: bool = False  # the rows are in the `all-` parts, and in no others (profiler/storage/compact.py)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **changes: Any) -> Manifest:

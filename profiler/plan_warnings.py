@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from executor.model import Model
 from executor.policies import CACHE, FULL
 from profiler.abba import Cell
+from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.cupti.recorder import COST_WARNING
 from profiler.request import RunRequest
-from profiler.stats import MIN_PAIRS
 
 if TYPE_CHECKING:
     from profiler.plan import Setup

@@ -23,8 +23,8 @@ from profiler.cupti.recorder import CuptiRecorder
 from profiler.plan import RunPlan, Setup
 from profiler.progress import NoProgress, RunProgress
 from profiler.run_manifest import arms_of_session
+from profiler.storage.writer import CaptureWriter, PassKey
 from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
-from profiler.writer import CaptureWriter, PassKey
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from executor.records import EventKind, PassResult
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 from executor.shape import MoeFfn
-from profiler.intervals import total
+from profiler.arithmetic.intervals import total
 
 ROUTING = "lognormal"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.capture import Capture
 from profiler.report.build import build_report
 from profiler.report.data import ArmFigures, Cell, Report
-from profiler.stats import Comparison, Estimate
 
 Row = dict[str, Any]
 

@@ -9,10 +9,10 @@ import streamlit as st
 from dashboard.choice import Choice
 from dashboard.overview.words import UNKNOWN, interval, judged, relative, spread
 from dashboard.text import plain
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES
 from profiler.report.data import Cell
 from profiler.report.units import format_value
-from profiler.stats import Comparison, Estimate
 
 CARDS: Final = {
     "ttft_ns": "Time to first token",

@@ -7,9 +7,9 @@ import pandas as pd
 from dashboard.choice import Choice
 from dashboard.overview.cards import found_of
 from dashboard.overview.words import bounds, interval
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES
 from profiler.metrics.names import Figure
-from profiler.stats import Comparison, Estimate
 
 
 def figure_table(choice: Choice) -> pd.DataFrame:

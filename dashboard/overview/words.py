@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dashboard.text import SIGNS, percent
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.report.units import format_value
-from profiler.stats import Comparison, Estimate
 
 UNKNOWN: Final = "–"
 

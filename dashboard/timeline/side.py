@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dashboard.text import lane_label, short_lane_label
 from dashboard.timeline.signatures import SIGNATURE_COLUMNS
-from profiler.intervals import Int64, Intervals
+from profiler.arithmetic.intervals import Int64, Intervals
 from profiler.metrics.anchors import LayerStarts, Ubatch, layer_starts
 from profiler.metrics.level_of_detail import bounded_window, busy_shares, exposed_shares
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between

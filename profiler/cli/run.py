@@ -70,7 +70,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     from profiler.progress import make_progress
     from profiler.run_manifest import initial_fields
     from profiler.runner import run_capture
-    from profiler.writer import new_capture
+    from profiler.storage.writer import new_capture
 
     given = given_values(ctx)
     refuse_others_options(given)

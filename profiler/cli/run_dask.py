@@ -17,7 +17,7 @@ def run_on_cluster(values: Mapping[str, Any], arguments: list[str], default_outp
     from profiler.cluster import absolute
     from profiler.distributed import describe, run_distributed
     from profiler.progress import make_progress
-    from profiler.writer import new_capture
+    from profiler.storage.writer import new_capture
 
     request = build_request(values)
     if Path(request.model).is_file():

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.compare.changes import Pairs, changes, matched, token_warnings
 from profiler.compare.config import differences
 from profiler.compare.data import Change, CompareResult, Difference, Gate, Side
 from profiler.compare.devices import device_changes
 from profiler.compare.gates import decide, parse_limit
 from profiler.compare.sides import SideData, open_side
-from profiler.stats import DEFAULT_NOISE
 
 __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
 

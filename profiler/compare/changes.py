@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
+from profiler.arithmetic.stats import Comparison, Floats, compare
 from profiler.compare.data import PER_TOKEN, CellKey, Change
 from profiler.compare.sides import SideData
 from profiler.metrics import FIGURES
 from profiler.report.cells import AFTER_FIRST_TOKEN
 from profiler.report.sameness import PAIR_KEYS
-from profiler.stats import Comparison, Floats, compare
 
 GroupKey = tuple[CellKey, str]
 Pairs = list[tuple[GroupKey, GroupKey]]

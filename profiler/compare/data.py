@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from profiler.arithmetic.stats import MIN_PAIRS, Comparison, Verdict
 from profiler.metrics import FIGURES
 from profiler.metrics.names import Unit
-from profiler.stats import MIN_PAIRS, Comparison, Verdict
 
 COMPARE_SCHEMA: Final = 1
 DeviceUnit = Literal["GB/s", "share", "bytes"]

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 
 WINDOW_NS: Final = 5_000_000  # the system's clock, by which both are known, may be this far off for one of them
 _SLACK_NS: Final = 1_000  # the two ways to take a time on the device differ by less

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.records import EventRecord, PassResult
+from profiler.arithmetic.intervals import Int64
 from profiler.cupti.clock import Spans, match_clocks
 from profiler.importers.base import Imported
-from profiler.intervals import Int64
 from profiler.schema import KERNEL, KERNEL_STREAM
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 LEAST_SHARE: Final = 0.5  # of the work must lie inside its marks, else the clocks are not known
 _INSIDE: Final = ("compute", "d2d")  # what runs inside a step: kernels, memsets, copies within the device; not sized

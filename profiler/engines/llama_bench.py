@@ -32,7 +32,7 @@ from profiler.importers.llama_bench.passes import pass_columns
 from profiler.importers.llama_bench.rows import BenchRow
 from profiler.machine import command_output, describe_machine, result_variables
 from profiler.manifest import Arm, Manifest
-from profiler.writer import CaptureWriter, new_capture
+from profiler.storage.writer import CaptureWriter, new_capture
 
 DEFAULT_TIMEOUT_S: Final = 3600.0
 _OUTPUT_FLAGS: Final = ("-o", "--output", "-oe", "--output-err")

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.intervals import Int64
 from profiler.export.chrome_extras import arrow_lines, memory_lines, rate_lines, ubatch_lines
 from profiler.export.json_text import decimals, escaped, fields, join, microseconds, numbers, quoted
 from profiler.export.tracks import Chosen, Track, lead_ns, tracks_of
-from profiler.intervals import Int64
 
 _ROWS_AT_ONCE: Final = 100_000
 _NUMBERS: Final = ("ubatch", "layer", "bytes", "whole_bytes", "n_tokens", "n_experts", "slot", "correlation_id")

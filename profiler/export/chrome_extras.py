@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pyarrow.compute as pc
 
+from profiler.arithmetic.intervals import Int64
 from profiler.export.json_text import decimals, escaped, join, microseconds, numbers
 from profiler.export.tracks import UBATCH_THREAD, Track
-from profiler.intervals import Int64
 from profiler.metrics.anchors import ubatch_spans
 from profiler.metrics.waits import waited_for
 

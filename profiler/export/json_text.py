@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 
 
 def join(*pieces: str | pa.Array) -> pa.Array:

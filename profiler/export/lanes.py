@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 
 
 def sub_lanes(start: Int64, end: Int64) -> Int64:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.intervals import Int64
 from profiler.export.lanes import sub_lanes
 from profiler.export.tracks import Track, lane_title
-from profiler.intervals import Int64
 
 MAX_SLICES: Final = 24_000  # a track: about 1 MB of page
 _FINEST, _COARSEST = 22, 12  # neighbours merge when closer than this power of two of the track's length

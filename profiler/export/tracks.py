@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from profiler.arithmetic.intervals import Int64
 from profiler.capture import Capture
 from profiler.export.lanes import sub_lanes
-from profiler.intervals import Int64
 from profiler.metrics.lanes import Lane
 from profiler.metrics.timeline import Timeline, load_timeline
 

@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import NONE, match
 from profiler.findings import words
 from profiler.findings.finding import Finding
 from profiler.findings.groups import Judged
 from profiler.findings.view import Rows, View
-from profiler.intervals import Int64
-from profiler.joins import NONE, match
 
 _AHEAD_ARMS: Final = ("on", "hot")  # hprof's other arms copy in line at least where they decide to
 _CALL_NS: Final = 5_000  # what one copy call costs whatever its size (docs/importing.md)

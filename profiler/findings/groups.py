@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from profiler.arithmetic.intervals import Int64
 from profiler.findings.finding import Severity, severity_of
-from profiler.intervals import Int64
 
 ABSENT: Final = -1
 SIZES: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d"}

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
+from profiler.arithmetic.joins import distinct
 from profiler.findings.finding import Severity
 from profiler.findings.groups import ABSENT, SIZES, Groups, Judged
-from profiler.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
-from profiler.joins import distinct
 from profiler.manifest import Manifest
 from profiler.metrics.groups import group_by
 from profiler.schema import UNCOUNTED

@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from profiler.arithmetic.intervals import union
+from profiler.arithmetic.joins import NONE, match
 from profiler.findings import words
 from profiler.findings.finding import Finding
 from profiler.findings.view import View
-from profiler.intervals import union
-from profiler.joins import NONE, match
 
 _LONG_GAP_NS: Final = 100_000
 _AFTER_ROUTER: Final = ("missing", "missed", "selective")  # copies that cannot be issued before the router's choice

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from profiler.importers.combine import Source
-    from profiler.writer import CaptureWriter
+    from profiler.storage.writer import CaptureWriter
 
 __all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "import_files", "read_file"]
 
@@ -72,7 +72,7 @@ def import_files(
     an `out` that already holds something unless `force`.
     """
     from profiler.importers.combine import Source, combine, manifest_fields
-    from profiler.writer import new_capture
+    from profiler.storage.writer import new_capture
 
     wanted = [*((None, path) for path in files), *arms]
     if not wanted:

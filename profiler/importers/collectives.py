@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.joins import Int64, distinct
+from profiler.arithmetic.joins import Int64, distinct
 from profiler.schema import EVENTS
 
 COLLECTIVE: Final = "collective"  # one of schema.UNCOUNTED

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.joins import Int64
+from profiler.arithmetic.joins import Int64
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.joins import Int64
+from profiler.arithmetic.joins import Int64
 
 _LAUNCH: Final = re.compile(r"(?:cuda|cu|hip)(?:Launch(?:Cooperative)?Kernel|Memcpy|Memset)")
 

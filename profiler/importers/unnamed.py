@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.joins import Int64, distinct
 from profiler.importers.patterns import NOTHING, Kernels, Mask, Repeats, find_repeats
-from profiler.joins import Int64, distinct
 from profiler.schema import EVENTS
 
 _ATTENTION: Final = r"flash|fmha|attention|attn|sdpa|mha_"

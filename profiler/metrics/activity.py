@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Groups, group_by
 from profiler.metrics.overlap import OverlapIndex

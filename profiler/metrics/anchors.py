@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.intervals import MAX_ABS_NS, Int64
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.events import ints
 from profiler.metrics.groups import Groups, Mask, group_by
 from profiler.metrics.timeline import Timeline

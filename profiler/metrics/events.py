@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import MAX_ABS_NS, Int64
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.groups import Mask
 from profiler.metrics.roles import ABSENT, MEMORIES, PHASES, ROLES
 from profiler.schema import UNCOUNTED

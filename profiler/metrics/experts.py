@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.groups import Floats, Groups, group_by
 from profiler.metrics.overlap import ratio
 from profiler.metrics.roles import ABSENT, PHASES

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.groups import Floats, Groups
 from profiler.metrics.overlap import OverlapIndex
 

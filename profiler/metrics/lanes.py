@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import Codes, ints, labels, role_of
 from profiler.metrics.groups import Mask, group_by, sum_by
 from profiler.metrics.roles import ABSENT

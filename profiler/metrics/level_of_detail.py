@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.intervals import Int64, covered_length, either
+from profiler.arithmetic.intervals import Int64, covered_length, either
 from profiler.metrics.timeline import Timeline
 
 Shares = npt.NDArray[np.float32]

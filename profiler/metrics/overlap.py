@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from profiler.intervals import Coverage, Int64, Line, either, union
+from profiler.arithmetic.intervals import Coverage, Int64, Line, either, union
 from profiler.metrics.groups import Floats, Groups, Mask, group_by
 from profiler.metrics.roles import COMPUTE, COPIES, H2D
 from profiler.metrics.segments import Segments, regrouped

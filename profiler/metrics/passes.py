@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import MAX_ABS_NS, Int64
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
 from profiler.metrics.experts import ExpertUse, expert_use
 from profiler.metrics.groups import Floats, group_by
 from profiler.metrics.names import FIGURES

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.activity import LAYER_KEYS, PHASE_KEYS, Activity
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Floats

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiler.intervals import Int64, Intervals, Line, union
+from profiler.arithmetic.intervals import Int64, Intervals, Line, union
 
 _FEW_GROUPS: Final = 16  # looked through one by one sooner than laid end to end and sorted
 

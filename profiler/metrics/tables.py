@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.intervals import MAX_ABS_NS
+from profiler.arithmetic.intervals import MAX_ABS_NS
 from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.experts import EXPERT_COLUMNS
 from profiler.metrics.recording import Recording

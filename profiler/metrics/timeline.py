@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import MAX_ABS_NS, Int64, Intervals, either, subtract, union
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, either, subtract, union
 from profiler.metrics.events import EVENT_COLUMNS, Codes, ints
 from profiler.metrics.groups import Mask
 from profiler.metrics.lanes import Kinds, Lane

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Floats, group_by
 from profiler.metrics.roles import ABSENT, H2D

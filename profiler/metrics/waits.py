@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.intervals import Int64
+from profiler.arithmetic.intervals import Int64
 
 _COPIES: Final = ("h2d", "d2h", "d2d")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from executor.errors import HprofError
+from profiler.arithmetic.stats import DEFAULT_NOISE, OUTLIER_MADS
 from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
@@ -18,7 +19,6 @@ from profiler.report.on_host import with_places
 from profiler.report.residency import all_residency
 from profiler.report.summary import summarise
 from profiler.report.units import format_bytes
-from profiler.stats import DEFAULT_NOISE, OUTLIER_MADS
 
 
 def build_report(

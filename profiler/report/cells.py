@@ -8,11 +8,11 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
+from profiler.arithmetic.stats import Comparison, compare, estimate, paired
 from profiler.manifest import Arm
 from profiler.metrics import FIGURES, SCOPES, Scope
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.sameness import PAIR_KEYS, Sameness, sameness
-from profiler.stats import Comparison, compare, estimate, paired
 
 CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.manifest import Arm
 from profiler.metrics import DeviceFigures, Scope
 from profiler.report.residency import Residency
-from profiler.stats import Comparison, Estimate
 
 if TYPE_CHECKING:
     from profiler.findings import Finding

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import orjson
 
+from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.report.data import ArmFigures, Cell, Figures, OnDevice, Report
 from profiler.report.on_host import host_products
-from profiler.stats import Comparison, Estimate
 
 REPORT_SCHEMA: Final = 1
 

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from profiler.arithmetic.stats import Comparison
 from profiler.metrics import CopyFigures, DeviceFigures, Scope
 from profiler.report.data import ArmFigures, Cell, Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
-from profiler.stats import Comparison
 
 _MAX_ARMS = 4
 _NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from profiler.manifest import Arm
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.dashboard.pages import PAGES, open_page, said, texts, turn_to
 
 # Not behind a backslash: HTML, an image, a link, a formula, a colour.

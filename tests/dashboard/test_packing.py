@@ -17,7 +17,7 @@ from dashboard.timeline.side import Side
 from dashboard.timeline.signatures import MAX_LABEL_CHARS
 from profiler.metrics.anchors import ubatch_spans
 from profiler.metrics.timeline import Timeline, load_timeline, timeline
-from profiler.writer import conform
+from profiler.storage.writer import conform
 from tests.profiler import makers
 
 

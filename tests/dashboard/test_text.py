@@ -15,9 +15,9 @@ from dashboard.text import (
     short_cell,
     short_lane_label,
 )
+from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.metrics.lanes import Lane
 from profiler.report.sizes import CellSizes
-from profiler.stats import Comparison, Estimate, Verdict
 
 
 def compared(ratio: float, verdict: Verdict) -> Comparison:

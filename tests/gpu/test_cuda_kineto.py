@@ -31,10 +31,10 @@ from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.records import PassResult
 from executor.session import Session, SessionOptions
+from profiler.arithmetic.intervals import Int64, Intervals, intersect, union
 from profiler.capture import Capture
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
-from profiler.intervals import Int64, Intervals, intersect, union
 
 pytestmark = [
     pytest.mark.cuda,

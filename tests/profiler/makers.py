@@ -16,7 +16,7 @@ from typing import Any, Final
 from executor.records import EventRecord, ExpertsRecord, PassResult, Phase, UbatchRecord
 from profiler.capture import Capture
 from profiler.manifest import Arm
-from profiler.writer import CaptureWriter, PassKey, new_capture
+from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
 US: Final = 1000
 COPY_US, COMPUTE_US, COPY_BYTES = 100, 60, 8000

@@ -13,7 +13,7 @@ from profiler.progress import RunProgress
 from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
 from profiler.runner import run_capture
-from profiler.writer import CaptureWriter, new_capture
+from profiler.storage.writer import CaptureWriter, new_capture
 
 SMALL_CELL = Cell(n_prompt=64, n_gen=2, n_ubatch=32, n_depth=0)
 

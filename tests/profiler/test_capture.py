@@ -12,9 +12,9 @@ import pytest
 
 import hprof
 from executor.errors import HprofError
-from profiler import parts
 from profiler.capture import Capture, list_captures
 from profiler.schema import EVENTS, PASSES
+from profiler.storage import parts
 from tests.profiler import makers
 
 PART = "all-000000.parquet"  # a complete capture's rows are gathered into these

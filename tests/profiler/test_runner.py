@@ -15,7 +15,7 @@ from profiler.abba import Cell
 from profiler.plan import plan_run
 from profiler.request import PlacementOptions
 from profiler.runner import InterruptedRunError, Position, run_capture
-from profiler.writer import CaptureWriter
+from profiler.storage.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
 from tests.support import shared_path
 

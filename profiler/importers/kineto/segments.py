@@ -20,7 +20,7 @@ from profiler.importers.durations import durations
 from profiler.importers.kineto.annotations import Int64, ProfilerStep, Ranges, ranges_of, threads_of
 from profiler.importers.kineto.tables import Launches
 from profiler.schema import PASSES, UBATCHES
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 DEFAULT_ARM: Final = "trace"
 _ASKED: Final = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")

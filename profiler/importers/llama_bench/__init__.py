@@ -17,7 +17,7 @@ from profiler.importers.llama_bench.formats import parse, read_text
 from profiler.importers.llama_bench.parsed import Parsed, RawRow
 from profiler.importers.llama_bench.passes import pass_columns
 from profiler.importers.llama_bench.rows import BenchRow, bench_row
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 
 def read(path: Path, options: ImportOptions) -> Imported:

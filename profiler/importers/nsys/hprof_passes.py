@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import PassName, UbatchName
+from profiler.arithmetic.joins import NONE
 from profiler.importers.durations import durations
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.project import Projection, innermost
 from profiler.importers.nsys.rows import Rows, kind_code
 from profiler.importers.nsys.tables import NULL, Int64
-from profiler.joins import NONE
 from profiler.schema import PASSES, UBATCHES
 
 

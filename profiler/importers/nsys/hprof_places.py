@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from executor.tracing.nvtx_names import StepName, UbatchName
+from profiler.arithmetic.joins import NONE
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.look_ahead import ubatch_served
@@ -15,7 +16,6 @@ from profiler.importers.nsys.project import Spans, innermost
 from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.rows import ABSENT, PHASES, look_up
 from profiler.importers.nsys.tables import NULL, Int64
-from profiler.joins import NONE
 
 _WHOLE: Final = "whole"
 

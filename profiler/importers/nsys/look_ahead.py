@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 
 from executor.tracing.nvtx_names import StepName
+from profiler.arithmetic.intervals import Line
+from profiler.arithmetic.joins import NONE
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.places import Launches
 from profiler.importers.nsys.project import innermost
 from profiler.importers.nsys.rows import look_up
 from profiler.importers.nsys.tables import NULL, Int64
-from profiler.intervals import Line
-from profiler.joins import NONE
 
 _LAYERS: Final = 1 << 32
 

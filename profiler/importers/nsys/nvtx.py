@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from profiler.arithmetic.joins import match
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.device_rows import process_of
 from profiler.importers.nsys.dropping import drop, impossible_times
@@ -16,7 +17,6 @@ from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import ABSENT, Mask, look_up
 from profiler.importers.nsys.strings import Labels
 from profiler.importers.nsys.tables import NULL, Int64, Tables, check_aligned
-from profiler.joins import match
 
 NVTX: Final = "NVTX_EVENTS"
 COLUMNS: Final = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")

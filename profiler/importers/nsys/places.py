@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiler.arithmetic.joins import NONE
 from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import Mask
 from profiler.importers.nsys.tables import Int64
-from profiler.joins import NONE
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Which work belongs to which NVTX range, as `nsys stats -r nvtx_gpu_proj_trace` decides it, without loops.
 
 A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
-threads are laid end to end on one axis (`profiler.intervals.Line`), so one search serves them all.
+threads are laid end to end on one axis (`profiler.arithmetic.intervals.Line`), so one search serves them all.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from profiler.arithmetic.intervals import Line
+from profiler.arithmetic.joins import NONE, distinct
 from profiler.importers.nsys.tables import Int64
-from profiler.intervals import Line
-from profiler.joins import NONE, distinct
 
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
 _MAX_CALL_LEVELS: Final = 16

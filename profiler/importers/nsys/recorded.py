@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from profiler.arithmetic.joins import match
 from profiler.importers.nsys import device_rows, host_rows
 from profiler.importers.nsys.dropping import drop, far_times, time_limits
 from profiler.importers.nsys.nvtx import COLUMNS, NVTX, TEXT, Ranges, read_ranges
@@ -15,7 +16,6 @@ from profiler.importers.nsys.project import Spans
 from profiler.importers.nsys.rows import Rows, concatenate
 from profiler.importers.nsys.strings import Labels
 from profiler.importers.nsys.tables import NULL, Tables
-from profiler.joins import match
 
 
 @dataclass(frozen=True, slots=True)

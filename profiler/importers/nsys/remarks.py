@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from profiler.arithmetic.joins import NONE
 from profiler.importers.nsys.device_rows import MEMCPY
 from profiler.importers.nsys.hprof_ranges import HprofRanges
 from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.rows import ABSENT
 from profiler.importers.nsys.tables import NULL, Tables
 from profiler.importers.unanswered import unanswered_launches
-from profiler.joins import NONE
 
 _NO_PASSES: Final = (
     "arms, passes, tokens and experts: the trace has no NVTX ranges of domain hprof, so figures cover all of it"

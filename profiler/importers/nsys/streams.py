@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from profiler.arithmetic.joins import distinct
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.places import Places
 from profiler.importers.nsys.recorded import Recorded
 from profiler.importers.nsys.rows import ABSENT, Rows, kind_code, look_up
 from profiler.importers.nsys.tables import NULL, Int64, Tables, first_present
-from profiler.joins import distinct
 
 _KEY: Final = ("processId", "contextId", "streamId")
 _CONTEXT: Final = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")

@@ -91,7 +91,7 @@ def test_an_empty_folder_says_what_fills_it(tmp_path: Path, capsys: Captured) ->
 
 
 def test_remote_captures(capsys: Captured) -> None:
-    from profiler.writer import new_capture
+    from profiler.storage.writer import new_capture
 
     new_capture("memory://traces/one", force=True).finish()
     assert hprof.main(["report", "memory://traces/one", "--json"]) == 0

@@ -14,7 +14,7 @@ from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
 from profiler.manifest import Arm
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
+from profiler.arithmetic.stats import Comparison
 from profiler.compare.data import CellKey, Change, Gate
 from profiler.compare.gates import decide, parse_limit
-from profiler.stats import Comparison
 
 _CELL = CellKey(512, 16, 64, 0)
 

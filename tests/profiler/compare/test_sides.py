@@ -9,7 +9,7 @@ import pytest
 from executor.errors import HprofError
 from profiler.compare.sides import open_side
 from profiler.manifest import Arm
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on
 
 

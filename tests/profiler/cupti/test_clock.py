@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from profiler.arithmetic.intervals import Int64
 from profiler.cupti.clock import WINDOW_NS, Match, Spans, match_clocks
-from profiler.intervals import Int64
 
 TRUE_NS = -5_124_626_046_000_123
 NO_BYTES = np.empty(0, np.int64)

@@ -14,7 +14,7 @@ from profiler.capture import Capture
 from profiler.export import export
 from profiler.export.page_timeline import MAX_SLICES, page_timeline
 from profiler.export.tracks import tracks_of
-from profiler.writer import new_capture
+from profiler.storage.writer import new_capture
 from tests.profiler.makers import dense_off_on, empty, imported_without_passes, passes_without_events
 
 HOSTILE = '"><img src=x onerror="document.title=1"></script><script>document.title=2</script>'

@@ -12,7 +12,7 @@ import pytest
 
 from profiler.capture import Capture
 from profiler.export import export
-from profiler.writer import new_capture
+from profiler.storage.writer import new_capture
 from tests.profiler.makers import dense_off_on
 
 _QUERY = """async ([sql, columns]) => {

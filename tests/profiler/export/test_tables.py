@@ -12,7 +12,7 @@ import pytest
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.export import FORMATS, export
-from profiler.writer import conform, new_capture
+from profiler.storage.writer import conform, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, moe_off_on, passes_without_events
 
 

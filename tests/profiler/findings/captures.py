@@ -10,7 +10,7 @@ import pyarrow as pa
 from profiler.findings import Finding, View, find_in
 from profiler.manifest import Manifest
 from profiler.schema import TABLES
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 MS = 10**6
 MB = 10**6

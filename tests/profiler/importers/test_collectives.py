@@ -12,7 +12,7 @@ from profiler.importers import read_file
 from profiler.importers.base import Imported
 from profiler.importers.collectives import mark_collectives
 from profiler.schema import EVENTS
-from profiler.writer import conform
+from profiler.storage.writer import conform
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys import exports
 

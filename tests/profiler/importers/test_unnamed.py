@@ -14,7 +14,7 @@ import pytest
 from profiler.importers import read_file
 from profiler.importers.unnamed import segment_unnamed
 from profiler.schema import EVENTS
-from profiler.writer import conform
+from profiler.storage.writer import conform
 from tests.support import ROOT, shared_path
 
 _OWN = ROOT / "tests" / "data" / "kineto"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiler.importers.unnamed import segment_unnamed
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 _KNOWN = (
     *("rms_norm_f32", "quantize_q8_1", "mul_mat_q<12>", "mul_mat_vec_q<12>", "nvjet_tst_a", "nvjet_tst_b"),

@@ -19,7 +19,7 @@ from profiler.metrics import (
     pass_figures,
     ubatch_figures,
 )
-from profiler.writer import conform, new_capture
+from profiler.storage.writer import conform, new_capture
 from tests.profiler import makers
 from tests.support import ROOT
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from profiler.metrics import Recording, activity, device_figures, segments
 from profiler.metrics.roles import CPU_COMPUTE, WAIT
-from profiler.writer import conform
+from profiler.storage.writer import conform
 
 US = 1000
 KINDS = ("h2d", "h2d", "compute", "compute", "d2h", "cpu_compute", "wait", "api")

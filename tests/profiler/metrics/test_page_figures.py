@@ -16,7 +16,7 @@ from profiler.metrics.spent import PARTS, device_spent, time_spent
 from profiler.metrics.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.metrics.timeline import timeline
 from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
-from profiler.writer import conform
+from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
 

@@ -22,7 +22,7 @@ from profiler.metrics.timeline import (
     timeline,
 )
 from profiler.metrics.waits import waited_for
-from profiler.writer import conform
+from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, US
 

@@ -12,7 +12,7 @@ import pytest
 from profiler.capture import Capture
 from profiler.metrics import DIRECTIONS, FIGURES
 from profiler.report.build import build_report
-from profiler.writer import PassKey, conform, new_capture
+from profiler.storage.writer import PassKey, conform, new_capture
 from tests.profiler import makers
 
 

@@ -13,7 +13,7 @@ from profiler.manifest import Arm
 from profiler.report.data import Cell
 from profiler.report.markdown import render_markdown
 from profiler.report.on_host import host_products, products_line, with_places
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
 

@@ -17,7 +17,7 @@ from profiler.report.json_ import render_json
 from profiler.report.markdown import render_markdown
 from profiler.report.terminal import print_report
 from profiler.report.units import format_bytes, format_ns, format_rate, format_share
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
 HOSTILE = "[red]x[/red] <script>alert(1)</script> | `a` \x1b[2J\n# head"

@@ -9,7 +9,7 @@ from executor.records import ExpertsRecord
 from profiler.capture import Capture
 from profiler.manifest import Arm
 from profiler.report.data import Cell
-from profiler.writer import PassKey, new_capture
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
 

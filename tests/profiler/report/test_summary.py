@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from profiler.arithmetic.stats import estimate
 from profiler.report.data import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import summarise
 from profiler.report.tables import cell_tables
-from profiler.stats import estimate
 from tests.profiler import makers
 
 PLACED = Residency([0, 1], 4, 2000, 2000, 1, 1000, 0, 1.0)

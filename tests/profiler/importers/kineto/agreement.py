@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from executor.records import EventRecord
-from profiler.intervals import Intervals, intersect, union
+from profiler.arithmetic.intervals import Intervals, intersect, union
 
 CLOSE_NS: Final = 20_000
 KERNEL_GAP_NS: Final = 25_000

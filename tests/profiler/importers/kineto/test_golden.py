@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
+from profiler.arithmetic.intervals import Intervals, intersect, union
 from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.kineto import read
-from profiler.intervals import Intervals, intersect, union
 from tests.support import ROOT, shared_path
 
 H200 = ROOT / "tests" / "data" / "kineto" / "h200_dense_off_then_on.json.gz"

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
+from profiler.arithmetic.intervals import MAX_ABS_NS
 from profiler.importers import read_file
 from profiler.importers.base import Imported
 from profiler.importers.nsys.sqlite import SqliteTables
-from profiler.intervals import MAX_ABS_NS
 from tests.profiler.importers.nsys.exports import (
     KERNEL,
     MEMCPY,

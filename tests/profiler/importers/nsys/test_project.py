@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.arithmetic.joins import NONE
 from profiler.importers.nsys.project import Spans, innermost, project
-from profiler.joins import NONE
 
 _INTERVAL = st.tuples(st.integers(0, 2), st.integers(-20, 20), st.integers(0, 15))
 

@@ -13,10 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiler.encoding import parquet_options, stored_schema
-from profiler.parts import part_names, read_parts
 from profiler.schema import TABLES
-from profiler.storage import Store
+from profiler.storage.encoding import parquet_options, stored_schema
+from profiler.storage.parts import part_names, read_parts
+from profiler.storage.store import Store
 
 GATHERED: Final = "all-"  # how the names of gathered parts begin; a recorder's own never do
 _PART_ROWS: Final = 1 << 20

@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from executor.errors import HprofError
 from executor.records import PassResult
-from profiler import compact
-from profiler.encoding import parquet_options, stored_schema
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
 from profiler.schema import TABLES
-from profiler.storage import Store, is_under_way
+from profiler.storage import compact
+from profiler.storage.encoding import parquet_options, stored_schema
+from profiler.storage.store import Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
 _TIMES: Final = ("t_start", "t_end")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.intervals import (
+from profiler.arithmetic.intervals import (
     MAX_ABS_NS,
     Intervals,
     Line,

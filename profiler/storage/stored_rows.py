@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.intervals import Int64
-from profiler.parts import MAX_TABLE_ROWS, read_groups, reading
+from profiler.arithmetic.intervals import Int64
 from profiler.schema import TABLES
-from profiler.storage import Store
+from profiler.storage.parts import MAX_TABLE_ROWS, read_groups, reading
+from profiler.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import pytest
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.metrics.timeline import TIMELINE_COLUMNS, load_timeline
-from profiler.storage import Store
-from profiler.stored_rows import StoredRows
+from profiler.storage.store import Store
+from profiler.storage.stored_rows import StoredRows
 from tests.profiler import makers
 
 PASSES = [0, 0, 1, 1, 1, 2, None, 0, 2, 2]

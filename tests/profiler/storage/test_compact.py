@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.errors import HprofError
-from profiler import compact
 from profiler.capture import Capture
-from profiler.storage import Store
-from profiler.writer import CaptureWriter, PassKey, new_capture
+from profiler.storage import compact
+from profiler.storage.store import Store
+from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 from tests.profiler import makers
 
 N_PASSES = 5

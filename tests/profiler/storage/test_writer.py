@@ -19,7 +19,7 @@ from executor.records import OrderingRecord
 from profiler.capture import Capture
 from profiler.manifest import Manifest
 from profiler.schema import TABLES
-from profiler.writer import CaptureWriter, PassKey, conform, new_capture
+from profiler.storage.writer import CaptureWriter, PassKey, conform, new_capture
 from tests.profiler import makers
 from tests.support import ROOT
 
@@ -120,7 +120,7 @@ def test_what_a_killed_process_left_is_no_stranger(tmp_path: Path) -> None:
 
 def test_of_two_captures_begun_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new_capture(tmp_path / "c", argv=["first"])
-    monkeypatch.setattr("profiler.writer._claim", lambda *_args, **_options: True)  # as it was an instant before
+    monkeypatch.setattr("profiler.storage.writer._claim", lambda *_args, **_options: True)  # as it was an instant before
     with pytest.raises(HprofError, match="File exists"):
         new_capture(tmp_path / "c", argv=["second"])
     assert Capture.open(tmp_path / "c").manifest.argv == ["first"]
@@ -189,7 +189,7 @@ def test_sigkill_at_any_instant_keeps_every_completed_pass(tmp_path: Path) -> No
     """The child says after each pass that it is done; a reader must then find that pass, and only whole ones."""
     child = (
         "import sys; from pathlib import Path; from tests.profiler import makers; "
-        "from profiler.writer import PassKey, new_capture\n"
+        "from profiler.storage.writer import PassKey, new_capture\n"
         "writer = new_capture(sys.argv[1])\n"
         "for n in range(10**6):\n"
         "    writer.plan_pass(n, PassKey('off')); writer.record_pass(n, makers.dense_result()); print(n, flush=True)\n"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from executor.errors import HprofError
 from profiler.schema import TABLES
-from profiler.storage import Store
+from profiler.storage.store import Store
 
 # What a part may claim before it is refused: a few run-length bytes can stand for billions of rows.
 MAX_ROW_GROUP_ROWS: Final = 1 << 22

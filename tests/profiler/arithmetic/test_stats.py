@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiler.stats import Comparison, compare, estimate, outliers, paired
+from profiler.arithmetic.stats import Comparison, compare, estimate, outliers, paired
 
 BASE = np.array([100.0, 101, 99, 100, 102, 98, 100, 101])
 
