@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,17 +11,15 @@ import torch
 
 from executor.devices.factory import check_present
 from executor.errors import HprofError
-from executor.memory.budget import Share, fit_to_budget
-from executor.memory.footprint import footprint
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement.devices import layers_to_devices
-from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
+from executor.placement.place import Placement, place
 from executor.policies import FULL, make_policy
 from executor.session import SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
 from profiler.memory import check_needs, computes_on_host
+from profiler.plan_budget import Budgeted, under_budget
 from profiler.plan_warnings import plan_warnings
 from profiler.request import PlacementOptions, RunRequest
 
@@ -44,7 +42,7 @@ class Setup:
     suffix: str
     placement: Placement
     runs: tuple[str, ...]
-    by_arm: Mapping[str, Placement] | None = None
+    budgeted: Budgeted | None = None
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -64,10 +62,10 @@ class Setup:
     @property
     def session_placement(self) -> Placement | Mapping[str, Placement]:
         """What the session is given."""
-        return self.placement if self.by_arm is None else self.by_arm
+        return self.placement if self.budgeted is None else self.budgeted.by_arm
 
     def placement_of(self, arm: str) -> Placement:
-        return self.placement if self.by_arm is None else self.by_arm[arm]
+        return self.placement if self.budgeted is None else self.budgeted.by_arm[arm]
 
     def label(self, arm: str, copy: int = 1) -> str:
         """The arm's name in the capture."""
@@ -141,27 +139,11 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
         runs = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
         suffix = "" if number == 1 else f"@{number}"
         if runs and options.vram_budget_bytes is not None:
-            by_arm = _under_budget(request, model, session, runs, options.vram_budget_bytes)
-            setups.append(Setup(suffix, by_arm[runs[0]], runs, by_arm))
+            budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
+            setups.append(Setup(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
         elif runs:
             setups.append(Setup(suffix, _place(model, options), runs))
     return tuple(setups)
-
-
-def _under_budget(
-    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
-) -> dict[str, Placement]:
-    """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
-    policies = {arm: make_policy(arm, request.policy) for arm in arms if arm != FULL}
-    n_logits = max(cell.n_gen for cell in request.cells) + 1
-    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
-    device_of = layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * len(counted.devices))
-    shares = [
-        Share([layer for layer, device in enumerate(device_of) if device == i], held.total)
-        for i, held in enumerate(counted.devices)
-    ]
-    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
-    return {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
 
 
 def _place(model: Model, options: PlacementOptions) -> Placement:

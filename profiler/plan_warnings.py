@@ -24,7 +24,7 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) 
     found = [COST_WARNING] if request.recorder == "cupti" else []
     found += _beyond_context(request.cells, model)
     found += [
-        f"{setup.placement.spelled} leaves no weight in host memory, so all arms of it do the same."
+        f"{setup.placement.spelled}: no weight is left in host memory, so all arms do the same."
         for setup in setups
         if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
     ]
@@ -72,9 +72,9 @@ def _small_ubatches(request: RunRequest, setups: Sequence[Setup]) -> list[str]:
 
 def _short_prompts(cells: Iterable[Cell]) -> list[str]:
     short = _listed(
-        f"-ub {cell.n_ubatch} with -p {cell.n_prompt}" for cell in cells if 0 < cell.n_prompt < cell.n_ubatch
+        f"-p {cell.n_prompt} with -ub {cell.n_ubatch}" for cell in cells if 0 < cell.n_prompt < cell.n_ubatch
     )
-    return [f"{short}: the prompt is one ubatch, and shorter than asked."] if short else []
+    return [f"{short}: the whole prompt is one ubatch, shorter than -ub."] if short else []
 
 
 def _arms_without_experts(arms: Iterable[str], model: Model) -> list[str]:

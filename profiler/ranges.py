@@ -8,7 +8,7 @@ from typing import Final
 
 from executor.errors import HprofError
 
-_ITEM: Final = re.compile(r"(-?\d{1,10})(?:-(\d{1,10})(?:([+*])(\d{1,10}))?)?")
+_ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
 _LARGEST: Final = 2**31 - 1
 MAX_VALUES: Final = 256
 
@@ -22,7 +22,7 @@ def parse_numbers(text: str, option: str, lowest: int) -> tuple[int, ...]:
     for item in text.split(","):
         for value in _expand(item.strip(), option):
             if not lowest <= value <= _LARGEST:
-                raise HprofError(f"{option} {text[:60]}: {value} is out of range; give numbers from {lowest} up.")
+                raise HprofError(f"{option} {text[:60]}: {value} is out of range; give {lowest} to {_LARGEST}.")
             values[value] = None
             if len(values) > MAX_VALUES:
                 raise HprofError(f"{option} {text[:60]} lists more than {MAX_VALUES} numbers; take larger steps.")
@@ -32,7 +32,7 @@ def parse_numbers(text: str, option: str, lowest: int) -> tuple[int, ...]:
 def _expand(item: str, option: str) -> Iterator[int]:
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise HprofError(f"{option} '{item[:60]}' is no number: write 512, or 64,256, or a range as 128-2048*2.")
+        raise HprofError(f"{option} '{item[:60]}' is not a number: write 512, or 64,256, or a range: 128-2048*2.")
     first = int(match[1])
     if match[2] is None:
         yield first

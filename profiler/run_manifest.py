@@ -14,6 +14,7 @@ from profiler.machine import describe_machine, result_variables, source_commit
 from profiler.manifest import Arm
 from profiler.model_facts import model_fields
 from profiler.plan import RunPlan, Setup
+from profiler.plan_budget import Budgeted
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
@@ -36,15 +37,19 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
 def arms_of_session(setup: Setup, session: Session) -> list[Arm]:
     """Requested and effective policy of each arm of an open session."""
     described = {arm["name"]: arm for arm in session.describe_arms()}
-    return [_arm(setup, label, described[arm], session.warnings) for label, arm in setup.labels.items()]
+    some_stream = any(arm["effective"]["host_bytes"] for arm in described.values())
+    return [
+        _arm(setup, label, described[arm], session.warnings, some_stream=some_stream)
+        for label, arm in setup.labels.items()
+    ]
 
 
-def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[str]) -> Arm:
+def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[str], *, some_stream: bool) -> Arm:
     name = described["name"]
     requested, effective = described["requested"], described["effective"]
     streams_nothing = name != FULL and not effective["host_bytes"]
     notes = list(warnings) if requested["load_mode"] != effective["load_mode"] else []
-    if streams_nothing:
+    if streams_nothing and some_stream:  # where none does, the plan's warning says so once
         notes.append("no weight is in host memory, so nothing is streamed")
     if setup.suffix:
         notes.append("measured in a session of its own, after the arms of the placements before it")
@@ -67,7 +72,11 @@ def _placement_fields(model: Model, setup: Setup) -> dict[str, Any]:
         "resident_bytes": model.n_bytes - host_bytes,
         "n_host_tensors": len(placement.host),
         "host_layers": placement.host_layers(),
-    }
+    } | ({} if setup.budgeted is None else _budget_fields(setup.budgeted))
+
+
+def _budget_fields(budgeted: Budgeted) -> dict[str, int]:
+    return {"budget_bytes": budgeted.n_bytes, "kept_bytes": budgeted.kept_bytes}
 
 
 def _grid_fields(plan: RunPlan) -> dict[str, Any]:

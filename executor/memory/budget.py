@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from executor.errors import HprofError
+from executor.memory.sizes import spell_bytes
 from executor.model import Model, TensorInfo
 from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
@@ -64,9 +65,9 @@ def _check(model: Model, budget_bytes: int, least: Mapping[str, int], n_devices:
     if least[worst] > budget_bytes:
         where = "" if n_devices == 1 else " on a device"
         raise HprofError(
-            f"--vram-budget {_mib(budget_bytes)} is too small for arm '{worst}' on {model.shape.name}: with as few FFN "
-            f"weights resident as can be it needs {_mib(least[worst])}{where}; give that much, or lower -d, -ub or "
-            "--layers"
+            f"--vram-budget {spell_bytes(budget_bytes)} is too small for arm '{worst}' on {model.shape.name}, which "
+            f"needs {_mib(least[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
+            "-ub or --layers."
         )
 
 
@@ -83,7 +84,7 @@ def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
 
 
 def _mib(n_bytes: int) -> str:
-    return f"{-(-n_bytes // 2**20):,} MiB"
+    return f"{-(-n_bytes // 2**20)}MiB"
 
 
 def _placement(
@@ -91,6 +92,7 @@ def _placement(
 ) -> Placement:
     layers = [layer for share, n in zip(shares, n_host, strict=True) for layer in share.layers[:n]]
     host = frozenset(t.name for layer in layers for t in groups[layer])
-    told = f"FFN of the first {'+'.join(map(str, n_host))} layers in host memory" if host else "all of it fits"
-    whole, rest = divmod(budget_bytes, 2**20)
-    return Placement(host, f"--vram-budget {budget_bytes if rest else f'{whole}MiB'} ({told})")
+    counts = "+".join(map(str, n_host))
+    layers_said = "layer" if counts == "1" else f"{counts} layers"
+    told = f"FFN of the first {layers_said} in host memory" if host else "all of it fits"
+    return Placement(host, f"--vram-budget {spell_bytes(budget_bytes)} ({told})")

@@ -38,8 +38,9 @@ def make_policy(name: str, options: PolicyOptions) -> Policy:
     Raises HprofError for an unknown one, with the near names.
     """
     if name not in arm_names():
-        near = difflib.get_close_matches(name, arm_names(), n=2) or list(ARMS)
-        raise HprofError(f"--arms '{name}' is not an arm: did you mean {' or '.join(near)}?")
+        near = difflib.get_close_matches(name.lower(), arm_names(), n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the arms are {', '.join([*ARMS, CACHE])}."
+        raise HprofError(f"--arms '{name[:40]}' is not an arm: {hint}")
     base, plus, _ = name.partition(f"+{CACHE}")
     if name == CACHE or plus:
         inner = "off" if name == CACHE else base

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--quant", metavar="TYPE", help="Describe a preset in this quant type.")
+@click.option("--quant", metavar="TYPE", help="Describe a preset or config in this quant type.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str | None, quant: str | None, as_json: bool) -> None:
-    """List the presets and the GGUF files at hand, or describe the model NAME (a preset or a path).
+    """List the presets and the GGUF files at hand, or describe the model NAME (a preset, a GGUF file or a config.json).
 
     Files are looked for in .cache/models, where `make model` puts one, and in llama.cpp's cache folder.
     """

@@ -25,7 +25,11 @@ def _grid(*names: str, default: str, help: str) -> Callable[[Any], Any]:  # noqa
 
 
 _MODEL: Final = [
-    click.option("-m", "--model", default="tiny-dense", help="A GGUF file, or a preset (`hprof models` lists them)."),
+    click.option(
+        *("-m", "--model", "--config", "model"),
+        default="tiny-dense",
+        help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
+    ),
     click.option("--quant", metavar="TYPE", help="Store a preset's weights in this quant type, e.g. Q4_K."),
     click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),

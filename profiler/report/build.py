@@ -16,7 +16,7 @@ from profiler.report.by_device import with_devices
 from profiler.report.cells import JUDGED, judge_cells
 from profiler.report.data import Cell, Report
 from profiler.report.on_host import with_places
-from profiler.report.residency import all_residency
+from profiler.report.residency import all_residency, budget_lines
 from profiler.report.summary import summarise
 from profiler.report.units import format_bytes
 
@@ -60,6 +60,7 @@ def build_report(
         cannot_say=manifest.cannot_say,
         dropped=manifest.dropped,
         residency=all_residency(manifest),
+        budgets=budget_lines(manifest),
     )
     return replace(report, summary=summarise(report))
 

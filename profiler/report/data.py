@@ -78,6 +78,7 @@ class Report:
     cannot_say: list[str]
     dropped: dict[str, int]
     residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
+    budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
     summary: str = ""  # the closing paragraph, in plain words
 
     def to_json(self) -> dict[str, Any]:

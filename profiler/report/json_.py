@@ -58,6 +58,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
         "notes": report.notes,
         "cannot_say": report.cannot_say,
         "dropped": report.dropped,
+        "budgets": report.budgets,
         "summary": report.summary,
     }
 

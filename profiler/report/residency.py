@@ -8,6 +8,7 @@ from typing import Any, Final, TypeGuard
 
 from profiler.manifest import Arm, Manifest
 from profiler.metrics.memory import cost_in_layers
+from profiler.report.units import format_bytes
 
 _SIZES: Final = ("vram_resident", "vram_slots", "vram_bank", "host_bytes", "slots")
 
@@ -44,6 +45,19 @@ def residency(manifest: Manifest, arm: Arm) -> Residency | None:
         bank_bytes=sizes["vram_bank"],
         cost_in_layers=cost_in_layers(sizes["vram_slots"] + sizes["vram_bank"], placed),
     )
+
+
+def budget_lines(manifest: Manifest) -> list[str]:
+    """What `--vram-budget` left for weights, slots and bank; nothing where none was given."""
+    found = manifest.placement.get("configurations")
+    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    sizes = [(row.get("budget_bytes"), row.get("kept_bytes")) for row in rows]
+    return [
+        f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "
+        "and a dequantised weight."
+        for budget, kept in dict.fromkeys(sizes)
+        if _is_count(budget) and _is_count(kept)
+    ]
 
 
 def all_residency(manifest: Manifest) -> dict[str, Residency]:

@@ -142,7 +142,7 @@ def header_lines(report: Report) -> list[str]:
     served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
     lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
     on_host = products_line(report.arms)
-    return lines if on_host is None else [*lines, on_host]
+    return [*lines, *report.budgets, *([on_host] if on_host else [])]
 
 
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:

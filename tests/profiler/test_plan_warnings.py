@@ -54,7 +54,7 @@ def test_the_cache_serves_small_ubatches() -> None:
 
 def test_a_prompt_shorter_than_a_ubatch() -> None:
     assert warnings(cells=(Cell(40, 2, 64, 0),)) == [
-        "-ub 64 with -p 40: the prompt is one ubatch, and shorter than asked."
+        "-p 40 with -ub 64: the whole prompt is one ubatch, shorter than -ub."
     ]
 
 

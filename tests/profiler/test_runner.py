@@ -137,8 +137,22 @@ def test_an_arm_that_streams_nothing_says_so(tmp_path: Path) -> None:
     request = small_request(placements=(PlacementOptions("", 0, None),))
     manifest = make_capture(tmp_path / "c", request).manifest
     assert [arm.effective for arm in manifest.arms] == ["full", "full"]
-    assert "no weight is in host memory" in manifest.arms[0].notes[0]
-    assert any("leaves no weight in host memory" in warning for warning in manifest.warnings)
+    (warning,) = (text for text in manifest.warnings if "no weight is left in host memory" in text)
+    assert "all arms do the same" in warning
+    assert [arm.notes for arm in manifest.arms] == [[], []], "once is enough"
+
+
+def test_one_arm_of_several_that_streams_nothing_has_a_note(tmp_path: Path) -> None:
+    """All of the model fits, but not beside a bank."""
+    policy = PolicyOptions(cache_bytes=4 << 20)
+    cached: dict[str, Any] = {"model": "tiny-moe", "layers": 6, "arms": ("off", "cache"), "policy": policy}
+    plan = plan_run(small_request(**cached, placements=(PlacementOptions(vram_budget_bytes=1 << 40),)))
+    (setup,) = plan.setups
+    assert setup.budgeted is not None
+    whole = PlacementOptions(vram_budget_bytes=plan.model.n_bytes + setup.budgeted.kept_bytes)
+    off, cache = make_capture(tmp_path / "c", small_request(**cached, placements=(whole,))).manifest.arms
+    assert (off.notes, off.effective) == (["no weight is in host memory, so nothing is streamed"], "full")
+    assert (cache.notes, cache.effective) == ([], "cache")
 
 
 def test_a_changed_load_mode_is_a_note_and_a_warning(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from executor.errors import HprofError
 from executor.memory.budget import Share, fit_to_budget
-from executor.memory.sizes import parse_bytes
+from executor.memory.sizes import parse_bytes, spell_bytes
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.place import Placement
@@ -59,9 +59,9 @@ def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
     model = load_model("tiny-moe")
     policies = {arm: make_policy(arm, PolicyOptions()) for arm in ("off", "on")}
     shares = [Share(range(len(model.shape.layers)), model.n_bytes)]
-    with pytest.raises(HprofError, match=r"arm 'on' .* it needs [\d,]+ MiB") as caught:
+    with pytest.raises(HprofError, match=r"--vram-budget 1kB is too small for arm 'on' .* needs \d+MiB") as caught:
         fit_to_budget(model, policies, 1000, shares)
-    least = int(str(caught.value).split("it needs ")[1].split(" MiB")[0].replace(",", ""))
+    least = int(str(caught.value).split("which needs ")[1].split("MiB")[0])
     assert fit_to_budget(model, policies, least << 20, shares)
     with pytest.raises(HprofError):
         fit_to_budget(model, policies, (least - 1) << 20, shares)
@@ -77,13 +77,23 @@ def test_every_device_keeps_within_the_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "n_bytes"), [("24GiB", 24 << 30), ("500 MB", 500_000_000), ("1.5KiB", 1536), ("7", 7)]
+    ("text", "n_bytes"),
+    [("24GiB", 24 << 30), ("500 MB", 500_000_000), ("1.5KiB", 1536), ("7", 7), ("1TiB", 1 << 40), ("24gb", 24 * 10**9)],
 )
 def test_sizes(text: str, n_bytes: int) -> None:
     assert parse_bytes(text, "--vram-budget") == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "1 TiBB", "-3", "1e9", "1e400", "9" * 400 + "GiB"])
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(24 << 30, "24GiB"), (49 << 29, "24.5GiB"), (24 * 10**9, "24GB"), (15 << 20, "15MiB"), (1000, "1kB"), (7, "7B")],
+)
+def test_sizes_are_spelled_exactly(n_bytes: int, text: str) -> None:
+    assert spell_bytes(n_bytes) == text
+    assert parse_bytes(text, "--vram-budget") == n_bytes
+
+
+@pytest.mark.parametrize("text", ["", "24G", "GiB", "1 TiBB", "-3", "1e9", "1e400", "9" * 400 + "GiB"])
 def test_not_sizes(text: str) -> None:
     with pytest.raises(HprofError, match="is not a size"):
         parse_bytes(text, "--vram-budget")

@@ -75,7 +75,14 @@ def test_names_of_arms() -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("of", "off"), ("gate", "gated"), ("hot+cach", "hot+cache"), ("cpu+cache", "cache"), ("prefetch", "off or")],
+    [
+        ("of", "off"),
+        ("gate", "gated"),
+        ("hot+cach", "hot+cache"),
+        ("cpu+cache", "cache"),
+        ("ON", "on"),
+        ("prefetch", "the arms are off, "),
+    ],
 )
 def test_an_unknown_arm_names_those_near_it(name: str, near: str) -> None:
     with pytest.raises(HprofError, match="is not an arm") as error:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from profiler.manifest import Arm, Manifest
-from profiler.report.residency import all_residency, residency
+from profiler.report.residency import all_residency, budget_lines, residency
 from profiler.report.tables import number_ranges
 
 PLACED: dict[str, Any] = {
@@ -52,3 +52,11 @@ def test_only_arms_that_say_are_listed() -> None:
 def test_number_ranges() -> None:
     assert number_ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert number_ranges([]) == ""
+
+
+def test_a_budget_says_what_is_kept_of_it() -> None:
+    rows = [{"budget_bytes": 24 * 10**9, "kept_bytes": 2 * 10**9}, {"suffix": "@2"}, {"budget_bytes": "all"}, 3]
+    assert budget_lines(Manifest(placement={"configurations": [*rows, rows[0]]})) == [
+        "VRAM budget: 24.0 GB a device, 2.00 GB of it kept for the context, activations and a dequantised weight."
+    ]
+    assert budget_lines(Manifest(placement={"configurations": "none"})) == []
