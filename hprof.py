@@ -103,7 +103,7 @@ def main(args: list[str] | None = None) -> int:
         click.echo(f"hprof: cannot print: {error.strerror}; print somewhere else.", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt) as abort:
-        from profiler.termination import exit_code_of
+        from profiler.running.termination import exit_code_of
 
         click.echo("hprof: interrupted", err=True)
         return exit_code_of(abort.__cause__ or abort)

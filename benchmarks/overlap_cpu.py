@@ -22,7 +22,7 @@ from executor.models.load import load_model
 from executor.placement.place import place
 from executor.records import PassResult
 from executor.session import Session, SessionOptions
-from profiler.abba import arm_order
+from profiler.planning.abba import arm_order
 
 TARGET = 1.10
 ARMS = ("off", "on")

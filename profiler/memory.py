@@ -13,8 +13,8 @@ from executor.model import Model
 from executor.placement.place import Placement
 from executor.policies import FULL
 from executor.session import SessionOptions
-from profiler.abba import Cell
-from profiler.free_memory import Free, free_memory
+from profiler.planning.abba import Cell
+from profiler.planning.free_memory import Free, free_memory
 
 _SAID: Final = {
     "resident": "resident weights take {}",

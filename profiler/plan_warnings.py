@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from executor.model import Model
 from executor.policies import CACHE, FULL
-from profiler.abba import Cell
 from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.cupti.recorder import COST_WARNING
+from profiler.planning.abba import Cell
 from profiler.request import RunRequest
 
 if TYPE_CHECKING:

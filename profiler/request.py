@@ -8,7 +8,7 @@ from typing import Literal
 from executor.devices.factory import DeviceOptions
 from executor.policies.base import PolicyOptions
 from executor.weights.host_memory import LoadMode
-from profiler.abba import Cell
+from profiler.planning.abba import Cell
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]
 RecorderName = Literal["native", "cupti", "off"]

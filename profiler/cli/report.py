@@ -51,7 +51,7 @@ def _judged(paths: Sequence[str], noise: float, dask: str | None) -> Iterator[Re
         from profiler.report.build import judge
 
         return (judge(path, noise) for path in paths)
-    from profiler.distributed import judge_all
+    from profiler.cluster.distributed import judge_all
 
     return judge_all(dask, paths, noise)
 

@@ -42,7 +42,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     An arm that is named twice (--arms off,off) is measured against itself, as off@copy2: so much the machine
     alone varies.
     """
-    from profiler.termination import terminable
+    from profiler.running.termination import terminable
 
     with terminable():
         _dispatch(ctx, values, ctx.meta["hprof.arguments"])
@@ -63,13 +63,13 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    from profiler.boots import run_boots
     from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
     from profiler.cli.run_request import build_request
     from profiler.plan import plan_run
-    from profiler.progress import make_progress
     from profiler.run_manifest import initial_fields
-    from profiler.runner import run_capture
+    from profiler.running.boots import run_boots
+    from profiler.running.progress import make_progress
+    from profiler.running.runner import run_capture
     from profiler.storage.writer import new_capture
 
     given = given_values(ctx)
@@ -89,11 +89,11 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
 
 def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
-    from profiler.boots import attach
     from profiler.cli.run_request import build_request
     from profiler.plan import plan_run
-    from profiler.progress import make_progress
-    from profiler.runner import InterruptedRunError, run_capture
+    from profiler.running.boots import attach
+    from profiler.running.progress import make_progress
+    from profiler.running.runner import InterruptedRunError, run_capture
 
     if values["boot_path"] is None:
         raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")

@@ -14,9 +14,9 @@ def run_on_cluster(values: Mapping[str, Any], arguments: list[str], default_outp
     """Run the sweep; gives the capture's address. `default_output` names one after the model. Raises HprofError."""
     _check(values)
     from profiler.cli.run_request import build_request
-    from profiler.cluster import absolute
-    from profiler.distributed import describe, run_distributed
-    from profiler.progress import make_progress
+    from profiler.cluster.connection import absolute
+    from profiler.cluster.distributed import describe, run_distributed
+    from profiler.running.progress import make_progress
     from profiler.storage.writer import new_capture
 
     request = build_request(values)

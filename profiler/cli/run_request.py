@@ -10,7 +10,7 @@ from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
 from executor.policies.base import PolicyOptions
-from profiler.abba import grid
+from profiler.planning.abba import grid
 from profiler.ranges import parse_numbers
 from profiler.request import PlacementOptions, RecorderName, RunRequest
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from executor.errors import HprofError
 from profiler.engines.arms import BenchArm, without
 from profiler.engines.process import Finished, run_program
+from profiler.facts.machine import command_output, describe_machine, result_variables
 from profiler.importers import import_files
 from profiler.importers.llama_bench import usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell
@@ -30,7 +31,6 @@ from profiler.importers.llama_bench.facts import cannot_say, doubts, manifest_fi
 from profiler.importers.llama_bench.objects import parse_jsonl
 from profiler.importers.llama_bench.passes import pass_columns
 from profiler.importers.llama_bench.rows import BenchRow
-from profiler.machine import command_output, describe_machine, result_variables
 from profiler.manifest import Arm, Manifest
 from profiler.storage.writer import CaptureWriter, new_capture
 

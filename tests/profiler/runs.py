@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from executor.devices.factory import DeviceOptions
-from profiler.abba import Cell
 from profiler.capture import Capture
 from profiler.plan import RunPlan, plan_run
-from profiler.progress import RunProgress
+from profiler.planning.abba import Cell
 from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
-from profiler.runner import run_capture
+from profiler.running.progress import RunProgress
+from profiler.running.runner import run_capture
 from profiler.storage.writer import CaptureWriter, new_capture
 
 SMALL_CELL = Cell(n_prompt=64, n_gen=2, n_ubatch=32, n_depth=0)

@@ -8,8 +8,8 @@ import pytest
 
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
-from profiler.abba import Cell
 from profiler.plan import plan_run
+from profiler.planning.abba import Cell
 from profiler.request import PlacementOptions
 from tests.profiler.runs import small_request
 from tests.support import shared_path

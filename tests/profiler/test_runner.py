@@ -11,10 +11,10 @@ import torch
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
-from profiler.abba import Cell
 from profiler.plan import plan_run
+from profiler.planning.abba import Cell
 from profiler.request import PlacementOptions
-from profiler.runner import InterruptedRunError, Position, run_capture
+from profiler.running.runner import InterruptedRunError, Position, run_capture
 from profiler.storage.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
 from tests.support import shared_path

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from executor.devices.factory import DeviceOptions
-from profiler.abba import Cell
 from profiler.capture import Capture
+from profiler.planning.abba import Cell
 from profiler.report.data import Cell as Judged
 from profiler.request import PlacementOptions, RunRequest
 from tests.profiler.runs import make_capture

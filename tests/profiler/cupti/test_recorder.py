@@ -37,7 +37,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, tracing: FakeTracing) -> FakeTracing
 
     monkeypatch.setattr(Session, "run_pass", remembered)
     monkeypatch.setattr("profiler.plan.check_cupti", lambda kind: None)
-    monkeypatch.setattr("profiler.runner.CuptiRecorder", lambda: CuptiRecorder(tracing))
+    monkeypatch.setattr("profiler.running.runner.CuptiRecorder", lambda: CuptiRecorder(tracing))
     return tracing
 
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from executor.devices.factory import DeviceOptions
-from profiler.abba import Cell
 from profiler.capture import Capture
+from profiler.planning.abba import Cell
 from profiler.report.markdown import render_markdown
 from profiler.report.terminal import print_report
 from profiler.request import RunRequest

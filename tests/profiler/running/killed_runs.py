@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from profiler.plan import plan_run
-from profiler.runner import run_capture
+from profiler.running.runner import run_capture
 from tests.profiler.runs import small_request, start_capture
 
 

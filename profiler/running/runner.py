@@ -17,14 +17,14 @@ from executor.errors import HprofError
 from executor.job import PassJob
 from executor.records import PassResult
 from executor.session import Session
-from profiler.abba import Cell, arm_order, needs_warmup
 from profiler.capture import Capture
 from profiler.cupti.recorder import CuptiRecorder
 from profiler.plan import RunPlan, Setup
-from profiler.progress import NoProgress, RunProgress
+from profiler.planning.abba import Cell, arm_order, needs_warmup
 from profiler.run_manifest import arms_of_session
+from profiler.running.progress import NoProgress, RunProgress
+from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
 from profiler.storage.writer import CaptureWriter, PassKey
-from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from profiler import machine
+from profiler.facts import machine
 
 ROW = "NVIDIA H200, GPU-1, 143771, 570.86, 5, 16, 4, 8, 700.00, 1980"
 

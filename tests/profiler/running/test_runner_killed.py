@@ -24,7 +24,7 @@ def environment() -> dict[str, str]:
 
 
 def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.profiler.killed_runs", str(tmp_path), str(N_KILLS), str(time.time_ns())]
+    script = [sys.executable, "-m", "tests.profiler.running.killed_runs", str(tmp_path), str(N_KILLS), str(time.time_ns())]
     subprocess.run(script, cwd=ROOT, env=environment(), check=True, timeout=120)
     for number in range(N_KILLS):
         log = tmp_path / f"{number}.log"

@@ -19,20 +19,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.abba import Cell
 from profiler.capture import Capture
-from profiler.cluster import absolute, connected, results, submit
+from profiler.cluster.connection import absolute, connected, results, submit
 from profiler.manifest import Manifest
 from profiler.plan import plan_run
-from profiler.progress import NoProgress, RunProgress
+from profiler.planning.abba import Cell
 from profiler.report.build import judge
 from profiler.report.data import Report
 from profiler.request import RunRequest
 from profiler.run_manifest import initial_fields
-from profiler.runner import InterruptedRunError, Position, run_capture
+from profiler.running.progress import NoProgress, RunProgress
+from profiler.running.runner import InterruptedRunError, Position, run_capture
+from profiler.running.termination import exit_code_of
 from profiler.schema import TABLES
 from profiler.storage.writer import CaptureWriter, new_capture
-from profiler.termination import exit_code_of
 
 _LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed
 _TIMES: Final = ("t_start", "t_end")

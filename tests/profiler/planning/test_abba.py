@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler.abba import Cell, arm_order, grid, needs_warmup
+from profiler.planning.abba import Cell, arm_order, grid, needs_warmup
 
 
 def test_two_arms_make_abba_blocks() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.runner import InterruptedRunError, Position
+from profiler.running.runner import InterruptedRunError, Position
+from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
 from profiler.storage.writer import CaptureWriter
-from profiler.termination import INTERRUPTED, TERMINATED, exit_code_of
 
 
 def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:
