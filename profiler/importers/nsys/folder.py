@@ -60,6 +60,11 @@ class FolderTables:
         """Whole columns; see `tables.Tables`."""
         present = [name for name in columns if name in self.columns(table)]
         read = self._read(table, present)
+        self.warnings += [
+            f"{table}.{name} holds {read[name].type} and no whole numbers: it was not read."
+            for name in present
+            if not (_holds_integers(read[name].type) or pa.types.is_null(read[name].type))
+        ]
         found = {name: self._convert(table, read[name], _int64) for name in present}
         n_rows = read.num_rows if present else self._n_rows(table)
         return {name: found[name] if name in found else np.full(n_rows, NULL) for name in columns}
@@ -139,6 +144,13 @@ def _read_arrow(file: Path) -> pa.Table:
         return pa.ipc.open_stream(source).read_all()
 
 
+def _holds_integers(kind: pa.DataType) -> bool:
+    """Whether `_int64` can read a column of this type."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_duration)
+    return any(is_one(kind) for is_one in tests)
+
+
 def _int64(column: pa.ChunkedArray) -> Int64:
     column.validate(full=True)
     kind = column.type
@@ -149,7 +161,7 @@ def _int64(column: pa.ChunkedArray) -> Int64:
         column = column.cast(pa.timestamp("ns") if pa.types.is_timestamp(kind) else pa.duration("ns"))
     elif pa.types.is_uint64(kind):
         column = pc.if_else(pc.less(column, pa.scalar(1 << 63, pa.uint64())), column, None)
-    elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    elif not _holds_integers(kind):
         return np.full(len(column), NULL)
     values = column.cast(pa.int64())
     filled = values.fill_null(NULL) if values.null_count else values

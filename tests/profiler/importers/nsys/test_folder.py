@@ -189,3 +189,11 @@ def test_a_damaged_page_with_a_checksum_is_one_clear_error(tmp_path: Path) -> No
     file.write_bytes(data)
     with pytest.raises(HprofError, match=f"{KERNEL}.*CRC"):
         read_file(folder)
+
+
+def test_a_column_that_holds_no_whole_numbers_is_said(tmp_path: Path) -> None:
+    tables = _tables(write_export(tmp_path / "x.sqlite", {MEMCPY: [copy(1, 2)]}))
+    tables[MEMCPY] = tables[MEMCPY].drop_columns("bytes").append_column("bytes", pa.array([1000.0]))
+    found = read_file(_write_parquet(tmp_path / "a_pqtdir", tables))
+    assert events(found, "bytes") == [{"bytes": None}]
+    assert f"{MEMCPY}.bytes holds double and no whole numbers: it was not read." in found.warnings
