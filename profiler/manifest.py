@@ -38,6 +38,7 @@ class Manifest:
     schema: int = SCHEMA_VERSION
     hprof_version: str = ""
     created_utc: str = ""  # ISO 8601
+    run_id: str = ""  # random: a writer that finds another one was replaced (--force), and stops
     argv: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)  # name, hash, n_bytes, notes: what is approximated

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +108,7 @@ class CaptureWriter:
         `kernels` are further rows of `events` on the clock of the result.
         """
         key, shift_ns = self._planned.pop(pass_id)
+        self._check_ours()
         part = _part_name(pass_id)
         for name in ("events", "ubatches", "experts", "ordering"):
             records = getattr(result, name)
@@ -119,10 +121,12 @@ class CaptureWriter:
 
     def add_pass_row(self, pass_id: int, key: PassKey, **figures: Any) -> None:
         """Write the row of a pass that has no PassResult; figures that are not given are null."""
+        self._check_ours()
         self._commit(pass_id, asdict(key), figures, -self._origin_ns)
 
     def update_manifest(self, **changes: Any) -> None:
         """Replace fields of the manifest, in memory and in the capture."""
+        self._check_ours()
         self.manifest = self.manifest.with_changes(**changes)
         self._store.write(MANIFEST_NAME, self.manifest.to_json())
 
@@ -131,6 +135,7 @@ class CaptureWriter:
         if state != "complete" or self.manifest.source != "hprof" or self.manifest.gathered:
             self.update_manifest(state=state)
             return
+        self._check_ours()
         try:
             compact.gather(self._store)
         except HprofError as error:
@@ -145,6 +150,17 @@ class CaptureWriter:
     def abandon(self) -> None:
         """Take back a capture to which nothing was written: its folder is free again."""
         self._store.remove(MANIFEST_NAME)
+
+    def _check_ours(self) -> None:
+        """Another run may have replaced the capture (`--force`): what is written now would mix with its passes."""
+        found = Manifest.from_json(
+            self._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), self._store.where(MANIFEST_NAME)
+        )
+        if found.run_id != self.manifest.run_id:
+            raise HprofError(
+                f"{self.path} was replaced by another run with --force, and this one's passes with it; "
+                "run again with another -o."
+            )
 
     def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any], shift_ns: int) -> None:
         row = {"pass_id": pass_id, **key, **figures}
@@ -170,7 +186,7 @@ def new_capture(
     from hprof import __version__
 
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    defaults = {"hprof_version": __version__, "created_utc": now, "state": "running"}
+    defaults = {"hprof_version": __version__, "created_utc": now, "run_id": uuid4().hex, "state": "running"}
     return CaptureWriter(path, Manifest(**(defaults | manifest_fields)), force=force, origin_ns=origin_ns)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_an_existing_capture_is_kept_unless_forced(tmp_path: Path) -> None:
     replaced = Capture.open(tmp_path / "c")
     assert len(replaced.passes) == 0
     assert replaced.table("events").num_rows == 0
+
+
+def test_a_run_that_another_replaced_writes_no_more(tmp_path: Path) -> None:
+    """Its passes would mix with the other's, which have the same numbers."""
+    first = new_capture(tmp_path / "c")
+    first.plan_pass(0, PassKey("off"))
+    second = new_capture(tmp_path / "c", force=True)
+    second.add_pass_row(0, PassKey("on"), ttft_ns=7)
+    writes: list[Callable[[], None]] = [
+        lambda: first.record_pass(0, makers.dense_result()),
+        lambda: first.add_pass_row(1, PassKey("off")),
+        lambda: first.update_manifest(warnings=["mine"]),
+        lambda: first.finish("interrupted"),
+        first.finish,
+    ]
+    for write in writes:
+        with pytest.raises(HprofError, match="was replaced by another run"):
+            write()
+    second.finish()
+    capture = Capture.open(tmp_path / "c")
+    assert capture.passes["arm"].tolist() == ["on"]
+    assert capture.table("events").num_rows == 0
+    assert (capture.manifest.state, capture.manifest.warnings) == ("complete", [])
 
 
 @pytest.mark.parametrize("force", [False, True])
