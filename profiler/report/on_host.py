@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from executor.policies.cache import MAX_BATCH
 from profiler.manifest import Arm
 from profiler.report.data import Cell
 
@@ -68,7 +67,7 @@ def _pieces(cell: Cell) -> list[tuple[str, int]]:
 
 
 def _note(said: str, size: int, least: int, arms: Sequence[Arm]) -> str:
-    cached = [arm for arm in arms if size <= MAX_BATCH and _has_cache(arm)]
+    cached = [arm for arm in arms if _has_cache(arm) and _is_served_from_bank(size)]
     others = [arm for arm in arms if arm not in cached]
     is_small = size < least
     did = "used the host weights on the CPU and copied none" if is_small else "copied the host weights to the device"
@@ -84,6 +83,12 @@ def _names(arms: Sequence[Arm]) -> str:
 
 def _has_cache(arm: Arm) -> bool:
     return bool(_part(arm, "effective").get("vram_bank"))
+
+
+def _is_served_from_bank(size: int) -> bool:
+    from executor.policies.cache import MAX_BATCH  # brings torch along, 2 s that few reports need
+
+    return size <= MAX_BATCH
 
 
 def _threshold(arm: Arm) -> int | None:

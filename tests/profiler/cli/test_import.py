@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,13 @@ def test_arm_by_is_refused_where_rows_have_no_fields(tmp_path: Path, capsys: pyt
     assert "--arm-by works for llama-bench alone" in said
     assert "run.sqlite is of kind nsys" in said
     assert not out.exists()
+
+
+def test_importing_and_reporting_need_no_torch(tmp_path: Path) -> None:
+    """It takes 2 s to load."""
+    source, out = _export(tmp_path / "run.sqlite"), tmp_path / "out"
+    code = (
+        f"import sys, hprof; hprof.main(['import', {str(source)!r}, '-o', {str(out)!r}]); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
