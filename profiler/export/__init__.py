@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -39,9 +40,13 @@ def export(
         raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
     if out.exists() and any(_lies_in(out, capture) for capture in captures):
         raise HprofError(f"{out} is part of the capture that is exported; choose another -o.")
+    is_new = not out.exists()
     try:
         return _write(captures, form, out, passes)
     except OSError as error:
+        if is_new and out.is_file():  # half a file would pass for a whole one
+            with suppress(OSError):
+                out.unlink()
         raise HprofError(f"{out} cannot be written: {error.strerror or error}; choose another -o.") from error
 
 
