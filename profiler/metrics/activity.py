@@ -7,7 +7,6 @@ Rows are grouped once, as finely as the metrics to come ask for, and then let go
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import Events
 from profiler.metrics.groups import Groups, group_by
-from profiler.metrics.overlap import OverlapIndex
 from profiler.metrics.segments import Segments, joined, regrouped, segments_in
 from profiler.metrics.streams import StreamSums, stream_sums
 from profiler.metrics.transfers import TransferIndex
@@ -46,11 +44,6 @@ class Activity:
         self.streams = [stream for part in parts for stream in part.streams]
         self._of_role: dict[tuple[int, ...], Segments] = {}
         self._coarse: dict[tuple[str, ...], Groups] = {}
-
-    @cached_property
-    def overlap(self) -> OverlapIndex:
-        """The copies against the compute of their pass and device; made on first use."""
-        return OverlapIndex(self)
 
     def coarse(self, names: Sequence[str]) -> Groups:
         """The fine groups (as rows) grouped by fewer of their keys; kept for the next call."""

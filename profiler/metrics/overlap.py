@@ -15,17 +15,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from profiler.arithmetic.intervals import Coverage, Int64, Line, either, union
+from profiler.metrics.activity import Activity
 from profiler.metrics.groups import Floats, Groups, Mask, group_by
 from profiler.metrics.roles import COMPUTE, COPIES, H2D
 from profiler.metrics.segments import Segments, regrouped
-
-if TYPE_CHECKING:
-    from profiler.metrics.activity import Activity
 
 PASS_ON_DEVICE = ("pass_id", "process", "device")
 

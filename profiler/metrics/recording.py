@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class _Piece(NamedTuple):
+    activity: Activity
+    overlap: OverlapIndex  # the copies against the compute of their pass and device
+
+
 class Recording:
     """What the events say, ready to be grouped. `tables` hold EVENT_COLUMNS; no pass may be spread over two.
 
@@ -42,22 +47,22 @@ class Recording:
     def __init__(self, tables: Iterable[pa.Table], *, by_layer: bool = True) -> None:
         self.n_rows = 0
         self.n_impossible = 0  # rows left out: no times, an end before its start, times beyond 104 days
-        self._pieces: list[Activity] = []
+        self._pieces: list[_Piece] = []
         self._overlaps: dict[tuple[str, ...], Overlap] = {}
         measured = partial(_measured, names=LAYER_KEYS if by_layer else PHASE_KEYS)
-        for n_rows, n_impossible, activity in _in_threads(measured, _sized(tables)):
+        for n_rows, n_impossible, piece in _in_threads(measured, _sized(tables)):
             self.n_rows += n_rows
             self.n_impossible += n_impossible
-            self._pieces.append(activity)
+            self._pieces.append(piece)
 
     @property
     def streams(self) -> list[StreamSums]:
         """Counts and bytes by stream; a stream has one entry in each piece."""
-        return [entry for piece in self._pieces for entry in piece.streams]
+        return [entry for piece in self._pieces for entry in piece.activity.streams]
 
     def keys(self, *names: str) -> tuple[Int64, ...]:
         """Columns of the fine groups' keys over all of them."""
-        return tuple(np.concatenate([piece.keys[name] for piece in self._pieces]) for name in names)
+        return tuple(np.concatenate([piece.activity.keys[name] for piece in self._pieces]) for name in names)
 
     def overlap(self, names: Sequence[str]) -> Overlap:
         """Host to device copies against compute, grouped by these names, 'pass_id' among them; kept."""
@@ -67,18 +72,18 @@ class Recording:
 
     def transfers(self, names: Sequence[str]) -> Transfers:
         """Bytes moved, grouped by these names, 'pass_id' among them."""
-        return _joined([piece.transfers.by(names) for piece in self._pieces])
+        return _joined([piece.activity.transfers.by(names) for piece in self._pieces])
 
     def busy(self, names: Sequence[str], role: int) -> tuple[dict[str, Int64], Int64]:
         """Groups that have rows of this role (their keys), and the union of those rows in ns; with 'pass_id'."""
         found = []
-        for piece in self._pieces:
-            if role not in piece.roles:
+        for activity in (piece.activity for piece in self._pieces):
+            if role not in activity.roles:
                 found.append({name: np.empty(0, np.int64) for name in (*names, "")})
                 continue
-            groups = piece.coarse(names)
-            has_rows = groups.sum(piece.keys["role"] == role) > 0
-            columns = {**groups.keys, "": piece.busy_ns(groups, role)}
+            groups = activity.coarse(names)
+            has_rows = groups.sum(activity.keys["role"] == role) > 0
+            columns = {**groups.keys, "": activity.busy_ns(groups, role)}
             found.append({name: values[has_rows] for name, values in columns.items()})
         joined = _joined_columns(found)
         return joined, joined.pop("")
@@ -98,14 +103,14 @@ class Recording:
             return _joined(parts).regroup(_DEVICE_KEYS)
         if len(self._pieces) != 1:
             raise ValueError("overlap across passes needs all events in one table")
-        return OverlapIndex(self._pieces[0], _DEVICE_KEYS[:2]).by(_DEVICE_KEYS, COPIES)
+        return OverlapIndex(self._pieces[0].activity, _DEVICE_KEYS[:2]).by(_DEVICE_KEYS, COPIES)
 
 
-def _measured(table: pa.Table, names: Sequence[str]) -> tuple[int, int, Activity]:
+def _measured(table: pa.Table, names: Sequence[str]) -> tuple[int, int, _Piece]:
+    """Rows, impossible ones among them, and the piece; in a thread, beside other pieces."""
     events = Events.from_table(table)
     activity = Activity(events, names)
-    _ = activity.overlap  # made here, while other pieces are measured, and not one by one when asked for
-    return len(events), events.n_impossible, activity
+    return len(events), events.n_impossible, _Piece(activity, OverlapIndex(activity))
 
 
 def _in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
