@@ -3,7 +3,8 @@
 The interval is the percentile bootstrap over pairs (both values of a pair are drawn together, so drift that hits both
 cancels), widened for few pairs by Hesterberg's factor: the tail is Phi(-sqrt(n/(n-1)) t), with t the Student quantile
 for n-1 degrees ("What Teachers Should Know About the Bootstrap", 2015, section 5.3). BCa was tried and left: on medians
-of 6 to 20 pairs it covered 83 to 95 % where this one covers 95 to 99 % (`tests/profiler/arithmetic/test_stats.py` simulates it).
+of 6 to 20 pairs it covered 83 to 95 % where this one covers 95 to 99 % (`tests/profiler/arithmetic/test_stats.py`
+simulates it).
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ def environment() -> dict[str, str]:
 
 
 def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.profiler.running.killed_runs", str(tmp_path), str(N_KILLS), str(time.time_ns())]
-    subprocess.run(script, cwd=ROOT, env=environment(), check=True, timeout=120)
+    script = [sys.executable, "-m", "tests.profiler.running.killed_runs"]
+    arguments = [str(tmp_path), str(N_KILLS), str(time.time_ns())]
+    subprocess.run([*script, *arguments], cwd=ROOT, env=environment(), check=True, timeout=120)
     for number in range(N_KILLS):
         log = tmp_path / f"{number}.log"
         n_finished = len(log.read_text().splitlines()) if log.exists() else 0
