@@ -19,7 +19,7 @@ from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
 from profiler.capture import Capture
 from profiler.metrics.routing import adjacent_layer_jaccard, reuse_distances
-from profiler.metrics.sweep import Crossover, crossover
+from profiler.report.sweep import Crossover, crossover
 
 
 def draw_table(letter: str, captures: Path, docs: Path) -> str:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from dashboard.figures.style import arm_style, styled
 from dashboard.palette import DIVERGING, GREY, TEXT_ON_DIVERGING
 from dashboard.text import SIGNS, for_plotly
-from profiler.metrics.sweep import Crossover
+from profiler.report.sweep import Crossover
 
 AXIS_TITLES: Final = {
     "n_ubatch": "ubatch, tokens",

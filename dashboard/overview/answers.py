@@ -9,9 +9,9 @@ import pandas as pd
 
 from dashboard.sweep_axis import BATCH, UBATCH, rows_over
 from dashboard.text import listed, subject
-from profiler.metrics.sweep import Crossover, crossover, sweep_figures
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.residency import Residency
+from profiler.report.sweep import Crossover, crossover, sweep_figures
 from profiler.report.units import format_bytes, format_ns
 
 _FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")

@@ -14,8 +14,8 @@ from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, s
 from dashboard.sweep_axis import DEPTH, PROMPT, TITLES, UBATCH, axes_of, one_ubatch, rows_of_workload, rows_over
 from dashboard.text import SIGNS, plain, subject
 from profiler.metrics import FIGURES
-from profiler.metrics.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
 from profiler.report.sizes import CellSizes
+from profiler.report.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
 from profiler.report.units import format_value
 
 _LABELS: Final = {"ttft_ns": "First token", "prefill_tokens_per_s": "Prefill", "decode_tokens_per_s": "Decode"}

@@ -12,10 +12,10 @@ from dashboard.overview import answers
 from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
-from profiler.metrics.sweep import sweep_figures
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.residency import Residency
 from profiler.report.sizes import CellSizes
+from profiler.report.sweep import sweep_figures
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 

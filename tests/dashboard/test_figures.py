@@ -17,8 +17,8 @@ from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figu
 from dashboard.figures.spent import spent_figure
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import change_figure, sweep_figure
-from profiler.metrics.sweep import Crossover, improvement_grid, sweep_figures
 from profiler.metrics.timeline import load_timeline
+from profiler.report.sweep import Crossover, improvement_grid, sweep_figures
 from tests.profiler import makers
 
 

@@ -13,9 +13,9 @@ from profiler.metrics import layer_figures, load_tables, pass_figures, ubatch_fi
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
 from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
 from profiler.metrics.spent import PARTS, device_spent, time_spent
-from profiler.metrics.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.metrics.timeline import timeline
 from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
+from profiler.report.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
