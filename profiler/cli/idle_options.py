@@ -10,7 +10,7 @@ import click
 
 from executor.errors import HprofError
 from executor.policies import FULL, make_policy
-from profiler.plan import RunPlan
+from profiler.planning.plan import RunPlan
 
 _PREFIX: Final = "HPROF_RUN_"
 Reason = Callable[[RunPlan, Any], str | None]

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from profiler.model_listing import ModelEntry
+    from profiler.cli.model_listing import ModelEntry
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(name: str | None, quant: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from executor.models.load import load_model
-    from profiler.model_listing import describe_model, list_models
+    from profiler.cli.model_listing import describe_model, list_models
 
     if name is None:
         entries = list_models()

@@ -65,10 +65,10 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
     from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
     from profiler.cli.run_request import build_request
-    from profiler.plan import plan_run
-    from profiler.run_manifest import initial_fields
+    from profiler.planning.plan import plan_run
     from profiler.running.boots import run_boots
     from profiler.running.progress import make_progress
+    from profiler.running.run_manifest import initial_fields
     from profiler.running.runner import run_capture
     from profiler.storage.writer import new_capture
 
@@ -90,7 +90,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
 def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
     from profiler.cli.run_request import build_request
-    from profiler.plan import plan_run
+    from profiler.planning.plan import plan_run
     from profiler.running.boots import attach
     from profiler.running.progress import make_progress
     from profiler.running.runner import InterruptedRunError, run_capture

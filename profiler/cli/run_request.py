@@ -10,9 +10,9 @@ from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
 from executor.policies.base import PolicyOptions
+from profiler.cli.ranges import parse_numbers
 from profiler.planning.abba import grid
-from profiler.ranges import parse_numbers
-from profiler.request import PlacementOptions, RecorderName, RunRequest
+from profiler.planning.request import PlacementOptions, RecorderName, RunRequest
 
 
 def build_request(values: Mapping[str, Any]) -> RunRequest:

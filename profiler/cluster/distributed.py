@@ -22,13 +22,13 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cluster.connection import absolute, connected, results, submit
 from profiler.manifest import Manifest
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
+from profiler.planning.plan import plan_run
+from profiler.planning.request import RunRequest
 from profiler.report.build import judge
 from profiler.report.data import Report
-from profiler.request import RunRequest
-from profiler.run_manifest import initial_fields
 from profiler.running.progress import NoProgress, RunProgress
+from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import InterruptedRunError, Position, run_capture
 from profiler.running.termination import exit_code_of
 from profiler.schema import TABLES

@@ -16,11 +16,11 @@ from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.memory import Wanted, demands
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
 from profiler.planning.free_memory import free_memory
-from profiler.request import RunRequest
+from profiler.planning.memory import Wanted, demands
+from profiler.planning.plan import plan_run
+from profiler.planning.request import RunRequest
 
 pytestmark = [
     pytest.mark.cuda,

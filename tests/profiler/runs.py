@@ -7,11 +7,11 @@ from typing import Any
 
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
-from profiler.plan import RunPlan, plan_run
 from profiler.planning.abba import Cell
-from profiler.request import RunRequest
-from profiler.run_manifest import initial_fields
+from profiler.planning.plan import RunPlan, plan_run
+from profiler.planning.request import RunRequest
 from profiler.running.progress import RunProgress
+from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import run_capture
 from profiler.storage.writer import CaptureWriter, new_capture
 

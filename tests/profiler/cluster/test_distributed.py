@@ -19,8 +19,8 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cluster.connection import connected, results, submit
 from profiler.cluster.distributed import learning_warning, run_distributed
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
+from profiler.planning.plan import plan_run
 from profiler.schema import TABLES
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request, start_capture

@@ -36,7 +36,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, tracing: FakeTracing) -> FakeTracing
         return tracing.result
 
     monkeypatch.setattr(Session, "run_pass", remembered)
-    monkeypatch.setattr("profiler.plan.check_cupti", lambda kind: None)
+    monkeypatch.setattr("profiler.planning.plan.check_cupti", lambda kind: None)
     monkeypatch.setattr("profiler.running.runner.CuptiRecorder", lambda: CuptiRecorder(tracing))
     return tracing
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.planning.abba import Cell
+from profiler.planning.request import RunRequest
 from profiler.report.markdown import render_markdown
 from profiler.report.terminal import print_report
-from profiler.request import RunRequest
 from tests.profiler.runs import make_capture
 
 ARMS = ("off", "on", "gated")

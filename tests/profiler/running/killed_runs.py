@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from profiler.plan import plan_run
+from profiler.planning.plan import plan_run
 from profiler.running.runner import run_capture
 from tests.profiler.runs import small_request, start_capture
 

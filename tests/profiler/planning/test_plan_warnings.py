@@ -8,9 +8,9 @@ import pytest
 
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
-from profiler.request import PlacementOptions
+from profiler.planning.plan import plan_run
+from profiler.planning.request import PlacementOptions
 from tests.profiler.runs import small_request
 from tests.support import shared_path
 

@@ -10,10 +10,10 @@ from executor.policies import CACHE, FULL
 from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.cupti.recorder import COST_WARNING
 from profiler.planning.abba import Cell
-from profiler.request import RunRequest
+from profiler.planning.request import RunRequest
 
 if TYPE_CHECKING:
-    from profiler.plan import Setup
+    from profiler.planning.plan import Setup
 
 _SHOWN: Final = 3  # cells that a sentence names
 _WITHOUT_EXPERTS: Final = {"off-whole": "off", CACHE: "off", "gated": "on", "hot": "on", "auto": "on"}

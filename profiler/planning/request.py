@@ -1,4 +1,4 @@
-"""What a run is asked to do: plain values, checked where they are used (`profiler.plan`)."""
+"""What a run is asked to do: plain values, checked where they are used (`profiler.planning.plan`)."""
 
 from __future__ import annotations
 

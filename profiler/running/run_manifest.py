@@ -10,11 +10,11 @@ from executor.placement.place import Placement
 from executor.policies import FULL
 from executor.session import Session
 from profiler.facts.machine import describe_machine, result_variables, source_commit
+from profiler.facts.model import model_fields
 from profiler.manifest import Arm
-from profiler.model_facts import model_fields
-from profiler.plan import RunPlan, Setup
-from profiler.plan_budget import Budgeted
 from profiler.planning.abba import MAX_WARMUPS, WARMUP_TOLERANCE
+from profiler.planning.budget import Budgeted
+from profiler.planning.plan import RunPlan, Setup
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:

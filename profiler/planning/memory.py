@@ -117,7 +117,7 @@ def gib(n_bytes: int) -> str:
 
 
 def _refusal(wanted: Wanted, free: Free, worst: Demand) -> str:
-    from profiler.fitting import what_fits
+    from profiler.planning.fitting import what_fits
 
     largest = max(worst.parts, key=lambda name: worst.parts[name])
     said = _SAID[largest].format(gib(worst.parts[largest]))

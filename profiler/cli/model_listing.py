@@ -16,7 +16,7 @@ from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.overrides import DEFAULT_OVERRIDE
 from executor.placement.place import place
-from profiler.model_facts import model_fields
+from profiler.facts.model import model_fields
 
 
 @dataclass(frozen=True, slots=True)

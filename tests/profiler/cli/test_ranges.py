@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.ranges import MAX_VALUES, parse_numbers
+from profiler.cli.ranges import MAX_VALUES, parse_numbers
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.planning.abba import Cell
+from profiler.planning.request import PlacementOptions, RunRequest
 from profiler.report.data import Cell as Judged
-from profiler.request import PlacementOptions, RunRequest
 from tests.profiler.runs import make_capture
 
 ARMS = ("off", "off-whole", "on", "gated")

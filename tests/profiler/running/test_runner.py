@@ -11,9 +11,9 @@ import torch
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
-from profiler.request import PlacementOptions
+from profiler.planning.plan import plan_run
+from profiler.planning.request import PlacementOptions
 from profiler.running.runner import InterruptedRunError, Position, run_capture
 from profiler.storage.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture

@@ -19,10 +19,10 @@ from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.memory import Wanted, check_needs, demands
-from profiler.plan import plan_run
 from profiler.planning.abba import Cell
 from profiler.planning.free_memory import Free, free_host_bytes, free_memory
+from profiler.planning.memory import Wanted, check_needs, demands
+from profiler.planning.plan import plan_run
 from tests.profiler.runs import small_request
 
 GIB = 1 << 30

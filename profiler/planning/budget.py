@@ -12,7 +12,7 @@ from executor.placement.devices import layers_to_devices
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import FULL, make_policy
 from executor.session import SessionOptions
-from profiler.request import RunRequest
+from profiler.planning.request import RunRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from executor.placement.place import Placement, is_movable
 from executor.policies import FULL
 
 if TYPE_CHECKING:
-    from profiler.memory import Demand, Wanted
+    from profiler.planning.memory import Demand, Wanted
 
 MOST_SAID: Final = 3
 _WORTH_LOWERING: Final = 0.1  # of all that is needed

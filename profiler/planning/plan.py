@@ -18,10 +18,10 @@ from executor.policies import FULL, make_policy
 from executor.session import SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
-from profiler.memory import check_needs, computes_on_host
-from profiler.plan_budget import Budgeted, under_budget
-from profiler.plan_warnings import plan_warnings
-from profiler.request import PlacementOptions, RunRequest
+from profiler.planning.budget import Budgeted, under_budget
+from profiler.planning.memory import check_needs, computes_on_host
+from profiler.planning.plan_warnings import plan_warnings
+from profiler.planning.request import PlacementOptions, RunRequest
 
 if TYPE_CHECKING:
     from executor.routing.kinds import Routing
