@@ -92,7 +92,8 @@ def having_the_figure(choice: Choice, rows: pd.DataFrame) -> CellSizes:
         return sizes
     keys = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
     n_arms = mine.groupby(keys, dropna=False)["arm"].nunique()
-    best = max(n_arms.index, key=lambda key: (n_arms[key], *(-1 if pd.isna(size) else size for size in key)))
+    counted = zip(n_arms.tolist(), n_arms.index, strict=True)
+    _, best = max(counted, key=lambda found: (found[0], *(-1 if pd.isna(size) else size for size in found[1])))
     n_prompt, n_gen, n_ubatch, n_depth = (None if pd.isna(size) else int(size) for size in best)
     return replace(sizes, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch, n_depth=n_depth)
 

@@ -130,6 +130,21 @@ def test_a_manifest_cannot_point_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "plain" in said(app)
 
 
+def test_a_sweep_of_passes_that_do_not_say_their_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only some of the cells have the figure, and a size that is null is none to look up by."""
+    writer = new_capture(tmp_path / "bad", source="llama-bench", arms=[Arm("off", "off", "off")])
+    for pass_id, n_gen in enumerate([0, 8, 8]):
+        times: dict[str, Any] = {"decode_ns": 10**6} if n_gen else {"ttft_ns": 10**6, "prefill_ns": 10**6}
+        writer.add_pass_row(pass_id, PassKey("off", 32 * (1 + pass_id), 0, 64, n_gen, 0, pass_id, 0), **times)
+    writer.finish()
+    for part in (tmp_path / "bad" / "passes").glob("*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(["n_prompt"]), part)
+    for cell in ("n0-ub32-d0", "n8-ub64-d0"):
+        app = open_page(monkeypatch, tmp_path, "sweep", capture="bad", cell=cell)
+        assert app.get("plotly_chart")
+        assert not app.error
+
+
 def experts_of(path: Path, used: list[bytes | None]) -> None:
     """A capture whose one part of `experts` has these bitmaps."""
     hostile(path, "plain")
