@@ -6,23 +6,21 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from executor.errors import HprofError
 from executor.model import Model
 from executor.placement.place import Placement, is_movable
 from executor.policies import FULL
-
-if TYPE_CHECKING:
-    from profiler.planning.memory import Demand, Wanted
+from profiler.planning.demand import Demand, Wanted
 
 MOST_SAID: Final = 3
 _WORTH_LOWERING: Final = 0.1  # of all that is needed
 _STREAM_ALL: Final = "--op-offload-min-batch 1"
 _MIB: Final = 1 << 20
 
-Fits = Callable[["Wanted"], bool]
-Knob = Callable[["Wanted", Fits], "str | None"]
+Fits = Callable[[Wanted], bool]
+Knob = Callable[[Wanted, Fits], str | None]
 """Gives the option as it is typed, with the largest value that fits; None where none does."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +16,12 @@ from executor.policies import FULL, make_policy
 from executor.session import SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
-from profiler.planning.budget import Budgeted, under_budget
-from profiler.planning.memory import check_needs, computes_on_host
+from profiler.planning.budget import under_budget
+from profiler.planning.demand import computes_on_host
+from profiler.planning.memory import check_needs
 from profiler.planning.plan_warnings import plan_warnings
 from profiler.planning.request import PlacementOptions, RunRequest
+from profiler.planning.setup import Setup
 
 if TYPE_CHECKING:
     from executor.routing.kinds import Routing
@@ -29,47 +29,6 @@ if TYPE_CHECKING:
 MAX_CELLS: Final = 512
 MAX_UBATCHES: Final = 1_000_000  # of one pass, decode steps included
 _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`.
-
-    `runs` are the arms in order; one that is named twice runs twice, which shows how much the machine itself varies.
-    Under a VRAM budget the arms' placements differ; `placement` is then the first arm's.
-    """
-
-    suffix: str
-    placement: Placement
-    runs: tuple[str, ...]
-    budgeted: Budgeted | None = None
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Each arm once."""
-        return tuple(dict.fromkeys(self.runs))
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The names in the capture, in the order of `runs`, and the arm of each: `off`, `off@copy2`."""
-        counts: Counter[str] = Counter()
-        labels = {}
-        for arm in self.runs:
-            counts[arm] += 1
-            labels[self.label(arm, counts[arm])] = arm
-        return labels
-
-    @property
-    def session_placement(self) -> Placement | Mapping[str, Placement]:
-        """What the session is given."""
-        return self.placement if self.budgeted is None else self.budgeted.by_arm
-
-    def placement_of(self, arm: str) -> Placement:
-        return self.placement if self.budgeted is None else self.budgeted.by_arm[arm]
-
-    def label(self, arm: str, copy: int = 1) -> str:
-        """The arm's name in the capture."""
-        return arm + (f"@copy{copy}" if copy > 1 else "") + self.suffix
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from executor.model import Model
 from executor.policies import CACHE, FULL
@@ -11,9 +11,7 @@ from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.cupti.recorder import COST_WARNING
 from profiler.planning.abba import Cell
 from profiler.planning.request import RunRequest
-
-if TYPE_CHECKING:
-    from profiler.planning.plan import Setup
+from profiler.planning.setup import Setup
 
 _SHOWN: Final = 3  # cells that a sentence names
 _WITHOUT_EXPERTS: Final = {"off-whole": "off", CACHE: "off", "gated": "on", "hot": "on", "auto": "on"}

@@ -14,7 +14,8 @@ from profiler.facts.model import model_fields
 from profiler.manifest import Arm
 from profiler.planning.abba import MAX_WARMUPS, WARMUP_TOLERANCE
 from profiler.planning.budget import Budgeted
-from profiler.planning.plan import RunPlan, Setup
+from profiler.planning.plan import RunPlan
+from profiler.planning.setup import Setup
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:

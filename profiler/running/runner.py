@@ -20,7 +20,8 @@ from executor.session import Session
 from profiler.capture import Capture
 from profiler.cupti.recorder import CuptiRecorder
 from profiler.planning.abba import Cell, arm_order, needs_warmup
-from profiler.planning.plan import RunPlan, Setup
+from profiler.planning.plan import RunPlan
+from profiler.planning.setup import Setup
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
 from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of

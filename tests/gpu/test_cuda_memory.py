@@ -17,8 +17,8 @@ from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
 from profiler.planning.abba import Cell
+from profiler.planning.demand import Wanted, demands
 from profiler.planning.free_memory import free_memory
-from profiler.planning.memory import Wanted, demands
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest
 

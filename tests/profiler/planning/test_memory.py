@@ -20,8 +20,9 @@ from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
 from profiler.planning.abba import Cell
+from profiler.planning.demand import Wanted, demands
 from profiler.planning.free_memory import Free, free_host_bytes, free_memory
-from profiler.planning.memory import Wanted, check_needs, demands
+from profiler.planning.memory import check_needs
 from profiler.planning.plan import plan_run
 from tests.profiler.runs import small_request
 
