@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from profiler.capture import Capture
+    from os import PathLike
+
+    from profiler.opened import OpenedCapture
 
 __version__ = "0.1.0"
 __all__ = ["main", "open"]
@@ -110,11 +112,11 @@ def main(args: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def open(path: str) -> Capture:  # noqa: A001 - `hprof.open` is the name users expect
+def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.open` is the name users expect
     """Open the capture at `path` (a folder or any fsspec URL); tables and metrics come as pandas frames."""
-    from profiler.capture import Capture
+    from profiler.opened import OpenedCapture
 
-    return Capture.open(path)
+    return OpenedCapture.open(path)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +22,6 @@ from profiler.storage.stored_rows import StoredRows
 if TYPE_CHECKING:
     import pandas as pd
 
-    from profiler.report.data import Report
-
-Level = Literal["pass", "prefill", "decode", "ubatch", "layer"]
-_PASS_COLUMNS = [
-    *("pass_id", "arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "order", "boot", "warmup"),
-]
-
 
 class Capture:
     """One capture, read lazily. Tables are read on each call and not kept: the caller decides what to cache.
@@ -42,7 +35,7 @@ class Capture:
         self.manifest = manifest
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Capture:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """Open the capture at a folder or fsspec URL. Raises HprofError where there is none."""
         store = Store(path)
         if not store.exists(MANIFEST_NAME):
@@ -122,30 +115,9 @@ class Capture:
         """How many passes it holds, warm-ups too; the parts' footers are read, not their rows."""
         return self.n_rows("passes")
 
-    def figures(self, level: Level = "pass") -> pd.DataFrame:
-        """Metrics as a frame (docs/metrics.md): one row a pass, a pass's phase, a ubatch or a layer.
-
-        Rows of passes carry the pass's arm and sizes. NaN is null: what the source cannot say.
-        """
-        from profiler import metrics
-
-        tables = metrics.load_tables(self)
-        if level == "layer":
-            return metrics.layer_figures(tables.recording)
-        if level == "ubatch":
-            return metrics.ubatch_figures(tables.ubatches, tables.recording)
-        figures = metrics.pass_figures(*tables)[level]
-        return self.passes[_PASS_COLUMNS].merge(figures, left_on="pass_id", right_index=True)
-
     def n_rows(self, name: str) -> int:
         """How many rows a table has, of all passes; the parts' footers are read, not their rows."""
         return count_rows(self._store, name, self._parts(name))
-
-    def report(self, noise: float = 0.01) -> Report:
-        """Judge the capture; see `profiler.report.build`."""
-        from profiler.report.build import build_report
-
-        return build_report(self, noise=noise)
 
     def _parts(self, table_name: str) -> list[str]:
         parts = part_names(self._store, table_name)

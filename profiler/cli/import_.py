@@ -63,8 +63,9 @@ def command(
 
 def _show(path: str, *, as_json: bool) -> None:
     from profiler.capture import Capture
+    from profiler.report.build import build_report
 
-    report = Capture.open(path).report()
+    report = build_report(Capture.open(path))
     if as_json:
         from profiler.report.json_ import render_json
 

@@ -74,6 +74,7 @@ def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | N
     else:
         from profiler.export.html import render_html
         from profiler.export.tracks import tracks_of
+        from profiler.report.build import build_report
 
-        out.write_text(render_html(captures[0].report(), tracks_of(chosen)), "utf-8")
+        out.write_text(render_html(build_report(captures[0]), tracks_of(chosen)), "utf-8")
     return [out]

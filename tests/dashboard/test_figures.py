@@ -18,6 +18,7 @@ from dashboard.figures.spent import spent_figure
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import change_figure, sweep_figure
 from profiler.metrics.timeline import load_timeline
+from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, improvement_grid, sweep_figures
 from tests.profiler import makers
 
@@ -57,7 +58,7 @@ def test_arms_differ_in_more_than_colour() -> None:
 
 
 def test_sweep_has_a_line_an_arm_and_the_limit(tmp_path: Path) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report()
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
     rows = sweep_figures(report.cells, "ttft_ns")
     figure = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], ["on"], {"on": Crossover(4.0, 3.0, 5.0)})
     assert set(traces(figure)) == {"off", "on", "limit of on: max(C, T)"}

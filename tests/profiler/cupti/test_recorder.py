@@ -17,6 +17,7 @@ from profiler.capture import Capture
 from profiler.cli.run_request import build_request
 from profiler.cupti.recorder import CuptiRecorder, check_cupti
 from profiler.metrics.timeline import load_timeline
+from profiler.report.build import build_report
 from tests.profiler.cupti.traces import N_KERNELS, FakeTracing
 from tests.profiler.runs import make_capture, small_request
 
@@ -57,10 +58,10 @@ def test_kernels_join_their_pass_and_no_figure_counts_them(tracing: FakeTracing,
     line = load_timeline(capture, [0])
     assert {lane.stream for lane in line.lanes if lane.category == "compute"} == {None, "kernels"}
 
-    with_kernels, rows = capture.report(), capture.table("events")
+    with_kernels, rows = build_report(capture), capture.table("events")
     [part] = (tmp_path / "c" / "events").iterdir()
     pq.write_table(rows.filter(pc.is_null(rows["detail"])), part)
-    assert Capture.open(tmp_path / "c").report() == with_kernels
+    assert build_report(Capture.open(tmp_path / "c")) == with_kernels
 
 
 def test_passes_without_kernels_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

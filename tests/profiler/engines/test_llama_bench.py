@@ -15,6 +15,7 @@ from profiler.capture import Capture
 from profiler.compare import compare_captures
 from profiler.engines.arms import BenchArm, parse_arms
 from profiler.engines.llama_bench import BenchRequest, interleaved, run_llama_bench
+from profiler.report.build import build_report
 
 _FLAGS = ("-m", "fake.gguf", "-p", "128,256", "-n", "8", "-r", "3")
 _ARMS = parse_arms(("off=-pw 0", "on=-pw 1"))
@@ -58,7 +59,7 @@ def test_each_repetition_of_each_boot_is_a_pass_and_gets_a_verdict(
     assert manifest.extra["engine"]["version"] == "version: 4242 (0a1b2c3)"
     assert len(manifest.extra["engine"]["sha256"]) == 64
     assert manifest.extra["llama_bench"]["build_number"] == 4242
-    cell = next(cell for cell in capture.report().cells if cell.n_prompt == 256)
+    cell = next(cell for cell in build_report(capture).cells if cell.n_prompt == 256)
     found = cell.against_baseline["on"]["prefill_tokens_per_s"]
     assert found is not None
     assert (found.pairs, found.verdict) == (6, "faster")

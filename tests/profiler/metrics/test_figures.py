@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import hprof
 from profiler.capture import Capture
 from profiler.metrics import (
     FIGURES,
@@ -196,7 +197,7 @@ def test_impossible_windows_and_sizes_are_nulls(tmp_path: Path) -> None:
     writer.write_part("events", sizes | {"bytes": [2**62, 7, 8]}, "p")
     ubatch = {"phase": ["prefill"] * 3, "t_start": [0, 5, -(2**63)], "t_end": [3, 4, 2**63 - 1]}
     writer.write_part("ubatches", {"pass_id": [2, 2, 2]} | ubatch, "p")
-    capture = Capture.open(tmp_path / "c")
+    capture = hprof.open(tmp_path / "c")
     frame = capture.figures()
     assert frame["wall_ns"].isna().tolist() == [True, True, False]
     assert frame["ttft_ns"].isna().tolist() == [True, False, True]

@@ -15,6 +15,7 @@ from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_
 from profiler.metrics.spent import PARTS, device_spent, time_spent
 from profiler.metrics.timeline import timeline
 from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
+from profiler.report.build import build_report
 from profiler.report.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
 from tests.profiler import makers
@@ -33,14 +34,14 @@ def test_time_spent_adds_up_to_the_wall(tmp_path: Path) -> None:
 
 
 def test_device_time_of_an_import(tmp_path: Path) -> None:
-    report = makers.imported_without_passes(tmp_path / "c").report()
+    report = build_report(makers.imported_without_passes(tmp_path / "c"))
     spent = device_spent(report.devices)
     assert spent[["compute_ns", "hidden_ns", "exposed_ns"]].to_numpy()[0].tolist() == [50 * US, 100 * US, 100 * US]
     assert spent[["compute_ns", "exposed_ns"]].to_numpy()[1].tolist() == [0, 10 * US]
 
 
 def test_sweep_has_a_row_an_arm_and_cell_with_its_limit(tmp_path: Path) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report()
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
     rows = sweep_figures(report.cells, "ttft_ns").set_index("arm")
     assert rows.loc["on", "ratio"] == pytest.approx(report.cells[0].against_baseline["on"]["ttft_ns"].ratio)  # type: ignore[union-attr]
     assert rows["ratio"].isna().to_dict()["off"]

@@ -26,7 +26,7 @@ def walk(value: Any) -> list[Any]:
 
 
 def test_dense_off_against_on(tmp_path: Path) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report().to_json()
+    report = build_report(makers.dense_off_on(tmp_path / "c")).to_json()
     assert (report["schema"], report["state"], report["source"], report["baseline"]) == (1, "complete", "hprof", "off")
     (cell,) = report["cells"]
     sizes = {name: cell[name] for name in ("n_prompt", "n_gen", "n_ubatch", "n_depth")}
@@ -60,7 +60,7 @@ def test_dense_off_against_on(tmp_path: Path) -> None:
     ],
 )
 def test_the_json_contract_holds_for_every_kind_of_capture(tmp_path: Path, maker: Any) -> None:
-    report = maker(tmp_path / "c").report().to_json()
+    report = build_report(maker(tmp_path / "c")).to_json()
     numbers = [leaf for leaf in walk(report) if isinstance(leaf, float)]
     assert all(map(math.isfinite, numbers))
     assert {leaf.__class__ for leaf in walk(report)} <= {int, float, str, bool, type(None)}
@@ -75,7 +75,7 @@ def test_the_json_contract_holds_for_every_kind_of_capture(tmp_path: Path, maker
 
 
 def test_prefetch_that_gives_up_the_selective_copy(tmp_path: Path) -> None:
-    report = makers.moe_off_on(tmp_path / "c").report()
+    report = build_report(makers.moe_off_on(tmp_path / "c"))
     (cell,) = report.cells
     ttft = cell.against_baseline["on"]["ttft_ns"]
     assert ttft is not None
@@ -85,7 +85,7 @@ def test_prefetch_that_gives_up_the_selective_copy(tmp_path: Path) -> None:
 
 
 def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
-    report = makers.imported_without_passes(tmp_path / "c").report()
+    report = build_report(makers.imported_without_passes(tmp_path / "c"))
     assert (report.cells, report.baseline, report.dropped) == ([], None, {"negative": 2})
     assert report.cannot_say == ["which layer a copy belongs to"]
     assert (
@@ -96,7 +96,7 @@ def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
 
 
 def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
-    summary = makers.dense_off_on(tmp_path / "c").report().summary
+    summary = build_report(makers.dense_off_on(tmp_path / "c")).summary
     assert "off copied 48.0 kB to the device at 0.08 GB/s (80 % of the link's 0.1 GB/s), 0 % of it hidden" in summary
     assert "50.0 % of it hidden behind compute" in summary
     assert "Copying bounds the prompt (on: 400 us of copying against 240 us of computing)" in summary
@@ -111,18 +111,18 @@ def test_what_several_devices_did_beside_each_other_bounds_nothing(tmp_path: Pat
     writer.write_part("events", conform("events", rows), "part")
     writer.add_pass_row(0, PassKey("a", repetition=0), t_start=0, t_end=100)
     writer.finish()
-    summary = Capture.open(tmp_path / "c").report().summary
+    summary = build_report(Capture.open(tmp_path / "c")).summary
     assert "100 ns of copying against 200 ns of computing, summed over devices; it took 100 ns" in summary
     assert "no overlap" not in summary
 
 
 def test_interrupted_and_empty_captures_say_so(tmp_path: Path) -> None:
-    interrupted = makers.interrupted(tmp_path / "a").report()
+    interrupted = build_report(makers.interrupted(tmp_path / "a"))
     assert any("6 completed passes" in warning for warning in interrupted.warnings)
     ttft = interrupted.cells[0].against_baseline["on"]["ttft_ns"]
     assert ttft is not None
     assert ttft.verdict == "inconclusive"
-    empty = makers.empty(tmp_path / "b").report()
+    empty = build_report(makers.empty(tmp_path / "b"))
     assert empty.cells == []
     assert "nothing to judge" in empty.summary
 
@@ -131,7 +131,7 @@ def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c")
     writer.plan_pass(0, PassKey("off", 4, 0, 8, 2, 0, 0, 0))
     writer.record_pass(0, makers.dense_result())
-    (cell,) = Capture.open(tmp_path / "c").report().cells
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     assert (cell.against_baseline, cell.same_tokens, cell.bit_identical) == ({}, None, None)
     ttft = cell.arms["off"].figures["pass"]["ttft_ns"]
     assert ttft is not None
@@ -139,7 +139,7 @@ def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
 
 
 def test_logits_that_differ_are_a_fault(tmp_path: Path) -> None:
-    (cell,) = makers.dense_off_on(tmp_path / "c", n_pairs=1, digests=("a", "b")).report().cells
+    (cell,) = build_report(makers.dense_off_on(tmp_path / "c", n_pairs=1, digests=("a", "b"))).cells
     assert (cell.same_tokens, cell.bit_identical) == (True, False)
     (note,) = cell.notes
     assert note.startswith("The logits of on are not bit-identical")
@@ -155,7 +155,7 @@ def test_arms_that_decode_elsewhere_are_compared_with_their_like(tmp_path: Path)
             result.events.append(replace(result.events[-1], kind="cpu_compute", stream="host"))
         writer.plan_pass(order, PassKey(arm, 4, 0, 8, 2, 0, order, 0))
         writer.record_pass(order, result)
-    (cell,) = Capture.open(tmp_path / "c").report().cells
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     assert cell.bit_identical is True
     assert cell.notes == ["Logits are compared among arms that compute in the same places: off, on; full, cache."]
 
@@ -165,7 +165,7 @@ def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
     for order, (arm, digest, tokens) in enumerate([("off", "a", [5, 7]), ("on", "a", [5, 7]), ("cpu", "b", [5, 8])]):
         row = {"tokens": tokens, "logits_digest": digest, "ttft_ns": 10}
         writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), **row)
-    (cell,) = Capture.open(tmp_path / "c").report().cells
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     assert (cell.same_tokens, cell.bit_identical) == (False, True)
     assert cell.notes == [
         "cpu generated other tokens than off (it computes on the host, which rounds differently).",
@@ -178,7 +178,7 @@ def test_passes_of_other_repetitions_are_not_compared(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c")
     for order, (arm, repetition) in enumerate([("off", 0), ("on", 1)]):
         writer.add_pass_row(order, PassKey(arm, repetition=repetition, boot=0), tokens=[order], ttft_ns=1)
-    (cell,) = Capture.open(tmp_path / "c").report().cells
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     assert cell.same_tokens is None
     assert cell.against_baseline["on"]["ttft_ns"] is None
 
@@ -190,7 +190,7 @@ def test_other_tokens_of_experts_are_other_work(tmp_path: Path) -> None:
         key = PassKey(arm, n_gen=2, repetition=repetition, order=order, boot=0)
         writer.add_pass_row(order, key, tokens=[5, order % 2], decode_ns=100 + order % 2, ttft_ns=100)
         writer.write_part("experts", {"pass_id": [order], "distinct": [1], "n_experts": [2]}, f"pass-{order:06d}")
-    (cell,) = Capture.open(tmp_path / "c").report().cells
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     decode, ttft = (cell.against_baseline["cpu"][name] for name in ("decode_tokens_per_s", "ttft_ns"))
     assert decode is not None
     assert ttft is not None
@@ -209,14 +209,14 @@ def test_the_manifests_first_arm_is_the_baseline(tmp_path: Path) -> None:
     capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
     manifest = capture.manifest.with_changes(arms=capture.manifest.arms[::-1])
     (tmp_path / "c" / "manifest.json").write_bytes(manifest.to_json())
-    assert Capture.open(tmp_path / "c").report().baseline == "on"
+    assert build_report(Capture.open(tmp_path / "c")).baseline == "on"
 
 
 def test_what_is_noted_of_several_arms_is_said_once(tmp_path: Path) -> None:
     capture = makers.dense_off_on(tmp_path / "c")
     arms = [replace(arm, notes=["slow memory.", f"{arm.name} alone", "known"]) for arm in capture.manifest.arms]
     capture.manifest = replace(capture.manifest, arms=arms, warnings=["known"])
-    warnings = capture.report().warnings
+    warnings = build_report(capture).warnings
     assert [text for text in warnings if text.startswith("Arm")] == [
         "Arms off, on: slow memory.",
         "Arm off: off alone.",
@@ -228,4 +228,4 @@ def test_what_is_noted_of_several_arms_is_said_once(tmp_path: Path) -> None:
 def test_a_small_models_size_is_no_zero(tmp_path: Path) -> None:
     capture = makers.dense_off_on(tmp_path / "c")
     capture.manifest = replace(capture.manifest, model={"name": "tiny", "n_bytes": 744_288})
-    assert capture.report().model == "tiny, 744 kB"
+    assert build_report(capture).model == "tiny, 744 kB"

@@ -12,6 +12,7 @@ from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.planning.abba import Cell
 from profiler.planning.request import RunRequest
+from profiler.report.build import build_report
 from profiler.report.markdown import render_markdown
 from profiler.report.terminal import print_report
 from tests.profiler.runs import make_capture
@@ -46,7 +47,7 @@ def test_the_same_tokens_and_logits_as_on_one(tmp_path: Path, on_two: Capture) -
 
 
 def test_both_links_are_busy_and_the_parts_make_the_whole(on_two: Capture) -> None:
-    (cell,) = on_two.report().cells
+    (cell,) = build_report(on_two).cells
     for name in ARMS:
         arm = cell.arms[name]
         copied, busy = arm.figures["pass"]["bytes_h2d"], arm.figures["pass"]["busy_copy_ns"]
@@ -60,7 +61,7 @@ def test_both_links_are_busy_and_the_parts_make_the_whole(on_two: Capture) -> No
 
 
 def test_the_report_shows_them(on_two: Capture) -> None:
-    report = on_two.report()
+    report = build_report(on_two)
     out = Console(file=io.StringIO(), width=120)
     print_report(report, out)
     assert isinstance(out.file, io.StringIO)
@@ -71,6 +72,6 @@ def test_the_report_shows_them(on_two: Capture) -> None:
 
 
 def test_one_device_needs_no_such_table(tmp_path: Path) -> None:
-    report = _run(tmp_path / "capture", "sim", 1).report()
+    report = build_report(_run(tmp_path / "capture", "sim", 1))
     assert all(arm.by_device == () for arm in report.cells[0].arms.values())
     assert "By device" not in render_markdown(report)

@@ -10,6 +10,7 @@ import pytest
 
 from profiler.capture import Capture
 from profiler.manifest import Arm
+from profiler.report.build import build_report
 from profiler.report.data import Cell
 from profiler.report.markdown import render_markdown
 from profiler.report.on_host import host_products, products_line, with_places
@@ -106,7 +107,7 @@ def test_nothing_is_said_where_it_made_no_difference(tmp_path: Path, n_prompt: i
 
 
 def _cell(tmp_path: Path, n_prompt: int | None, n_gen: int, n_ubatch: int) -> Cell:
-    (cell,) = makers.dense_off_on(tmp_path / "c").report().cells
+    (cell,) = build_report(makers.dense_off_on(tmp_path / "c")).cells
     return replace(cell, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch)
 
 
@@ -114,7 +115,7 @@ def test_both_are_in_the_report_of_a_capture(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c", arms=[arm("off", {"Q8_0": "bf16"}), arm("on", {"Q8_0": "bf16"})])
     for order, name in enumerate(("off", "on")):
         writer.add_pass_row(order, PassKey(name, 512, 0, 530, 0, 0, order, 0), ttft_ns=5)
-    report = Capture.open(tmp_path / "c").report()
+    report = build_report(Capture.open(tmp_path / "c"))
     text = render_markdown(report)
     assert "Weights computed on the host: Q8\\_0 as bf16, dequantised once." in text
     assert "last ubatch has 18 tokens, below" in text

@@ -12,6 +12,7 @@ from rich.console import Console
 import hprof
 from profiler.capture import Capture
 from profiler.manifest import Arm
+from profiler.report.build import build_report
 from profiler.report.data import Report
 from profiler.report.json_ import render_json
 from profiler.report.markdown import render_markdown
@@ -30,7 +31,7 @@ def terminal(report: Report, width: int = 100) -> str:
 
 
 def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report()
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
     for text in (terminal(report), render_markdown(report)):
         for figure in ("642 us", "x0.720", "faster", "48.0 kB", "83.3 %", "same tokens, logits bit-identical"):
             assert figure in text
@@ -39,7 +40,7 @@ def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
 
 
 def test_an_import_gets_one_table_a_device(tmp_path: Path) -> None:
-    text = terminal(makers.imported_without_passes(tmp_path / "c").report())
+    text = terminal(build_report(makers.imported_without_passes(tmp_path / "c")))
     assert "Process 4711, device 0: 1 kernel, 150 us busy, stream 7" in text
     assert "Process 4711, device 1: no kernels" in text
     assert "which layer a copy belongs to" in text
@@ -51,7 +52,7 @@ def test_many_arms_are_split_and_repeat_the_baseline(tmp_path: Path, width: int)
     writer = new_capture(tmp_path / "c", arms=[Arm(name) for name in names])
     for order, name in enumerate(names):
         writer.add_pass_row(order, PassKey(name, repetition=0, order=order, boot=0), ttft_ns=1_000_000 + order)
-    text = terminal(Capture.open(tmp_path / "c").report(), width)
+    text = terminal(build_report(Capture.open(tmp_path / "c")), width)
     headers = [line.split() for line in text.splitlines() if line.split()[:1] == ["off"]]
     assert [name for line in headers for name in line[1:]] == names[1:]
     assert max(map(len, text.splitlines())) <= width
@@ -61,7 +62,7 @@ def test_text_of_a_capture_is_never_markup(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c", arms=[Arm(HOSTILE, "on", HOSTILE)], model={"name": HOSTILE})
     writer.add_pass_row(0, PassKey(HOSTILE, 4, 0, 8, 2, 0, 0, 0), ttft_ns=5)
     writer.update_manifest(warnings=[HOSTILE], cannot_say=[HOSTILE])
-    report = Capture.open(tmp_path / "c").report()
+    report = build_report(Capture.open(tmp_path / "c"))
     shown = terminal(report)
     assert "\x1b[2J" not in shown
     assert "[red]x[/red]" in shown

@@ -8,6 +8,7 @@ from pathlib import Path
 from executor.records import ExpertsRecord
 from profiler.capture import Capture
 from profiler.manifest import Arm
+from profiler.report.build import build_report
 from profiler.report.data import Cell
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
@@ -31,7 +32,7 @@ def _cell(path: Path, arms: list[Arm], digests: list[str], tokens: list[list[int
             writer.plan_pass(order, PassKey(arm.name, 4, 0, 8, 2, repetition, order, 0))
             writer.record_pass(order, result)
             order += 1
-    (cell,) = Capture.open(str(path)).report().cells
+    (cell,) = build_report(Capture.open(str(path))).cells
     return cell
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from profiler.arithmetic.stats import estimate
+from profiler.report.build import build_report
 from profiler.report.data import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import summarise
@@ -38,7 +39,7 @@ def _with(report: Report, arm: str, scope: Any, **figures: float) -> Report:
 def test_an_arm_that_copies_more_gives_up_all_or_some(
     tmp_path: Path, copied: float, saved: float, said: str | None
 ) -> None:
-    report = makers.moe_off_on(tmp_path / "c").report()
+    report = build_report(makers.moe_off_on(tmp_path / "c"))
     summary = summarise(_with(report, "on", "pass", bytes_h2d=copied, selective_saving_bytes=saved))
     assert said is None or said in summary
     assert said is not None or "times the bytes" not in summary
@@ -59,14 +60,14 @@ def test_an_arm_that_copies_more_gives_up_all_or_some(
     ],
 )
 def test_layers_that_slots_and_bank_displace_are_said(tmp_path: Path, on: Residency, said: str | None) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report()
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
     summary = summarise(replace(report, residency={"off": PLACED, "on": on}))
     assert said is None or said in summary
     assert ("fewer resident" in summary) == (said is not None)
 
 
 def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
-    report = makers.dense_off_on(tmp_path / "c").report()
+    report = build_report(makers.dense_off_on(tmp_path / "c"))
     summary = summarise(_with(report, "on", "prefill", host_compute_ns=450_000.0))
     assert "Computing on the host bounds the prompt (on: 400 us of copying against 240 us of computing" in summary
     assert "beside 450 us of computing on the host), so no overlap can bring it below 450 us" in summary
@@ -74,7 +75,7 @@ def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
 
 def test_the_distinct_share_is_told_by_phase(tmp_path: Path) -> None:
     """44 % of the experts at 34 tokens and 4 % a decode step have no mean worth a row."""
-    report = makers.moe_off_on(tmp_path / "c").report()
+    report = build_report(makers.moe_off_on(tmp_path / "c"))
     for arm in ("off", "on"):
         report = _with(_with(report, arm, "prefill", distinct_share=0.44), arm, "decode", distinct_share=0.04)
     (table,) = cell_tables(report.cells[0])

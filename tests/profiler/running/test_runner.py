@@ -14,6 +14,7 @@ from executor.policies.base import PolicyOptions
 from profiler.planning.abba import Cell
 from profiler.planning.plan import plan_run
 from profiler.planning.request import PlacementOptions
+from profiler.report.build import build_report
 from profiler.running.runner import InterruptedRunError, Position, run_capture
 from profiler.storage.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
@@ -75,7 +76,7 @@ def test_an_arm_named_twice_is_measured_against_itself(tmp_path: Path) -> None:
         ("off@copy2", "off", "off"),
         ("on", "on", "on"),
     ]
-    [cell] = capture.report().cells
+    [cell] = build_report(capture).cells
     comparison = cell.against_baseline["off@copy2"]["wall_ns"]
     assert comparison is not None
     assert comparison.pairs == 2

@@ -15,6 +15,7 @@ from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.planning.abba import Cell
 from profiler.planning.request import PlacementOptions, RunRequest
+from profiler.report.build import build_report
 from profiler.report.data import Cell as Judged
 from tests.profiler.runs import make_capture
 
@@ -55,7 +56,7 @@ def test_28_layers_stream(short_prompt: Capture) -> None:
 
 
 def test_bytes_of_a_short_prompt(short_prompt: Capture) -> None:
-    (cell,) = short_prompt.report().cells
+    (cell,) = build_report(short_prompt).cells
     copied = {arm: _figure(cell, arm, "bytes_h2d") for arm in ARMS}
     # `on` copies all that `off-whole` does, its first splits too. llama.cpp's copied 2,646 MiB less than its control,
     # the whole of some two layers: what has no split to be copied behind stays selective there.
@@ -66,7 +67,7 @@ def test_bytes_of_a_short_prompt(short_prompt: Capture) -> None:
 
 
 def test_selected_bytes_follow_from_the_distinct_share(short_prompt: Capture) -> None:
-    (cell,) = short_prompt.report().cells
+    (cell,) = build_report(short_prompt).cells
     share = _figure(cell, "off", "distinct_share")
     assert share == pytest.approx(0.44, abs=0.01)
     whole = 28 * EXPERTS_OF_ONE_LAYER
@@ -76,14 +77,14 @@ def test_selected_bytes_follow_from_the_distinct_share(short_prompt: Capture) ->
 
 
 def test_prefetch_delays_the_first_token_of_a_short_prompt_and_the_gate_recovers_it(short_prompt: Capture) -> None:
-    (cell,) = short_prompt.report().cells
+    (cell,) = build_report(short_prompt).cells
     assert _figure(cell, "on", "ttft_ns") > 1.2 * _figure(cell, "off", "ttft_ns")
     assert _figure(cell, "on", "ttft_ns") < _figure(cell, "off-whole", "ttft_ns")  # some of it is hidden
     assert _figure(cell, "gated", "ttft_ns") == pytest.approx(_figure(cell, "off", "ttft_ns"), rel=0.02)
 
 
 def test_prefetch_pays_at_several_ubatches(tmp_path: Path) -> None:
-    (cell,) = _laguna(tmp_path / "capture", 4096, ("off", "on")).report().cells
+    (cell,) = build_report(_laguna(tmp_path / "capture", 4096, ("off", "on"))).cells
     assert _figure(cell, "on", "ttft_ns") < 0.95 * _figure(cell, "off", "ttft_ns")
     assert _figure(cell, "on", "hidden_ratio") > 0.2
     assert _figure(cell, "off", "hidden_ratio") == 0
@@ -125,7 +126,7 @@ def test_a_shrunk_one_moves_the_same_shares_as_real_bytes(tmp_path: Path) -> Non
         repetitions=1,
     )
     capture = make_capture(tmp_path / "capture", request)
-    (cell,) = capture.report().cells
+    (cell,) = build_report(capture).cells
     copied = {arm: _figure(cell, arm, "bytes_h2d") for arm in cell.arms}
     assert copied["on"] == copied["off-whole"] == 5 * 256 * 3 * 32 * 64 * 2
     assert copied["off-whole"] / copied["off"] == pytest.approx(30_774 / 13_668, abs=0.15)

@@ -18,6 +18,7 @@ from profiler.importers.nsys.build import projection
 from profiler.importers.nsys.recorded import record
 from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.metrics import CopyFigures, DeviceFigures
+from profiler.report.build import build_report
 from tests.support import ROOT, shared_path
 
 _FOLDER = ROOT.parent / "shared" / "data" / "nsys"
@@ -42,7 +43,7 @@ def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Capture:
 
 @pytest.mark.parametrize(("capture", "name"), [(name, name) for name in _FILES], indirect=["capture"])
 def test_kernels_bytes_unions_and_overlaps_are_exact(capture: Capture, name: str) -> None:
-    devices = {f"pid{d.process}/dev{d.device}": d for d in capture.report().devices}
+    devices = {f"pid{d.process}/dev{d.device}": d for d in build_report(capture).devices}
     expected = _golden()[name]["per_device"]
     assert devices.keys() == expected.keys()
     for key, figures in expected.items():
