@@ -11,7 +11,8 @@ from dashboard import address, load, trace_root
 from dashboard.text import arm_label, cell_key, cell_labels, plain
 from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import Arm
-from profiler.report.data import Cell, Report
+from profiler.report.data import Cell
+from profiler.report.report import Report
 from profiler.report.sizes import CellSizes, cell_sizes, telling_sizes
 
 _STATE: Final = "_choice"

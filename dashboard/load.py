@@ -16,7 +16,7 @@ from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.metrics import Tables, layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.report.build import build_report
-from profiler.report.data import Report
+from profiler.report.report import Report
 
 
 def open_capture(found: Found) -> Capture:

@@ -9,7 +9,7 @@ from profiler.capture import Capture
 if TYPE_CHECKING:
     import pandas as pd
 
-    from profiler.report.data import Report
+    from profiler.report.report import Report
 
 Level = Literal["pass", "prefill", "decode", "ubatch", "layer"]
 _PASS_COLUMNS: Final = [

@@ -11,7 +11,7 @@ from profiler.cli.options import dask_option, json_option, noise_option
 
 if TYPE_CHECKING:
     from executor.errors import HprofError
-    from profiler.report.data import Report
+    from profiler.report.report import Report
 
 
 @click.command()

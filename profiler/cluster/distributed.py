@@ -26,7 +26,7 @@ from profiler.planning.abba import Cell
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest
 from profiler.report.build import judge
-from profiler.report.data import Report
+from profiler.report.report import Report
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import InterruptedRunError, Position, run_capture

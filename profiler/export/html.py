@@ -16,7 +16,7 @@ import orjson
 
 from profiler.export.page_timeline import page_timeline
 from profiler.export.tracks import Track
-from profiler.report.data import Report
+from profiler.report.report import Report
 from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
 
 _VERDICTS: Final = ("faster", "slower", "no difference", "inconclusive")

@@ -14,8 +14,9 @@ from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
 from profiler.report.by_device import with_devices
 from profiler.report.cells import JUDGED, judge_cells
-from profiler.report.data import Cell, Report
+from profiler.report.data import Cell
 from profiler.report.on_host import with_places
+from profiler.report.report import Report
 from profiler.report.residency import all_residency, budget_lines
 from profiler.report.summary import summarise
 from profiler.report.units import format_bytes

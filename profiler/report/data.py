@@ -1,18 +1,11 @@
-"""What a report says, as plain data: the renderers only lay it out, and read nothing else."""
+"""What a report says of cells and their arms, as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from profiler.arithmetic.stats import Comparison, Estimate
-from profiler.manifest import Arm
-from profiler.metrics import DeviceFigures, Scope
-from profiler.report.residency import Residency
-
-if TYPE_CHECKING:
-    from profiler.findings import Finding
+from profiler.metrics import Scope
 
 Figures = dict[str, Estimate | None]  # by the names in profiler.metrics.FIGURES; null: the source cannot give it
 
@@ -55,34 +48,3 @@ class Cell:
     def baseline(self) -> str:
         """The arm that the others are held against."""
         return next(iter(self.arms))
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that `hprof report` shows of one capture."""
-
-    capture: str  # the capture's address
-    state: str
-    source: str
-    baseline: str | None
-    model: str | None
-    machine: str | None
-    created_utc: str | None
-    link_h2d_gb_s: float | None  # measured ceiling of host to device copies
-    arms: list[Arm]  # requested and effective policies
-    cells: list[Cell]
-    devices: list[DeviceFigures]
-    findings: Sequence[Finding]
-    warnings: list[str]
-    notes: list[str]  # what is approximated
-    cannot_say: list[str]
-    dropped: dict[str, int]
-    residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
-    budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
-    summary: str = ""  # the closing paragraph, in plain words
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON contract of `hprof report --json` (schema 1) as plain dicts; no NaN, no infinity."""
-        from profiler.report.json_ import report_as_json
-
-        return report_as_json(self)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from profiler.report.data import Report
+from profiler.report.report import Report
 from profiler.report.tables import (
     Table,
     by_device_table,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from profiler.arithmetic.stats import Comparison
 from profiler.metrics import CopyFigures, DeviceFigures, Scope
-from profiler.report.data import ArmFigures, Cell, Report
+from profiler.report.data import ArmFigures, Cell
+from profiler.report.report import Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
 
 _MAX_ARMS = 4

@@ -8,8 +8,9 @@ from typing import Final
 
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
-from profiler.report.data import Cell, OnDevice, Report
+from profiler.report.data import Cell, OnDevice
 from profiler.report.on_host import products_line
+from profiler.report.report import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import device_name, memory_kinds
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_rate, format_share, format_value

@@ -10,7 +10,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from profiler.capture import CaptureSummary
-from profiler.report.data import Cell, Report
+from profiler.report.data import Cell
+from profiler.report.report import Report
 from profiler.report.tables import (
     Table,
     by_device_table,

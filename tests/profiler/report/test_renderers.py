@@ -13,9 +13,9 @@ import hprof
 from profiler.capture import Capture
 from profiler.manifest import Arm
 from profiler.report.build import build_report
-from profiler.report.data import Report
 from profiler.report.json_ import render_json
 from profiler.report.markdown import render_markdown
+from profiler.report.report import Report
 from profiler.report.terminal import print_report
 from profiler.report.units import format_bytes, format_ns, format_rate, format_share
 from profiler.storage.writer import PassKey, new_capture

@@ -10,7 +10,7 @@ import pytest
 
 from profiler.arithmetic.stats import estimate
 from profiler.report.build import build_report
-from profiler.report.data import Report
+from profiler.report.report import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import summarise
 from profiler.report.tables import cell_tables
