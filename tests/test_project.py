@@ -117,22 +117,35 @@ def test_packages_keep_their_boundaries(package: str, forbidden: set[str]) -> No
     assert {path: imported(path) & forbidden for path in files if imported(path) & forbidden} == {}
 
 
-# What executor/ is built of, from the ground up: each imports only what stands on lower steps.
-STAIRS = (
-    {"errors", "shape", "records"},
-    {"model", "job", "quants", "devices", "layers", "routing"},
-    {"gguf", "placement", "tracing", "reference"},
-    {"models", "weights"},
-    {"host", "policies"},
-    {"placed", "streaming"},
-    {"engine"},
-    {"session"},
-    {"memory"},
-)
+# What a package is built of, from the ground up: each part imports only what stands on lower steps.
+STAIRS = {
+    "executor": (
+        {"errors", "shape", "records"},
+        {"model", "job", "quants", "devices", "layers", "routing"},
+        {"gguf", "placement", "tracing", "reference"},
+        {"models", "weights"},
+        {"host", "policies"},
+        {"placed", "streaming"},
+        {"engine"},
+        {"session"},
+        {"memory"},
+    ),
+    "profiler": (
+        {"schema", "arithmetic", "facts"},
+        {"manifest"},
+        {"storage"},
+        {"capture", "importers"},
+        {"metrics", "cupti", "engines"},
+        {"findings", "planning"},
+        {"report", "running"},
+        {"compare", "export", "cluster", "opened"},
+        {"cli"},
+    ),
+}
 
 
-def executor_imports(path: Path) -> set[str]:
-    """The modules of executor/ that a file of it imports, wherever in it: `devices.base`, `errors`."""
+def inner_imports(package: str, path: Path) -> set[str]:
+    """The modules of a package that a file of it imports, wherever in it: `devices.base`, `errors`."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -140,7 +153,7 @@ def executor_imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {name for name in inside if is_module(name)} or {node.module}
-    return {name.removeprefix("executor.") for name in names if name.startswith("executor.")}
+    return {name.removeprefix(f"{package}.") for name in names if name.startswith(f"{package}.")}
 
 
 def is_module(name: str) -> bool:
@@ -148,30 +161,29 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def executor_files() -> dict[str, Path]:
-    """Each module of executor/ by its name there; a package is its `__init__.py`."""
-    files = [
-        path for path in (ROOT / "executor").rglob("*.py") if path.parent != ROOT / "executor" or path.stem[0] != "_"
-    ]
-    return {
-        ".".join(p.relative_to(ROOT / "executor").with_suffix("").parts).removesuffix(".__init__"): p for p in files
-    }
+def modules_of(package: str) -> dict[str, Path]:
+    """Each module of a package by its name there; a package inside is its `__init__.py`."""
+    root = ROOT / package
+    files = [path for path in root.rglob("*.py") if path.parent != root or path.stem[0] != "_"]
+    return {".".join(p.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 
-def test_the_executors_packages_import_downstairs_only() -> None:
-    step = {name: number for number, names in enumerate(STAIRS) for name in names}
-    assert {name.split(".")[0] for name in executor_files()} == set(step)
+@pytest.mark.parametrize("package", STAIRS)
+def test_parts_import_downstairs_only(package: str) -> None:
+    step = {name: number for number, names in enumerate(STAIRS[package]) for name in names}
+    assert {name.split(".")[0] for name in modules_of(package)} == set(step)
     upstairs = {
         (module, name)
-        for module, path in executor_files().items()
-        for name in executor_imports(path)
+        for module, path in modules_of(package).items()
+        for name in inner_imports(package, path)
         if (here := module.split(".")[0]) != (there := name.split(".")[0]) and step[there] >= step[here]
     }
     assert upstairs == set()
 
 
-def test_the_executors_modules_import_in_no_circle() -> None:
-    graph = {module: executor_imports(path) for module, path in executor_files().items()}
+@pytest.mark.parametrize("package", ["executor", "profiler", "dashboard"])
+def test_modules_import_in_no_circle(package: str) -> None:
+    graph = {module: inner_imports(package, path) for module, path in modules_of(package).items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
