@@ -18,7 +18,10 @@ _PASS_COLUMNS: Final = [
 
 
 class OpenedCapture(Capture):
-    """A capture for notebooks and scripts. Inside hprof, what measures and judges takes a plain `Capture`."""
+    """A capture for notebooks and scripts; what measures and judges it is loaded when asked for.
+
+    Inside hprof, what measures and judges takes a plain `Capture`.
+    """
 
     def figures(self, level: Level = "pass") -> pd.DataFrame:
         """Metrics as a frame (docs/metrics.md): one row a pass, a pass's phase, a ubatch or a layer.
