@@ -80,17 +80,23 @@ def device_idle(view: View) -> Iterator[Finding]:
     np.maximum.at(longest, context[1:], gaps)
     for told in view.judged(idle):
         idle_ns, window_ns = (view.typical(told.group, values) for values in (idle, view.window_ns))
-        number = round(view.typical(told.group, n_long))
+        n_gaps = round(view.typical(told.group, n_long))
         yield Finding(
             "device-idle",
             # A trace can hold start-up or a pause that nobody minds.
             "warning" if told.severity == "serious" else told.severity,
             f"{told.label}: neither computing nor copying for {words.duration(idle_ns)} of "
-            f"{words.duration(window_ns)} ({words.share(idle_ns, window_ns)}); {words.count(number, 'gap')} of 0.1 ms "
-            f"or more, the longest {words.duration(longest[view.groups.of_context == told.group].max())}.",
+            f"{words.duration(window_ns)} ({words.share(idle_ns, window_ns)}); "
+            f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
             "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on "
             "the CPU, or waiting for input; leave start-up out with a capture range.",
         )
+
+
+def _gaps(n_long: int, longest_ns: int) -> str:
+    if longest_ns < _LONG_GAP_NS:
+        return f"no gap is longer than {words.duration(longest_ns)}"
+    return f"{words.count(n_long, 'gap')} of 0.1 ms or more, the longest {words.duration(longest_ns)}"
 
 
 def _after_router(view: View) -> np.ndarray:

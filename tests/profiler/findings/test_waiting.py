@@ -62,6 +62,11 @@ def test_a_device_that_does_nothing() -> None:
     assert "for 2.0 ms of 10.0 ms (20.5 %); 1 gap of 0.1 ms or more, the longest 2.0 ms" in idle.evidence
 
 
+def test_many_short_gaps() -> None:
+    idle = findings([kernel(at, at + 0.45) for at in (0, 0.5, 1, 1.5)])["device-idle"]
+    assert "no gap is longer than 50.0 us" in idle.evidence
+
+
 def test_time_between_passes_is_not_idle() -> None:
     rows = [kernel(0, 5, pass_id=0), kernel(1000, 1005, pass_id=1)]
     passes = [{"pass_id": i, "arm": "off", "warmup": False} for i in range(2)]
