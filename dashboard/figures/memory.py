@@ -81,7 +81,10 @@ def slots_figure(holdings: pd.DataFrame) -> go.Figure:
 
 
 def held_figure(steps: pd.DataFrame, resident_bytes: float | None) -> go.Figure:
-    """Device memory over the pass: weights that stay, and on top what the slots hold; the peak is marked."""
+    """Device memory over the pass: weights that stay, and on top what the slots hold; the peak is marked.
+
+    Where it is unknown what stays, the slots' part alone, named so.
+    """
     held = (resident_bytes or 0.0) + steps["bytes"].to_numpy(float)
     scale, unit = byte_axis(float(held.max()))
     base, time, total = (resident_bytes or 0.0) / scale, steps["t_ns"].to_numpy(float) / _MS, held / scale
@@ -93,7 +96,8 @@ def held_figure(steps: pd.DataFrame, resident_bytes: float | None) -> go.Figure:
             hovertemplate=f"stay: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
     figure.add_scatter(
-        x=time, y=total, name="with what the slots hold", mode="lines",
+        x=time, y=total, mode="lines",
+        name="what the slots hold" if resident_bytes is None else "with what the slots hold",
         line={"color": BLUE, "width": 1.5, "shape": "hv"},
         hovertemplate=f"%{{x:.2f}} ms: %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip

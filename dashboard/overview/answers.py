@@ -142,13 +142,15 @@ def why(cell: Cell, a: str, b: str) -> str | None:
 
 
 def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
-    hidden, of_a = (_median(cell.arms[arm], "hidden_copy_ns") or 0.0 for arm in (b, a))
+    hidden, of_a = (_median(cell.arms[arm], "hidden_copy_ns") for arm in (b, a))
     copy_a = _median(cell.arms[a], "busy_copy_ns")
     against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else f"; {a} copied nothing" if copy_a == 0 else ""
     return f"{b} hid {_part(hidden, copy_ns)} of copying behind compute{against}."
 
 
-def _part(hidden_ns: float, copy_ns: float) -> str:
+def _part(hidden_ns: float | None, copy_ns: float) -> str:
+    if hidden_ns is None:
+        return f"an unknown part of its {format_ns(copy_ns)}"
     return f"{format_ns(hidden_ns) if hidden_ns else 'none'} of its {format_ns(copy_ns)}"
 
 

@@ -101,6 +101,13 @@ def test_why(copy_ms: float, compute_ms: float, hidden_ms: float, told: str) -> 
     assert told in (answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on") or "")
 
 
+def test_what_is_unknown_of_the_hiding_is_not_none() -> None:
+    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6)
+    on = arm(busy_copy_ns=600e6, busy_compute_ns=400e6)
+    told = answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on")
+    assert "on hid an unknown part of its 600 ms" in (told or "")
+
+
 def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c")
     text = said(open_page(monkeypatch, tmp_path, "overview"))

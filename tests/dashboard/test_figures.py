@@ -121,6 +121,8 @@ def test_memory_parts_slots_and_peak() -> None:
     assert sum(len(trace.x) for trace in slots_figure(held).data) == 2
     steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
     assert held_figure(steps, 5e6).layout.annotations[0].text == "peak 7 MB"
+    assert set(traces(held_figure(steps, 5e6))) == {"weights that stay", "with what the slots hold"}
+    assert set(traces(held_figure(steps, None))) == {"what the slots hold"}
 
 
 def test_many_slot_fillings_stay_under_the_payload_limit() -> None:
