@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from profiler.report.residency import Residency
-from profiler.report.tables import number_ranges
-from profiler.report.units import format_bytes
+from profiler.report.units import format_bytes, number_ranges
 
 _UNKNOWN = "–"
 

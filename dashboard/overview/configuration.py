@@ -12,7 +12,7 @@ import streamlit as st
 from dashboard import show
 from dashboard.choice import Choice
 from profiler.manifest import Arm
-from profiler.report.tables import number_ranges
+from profiler.report.units import number_ranges
 
 _PARTS: Final = (
     *("hprof_version", "created_utc", "machine", "model", "placement", "grid", "seeds", "environment"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from profiler.compare.data import Difference
 from profiler.manifest import Manifest
+from profiler.report.units import number_ranges
 
 # in the order to show them
 _PARTS: Final = (
@@ -25,6 +26,7 @@ _PARTS: Final = (
 _MAX_DEPTH: Final = 6
 _MAX_TEXT: Final = 160
 _MAX_ITEMS: Final = 64
+_MAX_LAYERS: Final = 1000
 # a measured figure is never equal twice
 _LINK_TOLERANCE: Final = 0.02
 
@@ -34,7 +36,7 @@ def differences(a: Manifest, b: Manifest, arms: Mapping[str, str]) -> list[Diffe
     left, right = (dict(_settings(manifest, names)) for manifest, names in ((a, list(arms)), (b, list(arms.values()))))
     keys = list(dict.fromkeys([*left, *right]))
     return [
-        Difference(key, _short(left.get(key)), _short(right.get(key)))
+        Difference(key, _short(key, left.get(key)), _short(key, right.get(key)))
         for key in keys
         if left.get(key) != right.get(key) and not _is_near(key, left.get(key), right.get(key))
     ]
@@ -70,7 +72,7 @@ def _joined(items: list[Mapping[str, Any]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for name in dict.fromkeys(name for item in items for name in item):
         values = [item.get(name) for item in items]
-        counts = Counter(map(str, values))
+        counts = Counter(setting_text(name, value) for value in values)
         same = len(counts) == 1
         joined[name] = values[0] if same else ", ".join(f"{n} x {text}" for text, n in counts.items())
     return joined
@@ -82,6 +84,25 @@ def _is_near(key: str, a: Any, b: Any) -> bool:
     return bool(abs(a - b) <= _LINK_TOLERANCE * max(a, b))
 
 
-def _short(value: Any) -> Any:
+def setting_text(key: str, value: Any) -> str:
+    """A setting on one line: layers as ranges, `1-28, 30`; other lists item by item."""
+    if not isinstance(value, list):
+        return str(value)
+    text = number_ranges(value) if _are_layers(key, value) else " ".join(map(str, value))
+    return _cut(text)
+
+
+def _are_layers(key: str, value: Any) -> bool:
+    return key.endswith("layers") and isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _short(key: str, value: Any) -> Any:
+    """Layers stay numbers, however many a model has: they are told as ranges, and programs read the list."""
+    if _are_layers(key, value) and len(value) <= _MAX_LAYERS:
+        return value
     text = str(value)
-    return value if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return value if len(text) <= _MAX_TEXT else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from profiler.compare.config import setting_text
 from profiler.compare.data import Change, CompareResult, DeviceChange, Gate
 from profiler.metrics import FIGURES
 from profiler.report.tables import UNKNOWN, Table
@@ -29,7 +30,7 @@ def headline(result: CompareResult) -> str:
 
 def differences_table(result: CompareResult) -> Table:
     """The settings that A and B do not share."""
-    rows = [[d.key, _setting(d.a), _setting(d.b)] for d in result.differences]
+    rows = [[d.key, _setting(d.key, d.a), _setting(d.key, d.b)] for d in result.differences]
     return Table("Configuration", ["setting", "A", "B"], rows)
 
 
@@ -117,7 +118,5 @@ def _percent(ratio: float) -> str:
     return f"x {ratio:,.0f}" if ratio >= _TIMES else f"{(ratio - 1) * 100:+.1f} %"
 
 
-def _setting(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return UNKNOWN if value is None else str(value)
+def _setting(key: str, value: Any) -> str:
+    return UNKNOWN if value is None else setting_text(key, value)

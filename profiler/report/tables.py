@@ -13,7 +13,15 @@ from profiler.report.on_host import products_line
 from profiler.report.report import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import device_name, memory_kinds
-from profiler.report.units import format_bytes, format_gb_s, format_ns, format_rate, format_share, format_value
+from profiler.report.units import (
+    format_bytes,
+    format_gb_s,
+    format_ns,
+    format_rate,
+    format_share,
+    format_value,
+    number_ranges,
+)
 
 MAX_ARMS: Final = 5
 UNKNOWN: Final = "–"
@@ -122,17 +130,6 @@ def _residency_row(found: Residency) -> list[str]:
         format_bytes(found.bank_bytes) if found.bank_bytes else "none",
         cost if found.slots_bytes + found.bank_bytes else "nothing",
     ]
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """`0-2, 5` for 0, 1, 2, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def header_lines(report: Report) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns"))
@@ -39,6 +40,17 @@ def format_value(value: float, unit: str) -> str:
     """By the unit of a Figure."""
     formats = {"ns": format_ns, "bytes": format_bytes, "tokens/s": format_rate, "share": format_share}
     return formats[unit](value)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """`0-2, 5` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def plain(text: str) -> str:

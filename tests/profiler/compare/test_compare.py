@@ -13,6 +13,7 @@ import pytest
 from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
+from profiler.compare.tables import differences_table
 from profiler.manifest import Arm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
@@ -58,6 +59,31 @@ def test_gpus_differ_setting_by_setting(tmp_path: Path) -> None:
         ("machine.gpus.pcie_width", 16, "2 x 16, 1 x None"),
     ]
     assert compare_captures(a, c).differences[0] == Difference("machine.gpus.count", 2, None)
+
+
+def _on_host(*layers: list[int]) -> dict[str, Any]:
+    """Manifest fields of an arm whose configurations keep weights of these layers in host memory."""
+    return {
+        "arms": [Arm("x", options={"effective": {"host_layers": layers[0]}})],
+        "placement": {"configurations": [{"host_layers": one} for one in layers]},
+    }
+
+
+def test_layers_are_told_as_ranges_and_given_to_programs_as_numbers(tmp_path: Path) -> None:
+    few, many = [1, 2, 3, 5], [*range(1, 81), 90]
+    a, b = _bench(tmp_path / "a", [1], **_on_host(few)), _bench(tmp_path / "b", [1], **_on_host(many))
+    result = compare_captures(a, b)
+    assert differences_table(result).rows == [
+        ["arm.options.effective.host_layers", "1-3, 5", "1-80, 90"],
+        ["placement.configurations.host_layers", "1-3, 5", "1-80, 90"],
+    ]
+    assert [(d.a, d.b) for d in result.differences] == [(few, many)] * 2
+
+
+def test_layers_of_several_configurations_are_ranges_too(tmp_path: Path) -> None:
+    a, b = _bench(tmp_path / "a", [1], **_on_host([0])), _bench(tmp_path / "b", [1], **_on_host([0], [0, 1, 2]))
+    rows = differences_table(compare_captures(a, b)).rows
+    assert ["placement.configurations.host_layers", "0", "1 x 0, 1 x 0-2"] in rows
 
 
 def test_figures_that_grow_with_the_work_are_per_token(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from profiler.manifest import Arm, Manifest
 from profiler.report.residency import all_residency, budget_lines, residency
-from profiler.report.tables import number_ranges
+from profiler.report.units import number_ranges
 
 PLACED: dict[str, Any] = {
     "slots": 2,
