@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from executor.errors import HprofError
 from profiler.capture import Capture
+from profiler.export.output import output_file
 from profiler.export.selection import chosen_passes
 
 Format = Literal["chrome", "csv", "parquet", "html"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 _ENDINGS: Final[dict[Format, str]] = {"chrome": ".trace.json", "csv": "-csv", "parquet": "-parquet", "html": ".html"}
+_GZIP_LEVEL: Final = 4
 
 
 def export(
@@ -40,13 +41,9 @@ def export(
         raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
     if out.exists() and any(_lies_in(out, capture) for capture in captures):
         raise HprofError(f"{out} is part of the capture that is exported; choose another -o.")
-    is_new = not out.exists()
     try:
         return _write(captures, form, out, passes)
     except OSError as error:
-        if is_new and out.is_file():  # half a file would pass for a whole one
-            with suppress(OSError):
-                out.unlink()
         raise HprofError(f"{out} cannot be written: {error.strerror or error}; choose another -o.") from error
 
 
@@ -65,9 +62,9 @@ def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | N
     if form == "chrome":
         from profiler.export.chrome import write_chrome
 
-        with out.open("wb") as file:
+        with output_file(out) as file:
             if out.suffix == ".gz":
-                with gzip.open(file, "wb", compresslevel=4) as packed:
+                with gzip.GzipFile(out.name, "wb", _GZIP_LEVEL, file) as packed:
                     write_chrome(chosen, packed)
             else:
                 write_chrome(chosen, file)
@@ -76,5 +73,6 @@ def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | N
         from profiler.export.tracks import tracks_of
         from profiler.report.build import build_report
 
-        out.write_text(render_html(build_report(captures[0]), tracks_of(chosen)), "utf-8")
+        with output_file(out) as file:
+            file.write(render_html(build_report(captures[0]), tracks_of(chosen)).encode())
     return [out]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import orjson
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from profiler.capture import Capture
+from profiler.export.output import output_file, output_folder
 from profiler.metrics import load_tables, pass_figures
 from profiler.schema import TABLES
 
@@ -26,13 +28,13 @@ def write_csv(capture: Capture, pass_ids: Collection[int] | None, folder: Path) 
 
     Texts that a spreadsheet would take for a formula get an apostrophe in front.
     """
-    return _write(capture, pass_ids, folder, ".csv", lambda table, path: pacsv.write_csv(_flat(table), path))
+    return _write(capture, pass_ids, folder, ".csv", lambda table, file: pacsv.write_csv(_flat(table), file))
 
 
 def write_parquet(capture: Capture, pass_ids: Collection[int] | None, folder: Path) -> list[Path]:
     """`<table>.parquet` for every table that has rows, and figures.parquet."""
     return _write(
-        capture, pass_ids, folder, ".parquet", lambda table, path: pq.write_table(table, path, compression="zstd")
+        capture, pass_ids, folder, ".parquet", lambda table, file: pq.write_table(table, file, compression="zstd")
     )
 
 
@@ -41,14 +43,17 @@ def _write(
     pass_ids: Collection[int] | None,
     folder: Path,
     suffix: str,
-    write: Callable[[pa.Table, Path], None],
+    write: Callable[[pa.Table, IO[bytes]], None],
 ) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, table in _tables(capture, pass_ids):
-        path = folder / (name + suffix)
-        write(table, path)
-        written.append(path)
+    # none is in place before all are written: tables of two captures would pass for those of one
+    with output_folder(folder), ExitStack() as files:
+        for name, table in _tables(capture, pass_ids):
+            path = folder / (name + suffix)
+            file = files.enter_context(output_file(path))
+            write(table, file)
+            file.flush()
+            written.append(path)
     return written
 
 

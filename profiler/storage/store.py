@@ -15,6 +15,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from executor.errors import HprofError
+from profiler.storage.whole_file import whole_file
 
 
 class Store:
@@ -72,7 +73,10 @@ class Store:
         """
         with _translated(self.where(name), "write"):
             if self.is_local:
-                _write_local(Path(self._path(name)), data, is_new=is_new)
+                path = Path(self._path(name))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with whole_file(path, is_new=is_new) as file:
+                    file.write(data)
             else:
                 self._fs.pipe_file(self._path(name), bytes(data))
 
@@ -92,51 +96,6 @@ class Store:
         target = os.path.realpath(self._path(name))
         if target != root and not target.startswith(root.rstrip(os.sep) + os.sep):
             raise HprofError(f"{self.where(name)} leads out of the capture's folder; remove the link.")
-
-
-def is_under_way(name: str) -> bool:
-    """Whether a file's name is one that is not in place yet, or that a killed process left."""
-    return name.startswith(".") and name.endswith(".tmp")
-
-
-def _write_local(path: Path, data: Any, *, is_new: bool = False) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new and _is_linked(temporary, path):
-            temporary.unlink()
-        else:
-            temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _is_linked(source: Path, target: Path) -> bool:
-    """Give `source` the name `target` too, or raise where that is taken; False where the file system has no links."""
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
-        return False
-    return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; some file systems have no such call, and lose at most this part."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,8 @@ from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
 from profiler.schema import TABLES
 from profiler.storage import compact
 from profiler.storage.encoding import parquet_options, stored_schema
-from profiler.storage.store import Store, is_under_way
+from profiler.storage.store import Store
+from profiler.storage.whole_file import is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
 _TIMES: Final = ("t_start", "t_end")

@@ -1,14 +1,12 @@
-"""Which passes an export takes, and what stays of one that fails."""
+"""Which passes an export takes."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 
 from executor.errors import HprofError
-from profiler.export import export
 from profiler.export.selection import chosen_passes
 from tests.profiler.makers import dense_off_on, empty, imported_without_passes, passes_without_events
 
@@ -50,15 +48,3 @@ def test_imported_arms_are_set_side_by_side(tmp_path: Path) -> None:
     chosen = chosen_passes(passes_without_events(tmp_path / "c"), None)
     assert chosen is not None
     assert len(chosen) == 2
-
-
-def test_a_file_that_cannot_be_finished_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(*_: object) -> list[Path]:
-        (tmp_path / "r.html").write_text("<html>")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("profiler.export._write", half)
-    capture = dense_off_on(tmp_path / "c", n_pairs=1)
-    with pytest.raises(HprofError, match="cannot be written: No space left"):
-        export([capture], "html", tmp_path / "r.html")
-    assert not (tmp_path / "r.html").exists()
