@@ -7,6 +7,7 @@ its files, so that a capture that grows or is replaced is read again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import pandas as pd
 import streamlit as st
@@ -36,7 +37,7 @@ def report(found: Found, baseline: str | None = None) -> Report:
 
 @st.cache_resource(max_entries=12, show_spinner="Judging the capture …")
 def _report(path: str, fingerprint: Fingerprint, baseline: str | None, *, with_events: bool = True) -> Report:
-    capture = Capture.open(path)
+    capture = copy(_capture(path, fingerprint))  # it knows what reading its tables has shown
     arms = capture.manifest.arms
     if baseline is not None and arms and arms[0].name != baseline:
         first = [arm for arm in arms if arm.name == baseline]

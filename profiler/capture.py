@@ -16,6 +16,7 @@ from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from profiler.schema import TABLES
 from profiler.storage.compact import is_gathered
 from profiler.storage.parts import count_rows, part_names, read_parts
+from profiler.storage.sizes import ImpossibleSizes
 from profiler.storage.store import Store
 from profiler.storage.stored_rows import StoredRows
 
@@ -33,6 +34,7 @@ class Capture:
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store = store
         self.manifest = manifest
+        self._impossible = ImpossibleSizes()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -55,8 +57,8 @@ class Capture:
 
     @property
     def warnings(self) -> list[str]:
-        """The manifest's warnings, and what reading the capture adds to them."""
-        return [*self.manifest.warnings, *self._state_warnings]
+        """The manifest's warnings, and what reading the capture has added to them."""
+        return [*self.manifest.warnings, *self._state_warnings, *self._size_warnings()]
 
     def table(
         self,
@@ -88,7 +90,7 @@ class Capture:
         if columns is not None and (unknown := set(columns) - set(TABLES[name].names)):
             raise HprofError(f"the table '{name}' has no column {sorted(unknown)}; see docs/trace-schema.md.")
         wanted = list(columns) if columns is not None else TABLES[name].names
-        return read_parts(self._store, name, self._parts(name), wanted, filters, pass_ids)
+        return read_parts(self._store, name, self._parts(name), wanted, filters, pass_ids, self._impossible)
 
     def rows(self, name: str, pass_ids: Collection[int] | None = None) -> StoredRows:
         """The rows of `table`, to be read by number."""
@@ -118,6 +120,11 @@ class Capture:
     def n_rows(self, name: str) -> int:
         """How many rows a table has, of all passes; the parts' footers are read, not their rows."""
         return count_rows(self._store, name, self._parts(name))
+
+    def _size_warnings(self) -> list[str]:
+        number = self._impossible.total
+        what = "Sizes in its tables that are negative, or more than any memory holds, count as unknown"
+        return [f"{what}: {number:,}."] if number else []
 
     def _parts(self, table_name: str) -> list[str]:
         parts = part_names(self._store, table_name)

@@ -181,7 +181,7 @@ def _memory(view: View, rows: Rows, n_bytes: Int64) -> str:
 
 
 def _rate(view: View, rows: Rows) -> str:
-    return words.rate(view.ints["bytes"][rows.row].sum(), rows.length.sum())
+    return words.rate(view.ints["bytes"][rows.row].sum(dtype=np.float64), rows.length.sum())
 
 
 def _compute_streams(view: View, rows: Rows) -> str:

@@ -17,7 +17,7 @@ from profiler.arithmetic.joins import distinct
 from profiler.findings.finding import Severity
 from profiler.findings.groups import ABSENT, SIZES, Groups, Judged
 from profiler.manifest import Manifest
-from profiler.metrics.groups import group_by
+from profiler.metrics.groups import group_by, sum_by
 from profiler.schema import UNCOUNTED
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ class View:
         return np.bincount(rows.context, minlength=len(self.groups.of_context))
 
     def sum(self, context: Int64, values: Any) -> Int64:
-        """Sum of values by context; exact below 2^53."""
-        return np.bincount(context, weights=values, minlength=len(self.groups.of_context)).astype(np.int64)
+        """Sum of values by context, as `sum_by`."""
+        return sum_by(context, values, len(self.groups.of_context))
 
     def spans(self, rows: Rows) -> tuple[Int64, Int64]:
         """First start and last end in each context; 0 and 0 where it has no such row."""

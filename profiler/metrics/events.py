@@ -19,8 +19,6 @@ from profiler.schema import UNCOUNTED
 Codes = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]
 
-_MAX_COPY_BYTES: Final = 1 << 40
-
 EVENT_COLUMNS: Final = (
     *("pass_id", "phase", "ubatch", "layer", "process", "device", "stream", "kind", "tensor"),
     *("t_start", "t_end", "bytes", "whole_bytes", "source_memory", "detail"),
@@ -80,8 +78,8 @@ class Events:
             tensor=tensor,
             start=ints(table["t_start"], np.int64, null=MAX_ABS_NS + 1),
             end=ints(table["t_end"], np.int64, null=-MAX_ABS_NS - 1),
-            n_bytes=_sizes(table["bytes"]),
-            whole_bytes=_sizes(table["whole_bytes"]),
+            n_bytes=ints(table["bytes"], np.int64),
+            whole_bytes=ints(table["whole_bytes"], np.int64),
             stream_names=stream_names,
             n_impossible=0,
         )
@@ -99,14 +97,6 @@ def ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSE
     filled = pc.fill_null(column, null) if column.null_count else column
     values: npt.NDArray[Any] = filled.to_numpy()
     return values.astype(kind, copy=False)
-
-
-def _sizes(column: pa.ChunkedArray) -> Int64:
-    """Bytes; a size that no copy can have is as good as none, and could overflow a sum."""
-    sizes: Int64 = ints(column, np.int64)
-    if len(sizes) == 0 or (sizes.min() >= ABSENT and sizes.max() <= _MAX_COPY_BYTES):
-        return sizes
-    return np.where((sizes >= 0) & (sizes <= _MAX_COPY_BYTES), sizes, ABSENT)
 
 
 def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:

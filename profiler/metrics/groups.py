@@ -15,6 +15,7 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _DENSE_LIMIT: Final = 1 << 24  # combinations for which a lookup table beats sorting
 _PACKED_LIMIT: Final = 1 << 62
+_MAX_SUM: Final = 1 << 62  # where millions of rows claim a terabyte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ class Groups:
         return np.bincount(self.of_row, minlength=len(self)).astype(np.int64)
 
 
-def sum_by(groups: Int64, values: npt.NDArray[np.integer | np.bool_], n_groups: int) -> Int64:
-    """Sum of `values` in each of `n_groups` groups."""
-    return np.bincount(groups, weights=values, minlength=n_groups).astype(np.int64)
+def sum_by(groups: Int64, values: npt.NDArray[np.integer | np.bool_ | np.floating], n_groups: int) -> Int64:
+    """Sum of `values` in each of `n_groups` groups; exact below 2^53, and never beyond 2^62."""
+    sums = np.bincount(groups, weights=values, minlength=n_groups)
+    return sums.clip(-_MAX_SUM, _MAX_SUM).astype(np.int64)
 
 
 def group_by(columns: Mapping[str, npt.NDArray[np.signedinteger]]) -> Groups:

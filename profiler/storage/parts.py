@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from executor.errors import HprofError
 from profiler.schema import TABLES
+from profiler.storage.sizes import ImpossibleSizes, with_possible_sizes
 from profiler.storage.store import Store
 
 # What a part may claim before it is refused: a few run-length bytes can stand for billions of rows.
@@ -29,16 +30,20 @@ def read_parts(
     columns: Sequence[str],
     filters: pc.Expression | None = None,
     pass_ids: Collection[int] | None = None,
+    impossible: ImpossibleSizes | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of each named part as a table of `columns`, in the schema's types.
 
     `pass_ids` skips row groups by their statistics, then keeps only those passes' rows; `filters` is an
-    arrow expression over columns of the schema. Raises HprofError that names the file it cannot read.
+    arrow expression over columns of the schema. `impossible` is told of the sizes that read as null because nothing
+    can have them. Raises HprofError that names the file it cannot read.
     """
     schema = pa.schema([TABLES[table_name].field(name) for name in columns])
     n_rows = 0
     for part in parts:
-        table = _read_part(store, part, table_name, filters, pass_ids, schema)
+        table, n_impossible = _read_part(store, part, table_name, filters, pass_ids, schema)
+        if impossible is not None:
+            impossible.note(table_name, part, n_impossible)
         n_rows += table.num_rows
         if n_rows > MAX_TABLE_ROWS:
             raise HprofError(
@@ -95,25 +100,28 @@ def _read_part(
     filters: pc.Expression | None,
     pass_ids: Collection[int] | None,
     schema: pa.Schema,
-) -> pa.Table:
+) -> tuple[pa.Table, int]:
     full = TABLES[table_name]
     # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
     needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
     with reading(store, table_name, part) as file:
         names = file.schema_arrow.names
-        table = read_groups(file, _row_groups(file, names, pass_ids), table_name, needed)
+        table, n_impossible = read_groups(file, _row_groups(file, names, pass_ids), table_name, needed)
         if pass_ids is not None:
             table = _of_passes(table, pass_ids)
         if filters is not None:
             table = table.filter(filters)
-        return table.select(schema.names)
+        return table.select(schema.names), n_impossible
 
 
-def read_groups(file: Any, groups: Sequence[int], table_name: str, columns: Collection[str]) -> pa.Table:
-    """Columns of some row groups, in the schema's order and types; those that the file lacks are null."""
+def read_groups(file: Any, groups: Sequence[int], table_name: str, columns: Collection[str]) -> tuple[pa.Table, int]:
+    """Columns of some row groups, in the schema's order and types; those that the file lacks are null.
+
+    And how many sizes in them are null because nothing can have such a size.
+    """
     names = file.schema_arrow.names
     table = file.read_row_groups(groups, columns=[column for column in dict.fromkeys(columns) if column in names])
-    return _fit(table, TABLES[table_name], columns)
+    return with_possible_sizes(_fit(table, TABLES[table_name], columns), table_name)
 
 
 def _check_size(metadata: Any, where: str) -> None:

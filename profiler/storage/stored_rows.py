@@ -86,7 +86,7 @@ class StoredRows:
             if any(_n_stored(file, group.number) != group.n_stored for group in groups):
                 where = self._store.where(self._table_name)
                 raise HprofError(f"{where} changed while it was looked at; load the page again.")
-            table = read_groups(file, [group.number for group in groups], self._table_name, columns)
+            table, _ = read_groups(file, [group.number for group in groups], self._table_name, columns)
         if all(group.rows is None for group in groups):
             return table
         first = np.cumsum([0, *(group.n_stored for group in groups)])

@@ -219,6 +219,19 @@ def test_ubatches_with_impossible_times_are_left_out(
     assert not app.error
 
 
+def test_impossible_sizes_are_unknown_and_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hostile(tmp_path / "bad", "plain")
+    for part in (tmp_path / "bad" / "events").glob("*.parquet"):
+        rows = pq.read_table(part)
+        sizes = pa.array([-(10**18), None] * (rows.num_rows // 2), pa.int64())
+        pq.write_table(rows.set_column(rows.schema.get_field_index("bytes"), "bytes", sizes), part)
+    app = open_page(monkeypatch, tmp_path, "overview", capture="bad")
+    assert "count as unknown: 2." in said(app)
+    for page in PAGES:
+        turn_to(app, page)
+        assert "1,000,000,000" not in said(app)
+
+
 @pytest.mark.parametrize("column", ["pass_id", "n_ubatch", "repetition", "t_start", "ttft_ns"])
 @pytest.mark.parametrize("value", [None, -1, 2**31 - 1])
 def test_passes_with_numbers_that_are_none_or_absurd(

@@ -20,6 +20,7 @@ from profiler.metrics import (
     pass_figures,
     ubatch_figures,
 )
+from profiler.metrics.groups import sum_by
 from profiler.storage.writer import conform, new_capture
 from tests.profiler import makers
 from tests.support import ROOT
@@ -205,6 +206,11 @@ def test_impossible_windows_and_sizes_are_nulls(tmp_path: Path) -> None:
     assert np.isnan(frame["bytes_h2d"].tolist()[0])
     assert capture.figures("prefill")["wall_ns"].tolist()[2] == 3
     assert capture.figures("ubatch")["wall_ns"].isna().tolist() == [False, True, True]
+
+
+@pytest.mark.filterwarnings("error")
+def test_possible_sizes_of_very_many_rows_add_up_to_a_number() -> None:
+    assert sum_by(np.zeros(3, np.int64), np.full(3, 1e19), 1).tolist() == [1 << 62]
 
 
 def test_overlapping_copies_and_kernels_are_united_not_added() -> None:

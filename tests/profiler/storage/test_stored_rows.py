@@ -43,6 +43,14 @@ def test_numbers_mean_rows_of_the_whole(store: Store, pass_ids: list[int] | None
         assert found["slot"].null_count == len(numbers)  # a column that the file lacks
 
 
+def test_impossible_sizes_are_null_here_too(store: Store, tmp_path: Path) -> None:
+    numbers = pa.array([5, -1, 2**62, 6])
+    pq.write_table(pa.table({"bytes": numbers}), tmp_path / "events/a.parquet", row_group_size=2)
+    rows = StoredRows(store, "events", ["a"])
+    assert rows.table(["bytes"])["bytes"].to_pylist() == [5, None, None, 6]
+    assert rows.take(np.array([1, 3]), ["bytes"])["bytes"].to_pylist() == [None, 6]
+
+
 def test_a_part_that_changed_is_told(store: Store, tmp_path: Path) -> None:
     rows = StoredRows(store, "events", ["a", "b"], [0])
     pq.write_table(pa.table({"pass_id": pa.array([0], pa.int32())}), tmp_path / "events/b.parquet")
