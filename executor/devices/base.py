@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -66,6 +66,8 @@ class Device(ABC):
     index: int
     torch_device: torch.device
     """Where tensors live: "cpu", "cuda:N", or "meta" for `sim`."""
+    replays: ClassVar[bool] = False
+    """Whether it records launches that have a key and replays them."""
     link_gb_s: float | None
     """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
 

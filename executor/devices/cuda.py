@@ -32,6 +32,7 @@ class CudaDevice(Device):
     """One NVIDIA GPU. Creating and first recording an event costs 16 us of host time, hence the pool."""
 
     kind = "cuda"
+    replays = True
 
     def __init__(self, index: int = 0) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class ModelEnds:
         x = self._first.on_device.rows(ubatch.n_tokens).x
 
         def compute() -> None:
-            self._first.set_begin(ubatch.n_past - self._job.n_depth)
+            self._first.set_begin(ubatch.n_past - self._job.n_depth, ubatch.n_past)
             x.copy_(head.embed(ids, weights, placed.model.shape))
 
         self._launch(self._first, ubatch, "embed", compute, Work())

@@ -23,7 +23,7 @@ def hop(ubatch: Ubatch, source: Lane, target: Lane, begin: int, trace: PassTrace
     start = trace.mark(target.device, "compute")
     target.device.copy_in("compute", [whole_copy(on_host, target.on_device.rows(ubatch.n_tokens).x)])
     end = trace.mark(target.device, "compute")
-    target.device.launch("compute", lambda: target.set_begin(begin), Work())
+    target.device.launch("compute", lambda: target.set_begin(begin, ubatch.n_past), Work())
     received = target.device.event()
     target.device.record("compute", received)
     source.device.wait("compute", received)  # its next ubatch overwrites the rows in host memory

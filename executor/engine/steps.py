@@ -19,6 +19,7 @@ from executor.job import Ubatch
 from executor.layers.ffn import dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
+from executor.layers.one_token import OneToken
 from executor.layers.weights import Weights
 from executor.placed.model import PlacedModel
 from executor.policies.base import Item, Policy
@@ -63,11 +64,14 @@ class StepRunner:
         shape, state = placed.layers[layer], lane.states[layer]
         a = lane.on_device.rows(ubatch.n_tokens)
 
+        one_token = lane.one_token(layer, ubatch.n_past) if ubatch.n_tokens == 1 else None
+
         def compute(w: Weights) -> None:
-            a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps))
+            a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps, one_token))
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
-        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, _position_key(shape.mixer, ubatch.n_past))
+        key = _position_key(shape.mixer, ubatch.n_past, one_token)
+        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, key)
 
     def _ffn(self, ubatch: Ubatch, layer: int) -> None:
         placed = self._placed
@@ -156,6 +160,8 @@ class StepRunner:
         return split is not None and self._policy.regime(ubatch.n_tokens, split) == "cpu"
 
 
-def _position_key(mixer: Mixer, n_past: int) -> Hashable:
+def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hashable:
     """What a mixer's launches depend on besides its tokens: attention on all positions, a delta net on none but 0."""
+    if one_token is not None:
+        return "rows", one_token.n_rows
     return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past

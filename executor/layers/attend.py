@@ -31,9 +31,14 @@ def attend(
     if sinks is None and band is None:
         return _causal(q, keys, values, scale)
     out, log_sum_exp = _with_log_sum_exp(q, keys, values, band, scale)
-    if sinks is None:
-        return out
-    # A key of logit `sink` and value 0 scales the rest by 1 - its weight, which is sigmoid(lse - sink).
+    return out if sinks is None else joined_sinks(out, log_sum_exp, sinks)
+
+
+def joined_sinks(out: torch.Tensor, log_sum_exp: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """The output (n, heads, dim) with `sinks` (heads,) in the denominator too; log_sum_exp (n, heads).
+
+    A key of logit `sink` and value 0 scales the rest by 1 - its weight, which is sigmoid(lse - sink).
+    """
     return out * torch.sigmoid(log_sum_exp - sinks.float()).unsqueeze(-1).to(out.dtype)
 
 
@@ -72,11 +77,16 @@ def _with_log_sum_exp(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output (n, heads, dim), and the float32 log-sum-exp of each row's logits (n, heads)."""
-    if q.is_cuda and q.dtype in _FLASH_DTYPES and q.shape[-1] <= _FLASH_MAX_HEAD_DIM:
+    if q.is_cuda and flash_serves(q):
         return _flash_cuda(q, keys, values, window, scale)
     if q.device.type == "cpu":
         return _flash_cpu(q, keys, values, window, scale)
     return plain_attention(q, keys, values, window, scale)
+
+
+def flash_serves(q: torch.Tensor) -> bool:
+    """Whether CUDA's flash kernels take such queries."""
+    return q.dtype in _FLASH_DTYPES and q.shape[-1] <= _FLASH_MAX_HEAD_DIM
 
 
 def _flash_cuda(
@@ -114,10 +124,17 @@ def plain_attention(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None, scale: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same by definition, in float32, every logit in memory: for any device, and the tests' oracle."""
+    return plain_masked(q, keys, values, band_mask(q.shape[0], keys.shape[0], window, q.float()), scale)
+
+
+def plain_masked(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same under any additive float32 mask (n, total)."""
     group = q.shape[1] // keys.shape[1]
     k, v = (t.float().repeat_interleave(group, dim=1) for t in (keys, values))
     logits = torch.einsum("nhd,thd->hnt", q.float(), k) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    logits = logits + band_mask(q.shape[0], keys.shape[0], window, logits)
+    logits = logits + mask
     out = torch.einsum("hnt,thd->nhd", logits.softmax(-1), v)
     return out.to(q.dtype), logits.logsumexp(-1).transpose(0, 1)
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from executor.layers.attend import attend
 from executor.layers.norm import rms_norm
+from executor.layers.one_token import OneToken, attend_one
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState
 from executor.layers.weights import Weights
@@ -14,18 +15,25 @@ from executor.shape import AttentionShape
 
 
 def attention(
-    h: torch.Tensor, w: Weights, shape: AttentionShape, state: AttentionState, n_past: int, eps: float
+    h: torch.Tensor, w: Weights, shape: AttentionShape, state: AttentionState, at: int | OneToken, eps: float
 ) -> torch.Tensor:
-    """What attention adds to the residual stream for normed h (n, hidden); keys and values join the state."""
+    """What attention adds to the residual stream for normed h (n, hidden); keys and values join the state.
+
+    `at`: the number of tokens before these, or one token's place that lies on the device.
+    """
     n = h.shape[0]
     q, gate = _queries(h, w, shape, eps)
     k = project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim)
     v = project(h, w, "attn_v").view(n, shape.n_kv_heads, shape.head_dim)
     if shape.qk_norm:
         k = rms_norm(k, w("attn_k_norm.weight"), eps)
-    keys, values = state.append(k, v, n_past)
     sinks = w("attn_sinks.weight") if shape.sinks else None
-    out = attend(rotate(q, state.rope, n_past), keys, values, shape.window, sinks)
+    if isinstance(at, OneToken):
+        keys, values = state.append_one(k, v, at)
+        out = attend_one(rotate(q, state.rope.at(at.position.index), 0), keys, values, at, shape.window, sinks)
+    else:
+        keys, values = state.append(k, v, at)
+        out = attend(rotate(q, state.rope, at), keys, values, shape.window, sinks)
     if gate is not None:
         out = out * torch.sigmoid(gate)
     if shape.head_gate:

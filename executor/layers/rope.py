@@ -24,6 +24,10 @@ class RopeTable:
     cos: torch.Tensor = field(repr=False)
     sin: torch.Tensor = field(repr=False)
 
+    def at(self, index: torch.Tensor) -> RopeTable:
+        """The table of the positions (n,) alone, which may lie on a device: `rotate` then begins at its row 0."""
+        return RopeTable(self.rope, self.cos.index_select(0, index), self.sin.index_select(0, index))
+
 
 _TableKey = tuple[RopeShape, int, torch.device, torch.dtype]
 _tables: Final[weakref.WeakValueDictionary[_TableKey, RopeTable]] = weakref.WeakValueDictionary()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from executor.layers.one_token import OneToken
 from executor.layers.rope import RopeTable, rope_table, rotate
 from executor.shape import AttentionShape, DeltaNetShape, Mixer, MlaShape
 
@@ -43,6 +44,13 @@ class AttentionState:
         rotate(k, self.rope, n_past, out=self.keys[n_past:total])
         self.values[n_past:total] = v
         return self.keys[:total], self.values[:total]
+
+    def append_one(self, k: torch.Tensor, v: torch.Tensor, at: OneToken) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store one token's k and v, each (1, kv_heads, head_dim), at its position; return the first `n_rows` rows."""
+        index = at.position.index
+        self.keys.index_copy_(0, index, rotate(k, self.rope.at(index), 0))
+        self.values.index_copy_(0, index, v)
+        return self.keys[: at.n_rows], self.values[: at.n_rows]
 
     def fill_noise(self, depth: int, seed: int) -> None:
         generator = torch.Generator(self.keys.device).manual_seed(seed)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from executor.devices.base import Device
-from executor.layers.state import MixerState, new_state
+from executor.layers.attend import flash_serves
+from executor.layers.one_token import OneToken, PositionOnDevice, position_on_device, rows_for
+from executor.layers.state import AttentionState, MixerState, new_state
 from executor.model import Model
 from executor.placed.activations import Activations, new_activations
 from executor.shape import MoeFfn
@@ -31,6 +33,8 @@ class Lane:
     max_tokens: int
     begin: torch.Tensor
     """(1,) int64 on the device: where the ubatch begins among the pass's tokens."""
+    position: PositionOnDevice
+    """Where it begins in the context."""
     slots: dict[StepKind, list[torch.Tensor]] = field(default_factory=dict)
     given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
@@ -55,9 +59,20 @@ class Lane:
         kept.copy_(ids)
         return kept
 
-    def set_begin(self, row: int) -> None:
-        """Launched with each ubatch: recorded steps read its place from the device, and so serve every ubatch."""
+    def set_begin(self, row: int, position: int) -> None:
+        """Launched with each ubatch: recorded steps read its place from the device, and so serve every ubatch.
+
+        `row` counts from the pass's first token, `position` from the context's.
+        """
         self.begin.fill_(row)
+        self.position.set(position)
+
+    def one_token(self, layer: int, position: int) -> OneToken | None:
+        """Where one token stands, for a step that is recorded once for many positions; None where each is recorded."""
+        state = self.states[layer]
+        if not (self.device.replays and isinstance(state, AttentionState) and flash_serves(state.keys)):
+            return None
+        return OneToken(self.position, rows_for(position, self.max_tokens))
 
     def given_rows(self, layer: int, n: int) -> torch.Tensor:
         """The synthetic choice (n, n_used) for the ubatch under way."""
@@ -85,4 +100,5 @@ def make_lane(
     on_device = new_activations(model, device, dtype, max_ubatch, host=False)
     on_host = new_activations(model, device, dtype, max_ubatch, host=True)
     begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
-    return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin)
+    position = position_on_device(device.torch_device)
+    return Lane(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin, position)

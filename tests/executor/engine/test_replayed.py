@@ -1,0 +1,69 @@
+"""Steps' keys, without a GPU: a device that repeats the first launch of each key, as a recorded graph would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from executor.devices.base import ReplayKey, StreamName, Work
+from executor.devices.cpu import CpuDevice
+from executor.placed import lane
+from executor.policies.base import PolicyOptions
+from tests.executor.engine_runs import open_session, run_pass
+
+N_GEN = 5
+POLICY = PolicyOptions(cache_bytes=1 << 20, op_offload_min_batch=1)  # everything is computed on the device
+
+
+class Repeating:
+    """Launches of the CPU device: the first of each key, and that one again."""
+
+    def __init__(self) -> None:
+        self.first: dict[ReplayKey, Callable[[], None]] = {}
+        self.n_repeated = 0
+        self._launch = CpuDevice.launch
+
+    def launch(
+        self, device: CpuDevice, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None
+    ) -> None:
+        if key is not None and stream != "host":
+            self.n_repeated += key in self.first
+            fn = self.first.setdefault(key, fn)
+        self._launch(device, stream, fn, work, key)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(CpuDevice, "launch", lambda device, *args: self.launch(device, *args))
+
+
+def logits_of(spec: str, arm: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Of three passes, the last like the first."""
+    with open_session(spec, [arm], dtype=dtype, policy=POLICY) as session:
+        found = [run_pass(session, arm, 64, N_GEN, repetition=repetition)[1] for repetition in (0, 1, 0)]
+    return [logits for logits in found if logits is not None]
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+@pytest.mark.parametrize("arm", ["off", "on", "hot", "cache", "full"])
+def test_a_key_names_all_that_a_step_depends_on(spec: str, arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = logits_of(spec, arm, torch.bfloat16)
+    launches = Repeating()
+    launches.install(monkeypatch)
+    for got, want in zip(logits_of(spec, arm, torch.bfloat16), wanted, strict=True):
+        assert torch.equal(got, want)
+    assert launches.n_repeated > len(launches.first)
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+def test_generated_tokens_share_one_recording(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = logits_of(spec, "on", torch.float32)  # in bfloat16 another kernel's rounding chooses other experts
+    launches = Repeating()
+    launches.install(monkeypatch)
+    monkeypatch.setattr(CpuDevice, "replays", True)
+    monkeypatch.setattr(lane, "flash_serves", lambda keys: True)
+    for got, want in zip(logits_of(spec, "on", torch.float32), wanted, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-3)
+    attention = [(key.step, key.variant) for key in launches.first if "attn" in str(key.step)]
+    decoded = [variant for step, variant in attention if step[2] == 1]  # type: ignore[index]
+    assert {variant[1] for variant in decoded} == {("rows", 256)}  # type: ignore[index]
