@@ -41,3 +41,20 @@ def table(found: dict[str, Residency]) -> pd.DataFrame:
         for arm, one in found.items()
     ]
     return pd.DataFrame(rows)
+
+
+def device_table(found: dict[str, Residency]) -> pd.DataFrame:
+    """One row an arm and device, of the arms that say it by device: weights that stay, slots, bank, and their sum."""
+    rows = [
+        {
+            "arm": arm,
+            "device": held.device,
+            "resident": format_bytes(held.resident_bytes),
+            "slots": format_bytes(held.slots_bytes) if held.slots_bytes else "none",
+            "bank": format_bytes(held.bank_bytes) if held.bank_bytes else "none",
+            "VRAM held": format_bytes(held.n_bytes),
+        }
+        for arm, one in found.items()
+        for held in one.by_device
+    ]
+    return pd.DataFrame(rows)

@@ -51,6 +51,10 @@ def what_stays(choice: Choice) -> None:
     st.subheader("Which layers stay", anchor=False)
     st.markdown("  \n".join(plain(residency.sentence(arm, found[arm])) for arm in choice.arms if arm in found))
     show.table(residency.table(found), alt="what each arm keeps on the device", key="stays", name="residency")
+    by_device = residency.device_table(found)
+    if not by_device.empty:
+        st.markdown("By device:")
+        show.table(by_device, alt="what each arm holds on each device", key="by-device", name="residency-by-device")
 
 
 def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:

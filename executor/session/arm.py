@@ -31,21 +31,26 @@ class Arm:
 
     def vram(self) -> dict[str, int]:
         """Device memory in bytes: `vram_resident` weights, `vram_slots`, and the cache's `vram_bank`."""
-        slot_bytes = sum(sum(sizes.values()) for sizes in largest_splits(self.placed, self.placed.splits))
+        return {part: sum(n_bytes) for part, n_bytes in self.vram_by_device().items()}
+
+    def vram_by_device(self) -> dict[str, list[int]]:
+        """The same, on each device in their order."""
+        slot_bytes = [sum(sizes.values()) for sizes in largest_splits(self.placed, self.placed.splits)]
         return {
             "vram_resident": self._resident_bytes(),
-            "vram_slots": self.policy.n_slots * slot_bytes,
-            "vram_bank": sum(streamer.bank_bytes for streamer in self.streamers),
+            "vram_slots": [self.policy.n_slots * n_bytes for n_bytes in slot_bytes],
+            "vram_bank": [streamer.bank_bytes for streamer in self.streamers],
         }
 
-    def _resident_bytes(self) -> int:
-        """On all devices; what two devices read lies on both."""
+    def _resident_bytes(self) -> list[int]:
+        """On each device; what two devices read lies on both."""
         placed, is_tied = self.placed, self.placed.model.shape.tied_embeddings
-        return sum(
-            tensor.n_bytes * len(devices_of(tensor, placed.lane_of, tied_embeddings=is_tied))
-            for tensor in placed.model.tensors.values()
-            if tensor.name not in self.placement.host
-        )
+        n_bytes = [0] * len(placed.lanes)
+        for tensor in placed.model.tensors.values():
+            if tensor.name not in self.placement.host:
+                for device in devices_of(tensor, placed.lane_of, tied_embeddings=is_tied):
+                    n_bytes[device] += tensor.n_bytes
+        return n_bytes
 
 
 def largest_splits(placed: PlacedModel, splits: Sequence[Split]) -> list[dict[StepKind, int]]:

@@ -14,7 +14,7 @@ from executor.weights.host_memory import LoadMode
 def describe_arm(name: str, arm: Arm, options: SessionOptions, load_mode: LoadMode) -> dict[str, Any]:
     """An arm's entry: `name`, `requested` and `effective`; bytes are those of all devices together.
 
-    `load_mode` is the effective one.
+    Where there are several devices, `by_device` has those of each. `load_mode` is the effective one.
     """
     policy = arm.policy
     return {
@@ -33,6 +33,7 @@ def describe_arm(name: str, arm: Arm, options: SessionOptions, load_mode: LoadMo
             "host_layers": arm.placement.host_layers(),
             "host_products": _host_products(arm, options),
             **arm.vram(),
+            **({"by_device": arm.vram_by_device()} if len(arm.placed.lanes) > 1 else {}),
         },
     }
 

@@ -42,7 +42,8 @@ def build_report(
         tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
         noise=noise,
     )
-    cells = with_devices(with_places(cells, manifest.arms), tables)
+    residency = all_residency(manifest)
+    cells = with_devices(with_places(cells, manifest.arms), tables, residency)
     report = Report(
         capture=capture.path,
         state=manifest.state,
@@ -60,7 +61,7 @@ def build_report(
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,
         dropped=manifest.dropped,
-        residency=all_residency(manifest),
+        residency=residency,
         budgets=budget_lines(manifest),
     )
     return replace(report, summary=summarise(report))

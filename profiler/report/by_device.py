@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 
 from profiler.metrics import Tables
 from profiler.report.data import ArmFigures, Cell, OnDevice
+from profiler.report.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class _Rows:
 
     frame: pd.DataFrame
 
-    def of(self, pass_ids: Sequence[int]) -> tuple[OnDevice, ...]:
+    def of(self, pass_ids: Sequence[int], held: Mapping[int, int]) -> tuple[OnDevice, ...]:
+        """Medians over these passes, a device after the other; `held` has bytes of device memory by device."""
         rows = self.frame[self.frame["pass_id"].isin(pass_ids)]
         medians = rows.groupby("device").median(numeric_only=True)
         return tuple(
@@ -28,20 +30,25 @@ class _Rows:
                 busy_copy_ns=float(row["busy_copy_ns"]),
                 hidden_copy_ns=float(row["hidden_copy_ns"]),
                 busy_compute_ns=float(row["busy_compute_ns"]),
+                vram_held_bytes=held.get(int(str(device))),
             )
             for device, row in medians.iterrows()
         )
 
 
-def with_devices(cells: Sequence[Cell], tables: Tables) -> list[Cell]:
-    """The cells with `by_device` in each arm; as they are where all passes ran on one device."""
+def with_devices(cells: Sequence[Cell], tables: Tables, residency: Mapping[str, Residency]) -> list[Cell]:
+    """The cells with `by_device` in each arm; as they are where all passes ran on one device.
+
+    residency: what each arm holds where, of the arms that say.
+    """
     (devices,) = tables.recording.keys("device")
     if not cells or len(np.unique(devices[devices >= 0])) < 2:
         return list(cells)
     rows = _rows(tables)
     passes = tables.passes.to_pandas()
     measured = passes[~passes["warmup"].fillna(False).astype(bool)]
-    return [replace(cell, arms=_arms(cell, measured, rows)) for cell in cells]
+    held = {arm: {one.device: one.n_bytes for one in found.by_device} for arm, found in residency.items()}
+    return [replace(cell, arms=_arms(cell, measured, rows, held)) for cell in cells]
 
 
 def _rows(tables: Tables) -> _Rows:
@@ -60,13 +67,17 @@ def _rows(tables: Tables) -> _Rows:
     return _Rows(found[found["device"] >= 0])
 
 
-def _arms(cell: Cell, measured: pd.DataFrame, rows: _Rows) -> dict[str, ArmFigures]:
+def _arms(
+    cell: Cell, measured: pd.DataFrame, rows: _Rows, held: Mapping[str, Mapping[int, int]]
+) -> dict[str, ArmFigures]:
     size = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
     wanted = [getattr(cell, name) for name in size]
     in_cell = measured
     for name, value in zip(size, wanted, strict=True):
         in_cell = in_cell[in_cell[name].isna() if value is None else in_cell[name] == value]
     return {
-        name: replace(arm, by_device=rows.of(in_cell.loc[in_cell["arm"] == name, "pass_id"].tolist()))
+        name: replace(
+            arm, by_device=rows.of(in_cell.loc[in_cell["arm"] == name, "pass_id"].tolist(), held.get(name, {}))
+        )
         for name, arm in cell.arms.items()
     }

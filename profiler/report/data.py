@@ -19,6 +19,7 @@ class OnDevice:
     busy_copy_ns: float  # host to device
     hidden_copy_ns: float
     busy_compute_ns: float
+    vram_held_bytes: int | None  # weights, slots and bank; null: the capture does not say it by device
 
 
 @dataclass(frozen=True, slots=True)

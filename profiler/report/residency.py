@@ -10,7 +10,23 @@ from profiler.manifest import Arm, Manifest
 from profiler.metrics.memory import cost_in_layers
 from profiler.report.units import format_bytes
 
-_SIZES: Final = ("vram_resident", "vram_slots", "vram_bank", "host_bytes", "slots")
+_PARTS: Final = ("vram_resident", "vram_slots", "vram_bank")
+_SIZES: Final = (*_PARTS, "host_bytes", "slots")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an arm holds on one of several devices, in bytes: weights that stay, slots and bank."""
+
+    device: int
+    resident_bytes: int
+    slots_bytes: int
+    bank_bytes: int
+
+    @property
+    def n_bytes(self) -> int:
+        """All three; mixer states and activations, which arms share, come on top."""
+        return self.resident_bytes + self.slots_bytes + self.bank_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +41,7 @@ class Residency:
     slots_bytes: int
     bank_bytes: int  # of the expert cache
     cost_in_layers: float | None  # how many of these layers slots and bank would have kept resident
+    by_device: tuple[Held, ...] = ()  # where there are several; empty where there is one, or the capture does not say
 
 
 def residency(manifest: Manifest, arm: Arm) -> Residency | None:
@@ -44,6 +61,7 @@ def residency(manifest: Manifest, arm: Arm) -> Residency | None:
         slots_bytes=sizes["vram_slots"],
         bank_bytes=sizes["vram_bank"],
         cost_in_layers=cost_in_layers(sizes["vram_slots"] + sizes["vram_bank"], placed),
+        by_device=_by_device(placed.get("by_device")),
     )
 
 
@@ -64,6 +82,17 @@ def all_residency(manifest: Manifest) -> dict[str, Residency]:
     """By arm, of those that say."""
     found = {arm.name: residency(manifest, arm) for arm in manifest.arms}
     return {name: one for name, one in found.items() if one is not None}
+
+
+def _by_device(told: object) -> tuple[Held, ...]:
+    """From one list a part, with one number a device."""
+    if not isinstance(told, Mapping):
+        return ()
+    parts = [told.get(name) for name in _PARTS]
+    columns = [part for part in parts if isinstance(part, list) and all(map(_is_count, part))]
+    if len(columns) != len(_PARTS) or len(set(map(len, columns))) != 1:
+        return ()
+    return tuple(Held(device, *sizes) for device, sizes in enumerate(zip(*columns, strict=True)))
 
 
 def _sizes(placed: Mapping[str, Any]) -> dict[str, int] | None:

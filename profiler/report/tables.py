@@ -53,7 +53,7 @@ def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
 
 def by_device_table(cell: Cell) -> Table | None:
     """Each arm's part on each device; null where all ran on one."""
-    columns = ["arm", "device", "copied", "busy copy", "hidden", "busy compute"]
+    columns = ["arm", "device", "copied", "busy copy", "hidden", "busy compute", "VRAM held"]
     rows = [[name, *_device_row(found)] for name, arm in cell.arms.items() for found in arm.by_device]
     return Table("By device, in one pass", columns, rows) if rows else None
 
@@ -65,6 +65,7 @@ def _device_row(found: OnDevice) -> list[str]:
         format_ns(found.busy_copy_ns),
         format_share(found.hidden_copy_ns / found.busy_copy_ns) if found.busy_copy_ns else UNKNOWN,
         format_ns(found.busy_compute_ns),
+        UNKNOWN if found.vram_held_bytes is None else format_bytes(found.vram_held_bytes),
     ]
 
 

@@ -11,8 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dashboard.show import as_csv, as_parquet
+from executor.devices.factory import DeviceOptions
+from profiler.report.residency import all_residency
+from profiler.report.units import format_bytes
 from tests.dashboard.pages import PAGES, open_page, said, turn_to
 from tests.profiler import makers
+from tests.profiler.runs import make_capture, small_request
 
 MAKERS = {
     "dense": makers.dense_off_on,
@@ -137,6 +141,22 @@ def test_sweep_draws_the_judged_figures(monkeypatch: pytest.MonkeyPatch, root: P
 
 def test_memory_says_what_slots_cost(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     assert "on reserves 16.0 kB for slots and bank" in said(open_page(monkeypatch, root, "memory", capture="dense"))
+
+
+def test_memory_says_what_each_device_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device = DeviceOptions("sim", n_devices=2)
+    capture = make_capture(tmp_path / "two", small_request(device=device, repetitions=1))
+    app = open_page(monkeypatch, tmp_path, "memory", capture="two")
+    (table,) = (one.value for one in app.dataframe if "VRAM held" in one.value)
+    assert table[["arm", "device"]].to_numpy().tolist() == [["off", 0], ["off", 1], ["on", 0], ["on", 1]]
+    held = all_residency(capture.manifest)["on"].by_device
+    assert table["VRAM held"].tolist()[2:] == [format_bytes(one.n_bytes) for one in held]
+
+
+def test_memory_of_one_device_has_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_capture(tmp_path / "one", small_request(repetitions=1))
+    app = open_page(monkeypatch, tmp_path, "memory", capture="one")
+    assert not [one for one in app.dataframe if "VRAM held" in one.value]
 
 
 def test_csv_defuses_formulas_and_parquet_keeps_types() -> None:

@@ -118,6 +118,26 @@ def test_each_device_holds_what_its_steps_read(spec: str) -> None:
         assert session.vram("full")["vram_resident"] == sum(t.n_bytes for lane in (first, last) for t in lane.tensors)
 
 
+@pytest.mark.parametrize("n_devices", [1, 2, 3])
+def test_what_an_arm_holds_is_told_by_device(n_devices: int) -> None:
+    arms, cached = ["on", "cache", "full"], PolicyOptions(cache_bytes=16 << 20)
+    more: dict[str, Any] = {"layers": 4, "n_devices": n_devices, "policy": cached, "synthetic_routing": True}
+    with open_session("tiny-moe", arms, kind="sim", **more) as session:
+        described = {arm["name"]: arm["effective"] for arm in session.describe_arms()}
+        stores = [lane.store.n_bytes for lane in session.lanes]
+    if n_devices == 1:
+        assert all("by_device" not in found for found in described.values())
+        return
+    for found in described.values():
+        assert {part: sum(n_bytes) for part, n_bytes in found["by_device"].items()} == {
+            part: found[part] for part in ("vram_resident", "vram_slots", "vram_bank")
+        }
+        assert all(len(n_bytes) == n_devices for n_bytes in found["by_device"].values())
+    assert described["full"]["by_device"]["vram_resident"] == stores
+    assert all(described["on"]["by_device"]["vram_slots"])
+    assert all(described["cache"]["by_device"]["vram_bank"])
+
+
 def test_a_slow_second_device_gets_every_ubatch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first device runs ahead, and must not overwrite rows that the second has not fetched."""
     with open_session("tiny-dense", ["off"], layers=4) as session:

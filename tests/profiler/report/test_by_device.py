@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,6 +17,7 @@ from profiler.planning.abba import Cell
 from profiler.planning.request import RunRequest
 from profiler.report.build import build_report
 from profiler.report.markdown import render_markdown
+from profiler.report.tables import by_device_table
 from profiler.report.terminal import print_report
 from tests.profiler.runs import make_capture
 
@@ -69,6 +73,36 @@ def test_the_report_shows_them(on_two: Capture) -> None:
     assert "## By device, in one pass" in render_markdown(report)
     parts = report.to_json()["cells"][0]["arms"]["on"]["by_device"]
     assert [part["device"] for part in parts] == [0, 1]
+
+
+def test_it_says_what_each_arm_holds_where(on_two: Capture) -> None:
+    report = build_report(on_two)
+    for name in ARMS:
+        arm, memory = report.cells[0].arms[name], report.residency[name]
+        held = [part.vram_held_bytes for part in arm.by_device]
+        assert all(held)
+        assert sum(filter(None, held)) == memory.resident_bytes + memory.slots_bytes + memory.bank_bytes
+    on, off = ([part.vram_held_bytes or 0 for part in report.cells[0].arms[name].by_device] for name in ("on", "off"))
+    assert all(two_slots > one_slot for two_slots, one_slot in zip(on, off, strict=True))
+    parts = report.to_json()["cells"][0]["arms"]["on"]["by_device"]
+    assert [part["vram_held_bytes"] for part in parts] == on
+
+
+def test_a_capture_that_does_not_say_it_by_device_has_none(on_two: Capture) -> None:
+    older = copy(on_two)
+    arms = [replace(arm, options=_without_devices(arm.options)) for arm in on_two.manifest.arms]
+    older.manifest = on_two.manifest.with_changes(arms=arms)
+    report = build_report(older)
+    assert {part.vram_held_bytes for arm in report.cells[0].arms.values() for part in arm.by_device} == {None}
+    table = by_device_table(report.cells[0])
+    assert table is not None
+    assert table.columns[-1] == "VRAM held"
+    assert {row[-1] for row in table.rows} == {"–"}
+
+
+def _without_devices(options: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in options["effective"].items() if key != "by_device"}
+    return options | {"effective": kept}
 
 
 def test_one_device_needs_no_such_table(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from profiler.manifest import Arm, Manifest
-from profiler.report.residency import all_residency, budget_lines, residency
+from profiler.report.residency import Held, all_residency, budget_lines, residency
 from profiler.report.units import number_ranges
 
 PLACED: dict[str, Any] = {
@@ -42,6 +42,31 @@ def test_an_arm_that_streams_nothing_pays_nothing() -> None:
 @pytest.mark.parametrize("value", [None, "many", -1, True, 1.5])
 def test_a_manifest_that_does_not_say_gives_none(name: str, value: object) -> None:
     assert _of(PLACED | {name: value}) is None
+
+
+def test_what_is_held_on_each_device() -> None:
+    told = {"vram_resident": [4000, 3000], "vram_slots": [2000, 0], "vram_bank": [0, 500]}
+    assert _of(PLACED | {"by_device": told}).by_device == (Held(0, 4000, 2000, 0), Held(1, 3000, 0, 500))
+    assert [held.n_bytes for held in _of(PLACED | {"by_device": told}).by_device] == [6000, 3500]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [1, 2],
+        {},
+        {"vram_resident": [1], "vram_slots": [1]},
+        {"vram_resident": [1], "vram_slots": [1], "vram_bank": [1, 2]},
+        {"vram_resident": [-1], "vram_slots": [1], "vram_bank": [1]},
+        {"vram_resident": ["1"], "vram_slots": [1], "vram_bank": [1]},
+        {"vram_resident": 1, "vram_slots": 1, "vram_bank": 1},
+    ],
+)
+def test_devices_are_not_told_by_captures_that_do_not_say(told: object) -> None:
+    found = _of(PLACED | {"by_device": told})
+    assert found.by_device == ()
+    assert found.bank_bytes == 500
 
 
 def test_only_arms_that_say_are_listed() -> None:
