@@ -22,7 +22,7 @@ class Serving:
     uploads: list[Range]
     n_bytes: int  # of missed experts
     layout: Split  # the split, with its tensors where the bank has them
-    place_of: torch.Tensor  # (n_experts,) int32 on the device
+    place_of: torch.Tensor  # (n_experts,) int32 on the device; means nothing for experts that the batch does not use
     n_hits: int
     n_misses: int
 
@@ -43,8 +43,10 @@ class Bank:
         shape = (len(splits), first.n_experts)
         n_bytes = shape[0] * shape[1] * 4
         # one row a layer: a row is rewritten a whole ubatch later, when the router has been waited for
-        self._on_host = device.host_slab(n_bytes, pinned=True).view(torch.int32).view(shape)
+        on_host = device.host_slab(n_bytes, pinned=True).view(torch.int32).view(shape).zero_()
+        self._places = None if on_host.device.type == "meta" else on_host.numpy()
         self._on_device = torch.zeros(shape, dtype=torch.int32, device=device.torch_device)
+        self._row_copies = [whole_copy(*rows) for rows in zip(on_host, self._on_device, strict=True)]
         self._row = {split.number: row for row, split in enumerate(splits)}
         self._layout = {split.number: _in_bank(split, n_places) for split in splits}
 
@@ -53,24 +55,20 @@ class Bank:
         experts = np.flatnonzero(used)
         if not self.cache.can_hold(experts.size):
             return None
-        admission = self.cache.admit(split.layer, experts)
-        missed = admission.missed
-        runs = merge_places(admission.experts[missed], admission.places[missed])
-        uploads = [piece for run in runs for piece in self._upload(split, *run)]
+        admission = self.cache.admit(split.layer, experts.tolist())
+        missed = admission.uploads
+        uploads = [piece for run in merge_places(missed) for piece in self._upload(split, *run)]
         row = self._row[split.number]
-        if self._on_host.device.type != "meta":
-            places = np.zeros(split.n_experts, dtype=np.int32)
-            places[admission.experts] = admission.places
-            self._on_host[row].copy_(torch.from_numpy(places))
-        n_missed = int(missed.sum())
-        uploads.append(whole_copy(self._on_host[row], self._on_device[row]))
+        if self._places is not None:
+            self._places[row, experts] = admission.places
+        uploads.append(self._row_copies[row])
         return Serving(
             uploads,
-            n_missed * self.expert_bytes,
+            len(missed) * self.expert_bytes,
             self._layout[split.number],
             self._on_device[row],
-            experts.size - n_missed,
-            n_missed,
+            experts.size - len(missed),
+            len(missed),
         )
 
     def copy_cached(self, split: Split, cached: Mapping[int, int], slot: torch.Tensor) -> None:

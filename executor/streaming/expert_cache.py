@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,11 +13,19 @@ from executor.streaming.eviction import Eviction, Key, new_order
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A batch's experts and their places; `missed` ones must be uploaded before they are read."""
+    """A batch's experts and their places; `missed` ones must be uploaded before they are read.
 
-    experts: NDArray[np.int64]
-    places: NDArray[np.int64]
-    missed: NDArray[np.bool_]
+    Lists, as nearly all batches are a token's few experts, and the link waits until they are known.
+    """
+
+    experts: list[int]
+    places: list[int]
+    missed: list[bool]
+
+    @property
+    def uploads(self) -> list[tuple[int, int]]:
+        """(expert, place) of those that were missed."""
+        return [(e, p) for e, p, missed in zip(self.experts, self.places, self.missed, strict=True) if missed]
 
 
 class ExpertCache:
@@ -40,21 +48,19 @@ class ExpertCache:
         """Whether one batch's experts fit at once."""
         return n_experts <= self.n_places
 
-    def admit(self, layer: int, experts: Sequence[int] | NDArray[np.int64]) -> Admission:
+    def admit(self, layer: int, experts: Sequence[int]) -> Admission:
         """Find or make places for a batch's distinct experts (no more than `n_places`)."""
-        chosen = np.asarray(experts, dtype=np.int64)
-        keys = [(layer, expert) for expert in chosen.tolist()]
-        missing = [key for key in keys if key not in self._place]
-        missed = np.array([key not in self._place for key in keys], dtype=np.bool_)
-        for key in keys:
-            if key in self._place:
+        keys = [(layer, expert) for expert in experts]
+        missed = [key not in self._place for key in keys]
+        for key, is_missed in zip(keys, missed, strict=True):
+            if not is_missed:
                 self._order.use(key)
         in_use = frozenset(keys)
-        for key in missing:
-            self._place[key] = self._free.pop() if self._free else self._place.pop(self._order.evict(in_use))
-            self._order.use(key)
-        places = np.array([self._place[key] for key in keys], dtype=np.int64)
-        return Admission(chosen, places, missed)
+        for key, is_missed in zip(keys, missed, strict=True):
+            if is_missed:
+                self._place[key] = self._free.pop() if self._free else self._place.pop(self._order.evict(in_use))
+                self._order.use(key)
+        return Admission(list(experts), [self._place[key] for key in keys], missed)
 
     def lookup(self, layer: int, experts: Sequence[int] | NDArray[np.int64]) -> dict[int, int]:
         """The places of those experts that are cached; changes nothing."""
@@ -62,13 +68,14 @@ class ExpertCache:
         return {expert: place for expert, place in found.items() if place is not None}
 
 
-def merge_places(experts: NDArray[np.int64], places: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Uploads as (first expert, first place, count): neighbours that stay neighbours move as one copy."""
-    if experts.size == 0:
-        return []
-    order = np.argsort(experts)
-    experts, places = experts[order], places[order]
-    breaks = np.flatnonzero((np.diff(experts) != 1) | (np.diff(places) != 1)) + 1
-    firsts = np.concatenate(([0], breaks))
-    counts = np.diff(np.concatenate((firsts, [experts.size])))
-    return [(int(experts[i]), int(places[i]), int(n)) for i, n in zip(firsts, counts, strict=True)]
+def merge_places(uploads: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Uploads (expert, place) as (first expert, first place, count): neighbours that stay so move as one copy."""
+    runs: list[tuple[int, int, int]] = []
+    for expert, place in sorted(uploads):
+        if runs:
+            first, first_place, count = runs[-1]
+            if (expert, place) == (first + count, first_place + count):
+                runs[-1] = (first, first_place, count + 1)
+                continue
+        runs.append((expert, place, 1))
+    return runs

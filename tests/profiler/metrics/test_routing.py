@@ -54,8 +54,8 @@ def _simulated_hit_rate(routing: Routing, n_places: int, n_tokens: int, n_used: 
     ids = routing.ids(0, 0, n_tokens)
     warm = n_tokens // 4
     for position, chosen in enumerate(ids):
-        admission = cache.admit(0, chosen)
-        hits += int((~admission.missed).sum()) if position >= warm else 0
+        admission = cache.admit(0, chosen.tolist())
+        hits += admission.missed.count(False) if position >= warm else 0
     return hits / ((n_tokens - warm) * n_used)
 
 
