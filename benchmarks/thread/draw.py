@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.thread import plots
+from benchmarks.thread.host_layers import host_layers_table
 from benchmarks.thread.load_modes import load_table
 from benchmarks.thread.markdown import arms_table, share, sweep_table, table, with_interval
 from benchmarks.thread.markdown import number as said
@@ -84,6 +85,8 @@ def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
     yield "Under a budget of VRAM, each arm with as many resident layers as fit beside its slots:\n"
     yield arms_table(budget)
     yield _placements(Capture.open(str(captures / "c-budget")))
+    yield "Decode of the first 30 layers, by how many of them have their experts on the host:\n"
+    yield host_layers_table(Capture.open(str(captures / "c-host")))
 
 
 def batch_crossover(rows: list[Row]) -> Crossover | None:
@@ -106,7 +109,7 @@ def _crossover_sentence(at: Crossover | None) -> str:
 
 
 def _placements(capture: Capture) -> str:
-    columns = ["arm", "layers with experts on the host", "slots GiB", "resident GiB"]
+    columns = ["arm", "layers with their FFN on the host", "slots GiB", "resident GiB"]
     lines = []
     for arm in capture.manifest.arms:
         used: dict[str, Any] = arm.options.get("effective", {})
@@ -183,13 +186,16 @@ def _own(path: str) -> list[Row]:
 
 
 def _same_results(one: Capture, two: Capture) -> str:
-    """Whether each pass on two GPUs gave the tokens and logits of its twin on one."""
+    """Whether each pass on two GPUs gave the tokens and logits of its twin on one; `sim` computes neither."""
     keys = ["arm", "repetition"]
     both = [c.passes[~c.passes["warmup"]].set_index(keys)[["tokens", "logits_digest"]] for c in (one, two)]
     joined = both[0].join(both[1].rename(columns=lambda name: f"{name}_two"), how="inner")
-    tokens = sum(list(a) == list(b) for a, b in zip(joined["tokens"], joined["tokens_two"], strict=True))
-    logits = int((joined["logits_digest"] == joined["logits_digest_two"]).sum())
-    return f"Of {len(joined)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
+    computed = joined[joined["logits_digest"].notna()]
+    if computed.empty:
+        return "These passes computed no tokens to compare.\n"
+    tokens = sum(list(a) == list(b) for a, b in zip(computed["tokens"], computed["tokens_two"], strict=True))
+    logits = int((computed["logits_digest"] == computed["logits_digest_two"]).sum())
+    return f"Of {len(computed)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
 
 
 def _links(path: str) -> str:

@@ -69,6 +69,7 @@ TABLES: Final[Mapping[str, ThreadTable]] = {
             Run("c-deep", f"{_LAGUNA} -ncmoe 29 -p 2048 -n 0 -ub 2048 -d 88064 --arms off,on"),
             Run("c-sweep", f"{_LAGUNA} -ncmoe 29 -p 64-2048*2 -n 0 -ub 2048 --arms off,on"),
             Run("c-budget", f"{_LAGUNA} --vram-budget 31GiB -p 34 -n 16 -ub 2048 --arms off,on,gated"),
+            Run("c-host", f"{_LAGUNA} --layers 30 -ncmoe 5,17,29 -p 34 -n 32 -ub 2048 --arms off"),
         ),
         (
             "-ncmoe counts the first layer, which is dense: 29 layers are 28 with experts.",
@@ -79,7 +80,7 @@ TABLES: Final[Mapping[str, ThreadTable]] = {
     "d": ThreadTable(
         "Decode of Qwen3.6-35B-A3B, all experts in host memory",
         (
-            Run("d-cache", f"{_QWEN} -p 128 -n 64 -ub 512 --arms off,cache --moe-cache-mib 2765"),
+            Run("d-cache", f"{_QWEN} -p 128 -n 64 -ub 512 --arms off,cache --moe-cache-mib 2765 -r 10"),
             Run("d-pageable", f"{_QWEN} -p 128 -n 16 -ub 512 --arms off -lm mmap"),
             Run("d-batch1", f"{_QWEN} -p 1 -n 8 -ub 512 --arms off,hot,on"),
         ),

@@ -6,14 +6,17 @@ import json
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import hprof
 from benchmarks.thread.draw import batch_crossover, draw_table
+from benchmarks.thread.host_layers import decode_by_host_layers, slope_of
 from benchmarks.thread.load_modes import MODES, load_table
 from benchmarks.thread.rows import cell_rows, report_of
 from benchmarks.thread.tables import TABLES, Run
+from profiler.capture import Capture
 from profiler.cli.run import command
 
 RUNS = [run for table in TABLES.values() for run in table.runs]
@@ -37,6 +40,7 @@ SMALL = {
     "c-long": f"{MOE} -p 256 -n 0 -ub 64 --arms off,on,gated",
     "c-sweep": f"{MOE} -p 64-1024*4 -n 0 -ub 1024 --arms off,on",
     "c-budget": f"{MOE} -p 34 -n 4 -ub 64 --arms off,on,gated",
+    "c-host": f"{MOE} -ncmoe 1,2,3 -p 34 -n 4 -ub 64 --arms off".replace("-ncmoe 99 ", ""),
     "d-cache": f"{STREAMED} -p 32 -n 4 --arms off,cache --moe-cache-mib 4",
     "d-batch1": f"{STREAMED} -p 1 -n 4 --arms off,hot,on",
     **{f"f-experts-{n}": f"{MOE} -p 64 -n 2 -ub 32 --arms off,on --n-devices {n}" for n in (1, 2)},
@@ -72,6 +76,21 @@ def test_tables_and_plots_are_drawn(letter: str, captures: Path, tmp_path: Path)
     named = [line.split("](")[1].rstrip(")") for line in block.splitlines() if line.startswith("![")]
     assert all((tmp_path / name).stat().st_size > 1000 for name in named)
     assert bool(named) == (letter != "f")
+
+
+def test_a_layer_on_the_host_costs_a_line_s_slope() -> None:
+    passes = pd.DataFrame({"n_layers": [4, 4, 8, 8, 16, 16], "ms": [14.0, 14, 22, 22, 38, 90]})  # the last one slow
+    found = slope_of(passes)
+    assert found.ms_a_layer == pytest.approx(2)
+    assert found.low <= 2 <= found.high
+    assert found.ms_without == pytest.approx(6)
+
+
+def test_host_layers_are_counted_by_arm(captures: Path) -> None:
+    passes = decode_by_host_layers(Capture.open(str(captures / "c-host")))
+    assert passes.groupby("n_layers").size().to_dict() == {1: 2, 2: 2, 3: 2}
+    means = passes.groupby("n_layers")["ms"].mean()
+    assert means.is_monotonic_increasing
 
 
 def test_two_devices_gave_the_same_tokens(captures: Path, tmp_path: Path) -> None:
