@@ -195,7 +195,9 @@ def _same_results(one: Capture, two: Capture) -> str:
         return "These passes computed no tokens to compare.\n"
     tokens = sum(list(a) == list(b) for a, b in zip(computed["tokens"], computed["tokens_two"], strict=True))
     logits = int((computed["logits_digest"] == computed["logits_digest_two"]).sum())
-    return f"Of {len(computed)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
+    return (
+        f"Of {len(computed)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
+    )
 
 
 def _links(path: str) -> str:
