@@ -71,6 +71,9 @@ class Before:
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
         return self(name)
 
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(name)[ids]
+
 
 def _is_read(name: str, prefix: str) -> bool:
     return name.startswith(prefix + "ffn_") and "ffn_gate_inp" not in name

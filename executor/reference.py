@@ -41,6 +41,10 @@ class ModelWeights:
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
         return self(name)
 
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        info = self._model.tensors[self._prefix + name]
+        return dequantise(self._raw(name)[ids], info.quant, self._dtype)
+
     def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
         info = self._model.tensors[self._prefix + short_name]
         return dequantise(self._raw(short_name)[ids], info.quant, self._dtype)

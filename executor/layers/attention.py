@@ -29,8 +29,9 @@ def attention(
         k = rms_norm(k, w("attn_k_norm.weight"), eps)
     sinks = w("attn_sinks.weight") if shape.sinks else None
     if isinstance(at, OneToken):
-        keys, values = state.append_one(k, v, at)
-        out = attend_one(rotate(q, state.rope.at(at.position.index), 0), keys, values, at, shape.window, sinks)
+        rope = state.rope.at(at.position.index)
+        keys, values = state.append_one(rotate(k, rope, 0), v, at)
+        out = attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks)
     else:
         keys, values = state.append(k, v, at)
         out = attend(rotate(q, state.rope, at), keys, values, shape.window, sinks)

@@ -1,6 +1,9 @@
 """Many small matrix products, one an expert: a grouped GEMM on CUDA, a loop over the used experts elsewhere.
 
-Both order the (token, choice) pairs by expert, and neither reads an expert that no token chose.
+Both order the (token, choice) pairs by expert, and neither reads an expert that no token chose. A single token on CUDA
+needs neither, and half the kernels.
+
+All take h (n, hidden) and ids (n, n_used), and give each token's chosen experts' outputs, (n, n_used, hidden).
 """
 
 from __future__ import annotations
@@ -25,18 +28,22 @@ _OAI_LIMIT: Final = 7.0
 _grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
-def run_experts(
-    h: torch.Tensor,
-    ids: torch.Tensor,
-    stack: ExpertStack,
-    moe: MoeFfn,
-    biases: Weights | None,
-    flags: torch.Tensor | None,
+def one_token_experts(
+    h: torch.Tensor, ids: torch.Tensor, stack: ExpertStack, moe: MoeFfn, biases: Weights | None
 ) -> torch.Tensor:
-    """Each token's chosen experts' outputs, (n, n_used, hidden), for h (n, hidden) and ids (n, n_used)."""
-    if h.is_cuda and flags is not None:
-        return grouped_experts(h, ids, stack, moe, biases, flags)
-    return looped_experts(h, ids, stack, moe, biases)
+    """One token's chosen experts' outputs, (1, n_used, hidden): matrices by a vector, nothing to sort or to group."""
+    chosen = ids[0]
+
+    def biased(out: torch.Tensor, name: str) -> torch.Tensor:
+        return out if biases is None else out + biases(bias_name(name))[chosen]
+
+    def project(name: str) -> torch.Tensor:
+        matrices = stack.chosen(name, chosen)  # one product for all of them, as all read the same token
+        return biased(F.linear(h, matrices.flatten(0, 1)).view(moe.n_used, -1), name)
+
+    inner = activate(project(GATE), project(UP), moe)
+    outputs = torch.bmm(stack.chosen(DOWN, chosen), inner.unsqueeze(-1)).squeeze(-1)
+    return biased(outputs, DOWN).unsqueeze(0)
 
 
 def grouped_experts(

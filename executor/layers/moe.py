@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from executor.layers.expert_gemm import run_experts
+from executor.layers.expert_gemm import grouped_experts, looped_experts, one_token_experts
 from executor.layers.ffn import ffn_norm
 from executor.layers.weights import ExpertStack, Weights
 from executor.shape import MoeFfn
@@ -54,8 +54,13 @@ def used_flags(ids: torch.Tensor, n_experts: int) -> torch.Tensor:
 
 def experts(routed: Routed, stack: ExpertStack, moe: MoeFfn, biases: Weights | None = None) -> torch.Tensor:
     """The weighted sum (n, hidden) of the chosen experts' outputs; `biases` gives `ffn_*_exps.bias` (gpt-oss)."""
-    flags = used_flags(routed.ids, moe.n_experts) if routed.h.is_cuda else None
-    outputs = run_experts(routed.h, routed.ids, stack, moe, biases if moe.expert_bias else None, flags)
+    h, ids, biases = routed.h, routed.ids, biases if moe.expert_bias else None
+    if not h.is_cuda:
+        outputs = looped_experts(h, ids, stack, moe, biases)
+    elif h.shape[0] == 1:
+        outputs = one_token_experts(h, ids, stack, moe, biases)
+    else:
+        outputs = grouped_experts(h, ids, stack, moe, biases, used_flags(ids, moe.n_experts))
     return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs).squeeze(1)
 
 

@@ -46,10 +46,12 @@ class AttentionState:
         return self.keys[:total], self.values[:total]
 
     def append_one(self, k: torch.Tensor, v: torch.Tensor, at: OneToken) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store one token's k and v, each (1, kv_heads, head_dim), at its position; return the first `n_rows` rows."""
-        index = at.position.index
-        self.keys.index_copy_(0, index, rotate(k, self.rope.at(index), 0))
-        self.values.index_copy_(0, index, v)
+        """Store one token's k, rotated already, and v, each (1, kv_heads, head_dim), at its position.
+
+        Returns the first `n_rows` rows.
+        """
+        self.keys.index_copy_(0, at.position.index, k)
+        self.values.index_copy_(0, at.position.index, v)
         return self.keys[: at.n_rows], self.values[: at.n_rows]
 
     def fill_noise(self, depth: int, seed: int) -> None:

@@ -31,3 +31,6 @@ class ExpertStack(Protocol):
 
         `flags` (n_experts,) uint8 on the device: an expert whose flag is 0 is not read and may hold anything.
         """
+
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        """The matrices (n, out, in) of the experts ids (n,) int64 on the device, in their order."""

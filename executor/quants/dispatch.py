@@ -45,6 +45,12 @@ def dequantise_experts(
     return _all_at_once(raw, quant, dtype, flags, place_of) if out is None else out
 
 
+def dequantise_chosen(raw: torch.Tensor, quant: str, dtype: torch.dtype, places: torch.Tensor) -> torch.Tensor:
+    """The weights of the experts at `places` (n,) int32 or int64, as (n, n_rows, n_cols); `raw` as above."""
+    out = _fused().dequantise_chosen(raw, quant, dtype, places) if raw.is_cuda and has_fused() else None
+    return unpack.dequantise(raw.index_select(0, places), quant, dtype) if out is None else out
+
+
 @functools.cache
 def has_fused() -> bool:
     """Whether Triton is installed, new enough, and finds the C compiler that it builds its launchers with."""

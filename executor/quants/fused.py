@@ -44,13 +44,32 @@ def dequantise_experts(
     tiling: Tiling = EXPERTS,
 ) -> torch.Tensor | None:
     """`executor.quants.dispatch.dequantise_experts` in one kernel, which touches used experts only; None as above."""
+    return _experts(raw, quant, dtype, flags.numel(), flags, place_of, tiling)
+
+
+def dequantise_chosen(
+    raw: torch.Tensor, quant: str, dtype: torch.dtype, places: torch.Tensor, tiling: Tiling = WHOLE
+) -> torch.Tensor | None:
+    """`executor.quants.dispatch.dequantise_chosen` in one kernel; None as above."""
+    return _experts(raw, quant, dtype, places.numel(), None, places, tiling)
+
+
+def _experts(
+    raw: torch.Tensor,
+    quant: str,
+    dtype: torch.dtype,
+    n: int,
+    flags: torch.Tensor | None,
+    place_of: torch.Tensor | None,
+    tiling: Tiling,
+) -> torch.Tensor | None:
     _, n_rows, row_bytes = raw.shape
     if raw.stride()[1:] != (row_bytes, 1):
         raw = raw.contiguous()
-    pieces = Pieces(flags.numel(), raw.stride(0), n_rows * row_bytes)
+    pieces = Pieces(n, raw.stride(0), n_rows * row_bytes)
     if not _readable(raw, quant, pieces):
         return None
-    out = _empty(raw, quant, dtype, (pieces.number, n_rows))
+    out = _empty(raw, quant, dtype, (n, n_rows))
     launch(raw, quant, pieces, out, flags, place_of, tiling)
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.model import Model, TensorInfo
-from executor.quants.dispatch import dequantise, dequantise_experts
+from executor.quants.dispatch import dequantise, dequantise_chosen, dequantise_experts
 from executor.weights.resident import ResidentStore
 from executor.weights.splits import Split
 from executor.weights.views import expert_view, in_dtype, rows_view
@@ -67,6 +67,11 @@ class SlotExperts:
         info, raw, in_slot = self._stack(name)
         place_of = self._place_of if in_slot else None
         return dequantise_experts(raw, info.quant, self._store.dtype, flags, place_of)
+
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        places = ids if not in_slot or self._place_of is None else self._place_of[ids]
+        return dequantise_chosen(raw, info.quant, self._store.dtype, places)
 
     def _stack(self, name: str) -> tuple[TensorInfo, torch.Tensor, bool]:
         part = self._parts.get(name)

@@ -71,6 +71,16 @@ def test_used_experts_only(quant: str, placed: bool, cuda: torch.device) -> None
     assert (got[case.flags.to(cuda) == 0] == torch.tensor(POISON, dtype=torch.bfloat16)).all()
 
 
+@pytest.mark.usefixtures("fused_only", "poisoned")
+@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_chosen_experts_in_their_order(quant: str, dtype: torch.dtype, cuda: torch.device) -> None:
+    case = stack(quant, 3 * 5000, seed=5)
+    places = torch.tensor([6, 0, 3], dtype=dtype, device=cuda)
+    got = dispatch.dequantise_chosen(case.to(cuda).raw, quant, torch.bfloat16, places)
+    assert_same_weights(got, expected(case.raw[[6, 0, 3]], quant, torch.bfloat16))
+
+
 def _experts(case: Stack, quant: str, placed: bool) -> torch.Tensor:
     return dispatch.dequantise_experts(case.raw, quant, torch.bfloat16, case.flags, case.place_of if placed else None)
 

@@ -59,6 +59,9 @@ class Exact:
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
         return self(name)
 
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(name)[ids]
+
 
 @contextmanager
 def splits_of(model: Model, overrides: str | None = None) -> Iterator[list[Split]]:

@@ -32,6 +32,9 @@ class RandomWeights:
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
         return self.tensors[name]
 
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self.tensors[name][ids]
+
     def to(self, device: torch.device) -> RandomWeights:
         self.tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
         return self

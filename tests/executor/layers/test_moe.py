@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from executor.layers.expert_gemm import grouped_experts, looped_experts
+from executor.layers.expert_gemm import grouped_experts, looped_experts, one_token_experts
 from executor.layers.moe import Routed, combine, experts, route, route_given, shared_expert, used_flags
 from executor.shape import AttentionShape, LayerShape, MoeFfn, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
@@ -93,6 +93,16 @@ def test_grouped_and_looped_agree(name: str) -> None:
     biases = w if moe.expert_bias else None
     grouped = grouped_experts(routed.h, routed.ids, w, moe, biases, flags)
     torch.testing.assert_close(grouped, looped_experts(routed.h, routed.ids, w, moe, biases))
+
+
+@pytest.mark.parametrize("name", MOES)
+def test_one_token_alone_and_looped_agree(name: str) -> None:
+    moe = MOES[name]
+    w = layer_weights(moe)
+    routed = route(tokens()[:1], w, moe, 1e-5)
+    biases = w if moe.expert_bias else None
+    alone = one_token_experts(routed.h, routed.ids, w, moe, biases)
+    torch.testing.assert_close(alone, looped_experts(routed.h, routed.ids, w, moe, biases))
 
 
 @pytest.mark.parametrize("form", ["grouped", "looped"])

@@ -40,6 +40,15 @@ def test_experts_in_use(quant: str, placed: bool) -> None:
     case.check(got, quant, torch.bfloat16, placed=placed)
 
 
+@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_chosen_experts_in_their_order(quant: str, dtype: torch.dtype) -> None:
+    case = stack(quant, 3 * 512, seed=5)
+    places = torch.tensor([6, 0, 3], dtype=dtype)
+    got = dispatch.dequantise_chosen(case.raw, quant, torch.bfloat16, places)
+    assert_same_weights(got, expected(case.raw[[6, 0, 3]], quant, torch.bfloat16))
+
+
 def test_no_expert_in_use() -> None:
     case = stack("Q4_0", 2048, seed=3)
     none = torch.zeros_like(case.flags)
