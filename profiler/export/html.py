@@ -17,7 +17,16 @@ import orjson
 from profiler.export.page_timeline import page_timeline
 from profiler.export.tracks import Track
 from profiler.report.report import Report
-from profiler.report.tables import Table, cell_tables, device_tables, header_lines, reasons_line, sameness_line
+from profiler.report.tables import (
+    Table,
+    by_device_table,
+    cell_tables,
+    device_tables,
+    header_lines,
+    reasons_line,
+    residency_table,
+    sameness_line,
+)
 
 _VERDICTS: Final = ("faster", "slower", "no difference", "inconclusive")
 
@@ -45,8 +54,9 @@ def _sections(report: Report, timeline: dict[str, Any]) -> Iterator[str]:
     yield from (f'<p class="warning">{escape(text)}</p>' for text in report.warnings)
     yield f'<p class="summary">{escape(report.summary)}</p>'
     yield from _findings(report)
+    yield from map(_table, filter(None, [residency_table(report)]))
     for cell in report.cells:
-        yield from map(_table, cell_tables(cell))
+        yield from map(_table, [*cell_tables(cell), *filter(None, [by_device_table(cell)])])
         yield from (f'<p class="note">{escape(line)}</p>' for line in (reasons_line(cell), sameness_line(cell)) if line)
     if timeline["tracks"]:
         yield _timeline(timeline)

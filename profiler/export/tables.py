@@ -54,6 +54,10 @@ def _write(
             write(table, file)
             file.flush()
             written.append(path)
+    for name in (*TABLES, FIGURES_TABLE):
+        path = folder / (name + suffix)
+        if path not in written and path.is_file():
+            path.unlink()  # an older export's, which would pass for this one's
     return written
 
 

@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.export import export
 from profiler.export.page_timeline import MAX_SLICES, page_timeline
 from profiler.export.tracks import tracks_of
+from profiler.planning.abba import Cell
+from profiler.planning.request import RunRequest
 from profiler.storage.writer import new_capture
 from tests.profiler.makers import dense_off_on, empty, imported_without_passes, passes_without_events
+from tests.profiler.runs import make_capture
 
 HOSTILE = '"><img src=x onerror="document.title=1"></script><script>document.title=2</script>'
 
@@ -59,6 +63,15 @@ def test_captures_of_every_kind_have_a_page(tmp_path: Path, make: Any) -> None:
 
 def _column(track: dict[str, Any], name: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(track["columns"][name]), kind)
+
+
+def test_the_page_says_where_weights_lie_and_what_each_device_did(tmp_path: Path) -> None:
+    device = DeviceOptions("sim", n_devices=2)
+    request = RunRequest(cells=(Cell(64, 0, 32, 0),), device=device, model="tiny-moe", arms=("off", "on"))
+    page = _written(make_capture(tmp_path / "c", request), tmp_path / "r.html")
+    assert "<h2>Device memory by arm</h2>" in page
+    assert "<h2>By device, in one pass</h2>" in page
+    assert page.count("<td>off</td><td>1</td>") == 1
 
 
 def test_the_timeline_holds_each_slice(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -42,6 +43,15 @@ def test_names_are_no_formulas_in_csv_and_unchanged_in_parquet(tmp_path: Path) -
         told = [row["name"] for row in csv.DictReader(file)]
     assert told == [*(f"'{name}" for name in names[:6]), "gemm = a", ""]
     assert pq.read_table(tmp_path / "parquet" / "events.parquet")["name"].to_pylist() == names
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_nothing_of_an_older_export_stays(tmp_path: Path, form: Any) -> None:
+    export([moe_off_on(tmp_path / "moe")], form, tmp_path / "out")
+    assert (tmp_path / "out" / f"experts.{form}").exists()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    written = export([dense_off_on(tmp_path / "dense")], form, tmp_path / "out", force=True)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*(path.name for path in written), "notes.txt"}
 
 
 def test_byte_strings_are_hex_in_csv(tmp_path: Path) -> None:
