@@ -2,7 +2,7 @@
 
 writer = new_capture("traces/mine", source="hprof", argv=sys.argv)
 writer.plan_pass(0, PassKey(arm="off", n_ubatch=512, ...))
-engine.run(..., recorder=writer)     # calls writer.record_pass(0, result)
+writer.record_pass(0, session.run_pass(job))
 writer.finish("complete")
 """
 

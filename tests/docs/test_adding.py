@@ -1,4 +1,4 @@
-"""The examples of docs/adding-*.md are run as they stand, so that they cannot rot."""
+"""The examples of the docs are run as they stand, so that they cannot rot."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import hprof
 from executor.devices.base import Device
 from executor.policies import ARMS, arm_names
 from executor.policies.base import PolicyOptions
@@ -18,10 +19,12 @@ from tests.executor.engine_runs import open_session, run_pass
 from tests.support import ROOT
 
 
-def run_blocks(page: str, folder: Path) -> dict[str, Any]:
-    """What a page's Python blocks define, each run as a file of its own."""
+def run_blocks(page: str, folder: Path, heading: str = "") -> dict[str, Any]:
+    """What the Python blocks of a page, or those from a heading on, define; each is run as a file of its own."""
     names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text[text.index(heading) :], re.DOTALL)
+    assert blocks
     for number, block in enumerate(blocks):
         file = folder / f"block_{number}.py"
         file.write_text(block, encoding="utf-8")
@@ -61,6 +64,19 @@ def test_the_example_session(tmp_path: Path) -> None:
     result = run_blocks("architecture.md", tmp_path)["result"]
     assert len(result.tokens) == 4
     assert result.bytes_h2d > 0
+
+
+def test_the_example_captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks("trace-schema.md", tmp_path, "## Writing one")
+    mine = hprof.open("traces/mine")
+    assert mine.warnings == []
+    assert mine.passes["arm"].tolist() == ["off", "on"]
+    assert (mine.passes["t_start"].to_numpy()[1:] >= mine.passes["t_end"].to_numpy()[:-1]).all()
+    assert (mine.figures()["bytes_h2d"] > 0).all()
+    theirs = hprof.open("traces/theirs")
+    assert theirs.warnings == []
+    assert theirs.figures()["busy_copy_ns"].tolist() == [2_000_000]
 
 
 def test_the_architecture_names_every_part_of_the_executor() -> None:
