@@ -19,7 +19,10 @@ from pathlib import Path
 
 import click
 
+from benchmarks.thread.load_modes import MODES, MODES_FILE, argv, load_table
+from benchmarks.thread.load_modes import measure as measure_mode
 from benchmarks.thread.tables import TABLES
+from executor.errors import HprofError
 
 ROOT = Path(__file__).resolve().parents[2]
 _letters = click.argument("letters", nargs=-1, type=click.Choice(list(TABLES)))
@@ -38,6 +41,10 @@ def commands() -> None:
         click.echo(f"# ({letter}) {table.title}")
         for run in table.runs:
             click.echo(shlex.join(run.argv(f"traces/thread/{run.name}")))
+        if letter == "e":
+            for number, mode in enumerate(MODES):
+                drop = "  # the file dropped from the page cache before" if mode.cold else ""
+                click.echo(shlex.join(argv("traces/thread/e-dense.gguf", mode, f"traces/thread/e-{number:02d}")) + drop)
 
 
 @main.command()
@@ -75,11 +82,10 @@ def _run(argv: Sequence[str], log: Path) -> bool:
 
 def _load_modes(captures: Path, model: Path | None, changes: list[str]) -> None:
     from benchmarks.gpu.gguf_file import dense_shape, write_gguf
-    from benchmarks.thread.load_modes import MODES, load_table, measure
 
     made = model or write_gguf(dense_shape(), "Q4_0", captures / "e-dense.gguf")
-    rows = [measure(made, mode, captures / f"e-{number:02d}", changes) for number, mode in enumerate(MODES)]
-    (captures / "e.json").write_text(json.dumps(rows, indent=1) + "\n")
+    rows = [measure_mode(made, mode, captures / f"e-{number:02d}", changes) for number, mode in enumerate(MODES)]
+    (captures / MODES_FILE).write_text(json.dumps(rows, indent=1) + "\n")
     click.echo(load_table(rows))
 
 
@@ -92,7 +98,10 @@ def draw(letters: tuple[str, ...], captures: Path, docs: Path) -> None:
     from benchmarks.thread.draw import draw_table
 
     for letter in letters or TABLES:
-        click.echo(draw_table(letter, captures, docs))
+        try:
+            click.echo(draw_table(letter, captures, docs))
+        except HprofError as error:
+            raise click.ClickException(str(error)) from None
 
 
 if __name__ == "__main__":

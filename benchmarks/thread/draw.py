@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,52 @@ import pandas as pd
 
 from benchmarks.thread import plots
 from benchmarks.thread.host_layers import host_layers_table
-from benchmarks.thread.load_modes import load_table
-from benchmarks.thread.markdown import arms_table, share, sweep_table, table, with_interval
+from benchmarks.thread.load_modes import MODES, MODES_FILE, load_table
+from benchmarks.thread.markdown import arms_table, ratio, share, sweep_table, table, with_interval
 from benchmarks.thread.markdown import number as said
 from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
+from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.metrics.routing import adjacent_layer_jaccard, reuse_distances
+from profiler.report.build import machine_label
 from profiler.report.sweep import Crossover, crossover
 
 
 def draw_table(letter: str, captures: Path, docs: Path) -> str:
-    """Draw one table into `docs`; returns its markdown."""
+    """Draw one table into `docs`; returns its markdown. Raises HprofError where a capture is missing or unreadable."""
+    names = capture_names(letter)
+    missing = [name for name in names if not (captures / name).exists()]
+    if missing:
+        raise HprofError(
+            f"{captures} has no {', '.join(missing)}, which table ({letter}) is made of; "
+            f"run `python -m benchmarks.thread measure {letter}` first"
+        )
     images = docs / "img" / "thread"
     images.mkdir(parents=True, exist_ok=True)
     if letter == "e":
-        text = _load_modes(json.loads((captures / "e.json").read_text()), images)
+        text = _load_modes(json.loads((captures / MODES_FILE).read_text()), images)
     else:
         drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode, "f": _devices}[letter]
         text = "\n".join(drawn(letter, captures, images))
     commands = "\n".join(shlex.join(run.argv(f"traces/thread/{run.name}")) for run in TABLES[letter].runs)
-    block = f"```\n{commands}\n```\n\n{text}" if commands else text
+    measured_on = f"Measured on: {machines(captures / name for name in names if name != MODES_FILE)}.\n\n"
+    block = (f"```\n{commands}\n```\n\n" if commands else "") + measured_on + text
     _put(docs / "thread-tables.md", letter, block)
     return block
+
+
+def capture_names(letter: str) -> list[str]:
+    """What a table is made of, under the folder of captures."""
+    if letter == "e":
+        return [MODES_FILE, *(f"e-{number:02d}" for number in range(len(MODES)))]
+    return [run.name for run in TABLES[letter].runs]
+
+
+def machines(captures: Iterable[Path]) -> str:
+    """Where these were measured, each machine once: a page must not pass a simulation for a GPU."""
+    labels = (machine_label(Capture.open(str(path)).manifest.machine) for path in captures)
+    return "; ".join(dict.fromkeys(label or "a machine that the capture does not name" for label in labels))
 
 
 def _put(page: Path, letter: str, block: str) -> None:
@@ -79,9 +102,8 @@ def _laguna(letter: str, captures: Path, images: Path) -> Iterator[str]:
     yield arms_table(sweep, decode=False)
     yield _crossover_sentence(at)
     yield _image(images, "c-sweep.png", "TTFT of on over off by batch size")
-    if (captures / "c-deep").exists():
-        yield "At a depth of 88,064 tokens:\n"
-        yield arms_table(_rows(captures, "c-deep"), decode=False)
+    yield "At a depth of 88,064 tokens:\n"
+    yield arms_table(_rows(captures, "c-deep"), decode=False)
     yield "Under a budget of VRAM, each arm with as many resident layers as fit beside its slots:\n"
     yield arms_table(budget)
     yield _placements(Capture.open(str(captures / "c-budget")))
@@ -119,9 +141,8 @@ def _placements(capture: Capture) -> str:
 
 
 def _decode(letter: str, captures: Path, images: Path) -> Iterator[str]:
-    rows, pageable = _rows(captures, "d-cache"), []
-    if (captures / "d-pageable").exists():
-        pageable = [row | {"arm": "off, pageable"} for row in _rows(captures, "d-pageable")]
+    rows = _rows(captures, "d-cache")
+    pageable = [row | {"arm": "off, pageable"} for row in _rows(captures, "d-pageable")]
     yield _decode_table([*rows, *pageable])
     single = _longest(_rows(captures, "d-batch1"))
     plots.bar_plot(
@@ -147,12 +168,11 @@ def _decode_table(rows: list[Row]) -> str:
 
 
 def _decode_line(row: Row) -> list[str]:
-    verdict = "" if row["decode_ratio"] is None else f"x{row['decode_ratio']:.3f} {row['decode_verdict']}"
     hits = "" if row["hit_rate"] is None else f"{row['hit_rate']:.1%}"
     return [
         row["arm"],
         with_interval(row, "decode"),
-        verdict,
+        ratio(row, "decode"),
         said(row["decode_copied_mib"]),
         hits,
         said(row["vram_gib"]),

@@ -17,6 +17,7 @@ from typing import Any, Final
 from benchmarks.thread.markdown import number, table
 from profiler.capture import Capture
 
+MODES_FILE: Final = "e.json"
 _WORKLOAD: Final = ["-p", "512", "-ub", "512", "-n", "0", "-r", "6", "--arms", "off"]
 
 
@@ -45,6 +46,11 @@ MODES: Final = [
 ]
 
 
+def argv(model: str, mode: Mode, output: str) -> list[str]:
+    """One row's command."""
+    return ["hprof", "run", "-m", model, *mode.flags, *_WORKLOAD, "-o", output, "--force"]
+
+
 def evict(path: Path) -> None:
     """Drop the file's pages from the system's cache."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -59,8 +65,8 @@ def measure(model: Path, mode: Mode, output: Path, changes: list[str]) -> dict[s
     """Run one mode and read its figures from the capture."""
     if mode.cold:
         evict(model)
-    command = [sys.executable, "-m", "hprof", "run", "-m", str(model), *mode.flags, *_WORKLOAD, *changes]
-    subprocess.run([*command, "-o", str(output), "--force"], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", *argv(str(model), mode, str(output)), *changes]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return figures(Capture.open(str(output)), mode)
 
 

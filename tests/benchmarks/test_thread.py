@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 import hprof
 from benchmarks.thread.draw import batch_crossover, draw_table
 from benchmarks.thread.host_layers import decode_by_host_layers, slope_of
-from benchmarks.thread.load_modes import MODES, load_table
+from benchmarks.thread.load_modes import MODES, MODES_FILE, load_table
 from benchmarks.thread.rows import cell_rows, report_of
 from benchmarks.thread.tables import TABLES, Run
 from profiler.capture import Capture
@@ -38,10 +40,12 @@ SMALL = {
     "b-experts": f"{MOE} -p 64 -n 0 -ub 32,64 -d 0,32 --arms off,on,full",
     "c-short": f"{MOE} -p 34 -n 0 -ub 64 --arms off,off-whole,on,gated",
     "c-long": f"{MOE} -p 256 -n 0 -ub 64 --arms off,on,gated",
+    "c-deep": f"{MOE} -p 64 -n 0 -ub 64 -d 128 --arms off,on",
     "c-sweep": f"{MOE} -p 64-1024*4 -n 0 -ub 1024 --arms off,on",
     "c-budget": f"{MOE} -p 34 -n 4 -ub 64 --arms off,on,gated",
     "c-host": f"{MOE} -ncmoe 1,2,3 -p 34 -n 4 -ub 64 --arms off".replace("-ncmoe 99 ", ""),
     "d-cache": f"{STREAMED} -p 32 -n 4 --arms off,cache --moe-cache-mib 4",
+    "d-pageable": f"{STREAMED} -p 32 -n 4 --arms off -lm mmap",
     "d-batch1": f"{STREAMED} -p 1 -n 4 --arms off,hot,on",
     **{f"f-experts-{n}": f"{MOE} -p 64 -n 2 -ub 32 --arms off,on --n-devices {n}" for n in (1, 2)},
     **{f"f-dense-{n}": f"--device cpu -p 64 -n 2 -ub 32 -r 1 --arms off,on --n-devices {n}" for n in (1, 2)},
@@ -61,7 +65,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         | {"warm_copy_ms": 4.0, "warm_gb_s": 5.0, "warm_ttft_ms": 6.0}
         for mode in MODES
     ]
-    (folder / "e.json").write_text(json.dumps(rows))
+    for number in range(len(MODES)):
+        shutil.copytree(folder / "c-short", folder / f"e-{number:02d}")
+    (folder / MODES_FILE).write_text(json.dumps(rows))
     return folder
 
 
@@ -138,4 +144,19 @@ def test_commands_are_printed() -> None:
     from benchmarks.thread.__main__ import main
 
     printed = CliRunner().invoke(main, ["commands"], catch_exceptions=False).output
-    assert printed.count("hprof run") == len(RUNS)
+    assert printed.count("hprof run") == len(RUNS) + len(MODES)
+
+
+def test_a_table_says_where_it_was_measured(captures: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "thread-tables.md").write_text(PAGE)
+    assert re.search(r"Measured on: .*device sim\.\n", draw_table("c", captures, tmp_path))
+
+
+def test_what_was_not_measured_is_told_in_a_sentence(tmp_path: Path) -> None:
+    from benchmarks.thread.__main__ import main
+
+    (tmp_path / "c-short").mkdir()
+    done = CliRunner().invoke(main, ["draw", "c", "--captures", str(tmp_path), "--docs", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "has no c-long, c-deep, c-sweep, c-budget, c-host, which table (c) is made of" in done.output
