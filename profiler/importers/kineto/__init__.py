@@ -51,7 +51,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     return Imported(
         source="kineto",
         tables=tables,
-        manifest_fields=manifest_fields(stream.metadata),
+        manifest_fields=manifest_fields(stream.metadata, rows),
         cannot_say=[*cannot_say(tables, collector.not_read), *launches.unanswered(), *undecided],
         dropped=+dropped,
         warnings=[*warnings(events, stream.lost), *remark(n_collectives), *remark_twice(events)],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from profiler.importers.created import created_utc
 
 _MAX_TEXT: Final = 200
 _MACHINE_KEYS: Final = ("cuda_driver_version", "cuda_runtime_version", "cupti_version", "hip_runtime_version")
@@ -16,8 +17,8 @@ _EXTRA_KEYS: Final = ("schemaVersion", "traceName", "trace_id", "displayTimeUnit
 _RANK_KEYS: Final = ("rank", "world_size", "backend")
 
 
-def manifest_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """`machine`, `created_utc` and `extra` of the manifest, from the keys around the array of events."""
+def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table) -> dict[str, Any]:
+    """`machine`, `created_utc` and `extra` of the manifest: the keys around the array of events, and its first time."""
     gpus = [_gpu(entry) for entry in _list(metadata.get("deviceProperties")) if isinstance(entry, dict)]
     distributed = metadata.get("distributedInfo")
     machine = {
@@ -25,11 +26,10 @@ def manifest_fields(metadata: Mapping[str, Any]) -> dict[str, Any]:
         **_picked(metadata, _MACHINE_KEYS),
         **(_picked(distributed, _RANK_KEYS) if isinstance(distributed, dict) else {}),
     }
-    created = _utc(metadata.get("baseTimeNanoseconds"))
     return {
         "machine": machine,
         "extra": {"kineto": _picked(metadata, _EXTRA_KEYS)},
-        **({"created_utc": created} if created else {}),
+        "created_utc": _created(metadata.get("baseTimeNanoseconds"), rows),
     }
 
 
@@ -86,10 +86,11 @@ def _list(value: Any) -> list[Any]:
     return value[:64] if isinstance(value, list) else []
 
 
-def _utc(base_ns: Any) -> str | None:
-    if type(base_ns) is not int or not 0 < base_ns < 2**62:
-        return None
-    return datetime.fromtimestamp(base_ns // 10**9, UTC).isoformat()
+def _created(base_ns: Any, rows: pa.Table) -> str:
+    """Times count from `baseTimeNanoseconds`, months before the recording, or from 1970 in files without that key."""
+    if not rows.num_rows or type(base_ns) not in (int, type(None)):
+        return ""
+    return created_utc((base_ns or 0) + pc.min(rows["t_start"]).as_py())
 
 
 def _has_kind(events: pa.Table, kind: str) -> bool:

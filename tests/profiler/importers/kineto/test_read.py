@@ -186,13 +186,34 @@ def test_what_the_file_says_of_the_machine_reaches_the_manifest(tmp_path: Path) 
         [kernel(1, 1)],
         deviceProperties=[{"id": 0, "name": "NVIDIA H200", "numSms": 132, "huge": ["x"] * 9}],
         distributedInfo={"rank": 3, "world_size": 8, "pg_config": {}},
-        baseTimeNanoseconds=1790857026000000000,
     )
     machine = result.manifest_fields["machine"]
     assert machine == {
         "gpu": "NVIDIA H200", "gpus": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}], "rank": 3, "world_size": 8,
     }  # fmt: skip
-    assert result.manifest_fields["created_utc"] == "2026-10-01T12:17:06+00:00"
+
+
+@pytest.mark.parametrize(
+    ("base_ns", "first_us", "created"),
+    [
+        (1_753_444_800_000_000_000, 5_184_000_000_000.5, "2025-09-23T12:00:00+00:00"),  # 60 days after the base
+        (0, 1_661_203_462_584_767, "2022-08-22T21:24:22+00:00"),
+        (None, 1_661_203_462_584_767, "2022-08-22T21:24:22+00:00"),
+        (None, 5_184_000_000_000.5, ""),  # since the machine started
+        (1_753_444_800_000_000_000, 1_661_203_462_584_767, ""),  # twice since 1970: the future
+        (2**62, 1, ""),
+        ("1753444800", 1_661_203_462_584_767, ""),
+    ],
+)
+def test_it_was_created_when_its_first_event_was(base_ns: Any, first_us: Any, created: str, tmp_path: Path) -> None:
+    keys = {} if base_ns is None else {"baseTimeNanoseconds": base_ns}
+    result = imported(tmp_path, [kernel(first_us + 3_000_000, 1), kernel(first_us, 1)], **keys)
+    assert result.manifest_fields["created_utc"] == created
+
+
+def test_no_event_no_time(tmp_path: Path) -> None:
+    result = imported(tmp_path, [x("cpu_op", "aten::mm", 1, 1)], baseTimeNanoseconds=1_753_444_800_000_000_000)
+    assert result.manifest_fields["created_utc"] == ""
 
 
 def test_a_trace_without_gpu_work_imports_and_says_so(tmp_path: Path) -> None:
