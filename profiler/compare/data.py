@@ -13,7 +13,10 @@ from profiler.metrics.names import Unit
 COMPARE_SCHEMA: Final = 1
 DeviceUnit = Literal["GB/s", "share", "bytes"]
 GateState = Literal["passed", "failed", "inconclusive"]
+ChangeVerdict = Verdict | Literal["less", "more"]
 
+# a figure in bytes is no speed: the lower the better, it is `less` where a time would be `faster`
+_OF_BYTES: Final[dict[Verdict, ChangeVerdict]] = {"faster": "less", "slower": "more"}
 # figures that grow with the work done: compared for each token where the numbers of tokens are known
 PER_TOKEN: Final = frozenset(
     {"wall_ns", "bytes_h2d", "busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns", "idle_ns"}
@@ -78,9 +81,17 @@ class Change:
         return FIGURES[self.figure].better is not None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def is_memory(self) -> bool:
+        """Whether it is told in bytes: less or more, not faster or slower."""
+        return self.unit == "bytes"
+
+    @property
+    def verdict(self) -> ChangeVerdict | None:
         """Null where neither way is better, or there is no ratio."""
-        return self.against.verdict if self.is_judged and self.against is not None else None
+        if not self.is_judged or self.against is None:
+            return None
+        found = self.against.verdict
+        return _OF_BYTES.get(found, found) if self.is_memory else found
 
     @property
     def has_enough(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from profiler.compare.config import setting_text
@@ -15,17 +15,17 @@ from profiler.report.units import format_gb_s, format_value
 
 DEFAULT_TOP: Final = 20
 _TIMES: Final = 100  # from here on percentages are harder to read than a factor
-VERDICTS: Final = ("slower", "faster", "no difference", "inconclusive")
+VERDICTS: Final = ("slower", "faster", "more", "less", "no difference", "inconclusive")
 _STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
 
 def headline(result: CompareResult) -> str:
-    """`2 figures slower, 1 faster, 5 without a difference`, or why nothing was judged."""
-    counts = Counter(change.verdict for change in result.changes if change.verdict is not None)
-    told = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
-    if not told:
-        return "Nothing was judged."
-    return f"B against A: {', '.join(told)}, of {counts.total()} judged figures."
+    """`B against A: 2 slower, 1 faster, of 3 judged figures; memory: 1 more.`, or that nothing was judged."""
+    judged = [change for change in result.changes if change.verdict is not None]
+    speed, memory = ([change for change in judged if change.is_memory == is_memory] for is_memory in (False, True))
+    told = [f"{_counted_verdicts(speed)}, of {len(speed)} judged figures"] if speed else []
+    told += [f"memory: {_counted_verdicts(memory)}"] if memory else []
+    return f"B against A: {'; '.join(told)}." if told else "Nothing was judged."
 
 
 def differences_table(result: CompareResult) -> Table:
@@ -75,6 +75,12 @@ def gate_lines(result: CompareResult) -> Iterator[str]:
 def is_bad(gate: Gate) -> bool:
     """Whether a gate did not pass."""
     return gate.state != "passed"
+
+
+def _counted_verdicts(judged: Sequence[Change]) -> str:
+    """`2 slower, 1 faster`."""
+    counts = Counter(change.verdict for change in judged)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
 
 
 def _counted(result: CompareResult, n_shown: int) -> str:

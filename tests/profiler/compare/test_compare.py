@@ -13,7 +13,7 @@ import pytest
 from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
-from profiler.compare.tables import differences_table
+from profiler.compare.tables import differences_table, headline
 from profiler.manifest import Arm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
@@ -32,6 +32,16 @@ def _bench(path: Path, prefill_ns: list[int], *, n_prompt: int = 512, arm: str =
 def _change(result: CompareResult, figure: str) -> Change:
     (found,) = [change for change in result.changes if change.figure == figure]
     return found
+
+
+def _holding(path: Path, vram_peak: int) -> str:
+    """A capture of six passes that took the same time and held so much device memory."""
+    writer = new_capture(path, source="hprof", arms=[Arm("x")])
+    for order in range(6):
+        key = PassKey("x", 512, 0, 512, 0, order, order, 0)
+        writer.add_pass_row(order, key, t_start=0, t_end=1000, vram_peak=vram_peak)
+    writer.finish()
+    return str(path)
 
 
 def _noisy(centre: int, n: int = 12) -> list[int]:
@@ -113,6 +123,14 @@ def test_two_captures_of_the_same_work(tmp_path: Path) -> None:
     assert change.against.ratio == pytest.approx(1 / 1.2, rel=0.01)
     same = _change(compare_captures(a, _bench(tmp_path / "c", _noisy(1_000_500))), "prefill_tokens_per_s")
     assert same.verdict == "no difference"
+
+
+def test_memory_is_less_or_more_and_no_speed(tmp_path: Path) -> None:
+    a, b = _holding(tmp_path / "a", 1 << 30), _holding(tmp_path / "b", 2 << 30)
+    more, less = compare_captures(a, b), compare_captures(b, a)
+    assert [_change(result, "vram_peak_bytes").verdict for result in (more, less)] == ["more", "less"]
+    assert headline(more) == "B against A: 1 no difference, of 1 judged figures; memory: 1 more."
+    assert headline(less) == "B against A: 1 no difference, of 1 judged figures; memory: 1 less."
 
 
 def test_arms_of_other_names_are_matched_where_each_side_has_one(tmp_path: Path) -> None:
