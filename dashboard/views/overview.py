@@ -54,7 +54,8 @@ def with_passes(choice: Choice) -> None:
     show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
-        st.caption(f"To run this cell again: `hprof run {cell_title(cell)}`")
+        if any(size is not None for size in (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)):
+            st.caption(f"This cell alone, beside the other options of the run: `{cell_title(cell)}`")
     where_time_went(choice)
 
 

@@ -13,8 +13,14 @@ show.nothing(
     "A guess without a known error would be worse than none.",
 )
 st.markdown(
-    "Until then, ask the simulated device: it replays the same policies for any model, link and ubatch on this machine."
+    "Until then, ask the simulated device, which replays the same policies on this machine for any model and ubatch, "
+    "with a run for each link:"
 )
+links_gb_s = (12, 25, 50)
 st.code(
-    "hprof run -m qwen3-30b-a3b --device sim --link-gb-s 12,25,50 --arms off,on,full -ub 64-2048*2", language="bash"
+    "\n".join(
+        f"hprof run -m qwen3-30b-a3b --device sim --link-gb-s {link} --arms off,on,full -p 1024 -n 4 -ub 64-1024*2"
+        for link in links_gb_s
+    ),
+    language="bash",
 )
