@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from profiler.manifest import Arm
-from profiler.report.data import Cell
+from profiler.metrics import Scope
+from profiler.report.data import ArmFigures, Cell
+from profiler.report.units import format_bytes
 
 _SAID: Final = {
     "int4": "packed int4 (PyTorch's CPU kernel)",
@@ -49,32 +51,56 @@ def _noted(cell: Cell, arms: Sequence[Arm]) -> Cell:
         if (least := _threshold(arm)) is not None:
             groups.setdefault(least, []).append(arm)
     pieces = _pieces(cell)
-    notes = [_note(said, size, least, served) for said, size in pieces for least, served in groups.items()]
+    notes = [_note(cell, piece, least, served) for piece in pieces for least, served in groups.items()]
     return replace(cell, notes=[*cell.notes, *notes]) if notes else cell
 
 
-def _pieces(cell: Cell) -> list[tuple[str, int]]:
-    """The ubatches that are smaller than -ub asks: what they are called, and their tokens."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A ubatch that is smaller than -ub asks; `scope` is the part of a pass that has only such, if one does."""
+
+    said: str
+    n_tokens: int
+    scope: Scope | None
+
+
+def _pieces(cell: Cell) -> list[_Piece]:
     n_prompt, n_ubatch, n_gen = cell.n_prompt or 0, cell.n_ubatch or 0, cell.n_gen or 0
     found = []
     if n_ubatch and (last := n_prompt % n_ubatch):
         tokens = f"{last} token{'' if last == 1 else 's'}"
         is_all = n_prompt < n_ubatch
-        found.append((f"The prompt is one ubatch of {tokens}" if is_all else f"The last ubatch has {tokens}", last))
+        said = f"The prompt is one ubatch of {tokens}" if is_all else f"The last ubatch has {tokens}"
+        found.append(_Piece(said, last, "prefill" if is_all else None))
     if n_gen > (1 if n_prompt else 0):
-        found.append(("Decode goes token by token", 1))
+        found.append(_Piece("Decode goes token by token", 1, "decode"))
     return found
 
 
-def _note(said: str, size: int, least: int, arms: Sequence[Arm]) -> str:
-    cached = [arm for arm in arms if _has_cache(arm) and _is_served_from_bank(size)]
-    others = [arm for arm in arms if arm not in cached]
-    is_small = size < least
-    did = "used the host weights on the CPU and copied none" if is_small else "copied the host weights to the device"
-    rest = "used other host weights on the CPU" if is_small else "copied other host weights to the device"
-    told = [f"{_names(others)} {did}"] if others else []
+def _note(cell: Cell, piece: _Piece, least: int, arms: Sequence[Arm]) -> str:
+    cached = [arm for arm in arms if _has_cache(arm) and _is_served_from_bank(piece.n_tokens)]
+    is_small = piece.n_tokens < least
+    did: dict[str, list[Arm]] = {}
+    for arm in arms:
+        if arm not in cached:
+            what = _on_host(cell.arms[arm.name], piece.scope) if is_small else "copied the host weights to the device"
+            did.setdefault(what, []).append(arm)
+    told = [f"{_names(alike)} {what}" for what, alike in did.items()]
+    rest = "used other FFN weights in host memory on the CPU" if is_small else "copied other host weights to the device"
     told += [f"{_names(cached)} took experts from the bank and {rest}"] if cached else []
-    return f"{said}, {'' if is_small else 'not '}below --op-offload-min-batch {least}: {'; '.join(told)}."
+    return f"{piece.said}, {'' if is_small else 'not '}below --op-offload-min-batch {least}: {'; '.join(told)}."
+
+
+def _on_host(arm: ArmFigures, scope: Scope | None) -> str:
+    """What an arm did below the threshold, which spares FFN and expert weights the copy and no others."""
+    figures = arm.figures[scope] if scope is not None else {}
+    copied, computed = figures.get("bytes_h2d"), figures.get("host_compute_ns")
+    if copied is None:
+        return "used FFN weights in host memory on the CPU and copied none of them"
+    if not copied.median:
+        return "used the host weights on the CPU and copied none"
+    others = f"copied {format_bytes(copied.median)} of weights outside the FFN all the same"
+    return others if computed is not None and not computed.median else f"used FFN weights on the CPU, but {others}"
 
 
 def _names(arms: Sequence[Arm]) -> str:

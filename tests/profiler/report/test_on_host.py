@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from profiler.arithmetic.stats import estimate
 from profiler.capture import Capture
 from profiler.manifest import Arm
+from profiler.metrics import Scope
 from profiler.report.build import build_report
 from profiler.report.data import Cell
 from profiler.report.markdown import render_markdown
@@ -53,7 +55,7 @@ def test_manifests_of_others_say_nothing(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("n_prompt", "n_ubatch", "said"),
     [
-        (530, 512, "The last ubatch has 18 tokens, below --op-offload-min-batch 32: off, on used the host weights on"),
+        (530, 512, "The last ubatch has 18 tokens, below --op-offload-min-batch 32: off, on used FFN weights in host "),
         (513, 512, "The last ubatch has 1 token, below"),
         (20, 512, "The prompt is one ubatch of 20 tokens, below"),
         (612, 512, "The last ubatch has 100 tokens, not below --op-offload-min-batch 32: off, on copied the host"),
@@ -76,17 +78,45 @@ def test_where_the_last_ubatch_fell(tmp_path: Path, n_prompt: int, n_ubatch: int
 )
 def test_where_decode_was_computed(tmp_path: Path, n_prompt: int, n_gen: int, least: int, said: str) -> None:
     cell = _cell(tmp_path, n_prompt, n_gen, n_ubatch=512)
+    cell = _copying(cell, "decode", 0)
     (noted,) = with_places([cell], [arm("off", least=least), arm("on", least=least)])
     assert noted.notes == [*cell.notes, f"Decode goes token by token, {said}"]
 
 
-def test_an_arm_with_a_bank_takes_small_batches_from_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("host_ns", "said"),
+    [
+        (5, "used FFN weights on the CPU, but copied 23.5 MB of weights outside the FFN all the same."),
+        (0, "copied 23.5 MB of weights outside the FFN all the same."),
+    ],
+)
+@pytest.mark.parametrize(("n_prompt", "n_gen"), [(512, 4), (20, 0)])
+def test_weights_outside_the_ffn_stream_at_every_size(
+    tmp_path: Path, n_prompt: int, n_gen: int, host_ns: int, said: str
+) -> None:
+    scope: Scope = "decode" if n_gen else "prefill"
+    cell = _copying(_cell(tmp_path, n_prompt, n_gen, n_ubatch=512), scope, 23_453_696, host_ns)
+    (noted,) = with_places([cell], [arm("off"), arm("on")])
+    assert noted.notes[-1].endswith(f"below --op-offload-min-batch 32: off, on {said}")
+
+
+def test_arms_that_copied_different_amounts_are_told_apart(tmp_path: Path) -> None:
     cell = _cell(tmp_path, 512, n_gen=4, n_ubatch=512)
+    quiet = _copying(cell, "decode", 0).arms["off"]
+    (noted,) = with_places([replace(cell, arms={**cell.arms, "off": quiet})], [arm("off"), arm("on")])
+    assert (
+        "off used the host weights on the CPU and copied none; on used FFN weights on the CPU, but copied 16.0"
+        in noted.notes[-1]
+    )
+
+
+def test_an_arm_with_a_bank_takes_small_batches_from_it(tmp_path: Path) -> None:
+    cell = _copying(_cell(tmp_path, 512, n_gen=4, n_ubatch=512), "decode", 0)
     cached = arm("on", requested="on+cache", bank_bytes=9)
     (noted,) = with_places([cell], [arm("off"), cached])
     assert noted.notes[-1].endswith(
         "off used the host weights on the CPU and copied none; "
-        "on took experts from the bank and used other host weights on the CPU."
+        "on took experts from the bank and used other FFN weights in host memory on the CPU."
     )
 
 
@@ -109,6 +139,16 @@ def test_nothing_is_said_where_it_made_no_difference(tmp_path: Path, n_prompt: i
 def _cell(tmp_path: Path, n_prompt: int | None, n_gen: int, n_ubatch: int) -> Cell:
     (cell,) = build_report(makers.dense_off_on(tmp_path / "c")).cells
     return replace(cell, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch)
+
+
+def _copying(cell: Cell, scope: Scope, n_bytes: float, host_ns: float = 5) -> Cell:
+    """The cell, its arms copying so many bytes to the device in a phase, beside so much computing on the host."""
+    told = {"bytes_h2d": estimate([n_bytes]), "host_compute_ns": estimate([host_ns])}
+    arms = {
+        name: replace(arm, figures={**arm.figures, scope: {**arm.figures[scope], **told}})
+        for name, arm in cell.arms.items()
+    }
+    return replace(cell, arms=arms)
 
 
 def test_both_are_in_the_report_of_a_capture(tmp_path: Path) -> None:
