@@ -60,7 +60,7 @@ class _LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="hprof")
 def cli() -> None:
-    """Measure, explain and predict what prefetching offloaded weights does to a language model."""
+    """Measure, simulate and explain what prefetching offloaded weights does to a language model."""
 
 
 def _shadowed() -> str | None:
