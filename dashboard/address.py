@@ -40,6 +40,12 @@ def segments(
     return _remember(key, options[first] if chosen is None else chosen)
 
 
+def put(**values: Any) -> None:
+    """Choose for the reader, as from a button's callback: what the controls of these keys show from now on."""
+    for key, value in values.items():
+        st.session_state[f"address-{key}"] = value
+
+
 def _prepare(options: Sequence[Option], key: str, default: Option) -> str:
     widget = f"address-{key}"
     if st.session_state.get(widget) not in options:

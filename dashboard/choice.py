@@ -7,8 +7,8 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import address, load, trace_root
-from dashboard.text import arm_label, cell_key, cell_labels, plain
+from dashboard import address, load, placements, trace_root
+from dashboard.text import arm_label, cell_key, cell_labels, plain, subject
 from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import Arm
 from profiler.report.data import Cell
@@ -65,6 +65,18 @@ class Choice:
         return [arm for arm in self.capture.manifest.arms if arm.name in self.arms]
 
     @property
+    def other_placement(self) -> placements.OtherPlacement | None:
+        """How the placements of A and B differ; null where they do not."""
+        if self.a is None or self.b is None:
+            return None
+        return placements.other_placement(self.capture.manifest, self.a, self.b)
+
+    @property
+    def b_as_subject(self) -> str:
+        """B as the subject of a sentence: what it does, or its name where its weights lie elsewhere than A's."""
+        return subject(self.b or "") if self.other_placement is None else f"The arm {self.b}"
+
+    @property
     def arms(self) -> list[str]:
         """The arms on show: A, then B."""
         return [arm for arm in (self.a, self.b) if arm is not None]
@@ -117,7 +129,8 @@ def _choose_arms(found: trace_root.Found, capture: Capture) -> Choice:
         return Choice(found, capture, None, None, None)
     a = address.select("Arm A, the baseline", names, "a", arm_label)
     others = [name for name in names if name != a]
-    b = address.select("Arm B", others, "b", arm_label) if others else None
+    first = placements.partner(capture.manifest, others, a)
+    b = address.select("Arm B", others, "b", arm_label, first=first) if others else None
     having_a = [cell for cell in cells if a in cell.arms]
     chosen = _choose_cell([cell for cell in having_a if b is None or b in cell.arms] or having_a)
     return Choice(found, capture, chosen, a, b if b in chosen.arms else None)

@@ -131,8 +131,12 @@ def percent(compared: Comparison) -> str:
     return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"
 
 
-def headline(a: str, b: str, compared: Mapping[str, Comparison | None]) -> str:
-    """`Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode is unclear.`"""
+def headline(a: str, b: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None) -> str:
+    """`Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode is unclear.`
+
+    placed: where the arms' weights lie elsewhere, in words (`8 host layers`): then the policy made nothing alone, and
+    it reads `on@2 (16 host layers) against off (8 host layers): the first token 58 % slower.`
+    """
     named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
     found = {what: compared[name] for name, what in named.items() if compared.get(name) is not None}
     known = {what: one for what, one in found.items() if one is not None}
@@ -140,12 +144,16 @@ def headline(a: str, b: str, compared: Mapping[str, Comparison | None]) -> str:
         return f"{a} and {b} cannot be compared here."
     by_verdict = {verdict: [w for w, one in known.items() if one.verdict == verdict] for verdict in SIGNS}
     changed = [f"{w} {percent(one)} {one.verdict}" for w, one in known.items() if one.verdict in ("faster", "slower")]
-    clauses = [f"{subject(b)} made {listed(changed)} than {a}" if changed else f"{subject(b)} against {a}"]
+    if placed:
+        clauses = [f"{b} ({placed[1]}) against {a} ({placed[0]})", *([listed(changed)] if changed else [])]
+    else:
+        clauses = [f"{subject(b)} made {listed(changed)} than {a}" if changed else f"{subject(b)} against {a}"]
     if same := by_verdict["no difference"]:
         clauses.append(f"{listed(same)} stayed the same")
     if unclear := by_verdict["inconclusive"]:
         clauses.append(f"{listed(unclear)} {'is' if len(unclear) == 1 else 'are'} unclear")
-    return "; ".join(clauses).replace(f"against {a}; ", f"against {a}: ") + "."
+    begins_with_names = bool(placed) or not changed
+    return f"{clauses[0]}: {'; '.join(clauses[1:])}." if begins_with_names else f"{'; '.join(clauses)}."
 
 
 def subject(arm: str) -> str:

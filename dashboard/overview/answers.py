@@ -19,10 +19,10 @@ _ALIKE: Final = 0.005  # of the bytes: less is no change
 _ALONE: Final = {"no difference": "takes as long as", "inconclusive": "is not certain to differ from"}
 
 
-def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> str | None:
+def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str | None = None) -> str | None:
     """From which ubatch (or prompt) B beats A, over the cells that differ from this one in that size alone.
 
-    null: nothing was judged.
+    who: B as the subject of the sentence. null: nothing was judged.
     """
     for figure in _FIGURES:
         rows = sweep_figures(cells, figure)
@@ -31,7 +31,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> str | 
         if len(found) == 1:
             return _of_one(found)
         if len(found):
-            told = _spread(found.sort_values("n_ubatch"), subject(b), a, lower_is_better=figure == "ttft_ns")
+            told = _spread(found.sort_values("n_ubatch"), who or subject(b), a, lower_is_better=figure == "ttft_ns")
             where = [" Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
             where += (
                 [f" That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and _n_depths(cells) > 1 else []
@@ -83,9 +83,12 @@ def _number(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency]) -> str | None:
-    """Bytes copied, device memory and layers that B takes beyond A; null where the capture says neither."""
-    parts = [_bytes(cell.arms[a], cell.arms[b]), _memory(cell.arms[a], cell.arms[b])]
+def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency], *, same_placement: bool = True) -> str | None:
+    """Bytes copied, device memory and layers that B takes beyond A; null where the capture says neither.
+
+    Where the placements differ, the policy is not what more bytes are laid to.
+    """
+    parts = [_bytes(cell.arms[a], cell.arms[b], same_placement=same_placement), _memory(cell.arms[a], cell.arms[b])]
     told = [part for part in parts if part]
     if not told:
         return None
@@ -93,14 +96,14 @@ def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency]) -> str | N
     return f"{sentence[0].upper()}{sentence[1:]}.{_room(residency.get(a), residency.get(b), b)}"
 
 
-def _bytes(a: ArmFigures, b: ArmFigures) -> str | None:
+def _bytes(a: ArmFigures, b: ArmFigures, *, same_placement: bool) -> str | None:
     before, after = _median(a, "bytes_h2d"), _median(b, "bytes_h2d")
     if before is None or after is None:
         return None
     if abs(after - before) <= _ALIKE * max(before, after):
         return "no more bytes to copy" if after else "no bytes to copy in either"
     gave_up = (_median(a, "selective_saving_bytes") or 0) > (_median(b, "selective_saving_bytes") or 0)
-    why = ", for it gives up the selective copy" if after > before and gave_up else ""
+    why = ", for it gives up the selective copy" if same_placement and after > before and gave_up else ""
     return f"{_change(before, after)} to copy ({format_bytes(after)} instead of {format_bytes(before)}{why})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import load, show
+from dashboard import address, load, show
 from dashboard.choice import Choice, current
 from dashboard.overview import answers
 from dashboard.overview.cards import cards, missing_line, reasons_line
@@ -14,6 +14,7 @@ from dashboard.overview.downloads import downloads
 from dashboard.overview.figure_table import figure_table
 from dashboard.overview.findings import findings
 from dashboard.overview.spent import where_time_went
+from dashboard.placements import OtherPlacement
 from dashboard.text import headline, plain
 from profiler.report.data import Cell
 from profiler.report.on_host import products_line
@@ -35,8 +36,14 @@ def main(choice: Choice) -> None:
 def with_passes(choice: Choice) -> None:
     cell, a, b = choice.headline_cell, choice.a, choice.b
     assert a is not None
-    title = headline(a, b, cell.against_baseline.get(b, {})) if b else f"One arm, {a}: nothing to compare it with yet."
+    apart = choice.other_placement
+    placed = (apart.a, apart.b) if apart else None
+    title = f"One arm, {a}: nothing to compare it with yet."
+    if b:
+        title = headline(a, b, cell.against_baseline.get(b, {}), placed)
     show.head(plain(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
+    if apart:
+        say_apart(apart)
     badges(cell)
     told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:
@@ -59,13 +66,25 @@ def with_passes(choice: Choice) -> None:
     where_time_went(choice)
 
 
+def say_apart(apart: OtherPlacement) -> None:
+    """That the placements differ, and a button to the pair that differs in the policy alone."""
+    st.warning(plain(apart.sentence), icon=":material/warning:")
+    if apart.alike:
+        a, b = apart.alike
+        st.button(plain(f"Compare {b} with {a}, of the same placement"), on_click=address.put, kwargs={"a": a, "b": b})
+
+
 def in_words(choice: Choice, cell: Cell) -> None:
     """From which ubatch B helps, what it costs, and why."""
     if choice.a is None or choice.b is None:
         return
     told = {
-        "From which ubatch": answers.from_which_size(choice.report.cells, cell, choice.a, choice.b),
-        "What it costs": answers.cost(cell, choice.a, choice.b, choice.report.residency),
+        "From which ubatch": answers.from_which_size(
+            choice.report.cells, cell, choice.a, choice.b, choice.b_as_subject
+        ),
+        "What it costs": answers.cost(
+            cell, choice.a, choice.b, choice.report.residency, same_placement=choice.other_placement is None
+        ),
         "Why": answers.why(cell, choice.a, choice.b),
     }
     st.markdown("  \n".join(f"**{question}:** {plain(answer)}" for question, answer in told.items() if answer))

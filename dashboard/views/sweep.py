@@ -12,7 +12,7 @@ from dashboard import address, show
 from dashboard.choice import Choice, current
 from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
 from dashboard.sweep_axis import DEPTH, PROMPT, TITLES, UBATCH, axes_of, one_ubatch, rows_of_workload, rows_over
-from dashboard.text import SIGNS, plain, subject
+from dashboard.text import SIGNS, plain
 from profiler.metrics import FIGURES
 from profiler.report.sizes import CellSizes
 from profiler.report.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
@@ -51,8 +51,8 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
     arms = list(dict.fromkeys(arm for cell in choice.report.cells for arm in cell.arms))
     found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
     compared = [arm for arm in arms if arm in choice.arms] or arms[:1]
-    for arm, at in found.items():
-        st.markdown(plain(crossover_sentence(arm, choice.a or "", at, axis)))
+    for at in found.values():
+        st.markdown(plain(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
     show.figure(
         sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found),
         alt=f"{FIGURE_TITLES[name]} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
@@ -113,9 +113,9 @@ def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
     return {arm: at for arm, at in found.items() if at is not None}
 
 
-def crossover_sentence(arm: str, baseline: str, at: Crossover, axis: str) -> str:
+def crossover_sentence(who: str, baseline: str, at: Crossover, axis: str) -> str:
     bounds = f" (95 % interval {at.low:,.0f} to {at.high:,.0f})" if at.low is not None and at.high is not None else ""
-    told = f"{subject(arm)} and {baseline} take the same time at a ubatch of about {at.n_ubatch:,.0f} tokens{bounds}."
+    told = f"{who} and {baseline} take the same time at a ubatch of about {at.n_ubatch:,.0f} tokens{bounds}."
     return f"{told} Each prompt is one ubatch." if axis == PROMPT else told
 
 

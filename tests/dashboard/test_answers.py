@@ -78,6 +78,8 @@ def test_cost_names_bytes_memory_and_layers() -> None:
         "device memory at the peak. The slots of on take the room of 2.0 layers that could stay resident, 1.0 of them "
         "in the baseline too."
     )
+    elsewhere = answers.cost(pair, "off", "on", placed, same_placement=False) or ""
+    assert elsewhere.startswith("6.00 GB more to copy (38.0 GB instead of 32.0 GB) and"), "the placement may explain it"
     same = Cell(8, 0, 4, 0, {"off": before, "on": before}, {}, None, None)
     assert answers.cost(same, "off", "on", {}) == "No more bytes to copy and no more device memory."
 
