@@ -9,7 +9,6 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from profiler.capture import CaptureSummary
 from profiler.report.data import Cell
 from profiler.report.report import Report
 from profiler.report.tables import (
@@ -101,21 +100,3 @@ def _findings(report: Report) -> Iterator[RenderableType]:
         yield _text(f"{finding.severity}: {finding.rule}", style=_SEVERITIES.get(finding.severity, ""))
         yield Padding(_text(finding.evidence), (0, 0, 0, 2))
         yield Padding(_text(finding.advice), (0, 0, 0, 2))
-
-
-def print_captures(captures: Iterable[CaptureSummary], console: Console) -> None:
-    """One line a capture; those that cannot be read say why."""
-    table = RichTable(box=None, pad_edge=False)
-    for column in ("capture", "state", "source", "model", "arms", "passes", "created (UTC)"):
-        table.add_column(column, overflow="fold")
-    problems = []
-    for capture in captures:
-        if capture.problem:
-            problems.append(capture.problem)
-        passes = "" if capture.n_passes is None else str(capture.n_passes)
-        arms, created = ", ".join(capture.arms), (capture.created_utc or "")[:19].replace("T", " ")
-        texts = [capture.name, capture.state, capture.source, capture.model, arms, passes, created]
-        table.add_row(*(_text(text or "") for text in texts))
-    console.print(table)
-    for problem in problems:
-        console.print(_text(problem, style="yellow"))

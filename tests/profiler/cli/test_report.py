@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import orjson
 import pytest
+from rich.console import Console
 
 import hprof
+from profiler.capture import list_captures
+from profiler.cli.list_ import print_captures
 from tests.profiler import makers
 
 Captured = pytest.CaptureFixture[str]
@@ -83,6 +87,20 @@ def test_list(tmp_path: Path, capsys: Captured) -> None:
     listed = orjson.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in listed["captures"]] == ["mine", "broken"]
     assert listed["captures"][0]["n_passes"] == 4
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_captures_name_is_never_broken(tmp_path: Path, is_terminal: bool) -> None:
+    names = ["qwen3-30b-a3b-ub-2048-depth-8192-off-on-hot", "qwen3-30b-a3b-ub-2048-" + 10 * "and-more-"]
+    for name in names:
+        makers.dense_off_on(tmp_path / name, n_pairs=1)
+    out = StringIO()
+    print_captures(list_captures(tmp_path), Console(file=out, width=80, force_terminal=is_terminal))
+    lines = out.getvalue().splitlines()
+    assert {name for name in names for line in lines if line.startswith(f"{name} ")} == set(names)
+    if not is_terminal:
+        assert len(lines) == 3
+        assert all("off, on" in line for line in lines[1:])
 
 
 def test_an_empty_folder_says_what_fills_it(tmp_path: Path, capsys: Captured) -> None:
