@@ -19,6 +19,7 @@ from profiler.metrics import load_tables, pass_figures
 from profiler.schema import TABLES
 
 FIGURES_TABLE: Final = "figures"
+_OF_PASS: Final = ("arm", "warmup", "n_prompt", "n_gen", "n_ubatch", "n_depth", "repetition", "boot")
 # What makes spreadsheets compute a cell: names in a trace are somebody else's (OWASP, "CSV injection").
 _FORMULA: Final = r"\A[=+\-@\t\r\n]"
 
@@ -72,15 +73,19 @@ def _tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterator[tupl
 
 
 def figures_table(capture: Capture, pass_ids: Collection[int] | None) -> pa.Table:
-    """One row a pass and scope (pass, prefill, decode), a column a figure; null where the source cannot say."""
-    frames = pass_figures(*load_tables(capture, pass_ids))
-    parts = [
-        pa.Table.from_pandas(frame.reset_index().assign(scope=scope), preserve_index=False)
-        for scope, frame in frames.items()
-    ]
-    table = pa.concat_tables(parts)
-    first = ["pass_id", "scope"]
-    return table.select([*first, *(name for name in table.column_names if name not in first)]).replace_schema_metadata()
+    """One row a pass and scope (pass, prefill, decode): which pass it was, and a column a figure.
+
+    Null where the source cannot say.
+    """
+    tables = load_tables(capture, pass_ids)
+    told = tables.passes.select(["pass_id", *_OF_PASS])
+    parts = []
+    for scope, frame in pass_figures(*tables).items():
+        part = told.add_column(1, "scope", pa.array([scope] * told.num_rows, pa.string()))
+        for name in frame:
+            part = part.append_column(name, pa.array(frame[name], from_pandas=True))
+        parts.append(part)
+    return pa.concat_tables(parts)
 
 
 def _literal(texts: pa.ChunkedArray) -> pa.ChunkedArray:

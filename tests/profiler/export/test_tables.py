@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,6 +29,19 @@ def test_csv_has_every_row_and_the_figures_of_every_pass(tmp_path: Path) -> None
     figures = pd.read_csv(tmp_path / "out" / "figures.csv").query("scope == 'pass'").set_index("pass_id")
     assert figures["hidden_copy_ns"].loc[7] == 300_000
     assert figures["distinct_share"].isna().all()
+
+
+def test_figures_say_which_pass_they_are_of(tmp_path: Path) -> None:
+    capture = moe_off_on(tmp_path / "c")
+    export([capture], "parquet", tmp_path / "out")
+    figures = pq.read_table(tmp_path / "out" / "figures.parquet")
+    of_pass = ["arm", "warmup", "n_prompt", "n_gen", "n_ubatch", "n_depth", "repetition", "boot"]
+    assert figures.column_names[:11] == ["pass_id", "scope", *of_pass, "ttft_ns"]
+    passes = capture.table("passes", ["pass_id", *of_pass]).sort_by("pass_id")
+    assert len(set(passes["arm"].to_pylist())) == 2
+    for scope in ("pass", "prefill", "decode"):
+        rows = figures.filter(pc.equal(figures["scope"], scope)).sort_by("pass_id")
+        assert rows.select(["pass_id", *of_pass]).to_pydict() == passes.to_pydict()
 
 
 def test_names_are_no_formulas_in_csv_and_unchanged_in_parquet(tmp_path: Path) -> None:
