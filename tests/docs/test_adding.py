@@ -74,6 +74,7 @@ def test_the_example_captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert mine.passes["arm"].tolist() == ["off", "on"]
     assert (mine.passes["t_start"].to_numpy()[1:] >= mine.passes["t_end"].to_numpy()[:-1]).all()
     assert (mine.figures()["bytes_h2d"] > 0).all()
+    run_blocks("metrics.md", tmp_path)  # they read traces/mine
     theirs = hprof.open("traces/theirs")
     assert theirs.warnings == []
     assert theirs.figures()["busy_copy_ns"].tolist() == [2_000_000]
