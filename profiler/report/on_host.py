@@ -97,9 +97,9 @@ def _on_host(arm: ArmFigures, scope: Scope | None) -> str:
     copied, computed = figures.get("bytes_h2d"), figures.get("host_compute_ns")
     if copied is None:
         return "used FFN weights in host memory on the CPU and copied none of them"
-    if not copied.median:
+    if figures.get("selective_saving_bytes") is None:  # no copy names a tensor: activations, which follow the work
         return "used the host weights on the CPU and copied none"
-    others = f"copied {format_bytes(copied.median)} of weights outside the FFN all the same"
+    others = f"copied weights outside the FFN all the same ({format_bytes(copied.median)} with the activations)"
     return others if computed is not None and not computed.median else f"used FFN weights on the CPU, but {others}"
 
 

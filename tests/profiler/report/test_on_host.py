@@ -86,8 +86,12 @@ def test_where_decode_was_computed(tmp_path: Path, n_prompt: int, n_gen: int, le
 @pytest.mark.parametrize(
     ("host_ns", "said"),
     [
-        (5, "used FFN weights on the CPU, but copied 23.5 MB of weights outside the FFN all the same."),
-        (0, "copied 23.5 MB of weights outside the FFN all the same."),
+        (
+            5,
+            "used FFN weights on the CPU, but copied weights outside the FFN all the same (23.5 MB with the "
+            "activations).",
+        ),
+        (0, "copied weights outside the FFN all the same (23.5 MB with the activations)."),
     ],
 )
 @pytest.mark.parametrize(("n_prompt", "n_gen"), [(512, 4), (20, 0)])
@@ -105,7 +109,7 @@ def test_arms_that_copied_different_amounts_are_told_apart(tmp_path: Path) -> No
     quiet = _copying(cell, "decode", 0).arms["off"]
     (noted,) = with_places([replace(cell, arms={**cell.arms, "off": quiet})], [arm("off"), arm("on")])
     assert (
-        "off used the host weights on the CPU and copied none; on used FFN weights on the CPU, but copied 16.0"
+        "off used the host weights on the CPU and copied none; on used FFN weights on the CPU, but copied weights"
         in noted.notes[-1]
     )
 
@@ -142,8 +146,12 @@ def _cell(tmp_path: Path, n_prompt: int | None, n_gen: int, n_ubatch: int) -> Ce
 
 
 def _copying(cell: Cell, scope: Scope, n_bytes: float, host_ns: float = 5) -> Cell:
-    """The cell, its arms copying so many bytes to the device in a phase, beside so much computing on the host."""
-    told = {"bytes_h2d": estimate([n_bytes]), "host_compute_ns": estimate([host_ns])}
+    """The cell, its arms copying so many bytes of weights in a phase, beside so much computing on the host."""
+    told = {
+        "bytes_h2d": estimate([n_bytes or 4096]),  # activations
+        "selective_saving_bytes": estimate([0]) if n_bytes else None,
+        "host_compute_ns": estimate([host_ns]),
+    }
     arms = {
         name: replace(arm, figures={**arm.figures, scope: {**arm.figures[scope], **told}})
         for name, arm in cell.arms.items()
