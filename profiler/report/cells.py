@@ -12,6 +12,7 @@ from profiler.arithmetic.stats import Comparison, compare, estimate, paired
 from profiler.manifest import Arm
 from profiler.metrics import FIGURES, SCOPES, Scope
 from profiler.report.data import ArmFigures, Cell
+from profiler.report.placements import own_baselines
 from profiler.report.sameness import PAIR_KEYS, Sameness, sameness
 
 CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
@@ -38,6 +39,7 @@ class _Judge:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
         self._order = {arm.name: position for position, arm in enumerate(arms)}
         self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
+        self._arms = arms
         self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
 
     def cell(self, rows: pd.DataFrame) -> Cell:
@@ -48,6 +50,7 @@ class _Judge:
         }
         same = sameness(by_arm, self._on_host, in_part)
         baseline, *others = names
+        own = own_baselines(self._arms, names)
         return Cell(
             **{key: _int(rows[key].iloc[0]) for key in CELL_KEYS},
             arms={name: self._figures(of_arm) for name, of_arm in by_arm.items()},
@@ -57,6 +60,8 @@ class _Judge:
             same_tokens=same.same_tokens,
             bit_identical=same.bit_identical,
             notes=self._notes(same, baseline, in_part),
+            own_baselines=own,
+            against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
         )
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
@@ -81,6 +86,10 @@ class _Judge:
             )
             for name in JUDGED
         }
+
+    def _against_own(self, first: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Comparison | None]:
+        same = sameness({"first": first, "arm": arm}, set(), {})
+        return self._comparisons(first, arm, bool(same.other_tokens))
 
     def _by_pair(self, rows: pd.DataFrame, name: str) -> dict[tuple[float, ...], float]:
         keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)

@@ -30,6 +30,11 @@ class ArmFigures:
     n_passes: int  # measured; warm-ups are left out
     by_device: tuple[OnDevice, ...] = ()  # where passes ran on several devices
 
+    def median(self, name: str, scope: Scope = "pass") -> float | None:
+        """One figure's median; null where the source cannot give it."""
+        found = self.figures[scope][name]
+        return found.median if found is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -44,8 +49,16 @@ class Cell:
     same_tokens: bool | None  # null: one arm alone, or no tokens were recorded
     bit_identical: bool | None  # over the arms that compute on the device
     notes: list[str] = field(default_factory=list)  # what differs, and why that is (not) a fault
+    own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
+    against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
 
     @property
     def baseline(self) -> str:
         """The arm that the others are held against."""
         return next(iter(self.arms))
+
+    def held_against(self, name: str) -> tuple[str, dict[str, Comparison | None]]:
+        """What an arm is best compared with, and how it compares: its own placement's first arm, else the baseline."""
+        if name in self.own_baselines:
+            return self.own_baselines[name], self.against_own[name]
+        return self.baseline, self.against_baseline.get(name, {})

@@ -44,6 +44,8 @@ def cell_as_json(cell: Cell) -> dict[str, Any]:
         "notes": cell.notes,
         "arms": {name: _arm(arm) for name, arm in cell.arms.items()},
         "against_baseline": {name: _comparisons(found) for name, found in cell.against_baseline.items()},
+        "own_baselines": cell.own_baselines,
+        "against_own_baseline": {name: _comparisons(found) for name, found in cell.against_own.items()},
     }
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profiler.arithmetic.stats import Comparison
 from profiler.metrics import CopyFigures, DeviceFigures, Scope
+from profiler.report.against import said_against, said_over_cells
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.report import Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
 
 _MAX_ARMS = 4
 _NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone
-_MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
 
 
 def summarise(report: Report) -> str:
     """A few sentences in plain words about the telling cell, or about the devices where there are no passes."""
     if report.cells:
         cell = telling_cell(report.cells)
-        return " ".join([*_cell_sentences(cell, report), *_over_cells(report.cells)])
+        return " ".join([*_cell_sentences(cell, report), *said_over_cells(report.cells)])
     if report.devices:
         return " ".join(_device_sentences(report.devices, report.link_h2d_gb_s))
     return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
@@ -51,16 +49,14 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     if bound := _bound(cell, len({device.device for device in report.devices})):
         yield bound
     for name in told[1:]:
-        yield from _changes(cell.baseline, name, cell.against_baseline[name])
-        yield from _bytes_changed(cell, name)
-        yield from _layers_lost(report, cell, name)
+        yield from said_against(report, cell, name)
     if (more := len(cell.arms) - _MAX_ARMS) > 0:
         yield f"{more} more {'arm is' if more == 1 else 'arms are'} in the table."
 
 
 def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
-    n_bytes, busy_ns = _median(arm, "bytes_h2d"), _median(arm, "busy_copy_ns")
-    hidden = _median(arm, "hidden_ratio")
+    n_bytes, busy_ns = arm.median("bytes_h2d"), arm.median("busy_copy_ns")
+    hidden = arm.median("hidden_ratio")
     if n_bytes is None:
         return None
     if n_bytes == 0:
@@ -79,11 +75,11 @@ def _bound(cell: Cell, n_devices: int) -> str | None:
     Of a pass with a prompt it is the prompt that copies, so its figures are held against the time to first token.
     Several devices work beside each other, and the sum of theirs bounds nothing.
     """
-    scope: Scope = "prefill" if any(_median(arm, "busy_copy_ns", "prefill") for arm in cell.arms.values()) else "pass"
-    bounded = {name: arm for name, arm in cell.arms.items() if _median(arm, "busy_copy_ns", scope)}
+    scope: Scope = "prefill" if any(arm.median("busy_copy_ns", "prefill") for arm in cell.arms.values()) else "pass"
+    bounded = {name: arm for name, arm in cell.arms.items() if arm.median("busy_copy_ns", scope)}
     if not bounded:
         return None
-    name = max(bounded, key=lambda name: _median(bounded[name], "hidden_ratio", scope) or 0)
+    name = max(bounded, key=lambda name: bounded[name].median("hidden_ratio", scope) or 0)
     parts = _Parts.of(bounded[name], scope)
     if parts is None:
         return None
@@ -109,11 +105,11 @@ class _Parts:
     @staticmethod
     def of(arm: ArmFigures, scope: Scope) -> _Parts | None:
         copy_ns, compute_ns, host_ns = (
-            _median(arm, name, scope) for name in ("busy_copy_ns", "busy_compute_ns", "host_compute_ns")
+            arm.median(name, scope) for name in ("busy_copy_ns", "busy_compute_ns", "host_compute_ns")
         )
         if not copy_ns or not compute_ns:
             return None
-        took_ns = (_median(arm, "ttft_ns") if scope == "prefill" else None) or _median(arm, "wall_ns", scope)
+        took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
         return _Parts(copy_ns, compute_ns, host_ns or 0, took_ns)
 
     @property
@@ -131,58 +127,6 @@ class _Parts:
         if abs(self.copy_ns - self.compute_ns) <= _NEAR * self.longest_ns:
             return f"Copying and computing bound {what} about equally"
         return f"{'Copying' if self.copy_ns > self.compute_ns else 'Computing'} bounds {what}"
-
-
-def _changes(baseline: str, name: str, compared: dict[str, Comparison | None]) -> Iterator[str]:
-    words = {"ttft_ns": "time to first token", "decode_tokens_per_s": "decode speed"}
-    if compared.get("ttft_ns") is None:
-        words = {"prefill_tokens_per_s": "prefill speed", "decode_tokens_per_s": "decode speed"}
-    told = [f"{words[key]} {_change(found)}" for key in words if (found := compared.get(key)) is not None]
-    if told:
-        yield f"{name} against {baseline}: {'; '.join(told)}."
-
-
-def _change(found: Comparison) -> str:
-    within = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else ""
-    return f"x{found.ratio:.3f}{within}, {found.verdict}"
-
-
-def _over_cells(cells: Sequence[Cell]) -> Iterator[str]:
-    """How the verdicts are spread where there is more than one cell."""
-    if len(cells) < 2:
-        return
-    for name in dict.fromkeys(name for cell in cells for name in cell.against_baseline):
-        verdicts = Counter(verdict for cell in cells if (verdict := _first_verdict(cell, name)) is not None)
-        if verdicts:
-            spread = ", ".join(f"{verdict} in {count}" for verdict, count in verdicts.most_common())
-            yield f"Over {verdicts.total()} cells {name} is {spread}."
-
-
-def _first_verdict(cell: Cell, name: str) -> str | None:
-    compared = cell.against_baseline.get(name, {})
-    found = compared.get("ttft_ns") or compared.get("prefill_tokens_per_s") or compared.get("decode_tokens_per_s")
-    return found.verdict if found is not None else None
-
-
-def _bytes_changed(cell: Cell, name: str) -> Iterator[str]:
-    """What copying experts ahead costs in bytes: all of the selective copy, or some of it."""
-    before, after = (_median(cell.arms[arm], "bytes_h2d") for arm in (cell.baseline, name))
-    saved, kept = (_median(cell.arms[arm], "selective_saving_bytes") for arm in (cell.baseline, name))
-    if before and after and saved and after > before * _MORE_BYTES:
-        more = f"{after / before:.2f} times the bytes"
-        whole = f"gives up the selective copy, which saved {cell.baseline} {format_bytes(saved)}: it copied {more}"
-        yield f"{name} {f'copied {more} of {cell.baseline}' if kept else whole}."
-
-
-def _layers_lost(report: Report, cell: Cell, name: str) -> Iterator[str]:
-    """How many layers an arm keeps fewer than the baseline for its slots and bank, which decode then pays for."""
-    first, other = (report.residency.get(arm) for arm in (cell.baseline, name))
-    lost = 0 if first is None or other is None else len(other.host_layers) - len(first.host_layers)
-    if lost > 0 and first is not None and other is not None:
-        held = other.slots_bytes + other.bank_bytes - first.slots_bytes - first.bank_bytes
-        what = "slots and bank" if other.bank_bytes else "slots"
-        layers = "layer" if lost == 1 else "layers"
-        yield f"Its {what} take {format_bytes(held)} more, so it keeps {lost} {layers} fewer resident."
 
 
 def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None) -> Iterator[str]:
@@ -236,8 +180,3 @@ def device_name(device: DeviceFigures) -> str:
     process = f"process {device.process}, " if device.process is not None else ""
     name = f"{process}device {device.device}" if device.device is not None else f"{process}a device without a number"
     return name[0].upper() + name[1:]
-
-
-def _median(arm: ArmFigures, name: str, scope: Scope = "pass") -> float | None:
-    found = arm.figures[scope][name]
-    return found.median if found is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pandas as pd
 
@@ -16,16 +16,29 @@ if TYPE_CHECKING:
 
 SIZES: Final = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
 _NS: Final = 1e9
+_MAX_FACTOR: Final = 2  # between neighbouring sizes, to say where between them two arms cross
 
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """The ubatch at which two arms take the same time. `low` and `high` bound it with the ratios' intervals; null
-    where an interval never reaches 1 inside the measured range."""
+    """The ubatch at which two arms take the same time, which lies between the measured sizes `below` and `above`.
 
-    n_ubatch: float
+    n_ubatch: on a straight line between them; null where they lie more than a factor of two apart, for what the ratio
+    does between them is then anybody's guess. `low` and `high` bound it with the ratios' intervals; null where an
+    interval never reaches 1 inside the measured range.
+    """
+
+    below: float
+    above: float
+    n_ubatch: float | None
     low: float | None
     high: float | None
+
+    @property
+    def sizes_between(self) -> str:
+        """Powers of two to measure between the two, as options spell them: `64-1024*2`."""
+        first, last = 2 ** (math.floor(math.log2(self.below)) + 1), 2 ** (math.ceil(math.log2(self.above)) - 1)
+        return f"{first}-{last}*2" if last > first else str(first)
 
 
 def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
@@ -74,17 +87,36 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
     rows: one arm's rows of `sweep_figures` at one depth. The last crossing counts: from there on the order stays.
     """
     rows = rows.dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
-    at = _last_crossing(rows["n_ubatch"].tolist(), rows["ratio"].tolist())
-    if at is None:
+    sizes = rows["n_ubatch"].tolist()
+    found = _last_crossing(sizes, rows["ratio"].tolist())
+    if found is None:
         return None
-    edges = [_last_crossing(rows["n_ubatch"].tolist(), rows[name].tolist()) for name in ("ratio_low", "ratio_high")]
-    known = [edge for edge in edges if edge is not None]
-    lower = min(known) if len(known) == 2 or (known and known[0] < at) else None
-    upper = max(known) if len(known) == 2 or (known and known[0] > at) else None
-    return Crossover(at, lower, upper)
+    if found.is_wide:
+        return Crossover(found.below, found.above, None, None, None)
+    edges = [_last_crossing(sizes, rows[name].tolist()) for name in ("ratio_low", "ratio_high")]
+    known = sorted((edge for edge in edges if edge is not None), key=lambda edge: edge.at)
+    lower = known[0] if len(known) == 2 or (known and known[0].at < found.at) else None
+    upper = known[-1] if len(known) == 2 or (known and known[0].at > found.at) else None
+    return Crossover(
+        *(found.below, found.above, found.at),
+        None if lower is None else lower.below if lower.is_wide else lower.at,
+        None if upper is None else upper.above if upper.is_wide else upper.at,
+    )
 
 
-def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> float | None:
+class _Crossing(NamedTuple):
+    """Between which neighbours a ratio passes 1, and where a straight line between them does."""
+
+    below: float
+    above: float
+    at: float
+
+    @property
+    def is_wide(self) -> bool:
+        return self.above > _MAX_FACTOR * self.below
+
+
+def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> _Crossing | None:
     found = None
     for (x0, y0), (x1, y1) in zip(
         zip(sizes, ratios, strict=True), zip(sizes[1:], ratios[1:], strict=False), strict=False
@@ -92,7 +124,7 @@ def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> float | N
         if math.isnan(y0) or math.isnan(y1) or y0 <= 0 or y1 <= 0 or x0 <= 0 or (y0 - 1) * (y1 - 1) > 0 or y0 == y1:
             continue
         share = math.log(y0) / (math.log(y0) - math.log(y1))
-        found = math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
+        found = _Crossing(x0, x1, math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0))))
     return found
 
 

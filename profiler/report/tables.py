@@ -87,7 +87,8 @@ def sameness_line(cell: Cell) -> str | None:
 
 def reasons_line(cell: Cell) -> str | None:
     """Why verdicts are inconclusive, each reason once."""
-    compared = [found for arm in cell.against_baseline.values() for found in arm.values() if found and found.reason]
+    judged = [*cell.against_baseline.values(), *cell.against_own.values()]
+    compared = [found for arm in judged for found in arm.values() if found and found.reason]
     reasons = dict.fromkeys(found.reason for found in compared)
     return f"Inconclusive: {'; '.join(filter(None, reasons))}." if reasons else None
 
@@ -153,7 +154,16 @@ def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
         compared = [cell.against_baseline.get(name, {}).get(key) for name in names]
         if any(compared):
             yield [f"  against {names[0]}", *map(_comparison, compared)]
+        yield from _own_rows(cell, names, key)
     yield ["passes", *(str(cell.arms[name].n_passes) for name in names)]
+
+
+def _own_rows(cell: Cell, names: Sequence[str], key: str) -> Iterator[list[str]]:
+    """One row for each baseline of a further placement."""
+    for first in dict.fromkeys(cell.own_baselines[name] for name in names if name in cell.own_baselines):
+        mine = [cell.against_own[name].get(key) if cell.own_baselines.get(name) == first else None for name in names]
+        if any(mine):
+            yield [f"  against {first}", *map(_comparison, mine)]
 
 
 def _scopes(cell: Cell, key: str) -> list[tuple[str, Scope]]:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from profiler.arithmetic.stats import estimate
+from profiler.capture import Capture
+from profiler.manifest import Arm
 from profiler.report.build import build_report
 from profiler.report.report import Report
 from profiler.report.residency import Residency
 from profiler.report.summary import summarise
 from profiler.report.tables import cell_tables
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
 PLACED = Residency([0, 1], 4, 2000, 2000, 1, 1000, 0, 1.0)
@@ -64,6 +67,48 @@ def test_layers_that_slots_and_bank_displace_are_said(tmp_path: Path, on: Reside
     summary = summarise(replace(report, residency={"off": PLACED, "on": on}))
     assert said is None or said in summary
     assert ("fewer resident" in summary) == (said is not None)
+
+
+def _two_placements(path: Path) -> Capture:
+    """`off`, `on` and `full`, then `off` and `on` with one host layer more: a pass takes 60, 50, 30, 100 and 80 us."""
+    took = {"off": 60, "on": 50, "full": 30, "off@2": 100, "on@2": 80}
+    arms = [
+        Arm(name, name.partition("@")[0], options={"placement": "-ncmoe 16" if "@" in name else "-ncmoe 8"})
+        for name in took
+    ]
+    writer = new_capture(path, arms=arms)
+    for number, (name, took_us) in enumerate(took.items()):
+        for repetition in range(6):
+            order = number * 6 + repetition
+            key = PassKey(name, 512, 0, 512, 0, repetition, order, 0)
+            times = {"ttft_ns": took_us * 1000 + repetition, "prefill_ns": took_us * 1000 + repetition}
+            writer.add_pass_row(order, key, **times, bytes_h2d={"off@2": 2000, "full": 0}.get(name, 1000))
+    writer.finish()
+    return Capture.open(path)
+
+
+def test_arms_of_a_further_placement_are_held_against_its_own_first(tmp_path: Path) -> None:
+    report = build_report(_two_placements(tmp_path / "c"))
+    (cell,) = report.cells
+    assert cell.own_baselines == {"on@2": "off@2"}
+    assert cell.held_against("on@2") == ("off@2", cell.against_own["on@2"])
+    assert cell.held_against("off@2") == ("off", cell.against_baseline["off@2"])
+    told = report.to_json()["cells"][0]
+    assert told["own_baselines"] == {"on@2": "off@2"}
+    assert told["against_own_baseline"]["on@2"]["ttft_ns"]["ratio"] == pytest.approx(0.8, rel=1e-3)
+    assert told["against_baseline"]["on@2"]["ttft_ns"]["ratio"] == pytest.approx(80 / 60, rel=1e-3)
+    rows = [row for table in cell_tables(cell, 5) for row in table.rows if row[0] == "  against off@2"]
+    assert len(rows) == 2, "time to first token and prefill speed"
+    assert rows[0][-1].startswith("x0.800")
+
+
+def test_fewer_resident_layers_are_the_placements_doing_where_it_was_asked_for(tmp_path: Path) -> None:
+    report = build_report(_two_placements(tmp_path / "c"))
+    fewer = replace(PLACED, host_layers=[0, 1, 2])
+    placed = {"off": PLACED, "on": replace(PLACED, slots=2), "off@2": fewer, "on@2": replace(fewer, slots=2)}
+    summary = summarise(replace(report, residency=placed))
+    assert "off@2 keeps 1 layer fewer resident and copied 2.00 times the bytes of off, as -ncmoe 16 asks." in summary
+    assert "slots" not in summary
 
 
 def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
