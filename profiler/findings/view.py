@@ -134,6 +134,15 @@ class View:
     @cached_property
     def in_line(self) -> Rows:
         """The weights' copies on streams that also compute: stream order alone keeps them from overlapping."""
+        return self.weights.where(self._is_in_line)
+
+    @cached_property
+    def ahead(self) -> Rows:
+        """The weights' copies on streams of their own, which run ahead of the work that reads them."""
+        return self.weights.where(~self._is_in_line)
+
+    @cached_property
+    def _is_in_line(self) -> npt.NDArray[np.bool_]:
         compute, copies, n_groups = self.compute, self.weights, len(self.groups)
         n_streams = max(len(self.labels["stream"][1]), 1)
         busy = np.bincount(self._stream_of(compute), weights=compute.length, minlength=n_groups * n_streams)
@@ -141,7 +150,8 @@ class View:
         total = np.maximum(by_stream.sum(axis=1), 1)[:, None]
         computes = (by_stream / total >= _COMPUTE_STREAM_SHARE).ravel()
         known = self.codes("stream")[copies.row] != ABSENT
-        return copies.where(known & computes[self._stream_of(copies)])
+        is_in_line: npt.NDArray[np.bool_] = known & computes[self._stream_of(copies)]
+        return is_in_line
 
     def _stream_of(self, rows: Rows) -> Int64:
         n_streams = max(len(self.labels["stream"][1]), 1)

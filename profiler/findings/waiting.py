@@ -7,27 +7,31 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.intervals import union
+from profiler.arithmetic.intervals import covered_length, union
 from profiler.arithmetic.joins import NONE, match
 from profiler.findings import words
 from profiler.findings.finding import Finding
 from profiler.findings.view import View
 
 _LONG_GAP_NS: Final = 100_000
+_WORTH_A_SLOT: Final = 0.02  # of the pass; for less, nobody should give up device memory
 _AFTER_ROUTER: Final = ("missing", "missed", "selective")  # copies that cannot be issued before the router's choice
 
 
 def idle_copy_engine(view: View) -> Iterator[Finding]:
     """The copy engine idles between copies while others that nothing hides are still to come.
 
-    Said of devices that copy mostly on streams of their own; `copies-on-compute-stream` covers the others.
+    Said of devices that copy mostly on streams of their own, and of those copies alone; what is copied in line keeps
+    the engine busy too, and is for `copies-on-compute-stream` to judge.
     """
-    copied = view.length(view.busy_weights)
-    exposed = copied - view.hidden(view.busy_weights)
-    first, last = view.spans(view.weights)
-    idle = last - first - copied
+    busy = union(view.ahead.start, view.ahead.end)
+    copied = view.length(busy)
+    exposed = copied - view.hidden(busy)
+    first, last = view.spans(view.ahead)
+    idle = last - first - covered_length(view.busy_h2d, first, last)
     in_line = view.sum(view.in_line.context, view.in_line.length)
-    lost = np.where(in_line * 2 < copied, np.minimum(idle, exposed), 0)
+    gain = np.where(in_line < copied, np.minimum(idle, exposed), 0)
+    lost = np.where(gain >= _WORTH_A_SLOT * view.window_ns, gain, 0)
     for told in view.judged(lost):
         lost_ns, idle_ns, exposed_ns, copied_ns = (
             view.typical(told.group, values) for values in (lost, idle, exposed, copied)
@@ -35,8 +39,9 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
         yield Finding(
             "idle-copy-engine",
             told.severity,
-            f"{told.label}: the copy engine was idle for {words.duration(idle_ns)} between its first and last copy, "
-            f"while {words.duration(exposed_ns)} of {words.duration(copied_ns)} of copies were not hidden by compute.",
+            f"{told.label}: the copy engine was idle for {words.duration(idle_ns)} between the first and last copy "
+            f"that ran ahead, while {words.duration(exposed_ns)} of their {words.duration(copied_ns)} were not hidden by "
+            "compute.",
             f"Issue copies earlier: up to {words.duration(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",

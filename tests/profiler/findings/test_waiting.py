@@ -12,8 +12,25 @@ def test_a_copy_engine_that_idles_while_copies_are_exposed() -> None:
     rows = [step for i in range(5) for step in (copy(4 * i, 4 * i + 2), kernel(4 * i + 2, 4 * i + 4))]
     idle = findings(rows)["idle-copy-engine"]
     assert idle.severity == "serious"
-    assert "idle for 8.0 ms between its first and last copy, while 10.0 ms of 10.0 ms" in idle.evidence
+    assert "idle for 8.0 ms between the first and last copy that ran ahead, while 10.0 ms of their" in idle.evidence
     assert "up to 8.0 ms" in idle.advice
+
+
+def test_copies_in_line_are_neither_ahead_nor_gaps_of_the_copy_engine() -> None:
+    """A prompt copied ahead back to back, then decode that copies into a bank, in line: nothing could be earlier."""
+    ahead = [step for i in range(5) for step in (copy(4 * i, 4 * i + 4), kernel(4 * i + 3.9, 4 * i + 4))]
+    bank = [step for i in range(20, 38, 2) for step in (copy(i, i + 1, "7"), kernel(i + 1, i + 2))]
+    assert "idle-copy-engine" not in findings(ahead + bank)
+    between = [copy(0, 10), copy(10, 18, "7"), copy(18, 28), kernel(28, 32)]
+    assert "idle-copy-engine" not in findings(between)
+
+
+def test_a_slot_is_not_advised_for_a_gain_that_is_small_against_the_pass() -> None:
+    def rows(copy_ms: float) -> list[Row]:
+        return [copy(0, copy_ms), kernel(copy_ms, 100), copy(100, 100 + copy_ms), kernel(100 + copy_ms, 200)]
+
+    assert "idle-copy-engine" not in findings(rows(1.9))
+    assert findings(rows(2.1))["idle-copy-engine"].severity == "info"
 
 
 def test_gaps_of_the_copy_engine_do_not_matter_when_all_is_hidden() -> None:
