@@ -66,9 +66,15 @@ def manifest_fields(sources: Sequence[Source]) -> dict[str, Any]:
     fields["source"] = sources[0].imported.source
     fields["dropped"] = dict(sum((s.imported.dropped for s in sources), Counter[str]()))
     for name in ("warnings", "cannot_say"):
-        remarks = [(s.file_name, text) for s in sources for text in getattr(s.imported, name)]
-        fields[name] = list(dict.fromkeys(f"{file}: {text}" if several else text for file, text in remarks))
+        fields[name] = _remarks([(source.file_name, getattr(source.imported, name)) for source in sources])
     return fields
+
+
+def _remarks(by_file: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """What is true of all files once, the rest behind the file's name."""
+    of_all = set.intersection(*(set(texts) for _, texts in by_file))
+    told = [text if text in of_all else f"{file}: {text}" for file, texts in by_file for text in texts]
+    return list(dict.fromkeys(told))
 
 
 def _arms(sources: Sequence[Source]) -> list[Arm]:

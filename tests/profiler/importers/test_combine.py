@@ -8,7 +8,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.importers import import_files
+from profiler.importers import import_files, read_file
 from profiler.metrics import load_tables, pass_figures
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.test_nsys_stats import HEADER_AND_ROW
@@ -90,13 +90,19 @@ def test_a_size_that_is_not_known_makes_the_sum_unknown(tmp_path: Path) -> None:
     assert capture.table("passes")["bytes_h2d"].to_pylist() == [None]
 
 
-def test_remarks_name_their_file_and_drops_add_up(tmp_path: Path) -> None:
+def test_a_remark_names_its_file_unless_it_is_true_of_all_and_drops_add_up(tmp_path: Path) -> None:
     bad = {KERNEL: [kernel(9, 5), kernel(10, 20)]}
     files = [write_export(tmp_path / f"{name}.sqlite", bad) for name in ("a", "b")]
+    files.append(write_export(tmp_path / "c.sqlite", {RUNTIME: [call(0, 500)], KERNEL: [kernel(1050, 1090)]}))
     manifest = Capture.open(import_files(files, tmp_path / "out")).manifest
     assert manifest.dropped == {"kernel: end before start": 2}
-    assert any(text.startswith("a.sqlite: ") for text in manifest.cannot_say)
-    assert any(text.startswith("b.sqlite: ") for text in manifest.cannot_say)
+    alone = [set(read_file(file).cannot_say) for file in files]
+    shared = set.intersection(*alone)
+    assert shared
+    assert alone[2] > shared
+    assert sorted(manifest.cannot_say) == sorted(
+        [*shared, *(f"{file.name}: {text}" for file, own in zip(files, alone, strict=True) for text in own - shared)]
+    )
 
 
 def test_traces_of_two_tools_do_not_mix(tmp_path: Path) -> None:
