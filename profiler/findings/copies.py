@@ -16,7 +16,17 @@ from profiler.findings.finding import Finding
 from profiler.findings.groups import Judged
 from profiler.findings.view import Rows, View
 
-_AHEAD_ARMS: Final = ("on", "hot")  # hprof's other arms copy in line at least where they decide to
+_AHEAD_ARMS: Final = ("on", "hot")
+_CHOOSING_ARMS: Final = ("auto", "gated")
+_IN_LINE: Final = "In line by design: compare with an arm that copies ahead (on, auto, hot)."
+_CHOSEN: Final = (
+    "In line by design, in ubatches of which the policy decides that copying ahead does not pay; `on` beside it shows "
+    "whether it is right."
+)
+_MISSED: Final = (
+    "In line by design: what the expert cache misses is uploaded once the router has chosen, so that nothing could "
+    "copy it ahead. A larger bank (--moe-cache-mib) misses less."
+)
 _CALL_NS: Final = 5_000  # what one copy call costs whatever its size (docs/importing.md)
 _EFFICIENCY_FACTOR: Final = 9  # t = call + bytes/rate is 90 % efficient at bytes = 9 * call * rate
 _MIN_SMALL_COPIES: Final = 16
@@ -38,15 +48,23 @@ def copies_on_compute_stream(view: View) -> Iterator[Finding]:
         )
         hidden_ns = view.typical(told.group, copied - exposed)
         mine = rows.where(rows.group == told.group)
-        by_design = view.manifest.source == "hprof" and _requested(view, told.group) not in _AHEAD_ARMS
+        design = _design(_requested(view, told.group)) if view.manifest.source == "hprof" else None
         yield Finding(
             "copies-on-compute-stream",
-            "info" if by_design else told.severity,
+            "info" if design else told.severity,
             f"{_copied(view, told, mine)} on {_compute_streams(view, mine)}: {words.duration(copied_ns)} of copies, "
             f"{words.duration(hidden_ns)} ({words.share(hidden_ns, copied_ns)}) hidden behind "
             f"{words.duration(compute_ns)} of compute.",
-            _in_line_advice(exposed_ns, compute_ns, hideable_ns, by_design=by_design),
+            design or _in_line_advice(exposed_ns, compute_ns, hideable_ns),
         )
+
+
+def _design(requested: str | None) -> str | None:
+    """Why an arm of hprof copies in line on purpose; null for one that never should."""
+    arm, _, cache = (requested or "").partition("+")
+    if arm in _AHEAD_ARMS:
+        return _MISSED if cache else None
+    return _CHOSEN if arm in _CHOOSING_ARMS else _IN_LINE
 
 
 def _requested(view: View, group: int) -> str | None:
@@ -55,9 +73,7 @@ def _requested(view: View, group: int) -> str | None:
     return next((arm.requested for arm in view.manifest.arms if arm.name == name), None) or name
 
 
-def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float, *, by_design: bool) -> str:
-    if by_design:
-        return "This arm copies in line by design; compare it with an arm that copies ahead (on, auto, hot)."
+def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float) -> str:
     stream = (
         "Copy the next layer on a stream of its own while this one computes, ordered by events and not by the "
         "host (llama.cpp: -pw 1; PyTorch: a side stream, record_event and wait_event)"

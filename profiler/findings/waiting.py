@@ -40,8 +40,8 @@ def idle_copy_engine(view: View) -> Iterator[Finding]:
             "idle-copy-engine",
             told.severity,
             f"{told.label}: the copy engine was idle for {words.duration(idle_ns)} between the first and last copy "
-            f"that ran ahead, while {words.duration(exposed_ns)} of their {words.duration(copied_ns)} were not hidden by "
-            "compute.",
+            f"that ran ahead, while {words.duration(exposed_ns)} of their {words.duration(copied_ns)} were not hidden "
+            "by compute.",
             f"Issue copies earlier: up to {words.duration(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",

@@ -42,12 +42,22 @@ def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> No
     assert found["copies-on-compute-stream"].severity == "serious"
 
 
-@pytest.mark.parametrize(("requested", "severity"), [("off", "info"), ("gated", "info"), ("on", "serious")])
-def test_an_arm_is_judged_by_what_was_asked_of_it(requested: str, severity: str) -> None:
+@pytest.mark.parametrize(
+    ("requested", "severity", "advice"),
+    [
+        ("off", "info", "In line by design: compare with an arm that copies ahead"),
+        ("off-whole+cache", "info", "In line by design: compare with an arm that copies ahead"),
+        ("gated", "info", "In line by design, in ubatches of which the policy decides"),
+        ("hot+cache", "info", "In line by design: what the expert cache misses"),
+        ("on", "serious", "Copy the next layer on a stream of its own"),
+    ],
+)
+def test_an_arm_is_judged_by_what_was_asked_of_it(requested: str, severity: str, advice: str) -> None:
     rows = [copy(0, 2, "compute", pass_id=0), kernel(2, 3, "compute", pass_id=0)]
     passes = [{"pass_id": 0, "arm": "it@2", "warmup": False}]
-    found = findings(rows, passes, source="hprof", arms=[Arm("it@2", requested)])
-    assert found["copies-on-compute-stream"].severity == severity
+    found = findings(rows, passes, source="hprof", arms=[Arm("it@2", requested)])["copies-on-compute-stream"]
+    assert found.severity == severity
+    assert found.advice.startswith(advice)
 
 
 def test_prefetch_that_works_is_no_finding() -> None:
