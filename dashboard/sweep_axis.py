@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from profiler.report.sweep import Crossover
+
 UBATCH: Final = "n_ubatch"
 DEPTH: Final = "n_depth"
 PROMPT: Final = "n_prompt"
@@ -36,6 +38,18 @@ def one_ubatch(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose prompt is a single ubatch, with its tokens as `n_ubatch`."""
     single = rows[(rows["n_prompt"] > 0) & (rows["n_prompt"] <= rows["n_ubatch"])]
     return single.assign(n_ubatch=single["n_prompt"])
+
+
+def crossing(at: Crossover, axis: str) -> str:
+    """`of about 128 tokens (95 % interval 115 to 142)`, or between which sizes, and what to measure to know."""
+    if at.n_ubatch is None:
+        option = "-ub" if axis == UBATCH else "-p"
+        return (
+            f"somewhere between {at.below:,.0f} and {at.above:,.0f} tokens (sizes between would tell: "
+            f"{option} {at.sizes_between})"
+        )
+    bounds = f" (95 % interval {at.low:,.0f} to {at.high:,.0f})" if at.low is not None and at.high is not None else ""
+    return f"of about {at.n_ubatch:,.0f} tokens{bounds}"
 
 
 def axes_of(rows: pd.DataFrame, sizes: Any) -> list[str]:

@@ -126,6 +126,10 @@ def batch_crossover(rows: list[Row]) -> Crossover | None:
 def _crossover_sentence(at: Crossover | None) -> str:
     if at is None:
         return "`on` and `off` never cross in this range.\n"
+    if at.n_ubatch is None:
+        return (
+            f"Crossover: `on` is the faster one from a batch between {said(at.below)} and {said(at.above)} tokens up.\n"
+        )
     bounds = f" ({said(at.low)} to {said(at.high)})" if at.low is not None and at.high is not None else ""
     return f"Crossover: `on` is the faster one from a batch of {said(at.n_ubatch)}{bounds} tokens up.\n"
 

@@ -89,11 +89,16 @@ def _limit(mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: Sequence
 
 
 def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
-    text = f"crossover of {for_plotly(arm)}: {found.n_ubatch:,.0f}"
+    """A line with its interval; a span alone where no more is known than the sizes between which it lies."""
+    if found.n_ubatch is None:
+        where = f"between {found.below:,.0f} and {found.above:,.0f}"
+    else:
+        where = f"{found.n_ubatch:,.0f}"
+        figure.add_vline(x=found.n_ubatch, line={"color": GREY, "width": 1.5, "dash": "dash"})
+    text = f"crossover of {for_plotly(arm)}: {where}"
     # On a logarithmic axis plotly takes an annotation's place as the logarithm, but a line's as the value.
-    figure.add_vline(x=found.n_ubatch, line={"color": GREY, "width": 1.5, "dash": "dash"})
     figure.add_annotation(
-        x=np.log10(found.n_ubatch),
+        x=np.log10(found.n_ubatch or found.below),
         y=1,
         yref="paper",
         text=text,
@@ -102,8 +107,9 @@ def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
         yanchor="top",
         xshift=5,
     )
-    if found.low is not None and found.high is not None and found.high > found.low:
-        figure.add_vrect(x0=found.low, x1=found.high, fillcolor=GREY, opacity=0.12, line_width=0)
+    low, high = (found.below, found.above) if found.n_ubatch is None else (found.low, found.high)
+    if low is not None and high is not None and high > low:
+        figure.add_vrect(x0=low, x1=high, fillcolor=GREY, opacity=0.12, line_width=0)
 
 
 def _ticks(values: pd.Series[float]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pandas as pd
 
-from dashboard.sweep_axis import BATCH, UBATCH, rows_over
+from dashboard.sweep_axis import BATCH, UBATCH, crossing, rows_over
 from dashboard.text import listed, subject
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.residency import Residency
@@ -27,11 +27,13 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str 
     for figure in _FIGURES:
         rows = sweep_figures(cells, figure)
         rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
-        found = max((rows_over(rows, axis, cell) for axis in (UBATCH, BATCH)), key=len)
+        by_axis = {axis: rows_over(rows, axis, cell) for axis in (UBATCH, BATCH)}
+        axis = max(by_axis, key=lambda axis: len(by_axis[axis]))
+        found = by_axis[axis]
         if len(found) == 1:
             return _of_one(found)
         if len(found):
-            told = _spread(found.sort_values("n_ubatch"), who or subject(b), a, lower_is_better=figure == "ttft_ns")
+            told = _spread(found.sort_values("n_ubatch"), axis, who or subject(b), a, figure)
             where = [" Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
             where += (
                 [f" That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and _n_depths(cells) > 1 else []
@@ -51,7 +53,7 @@ def _of_one(rows: pd.DataFrame) -> str:
     )
 
 
-def _spread(rows: pd.DataFrame, who: str, a: str, *, lower_is_better: bool) -> str:
+def _spread(rows: pd.DataFrame, axis: str, who: str, a: str, figure: str) -> str:
     sizes, verdicts = rows["n_ubatch"].tolist(), rows["verdict"].tolist()
     kinds = list(dict.fromkeys(verdicts))
     if len(kinds) == 1:
@@ -59,9 +61,9 @@ def _spread(rows: pd.DataFrame, who: str, a: str, *, lower_is_better: bool) -> s
         return f"{who} {_ALONE.get(kinds[0], f'is {kinds[0]} than')} {a} at every ubatch measured, {span}."
     at = crossover(rows)
     if at is not None and _crosses_once(rows, at):
-        is_better_above = (rows["ratio"].iloc[-1] < 1) == lower_is_better
+        is_better_above = (rows["ratio"].iloc[-1] < 1) == (figure == "ttft_ns")
         words = ("faster", "slower") if is_better_above else ("slower", "faster")
-        return f"{who} is {words[0]} than {a} from a ubatch of about {_bounded(at)}, {words[1]} below."
+        return f"{who} is {words[0]} than {a} from a ubatch {crossing(at, axis)}, {words[1]} below."
     of_kind = {kind: [_number(s) for s, v in zip(sizes, verdicts, strict=True) if v == kind] for kind in kinds}
     told = [f"{kind} at {listed(numbers)}" for kind, numbers in of_kind.items()]
     return f"{who} against {a}, by tokens in the ubatch: {'; '.join(told)}."
@@ -69,14 +71,9 @@ def _spread(rows: pd.DataFrame, who: str, a: str, *, lower_is_better: bool) -> s
 
 def _crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
     """Whether every size below lies on one side, and every size above on the other."""
-    is_below = rows["n_ubatch"] < at.n_ubatch
+    is_below = rows["n_ubatch"] < at.above
     signs = (rows["ratio"] < 1, is_below)
     return bool((signs[0] == signs[1]).all() or (signs[0] != signs[1]).all())
-
-
-def _bounded(at: Crossover) -> str:
-    bounds = f" (95 % interval {_number(at.low)} to {_number(at.high)})" if at.low and at.high else ""
-    return f"{_number(at.n_ubatch)} tokens{bounds}"
 
 
 def _number(value: float) -> str:

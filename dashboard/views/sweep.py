@@ -11,7 +11,17 @@ import streamlit as st
 from dashboard import address, show
 from dashboard.choice import Choice, current
 from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
-from dashboard.sweep_axis import DEPTH, PROMPT, TITLES, UBATCH, axes_of, one_ubatch, rows_of_workload, rows_over
+from dashboard.sweep_axis import (
+    DEPTH,
+    PROMPT,
+    TITLES,
+    UBATCH,
+    axes_of,
+    crossing,
+    one_ubatch,
+    rows_of_workload,
+    rows_over,
+)
 from dashboard.text import SIGNS, plain
 from profiler.metrics import FIGURES
 from profiler.report.sizes import CellSizes
@@ -114,8 +124,7 @@ def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
 
 
 def crossover_sentence(who: str, baseline: str, at: Crossover, axis: str) -> str:
-    bounds = f" (95 % interval {at.low:,.0f} to {at.high:,.0f})" if at.low is not None and at.high is not None else ""
-    told = f"{who} and {baseline} take the same time at a ubatch of about {at.n_ubatch:,.0f} tokens{bounds}."
+    told = f"{who} and {baseline} take the same time at a ubatch {crossing(at, axis)}."
     return f"{told} Each prompt is one ubatch." if axis == PROMPT else told
 
 

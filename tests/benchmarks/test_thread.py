@@ -121,12 +121,13 @@ def test_the_crossover_is_over_the_batch() -> None:
         bounds = {"ttft_ms_ratio": ratio, "ttft_ms_ratio_low": ratio - 0.01, "ttft_ms_ratio_high": ratio + 0.01}
         return {"arm": "on", "n_prompt": batch, **bounds}
 
-    found = batch_crossover([row(64, 1.2), row(256, 1.1), row(1024, 1 / 1.1)])
+    found = batch_crossover([row(64, 1.2), row(512, 1.1), row(1024, 1 / 1.1)])
     assert found is not None
-    assert found.n_ubatch == pytest.approx(512)  # half way between 256 and 1024 on a logarithmic axis
+    assert found.n_ubatch is not None
+    assert found.n_ubatch == pytest.approx(512 * 2**0.5)  # half way between 512 and 1024 on a logarithmic axis
     assert found.low is not None
     assert found.high is not None
-    assert found.low < 512 < found.high
+    assert found.low < found.n_ubatch < found.high
 
 
 def test_a_page_without_marks_is_refused(captures: Path, tmp_path: Path) -> None:

@@ -60,9 +60,13 @@ def test_arms_differ_in_more_than_colour() -> None:
 def test_sweep_has_a_line_an_arm_and_the_limit(tmp_path: Path) -> None:
     report = build_report(makers.dense_off_on(tmp_path / "c"))
     rows = sweep_figures(report.cells, "ttft_ns")
-    figure = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], ["on"], {"on": Crossover(4.0, 3.0, 5.0)})
+    near, wide = Crossover(3.0, 6.0, 4.0, 3.0, 5.0), Crossover(3.0, 9.0, None, None, None)
+    figure = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], ["on"], {"on": near})
     assert set(traces(figure)) == {"off", "on", "limit of on: max(C, T)"}
     assert figure.layout.annotations[0].text == "crossover of on: 4"
+    spanned = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], (), {"on": wide}).layout
+    assert spanned.annotations[0].text == "crossover of on: between 3 and 9"
+    assert [(shape.type, shape.x0, shape.x1) for shape in spanned.shapes] == [("rect", 3.0, 9.0)], "and no line"
     assert figure.data[0].y[0] == pytest.approx(report.cells[0].arms["off"].figures["pass"]["ttft_ns"].median / 1e6)  # type: ignore[union-attr]
     grid, verdicts = improvement_grid(rows[rows["arm"] == "on"], lower_is_better=True)
     assert "faster" in change_figure(grid, verdicts).data[0].text[0][0]

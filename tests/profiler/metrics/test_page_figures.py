@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from profiler.cli.ranges import parse_numbers
 from profiler.metrics import layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
 from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
@@ -16,7 +18,7 @@ from profiler.metrics.spent import PARTS, device_spent, time_spent
 from profiler.metrics.timeline import timeline
 from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
 from profiler.report.build import build_report
-from profiler.report.sweep import crossover, improvement_grid, overlap_limit, sweep_figures
+from profiler.report.sweep import Crossover, crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
@@ -72,9 +74,47 @@ def test_crossover_lies_where_the_ratio_passes_one_on_a_log_axis() -> None:
     assert found.n_ubatch == pytest.approx(64 * math.sqrt(2))
     wide = crossover(ratios([1.4, 1.1, 0.9, 0.7], spread=0.05))
     assert wide is not None
+    assert wide.n_ubatch is not None
     assert wide.low is not None
     assert wide.high is not None
     assert wide.low < wide.n_ubatch < wide.high
+
+
+def at_sizes(sizes: list[float], values: list[float], spread: float = 0.0) -> pd.DataFrame:
+    return ratios(values, spread).assign(n_ubatch=sizes)
+
+
+def test_between_sizes_far_apart_no_point_is_told() -> None:
+    found = crossover(at_sizes([34, 2048], [1.8, 0.95], spread=0.01))
+    assert found == Crossover(34, 2048, None, None, None)
+    assert found.sizes_between == "64-1024*2"
+    told = parse_numbers(found.sizes_between, "-p", 1)
+    sizes = [34, *told, 2048]
+    assert all(above <= 2 * below for below, above in pairwise(sizes)), "the next sweep has a point"
+    near = crossover(at_sizes([34, 68], [1.8, 0.95], spread=0.01))
+    assert near is not None
+    assert near.n_ubatch is not None
+
+
+def test_sizes_that_double_have_a_point_as_in_the_thread_tables() -> None:
+    rows = at_sizes([512, 1024, 2048], [1.038, 0.997, 0.956])
+    rows = rows.assign(ratio_low=[1.022, 0.988, 0.952], ratio_high=[1.057, 1.002, 0.966])
+    found = crossover(rows)
+    assert found is not None
+    assert (found.n_ubatch, found.low, found.high) == pytest.approx((971, 799, 1070), rel=0.02)
+
+
+@pytest.mark.parametrize(("below", "above", "told"), [(64, 256, "128"), (65, 131, "128"), (1, 8, "2-4*2")])
+def test_sizes_to_measure_between(below: float, above: float, told: str) -> None:
+    assert Crossover(below, above, None, None, None).sizes_between == told
+
+
+def test_an_interval_that_ends_between_sizes_far_apart_reaches_the_next_one() -> None:
+    found = crossover(at_sizes([64, 512, 1024, 8192], [1.09, 1.02, 0.98, 0.8], spread=0.03))
+    assert found is not None
+    assert found.n_ubatch is not None
+    assert (found.low, found.high) == (64, 8192)
+    assert 512 < found.n_ubatch < 1024
 
 
 @pytest.mark.parametrize("values", [[1.2, 1.1], [0.9, 0.8], [1.3], [float("nan"), 0.9]])
