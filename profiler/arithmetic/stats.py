@@ -136,6 +136,9 @@ def _verdict(
         return ("faster" if better == "lower" else "slower"), None
     if low > 1 and ratio > 1 + noise:
         return ("slower" if better == "lower" else "faster"), None
+    if high - low <= noise and any(low < edge < high for edge in (1 - noise, 1 + noise)):
+        at = f"the difference lies at the noise threshold of {noise * 100:g} %"
+        return "inconclusive", f"{at}; more repetitions will hardly settle it"
     return "inconclusive", "the interval is too wide: repeat more often"
 
 

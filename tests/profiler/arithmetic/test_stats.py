@@ -67,6 +67,17 @@ def test_wide_intervals_and_other_work_are_inconclusive() -> None:
     assert judged(BASE * 0.5, different="other tokens").reason == "different workload: other tokens"
 
 
+@pytest.mark.parametrize("factor", [0.990, 1.010])
+def test_a_narrow_interval_across_the_noise_threshold_is_not_called_wide(factor: float) -> None:
+    arm = 100 * factor * np.linspace(0.998, 1.002, 10)
+    found = compare(np.full(10, 100.0), arm, better="lower")
+    assert found is not None
+    assert found.reason == "the difference lies at the noise threshold of 1 %; more repetitions will hardly settle it"
+    wide = compare(np.full(10, 100.0), arm, better="lower", noise=0.001 if factor < 1 else 0.012)
+    assert wide is not None
+    assert wide.reason is None, "beyond the noise, or inside it"
+
+
 def test_nothing_to_compare_is_null() -> None:
     assert compare(np.empty(0), BASE, better="lower") is None
     assert estimate([]) is None
