@@ -39,7 +39,7 @@ def make_policy(name: str, options: PolicyOptions) -> Policy:
     """
     if name not in arm_names():
         near = difflib.get_close_matches(name.lower(), arm_names(), n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the arms are {', '.join([*ARMS, CACHE])}."
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the arms are {', '.join(arm_names())}."
         raise HprofError(f"--arms '{name[:40]}' is not an arm: {hint}")
     base, plus, _ = name.partition(f"+{CACHE}")
     if name == CACHE or plus:
