@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from executor.errors import HprofError
 from executor.model import Model, TensorInfo, WeightSource
 from executor.models.architectures import needed_tensors, shape_from_gguf
 from executor.models.hf_config import read_config
-from executor.models.presets import load_preset
+from executor.models.presets import load_preset, preset_names
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
 from executor.quants import quant_type
@@ -27,13 +28,23 @@ def load_model(spec: str, quant: str | None = None, layers: int | None = None, s
     `quant` stores synthetic matrices in that type (a GGUF file's are what they are), `layers` keeps only the first
     so many, `seed` makes a preset's or config's weights. HprofError says what is wrong with any of them.
     """
+    if spec not in preset_names() and os.path.isdir(spec):  # noqa: PTH112 - Path raises where a name is too long
+        raise HprofError(_folder(spec))
     if spec.endswith(".json"):
         return _from_config(spec, quant, layers, seed)
-    if spec.endswith(".gguf") or "/" in spec or Path(spec).is_file():
+    if spec.endswith(".gguf") or "/" in spec or os.path.isfile(spec):  # noqa: PTH113
         if quant is not None:
             raise HprofError(f"--quant {quant} works on presets and configs only; {spec} holds its own quant types.")
         return _from_file(spec, layers)
     return _from_preset(spec, quant, layers, seed)
+
+
+def _folder(path: str) -> str:
+    """Why a folder is no model, and what in it is one."""
+    config = Path(path, "config.json")
+    if config.is_file():
+        return f"{path} is a folder; its config is what to give: hprof run --config {config}, or hprof models {config}."
+    return f"{path} is a folder and holds no config.json; give a GGUF file, a Hugging Face config.json or a preset."
 
 
 def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) -> Model:

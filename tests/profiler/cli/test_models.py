@@ -58,6 +58,29 @@ def test_the_description_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "in host memory" in out
 
 
+@pytest.mark.parametrize("command", [["models"], ["run", "--device", "sim", "-m"]])
+def test_a_folder_says_what_in_it_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("fetched", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "fetched" / "config.json").write_text("{}")
+    for spelled in ("fetched", "./fetched", f"{tmp_path}/fetched/"):
+        assert hprof.main([*command, spelled]) == 2
+        assert f"--config {Path(spelled) / 'config.json'}" in capsys.readouterr().err
+    assert hprof.main([*command, "empty"]) == 2
+    assert "empty is a folder and holds no config.json" in capsys.readouterr().err
+
+
+def test_a_folder_hides_no_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny-dense").mkdir()
+    assert hprof.main(["models", "tiny-dense"]) == 0
+
+
 def test_an_unknown_model_names_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert hprof.main(["models", "tiny-dens"]) == 2
     assert "did you mean tiny-dense" in capsys.readouterr().err
+    assert hprof.main(["models", "x" * 400]) == 2
+    assert "no preset 'xxx" in capsys.readouterr().err
