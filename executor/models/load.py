@@ -28,10 +28,10 @@ def load_model(spec: str, quant: str | None = None, layers: int | None = None, s
     `quant` stores synthetic matrices in that type (a GGUF file's are what they are), `layers` keeps only the first
     so many, `seed` makes a preset's or config's weights. HprofError says what is wrong with any of them.
     """
-    if spec not in preset_names() and os.path.isdir(spec):  # noqa: PTH112 - Path raises where a name is too long
-        raise HprofError(_folder(spec))
     if spec.endswith(".json"):
         return _from_config(spec, quant, layers, seed)
+    if spec not in preset_names() and os.path.isdir(spec):  # noqa: PTH112 - Path raises where a name is too long
+        raise HprofError(_folder(spec))
     if spec.endswith(".gguf") or "/" in spec or os.path.isfile(spec):  # noqa: PTH113
         if quant is not None:
             raise HprofError(f"--quant {quant} works on presets and configs only; {spec} holds its own quant types.")
