@@ -35,7 +35,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     \b
     hprof run
     hprof run -m model.gguf -ot "ffn_(gate|up|down).*=CPU" -pw 0,1 -ub 64,256 -p 512 -n 16
-    hprof run -m tiny-moe --arms off,on,full -ub 128-1024*2 --device sim
+    hprof run -m tiny-moe --arms off,on,full -p 1024 -ub 128-1024*2 --device sim
 
     All arms of a repetition get the same tokens, in mirrored order; warm-up passes are kept apart. Each
     configuration of -ot, -ncmoe and -ngl is a placement; the second one's arms are called off@2, on@2.

@@ -22,7 +22,7 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cluster.connection import absolute, connected, results, submit
 from profiler.manifest import Manifest
-from profiler.planning.abba import Cell
+from profiler.planning.abba import Cell, distinct_cells
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest
 from profiler.report.build import judge
@@ -93,16 +93,17 @@ def _describe(request: RunRequest, argv: list[str]) -> Described:
 
 def _run(address: str, request: RunRequest, writer: CaptureWriter, progress: RunProgress) -> None:
     needs_gpu = request.device.kind == "cuda"
+    cells = distinct_cells(request.cells)
     folder = f"{writer.path}.cells-{uuid.uuid4().hex[:8]}"
     with connected(address, needs_gpu=needs_gpu) as client:
-        futures = [submit(client, measure_cell, request, cell, folder, needs_gpu=needs_gpu) for cell in request.cells]
-        names = [f"the cell {_spelled(cell)}" for cell in request.cells]
+        futures = [submit(client, measure_cell, request, cell, folder, needs_gpu=needs_gpu) for cell in cells]
+        names = [f"the cell {_spelled(cell)}" for cell in cells]
         if warning := learning_warning(request):
             writer.update_manifest(warnings=[*writer.manifest.warnings, warning])
         progress.start(len(futures))
         progress.before_pass("cells")
         position = Position()
-        for path, cell in zip(results(client, futures, names), request.cells, strict=True):
+        for path, cell in zip(results(client, futures, names), cells, strict=True):
             position = _lay(writer, _opened(path, cell), position)
             progress.after_pass(counts=True)
     _remove(folder)

@@ -42,6 +42,18 @@ def grid(
     return [Cell(p, n, ub, d) for ub, d, p, n in product(n_ubatches, n_depths, n_prompts, n_gens)]
 
 
+def distinct_cells(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells, each measurement once: where a prompt is one ubatch, a larger `-ub` changes nothing.
+
+    Of several such cells the one with the smallest `-ub` stays, where the first of them was.
+    """
+    found: dict[tuple[int, ...], Cell] = {}
+    for cell in cells:
+        key = (cell.n_prompt, cell.n_gen, min(cell.n_ubatch, cell.n_prompt), cell.n_depth)
+        found[key] = min(found.get(key, cell), cell, key=lambda one: one.n_ubatch)
+    return list(found.values())
+
+
 def arm_order(arms: Sequence[str], repetition: int) -> list[str]:
     """The arms of one repetition, mirrored every other time."""
     return list(arms) if repetition % 2 == 0 else list(reversed(arms))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -16,10 +16,11 @@ from executor.policies import FULL, make_policy
 from executor.session import SessionOptions
 from executor.shape import MoeFfn
 from profiler.cupti.recorder import check_cupti
+from profiler.planning.abba import distinct_cells
 from profiler.planning.budget import under_budget
 from profiler.planning.demand import computes_on_host
 from profiler.planning.memory import check_needs
-from profiler.planning.plan_warnings import plan_warnings
+from profiler.planning.plan_warnings import left_out, plan_warnings
 from profiler.planning.request import PlacementOptions, RunRequest
 from profiler.planning.setup import Setup
 
@@ -33,7 +34,7 @@ _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.flo
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A request that can be run."""
+    """A request that can be run; its cells are distinct ones."""
 
     request: RunRequest
     model: Model
@@ -49,6 +50,7 @@ def plan_run(request: RunRequest) -> RunPlan:
     Raises HprofError, one sentence, for what cannot work.
     """
     _check_grid(request)
+    asked, request = request.cells, replace(request, cells=tuple(distinct_cells(request.cells)))
     for arm in request.arms:
         make_policy(arm, request.policy)
     model = load_model(request.model, request.quant, request.layers, request.seed)
@@ -59,7 +61,8 @@ def plan_run(request: RunRequest) -> RunPlan:
     for setup in setups:
         check_needs(model, setup.session_placement, setup.arms, session, request.cells)
     label = None if routing is None else routing.label
-    return RunPlan(request, model, setups, session, label, tuple(plan_warnings(request, model, setups)))
+    warnings = [*left_out(asked, request.cells), *plan_warnings(request, model, setups)]
+    return RunPlan(request, model, setups, session, label, tuple(warnings))
 
 
 def _check_grid(request: RunRequest) -> None:

@@ -34,6 +34,17 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[Setup, ...]) 
     return found + _few_pairs(request)
 
 
+def left_out(asked: Sequence[Cell], kept: Sequence[Cell]) -> list[str]:
+    """One sentence on the cells of a grid that would repeat a measurement."""
+    missing = [cell for cell in dict.fromkeys(asked) if cell not in kept]
+    if not missing:
+        return []
+    named = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in missing)
+    longer = max((cell.n_ubatch for cell in missing if cell.n_prompt), default=None)
+    how = f"; give -p {longer} to fill them" if longer else ""
+    return [f"{named}: left out, as the smaller -ub holds the whole prompt and measures the same{how}."]
+
+
 def _few_pairs(request: RunRequest) -> list[str]:
     n = request.repetitions * request.boots
     if n >= MIN_PAIRS:

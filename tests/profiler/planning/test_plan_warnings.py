@@ -58,6 +58,19 @@ def test_a_prompt_shorter_than_a_ubatch() -> None:
     ]
 
 
+def test_cells_that_would_repeat_a_measurement_are_left_out() -> None:
+    sizes = (256, 32, 64, 128, 64)
+    plan = plan_run(small_request(**ENOUGH, cells=tuple(Cell(64, 2, ub, d) for ub in sizes for d in (0, 8))))
+    assert [(cell.n_ubatch, cell.n_depth) for cell in plan.request.cells] == [(64, 0), (64, 8), (32, 0), (32, 8)]
+    assert list(plan.warnings) == [
+        "-p 64 -ub 256, -p 64 -ub 128: left out, as the smaller -ub holds the whole prompt and measures the same; "
+        "give -p 256 to fill them."
+    ]
+    assert warnings(cells=(Cell(0, 2, 32, 0), Cell(0, 2, 64, 0)), arms=("full",)) == [
+        "-p 0 -ub 64: left out, as the smaller -ub holds the whole prompt and measures the same."
+    ]
+
+
 def test_arms_that_need_experts_on_a_dense_model() -> None:
     policy = PolicyOptions(cache_bytes=1 << 20)
     [told] = warnings(arms=("off", "hot", "on+cache"), policy=policy)
