@@ -58,12 +58,15 @@ def what_stays(choice: Choice) -> None:
 
 
 def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:
-    spent = row[["slots", "bank"]].sum(min_count=1)
-    if pd.isna(spent) or spent == 0:
+    parts = row[["slots", "bank"]]
+    spent = float(parts.sum())
+    if parts.isna().all():
+        return f"What {arm} reserves for slots and bank is not known."
+    if spent == 0:
         return f"{arm} reserves neither slots nor a bank."
-    layers = cost_in_layers(float(spent), choice.capture.manifest.placement)
+    layers = cost_in_layers(spent, choice.capture.manifest.placement)
     instead = f", room in which {layers:.1f} more layers could stay resident" if layers is not None else ""
-    return f"{arm} reserves {format_bytes(float(spent))} for slots and bank{instead}."
+    return f"{arm} reserves {format_bytes(spent)} for slots and bank{instead}."
 
 
 def over_time(choice: Choice) -> None:
@@ -72,13 +75,24 @@ def over_time(choice: Choice) -> None:
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
     one = titles[address.segments("Arm", list(titles), "arm", plain, first=len(titles) - 1)]
-    held = slot_holdings(passes.lines(choice, [one])[0])
+    line = passes.lines(choice, [one])[0]
+    held = slot_holdings(line)
     if held.empty:
-        show.nothing(f"{one.arm} copied nothing into slots in this pass.")
+        say_no_slots(choice, one.arm, is_recorded=len(line) > 0)
         return
     told = choice.capture.passes.set_index("pass_id")["vram_resident"].to_dict()[one.pass_id]
     held_bytes(held, float(told) if pd.notna(told) else None)
     slots(held)
+
+
+def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
+    """That nothing was copied into slots, or that nobody can tell: only hprof's own records name the slots."""
+    if not is_recorded:
+        show.nothing("No copies of this pass were recorded, so it is not known what its slots held.")
+    elif choice.capture.manifest.source == "hprof":
+        show.nothing(f"{arm} copied nothing into slots in this pass.")
+    else:
+        show.nothing("This source does not say which slot a copy went into, so it is not known what the slots held.")
 
 
 def held_bytes(held: pd.DataFrame, resident: float | None) -> None:

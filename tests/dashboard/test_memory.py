@@ -1,0 +1,35 @@
+"""The Memory page: what is unknown is not told as none, and what the device held counts the bank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiler.importers import import_files
+from tests.dashboard.pages import open_page, said
+from tests.profiler import makers
+from tests.profiler.runs import make_capture, small_request
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+def test_a_source_that_names_no_slots_is_said_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import_files([DATA / "kineto" / "h200_llama8b_4layers_on.json.gz"], tmp_path / "c")
+    text = said(open_page(monkeypatch, tmp_path, "memory"))
+    assert "copied nothing into slots" not in text
+    assert "This source does not say which slot a copy went into" in text
+
+
+def test_where_no_copies_were_recorded_slots_are_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    makers.passes_without_events(tmp_path / "llama-bench")
+    make_capture(tmp_path / "totals", small_request(recorder="off"))
+    for name in ("llama-bench", "totals"):
+        text = said(open_page(monkeypatch, tmp_path, "memory", capture=name))
+        assert "copied nothing into slots" not in text
+        assert "No copies of this pass were recorded" in text
+
+
+def test_an_arm_that_streams_nothing_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_capture(tmp_path / "c", small_request(arms=("off", "full")))
+    assert "full copied nothing into slots" in said(open_page(monkeypatch, tmp_path, "memory"))
