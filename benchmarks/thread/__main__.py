@@ -1,5 +1,6 @@
 """Measure and draw the tables of the discussion.
 
+\b
     python -m benchmarks.thread measure a b c d e --captures traces/thread     # on a machine with a GPU
     python -m benchmarks.thread draw a b c d e --captures traces/thread        # tables and plots into docs/
     python -m benchmarks.thread measure a b c d --changes "--device sim"       # the same commands on a laptop
@@ -13,6 +14,7 @@ import json
 import shlex
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from benchmarks.thread.tables import TABLES
 from executor.errors import HprofError
 
 ROOT = Path(__file__).resolve().parents[2]
+_MAX_LINES = 20  # of a log
 _letters = click.argument("letters", nargs=-1, type=click.Choice(list(TABLES)))
 _captures = click.option("--captures", type=click.Path(path_type=Path), default=ROOT / "traces" / "thread")
 
@@ -76,8 +79,15 @@ def _run(argv: Sequence[str], log: Path) -> bool:
         done = subprocess.run(
             [sys.executable, "-m", *argv], cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT, check=False
         )
-    click.echo(f"  exit {done.returncode}, {time.perf_counter() - start:.0f} s, {log.read_text()[-400:].strip()}")
+    click.echo(f"  exit {done.returncode}, {time.perf_counter() - start:.0f} s; {log} ends with:")
+    click.echo(textwrap.indent(_last_paragraph(log.read_text()), "  "))
     return done.returncode == 0
+
+
+def _last_paragraph(text: str) -> str:
+    """A report's closing one, or an error; of a long one the last lines."""
+    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    return "\n".join("\n".join(lines).rpartition("\n\n")[2].splitlines()[-_MAX_LINES:])
 
 
 def _load_modes(captures: Path, model: Path | None, changes: list[str]) -> None:

@@ -141,6 +141,23 @@ def test_load_table_has_a_row_a_mode() -> None:
     assert len(load_table([{"mode": mode.label, **row} for mode in MODES]).splitlines()) == 2 + len(MODES)
 
 
+def test_the_help_keeps_its_commands_on_lines_of_their_own() -> None:
+    from benchmarks.thread.__main__ import main
+
+    lines = CliRunner().invoke(main, ["--help"]).output.splitlines()
+    assert sum(line.strip().startswith("python -m benchmarks.thread ") for line in lines) == 3
+
+
+def test_of_a_log_the_last_paragraph_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.thread.__main__ import _last_paragraph, _run
+
+    report = "a table " * 60 + " \n \nIn one pass, \n" + "a long sentence " * 40 + "\n\n"
+    assert _last_paragraph(report) == "In one pass,\n" + ("a long sentence " * 40).rstrip()
+    assert _last_paragraph("\n".join(map(str, range(100)))).splitlines() == [str(number) for number in range(80, 100)]
+    assert not _run(["hprof", "report", "nowhere/at/all"], tmp_path / "a.log")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("  hprof: ")
+
+
 def test_commands_are_printed() -> None:
     from benchmarks.thread.__main__ import main
 
