@@ -53,8 +53,11 @@ def combine(sources: Sequence[Source]) -> list[Imported]:
 
 
 def manifest_fields(sources: Sequence[Source]) -> dict[str, Any]:
-    """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops."""
-    fields = dict(sources[0].imported.manifest_fields)
+    """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops.
+
+    A file that does not say when it was recorded leaves that unknown: the time of the import is none of its facts.
+    """
+    fields: dict[str, Any] = {"created_utc": ""} | sources[0].imported.manifest_fields
     several = len(sources) > 1
     files = [
         {"name": s.file_name, "bytes": s.n_bytes, "arm": s.arm}

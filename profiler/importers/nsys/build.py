@@ -43,6 +43,7 @@ def build(tables: Tables) -> Imported:
     streams = label_streams(recorded, places)
     found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
     found.manifest_fields["machine"] = facts.machine_facts(tables)
+    found.manifest_fields["created_utc"] = facts.created(tables)
     found.manifest_fields["extra"] = _manifest_extra(tables, recorded, streams)
     if hprof is None:
         found.tables["events"], undecided = segment_unnamed(found.tables["events"])

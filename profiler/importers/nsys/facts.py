@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from profiler.importers.created import created_utc
 from profiler.importers.nsys import enums
 from profiler.importers.nsys.tables import Tables, first_present
 
@@ -49,6 +50,13 @@ def machine_facts(tables: Tables) -> dict[str, Any]:
     known = {_SYSTEM_KEYS[name]: text for name, text in _chosen(system, tuple(_SYSTEM_KEYS)).items()}
     gpus = [_gpu(row) for row in tables.small("TARGET_INFO_GPU", _GPU_COLUMNS)]
     return known | {"gpus": gpus} if gpus else known
+
+
+def created(tables: Tables) -> str:
+    """When the session began, as the manifest's `created_utc`; empty where the export does not say."""
+    rows = tables.small("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])
+    since_1970_ns = rows[0]["utcEpochNs"] if rows else None
+    return created_utc(since_1970_ns if type(since_1970_ns) is int else None)
 
 
 def diagnostics(tables: Tables) -> tuple[list[str], list[str]]:

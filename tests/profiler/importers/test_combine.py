@@ -135,3 +135,8 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     with pytest.raises(HprofError, match="--force"):
         import_files([source], tmp_path / "out")
     import_files([source], tmp_path / "out", force=True)
+
+
+def test_the_time_of_an_import_is_not_when_it_was_recorded(tmp_path: Path) -> None:
+    capture = Capture.open(import_files([_export(tmp_path / "a.sqlite")], tmp_path / "out"))
+    assert capture.manifest.created_utc == ""

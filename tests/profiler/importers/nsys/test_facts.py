@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.profiler.importers.nsys.exports import KERNEL, PID, Row, imported, kernel
 
 _STREAM = {"hwId": 0, "vmId": 1, "processId": PID, "contextId": 1}
@@ -86,3 +88,12 @@ def test_what_the_profiler_complained_of(tmp_path: Path) -> None:
 def test_names_that_string_ids_lacks_are_said(tmp_path: Path) -> None:
     found = imported(tmp_path, {KERNEL: [kernel(1, 2), kernel(3, 4, demangledName=99), kernel(5, 6)]})
     assert "the names of 1 of 3 rows: StringIds does not hold them" in found.cannot_say
+
+
+@pytest.mark.parametrize(
+    ("epoch_ns", "created"),
+    [(1_690_709_432_747_674_811, "2023-07-30T09:30:32+00:00"), (5, ""), (2**62, ""), ("2023-07-30", ""), (None, "")],
+)
+def test_it_was_created_when_its_session_began(epoch_ns: Any, created: str, tmp_path: Path) -> None:
+    found = imported(tmp_path, {"TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": epoch_ns}]})
+    assert found.manifest_fields["created_utc"] == created
