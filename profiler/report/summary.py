@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from profiler.metrics import CopyFigures, DeviceFigures, Scope
 from profiler.report.against import said_against, said_over_cells
+from profiler.report.best import best_arms, said_best
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.report import Report
 from profiler.report.units import format_bytes, format_gb_s, format_ns, format_share
@@ -42,7 +43,7 @@ def describe_cell(cell: Cell) -> str:
 
 
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
-    told = list(cell.arms)[:_MAX_ARMS]
+    told = list(dict.fromkeys([*list(cell.arms)[:_MAX_ARMS], *best_arms(cell, report.arms).values()]))
     copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
     if copying:
         yield f"In one pass ({describe_cell(cell)}), {'; '.join(copying)}."
@@ -50,7 +51,8 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
         yield bound
     for name in told[1:]:
         yield from said_against(report, cell, name)
-    if (more := len(cell.arms) - _MAX_ARMS) > 0:
+    yield from said_best(cell, report.arms)
+    if more := len(cell.arms) - len(told):
         yield f"{more} more {'arm is' if more == 1 else 'arms are'} in the table."
 
 

@@ -111,6 +111,23 @@ def test_fewer_resident_layers_are_the_placements_doing_where_it_was_asked_for(t
     assert "slots" not in summary
 
 
+def test_the_best_arm_is_always_named(tmp_path: Path) -> None:
+    report = build_report(_two_placements(tmp_path / "c"))
+    best = "Shortest time to first token: on with 50.0 us (x0.833 of off, faster; full: 30.0 us); highest prefill speed"
+    assert best in report.summary
+    assert "1 more arm is in the table." in report.summary
+    (cell,) = report.cells
+    last = {name: cell.arms[name] for name in ("off", "full", "off@2", "on@2", "on")}
+    summary = summarise(replace(report, cells=[replace(cell, arms=last)]))
+    assert best in summary
+    assert "on against off: time to first token x0.833" in summary
+    assert "more arm" not in summary
+
+
+def test_of_two_arms_the_verdict_says_which_is_best(tmp_path: Path) -> None:
+    assert "Shortest" not in build_report(makers.dense_off_on(tmp_path / "c")).summary
+
+
 def test_what_the_host_computes_may_be_the_bound(tmp_path: Path) -> None:
     report = build_report(makers.dense_off_on(tmp_path / "c"))
     summary = summarise(_with(report, "on", "prefill", host_compute_ns=450_000.0))
