@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard.figures.style import byte_axis, styled
-from dashboard.palette import BLUE, GREEN, ORANGE, SKY
+from dashboard.palette import BLUE, GREEN, GREY, ORANGE, SKY
 from dashboard.text import for_plotly
 from profiler.metrics.memory import PARTS
 
@@ -21,6 +21,7 @@ PART_LABELS: Final = {
     "other": "activations, KV cache, the rest",
 }
 _STYLES: Final = {"resident": (GREEN, ""), "slots": (BLUE, "/"), "bank": (ORANGE, "x"), "other": ("#B4B8C0", "")}
+_FAINT: Final = {"resident": "rgba(0,158,115,0.25)", "bank": "rgba(230,159,0,0.25)"}
 _MB, _MS = 1e6, 1e6
 _MAX_BARS: Final = 4000
 _MAX_SLOTS: Final = 64
@@ -80,32 +81,48 @@ def slots_figure(holdings: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def held_figure(steps: pd.DataFrame, resident_bytes: float | None) -> go.Figure:
-    """Device memory over the pass: weights that stay, and on top what the slots hold; the peak is marked.
+def held_figure(steps: pd.DataFrame, row: Mapping[str, float]) -> go.Figure:
+    """Device memory over the pass: weights that stay, the bank, and on top what the slots hold; their most is marked.
 
-    Where it is unknown what stays, the slots' part alone, named so.
+    row: of `memory_parts`, of this pass. What is unknown is left out; where it is unknown what stays, the slots' part
+    stands alone and is named so. The pass's peak, which counts everything, is a line of its own.
     """
-    held = (resident_bytes or 0.0) + steps["bytes"].to_numpy(float)
-    scale, unit = byte_axis(float(held.max()))
-    base, time, total = (resident_bytes or 0.0) / scale, steps["t_ns"].to_numpy(float) / _MS, held / scale
+    stays = {part: float(row[part]) for part in ("resident", "bank") if row[part] > 0}  # NaN is not
+    is_whole = "resident" in stays
+    base = sum(stays.values()) if is_whole else 0.0
+    peak = float(row["peak"]) if is_whole and row["peak"] > 0 else None
+    held = base + steps["bytes"].to_numpy(float)
+    scale, unit = byte_axis(max(float(held.max()), peak or 0.0))
+    time, total = steps["t_ns"].to_numpy(float) / _MS, held / scale
+    span = [time.min(), time.max()]
     figure = go.Figure()
-    if resident_bytes:
+    for part, n_bytes in stays.items() if is_whole else ():
+        colour = _STYLES[part][0]
         figure.add_scatter(
-            x=[time.min(), time.max()], y=[base, base], name="weights that stay", fill="tozeroy", mode="lines",
-            line={"color": GREEN, "width": 1}, fillcolor="rgba(0,158,115,0.25)",
-            hovertemplate=f"stay: %{{y:,.4g}} {unit}<extra></extra>",
+            x=span, y=[n_bytes / scale] * 2, name=PART_LABELS[part], stackgroup="stays", mode="lines",
+            line={"color": colour, "width": 1}, fillcolor=_FAINT[part],
+            hovertemplate=f"{PART_LABELS[part]}: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
     figure.add_scatter(
         x=time, y=total, mode="lines",
-        name="what the slots hold" if resident_bytes is None else "with what the slots hold",
+        name="with what the slots hold" if is_whole else "what the slots hold",
         line={"color": BLUE, "width": 1.5, "shape": "hv"},
         hovertemplate=f"%{{x:.2f}} ms: %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip
-    peak = int(total.argmax())
-    figure.add_annotation(
-        x=time[peak], y=total[peak], text=f"peak {total[peak]:,.4g} {unit}", showarrow=True, arrowhead=2, ay=-24, ax=30
-    )
+    if peak is not None:
+        figure.add_scatter(
+            x=span, y=[peak / scale] * 2, mode="lines", name="the device's peak, with all that it reserves",
+            line={"color": GREY, "width": 1.5, "dash": "dash"},
+            hovertemplate=f"peak: %{{y:,.4g}} {unit}<extra></extra>",
+        )  # fmt: skip
+    _mark_most(figure, time, total, unit)
     styled(figure, height=300)
     figure.update_xaxes(title="ms after the pass's start")
     figure.update_yaxes(title=unit, rangemode="tozero")
     return figure
+
+
+def _mark_most(figure: go.Figure, time: np.ndarray, total: np.ndarray, unit: str) -> None:
+    most = int(total.argmax())
+    text = f"at most {total[most]:,.4g} {unit}"
+    figure.add_annotation(x=time[most], y=total[most], text=text, showarrow=True, arrowhead=2, ay=24, ax=30)

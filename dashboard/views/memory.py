@@ -80,8 +80,8 @@ def over_time(choice: Choice) -> None:
     if held.empty:
         say_no_slots(choice, one.arm, is_recorded=len(line) > 0)
         return
-    told = choice.capture.passes.set_index("pass_id")["vram_resident"].to_dict()[one.pass_id]
-    held_bytes(held, float(told) if pd.notna(told) else None)
+    rows = choice.capture.passes
+    held_bytes(held, memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0])
     slots(held)
 
 
@@ -95,16 +95,30 @@ def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
         show.nothing("This source does not say which slot a copy went into, so it is not known what the slots held.")
 
 
-def held_bytes(held: pd.DataFrame, resident: float | None) -> None:
+def held_bytes(held: pd.DataFrame, parts: pd.Series) -> None:
     steps = held_over_time(held)
     texts = steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes))
     show.figure(
-        held_figure(steps, resident),
-        alt="device memory over the pass: resident weights and what the slots hold",
+        held_figure(steps, dict(parts)),
+        alt="device memory over the pass: resident weights, the expert cache's bank and what the slots hold",
         key="held",
         table=texts.rename(columns={"t_ns": "time", "bytes": "held in slots"}),
         name="memory-over-time",
     )
+    show.sentences(peak_sentences(steps, parts))
+
+
+def peak_sentences(steps: pd.DataFrame, parts: pd.Series) -> list[str]:
+    """How the most that is drawn and the pass's peak hang together; nothing where one of them is unknown."""
+    known = parts[["resident", "peak"]]
+    if known.isna().any():
+        return []
+    most = float(steps["bytes"].max() + parts[["resident", "bank"]].sum())
+    bank = ", the bank" if parts["bank"] > 0 else ""
+    return [
+        f"Weights that stay{bank} and what lies in the slots come to {format_bytes(most)} at most. The device's peak, "
+        f"{format_bytes(float(parts['peak']))}, also counts the empty room in the slots, activations and the KV cache."
+    ]
 
 
 def slots(held: pd.DataFrame) -> None:

@@ -124,9 +124,21 @@ def test_memory_parts_slots_and_peak() -> None:
     held = pd.DataFrame({"slot": [0, 1], "layer": [0, 1], "bytes": [1e6, 1e6], "start_ns": [0, 10], "end_ns": [50, 50]})
     assert sum(len(trace.x) for trace in slots_figure(held).data) == 2
     steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
-    assert held_figure(steps, 5e6).layout.annotations[0].text == "peak 7 MB"
-    assert set(traces(held_figure(steps, 5e6))) == {"weights that stay", "with what the slots hold"}
-    assert set(traces(held_figure(steps, None))) == {"what the slots hold"}
+    nan = float("nan")
+    no_bank = held_figure(steps, {"resident": 5e6, "bank": nan, "peak": nan})
+    assert no_bank.layout.annotations[0].text == "at most 7 MB"
+    assert set(traces(no_bank)) == {"weights that stay", "with what the slots hold"}
+    assert set(traces(held_figure(steps, {"resident": nan, "bank": 3e6, "peak": 9e6}))) == {"what the slots hold"}
+
+
+def test_memory_over_time_counts_the_bank_and_shows_the_peak() -> None:
+    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
+    figure = held_figure(steps, {"resident": 5e6, "bank": 3e6, "peak": 12e6})
+    assert figure.layout.annotations[0].text == "at most 10 MB"
+    drawn = {trace.name: list(trace.y) for trace in figure.data}
+    assert drawn["expert cache's bank"] == [3, 3], "stacked on the weights"
+    assert drawn["with what the slots hold"] == [9, 10, 8]
+    assert drawn["the device's peak, with all that it reserves"] == [12, 12]
 
 
 def test_many_slot_fillings_stay_under_the_payload_limit() -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from executor.policies.base import PolicyOptions
 from profiler.importers import import_files
+from profiler.report.units import format_bytes
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request
@@ -33,3 +35,16 @@ def test_where_no_copies_were_recorded_slots_are_unknown(monkeypatch: pytest.Mon
 def test_an_arm_that_streams_nothing_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     make_capture(tmp_path / "c", small_request(arms=("off", "full")))
     assert "full copied nothing into slots" in said(open_page(monkeypatch, tmp_path, "memory"))
+
+
+def test_over_time_counts_the_bank_and_leads_to_the_reports_peak(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    policy = PolicyOptions(cache_bytes=1 << 20)
+    request = small_request(model="tiny-moe", arms=("off", "hot+cache"), policy=policy, repetitions=1)
+    passes = make_capture(tmp_path / "c", request).passes
+    row = passes[~passes["warmup"] & (passes["arm"] == "hot+cache")].iloc[0]
+    text = said(open_page(monkeypatch, tmp_path, "memory", b="hot+cache", arm="hot+cache"))
+    (told,) = (line for line in text.splitlines() if line.startswith("Weights that stay, the bank and"))
+    assert row["vram_bank"] > 0
+    assert f"The device's peak, {format_bytes(float(row['vram_peak']))}, also counts" in told
