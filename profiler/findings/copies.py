@@ -33,6 +33,7 @@ _MIN_SMALL_COPIES: Final = 16
 _RATE_SAMPLE_BYTES: Final = 4 << 20
 _SYNCHRONOUS_CALL: Final = re.compile(r"(cuda|cu|hip)Memcpy(?!.*(Async|Batch))")
 _BLOCKING_NS: Final = 20_000
+_BATCHED: Final = ", or batch the calls (cudaMemcpyBatchAsync)"
 
 
 def copies_on_compute_stream(view: View) -> Iterator[Finding]:
@@ -153,7 +154,7 @@ def small_copies(view: View) -> Iterator[Finding]:
             f"link is 90 % efficient ({link:.1f} GB/s, {words.duration(_CALL_NS)} a call): "
             f"{words.duration(view.typical(told.group, lost))} more than the bytes alone would take.",
             "Merge neighbours into one copy: keep a layer's tensors, or an expert's gate, up and down, side by side "
-            "in one buffer, copy runs of experts together, or batch the calls (cudaMemcpyBatchAsync).",
+            f"in one buffer, copy runs of experts together{_BATCHED if view.is_gpu else ''}.",
         )
 
 

@@ -37,9 +37,13 @@ class Judged:
 
 
 class Groups:
-    """The groups of contexts (pass, process, device); `of_context` says whose each is."""
+    """The groups of contexts (pass, process, device); `of_context` says whose each is.
 
-    def __init__(self, keys: dict[str, Int64], passes: pa.Table) -> None:
+    device: what a device is called, `GPU` or `device`.
+    """
+
+    def __init__(self, keys: dict[str, Int64], passes: pa.Table, device: str = "GPU") -> None:
+        self._device = device
         told = _arms_and_sizes(passes)
         index: dict[Group, int] = {}
         of_context = []
@@ -91,7 +95,7 @@ class Groups:
         words = [] if group.arm is None else [f"arm {group.arm}"]
         if (cell := self._cell(group)) is not None:
             words.append(cell + (f" (the worst of {n_alike} sizes)" if n_alike > 1 else ""))
-        device = "the GPU" if group.device is None else f"GPU {group.device}"
+        device = f"the {self._device}" if group.device is None else f"{self._device} {group.device}"
         words.append(device + ("" if group.process is None else f" of process {group.process}"))
         words.append(self._scope(number))
         text = ", ".join(words)

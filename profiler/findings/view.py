@@ -81,7 +81,7 @@ class View:
         self._is_work = possible & self.is_any("kind", WORK_KINDS)
         work = slice(None) if self._is_work.all() else self._is_work
         contexts = group_by({name: self.ints[name][work] for name in ("pass_id", "process", "device")})
-        self.groups = Groups(contexts.keys, passes)
+        self.groups = Groups(contexts.keys, passes, "GPU" if self.is_gpu else "device")
         self.context_of_row = np.full(len(start), ABSENT)
         self.context_of_row[work] = contexts.of_row
         self._line = Line(contexts.of_row, start[work], end[work], len(self.groups.of_context))
@@ -91,6 +91,11 @@ class View:
         """The view of a whole capture."""
         passes = capture.table("passes", ["pass_id", "arm", "warmup", *SIZES])
         return cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether the devices are GPUs, so that CUDA's means are to the point: not hprof's own `cpu` and `sim`."""
+        return self.manifest.source != "hprof" or self.manifest.machine.get("device") not in ("cpu", "sim")
 
     def codes(self, name: str) -> Int64:
         """A label column as codes."""

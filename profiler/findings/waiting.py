@@ -15,6 +15,11 @@ from profiler.findings.view import View
 
 _LONG_GAP_NS: Final = 100_000
 _WORTH_A_SLOT: Final = 0.02  # of the pass; for less, nobody should give up device memory
+_IDLE_GPU: Final = (
+    "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on the CPU, or "
+    "waiting for input; leave start-up out with a capture range."
+)
+_IDLE_DEVICE: Final = "Look at what the host does there: synchronisations, many small steps, or other work on the CPU."
 _AFTER_ROUTER: Final = ("missing", "missed", "selective")  # copies that cannot be issued before the router's choice
 
 
@@ -93,8 +98,7 @@ def device_idle(view: View) -> Iterator[Finding]:
             f"{told.label}: neither computing nor copying for {words.duration(idle_ns)} of "
             f"{words.duration(window_ns)} ({words.share(idle_ns, window_ns)}); "
             f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
-            "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on "
-            "the CPU, or waiting for input; leave start-up out with a capture range.",
+            _IDLE_GPU if view.is_gpu else _IDLE_DEVICE,
         )
 
 

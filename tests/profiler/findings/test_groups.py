@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from profiler.findings import find_in
 from tests.profiler.findings.captures import Row, copy, findings, kernel, view
 
@@ -65,3 +67,14 @@ def test_devices_have_their_own_figures() -> None:
         "Arm off, GPU 0 of process 1, in its only pass: 50.0 MB",
         "Arm off, GPU 1 of process 1, in its only pass: 100.0 MB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "source", "said"), [("cpu", "hprof", 0), ("sim", "hprof", 0), ("cuda", "hprof", 1), (None, "nsys", 1)]
+)
+def test_gpus_and_their_means_are_spoken_of_where_there_are_gpus(device: str | None, source: str, said: int) -> None:
+    rows = [kernel(0, 6), *(copy(8 + 0.01 * i, 8.01 + 0.01 * i, bytes=100_000) for i in range(100)), kernel(9, 12)]
+    found = findings(rows, source=source, machine={"device": device}, link_h2d_gb_s=50.0)
+    assert set(found) == {"device-idle", "small-copies"}
+    assert all(one.evidence.startswith(("Device 0", "GPU 0")[said]) for one in found.values())
+    assert all(("CUDA" in one.advice or "cuda" in one.advice) == bool(said) for one in found.values())
