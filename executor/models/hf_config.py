@@ -145,13 +145,20 @@ class _Reader:
         stated = fields.table("rope_parameters" if fields.has("rope_parameters") else "rope_scaling")
         if stated.has(kind):
             stated = stated.table(kind)
-        share = fields.number("partial_rotary_factor", self.family.rotated)
+        share = self._rotated(stated, self._rotated(fields, self.family.rotated))
         plain = RopeShape(
             theta=stated.number("rope_theta", fields.number("rope_theta", 10000.0, above=1.0), above=1.0),
-            dims=int(head_dim * stated.number("partial_rotary_factor", share)),
+            dims=int(head_dim * share),
             interleaved=self.family.architecture in ("llama", "deepseek2"),
         )
         return self._scaled(plain, stated)
+
+    def _rotated(self, fields: Fields, default: float) -> float:
+        """Which part of a head is rotated."""
+        share = fields.number("partial_rotary_factor", default)
+        if share > 1:
+            raise fields.refusal("partial_rotary_factor", share, "a number from 0 to 1")
+        return share
 
     def _scaled(self, plain: RopeShape, stated: Fields) -> RopeShape:
         rule = stated.text("rope_type", stated.text("type", "default"))
@@ -208,7 +215,7 @@ class _Reader:
     def _is_moe(self, i: int) -> bool:
         fields = self.fields
         dense = fields.values.get("mlp_only_layers") or []
-        if not isinstance(dense, list):
+        if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
             raise fields.refusal("mlp_only_layers", dense, "a list of layer numbers")
         every = fields.integer("decoder_sparse_step", 1)
         return i >= fields.integer("first_k_dense_replace", 0, low=0) and (i + 1) % every == 0 and i not in dense

@@ -46,7 +46,8 @@ def published_quants(values: Mapping[str, Any]) -> tuple[QuantPlan, tuple[str, .
             note = "FP8 weights are stored as Q8_0, which takes 6 % more bytes"
             return QuantPlan("Q8_0", "Q8_0", plain.embeddings), (note,)
         case _:
-            note = f"{str(method)[:40]} weights are stored as {plain.weights}: give --quant for a type of their size"
+            named = str(method)[:40].encode(errors="replace").decode()  # JSON can hold half a surrogate pair
+            note = f"{named} weights are stored as {plain.weights}: give --quant for a type of their size"
             return plain, (note,)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from executor.errors import HprofError
 from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, Ffn, Mixer, MlaShape, ModelShape, MoeFfn, RopeShape
+
+_MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
+_MOST_TURNS: Final = 1e6
 
 
 def check_shape(shape: ModelShape, origin: str) -> ModelShape:
@@ -54,6 +58,8 @@ def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:
         yield f"a rotation with base {rope.theta:g} and factor {rope.factor:g}"
     if rope.scaling in ("yarn", "llama3") and rope.original_context < 1:
         yield f"{rope.scaling} scaling of a context of {rope.original_context}"
+    if rope.scaling == "yarn" and not 0 < rope.beta_slow <= rope.beta_fast <= _MOST_TURNS:
+        yield f"yarn scaling between {rope.beta_slow:g} and {rope.beta_fast:g} turns"
     fits = len(rope.factors) == rope.dims // 2 and all(0 < factor < math.inf for factor in rope.factors)
     if rope.factors and not fits:
         yield f"{len(rope.factors)} rotation factors for {rope.dims} rotated dimensions"
@@ -65,5 +71,5 @@ def _ffn_problems(ffn: Ffn) -> Iterator[str]:
             if ffn.n_ff < 1:
                 yield f"an FFN of width {ffn.n_ff}"
         case MoeFfn():
-            if not 0 < ffn.n_used <= ffn.n_experts or ffn.n_ff_expert < 1:
+            if not 0 < ffn.n_used <= ffn.n_experts <= _MOST_EXPERTS or ffn.n_ff_expert < 1:
                 yield f"{ffn.n_used} of {ffn.n_experts} experts of width {ffn.n_ff_expert}"

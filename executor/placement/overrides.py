@@ -49,8 +49,9 @@ def parse_overrides(text: str) -> list[Override]:
 def _parse_override(text: str) -> Override:
     pattern, equals, buffer = text.rpartition("=")
     if not equals or not pattern:
+        lacks = "no '='" if not equals else "no pattern before its '='"
         raise HprofError(
-            f"-ot '{text}' has no '=': write REGEX=CPU, for example '{DEFAULT_OVERRIDE}' "
+            f"-ot '{text}' has {lacks}: write REGEX=CPU, for example '{DEFAULT_OVERRIDE}' "
             "(',' separates configurations and cannot be part of one)"
         )
     if not re.fullmatch(r"CPU|HOST|GPU\d*|CUDA\d+", buffer.upper()):
@@ -64,8 +65,10 @@ def _parse_override(text: str) -> Override:
     return Override(compiled, buffer.upper() in _HOST_BUFFERS)
 
 
-def overridden(tensors: Iterable[str], movable: Sequence[str], overrides: Iterable[Override]) -> set[str]:
-    """The movable names that overrides send to host memory; `tensors` are all names.
+def overridden(tensors: Iterable[str], movable: Sequence[str], overrides: Iterable[Override]) -> dict[str, bool]:
+    """Movable name -> whether the overrides send it to host memory; names that none matches are left out.
+
+    `tensors` are all names.
 
     The first override that matches a name decides. Raises HprofError for one that matches no movable name.
     """
@@ -76,7 +79,7 @@ def overridden(tensors: Iterable[str], movable: Sequence[str], overrides: Iterab
             raise _no_match(override, tensors, movable)
         for name in matched:
             is_host.setdefault(name, override.host)
-    return {name for name, host in is_host.items() if host}
+    return is_host
 
 
 def _no_match(override: Override, tensors: Iterable[str], movable: Sequence[str]) -> HprofError:

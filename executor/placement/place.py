@@ -50,16 +50,19 @@ def place(
 
     `overrides` is one `-ot` configuration; None with neither of the others given means `DEFAULT_OVERRIDE`.
     `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` keeps only the last N
-    layers resident. Raises HprofError when a pattern matches no movable tensor.
+    layers resident; both leave alone what an override matches, as in llama.cpp. Raises HprofError when a pattern
+    matches no movable tensor.
     """
     if overrides is None and not n_cpu_moe and n_gpu_layers is None:
         overrides = DEFAULT_OVERRIDE
     movable = [t for t in tensors.values() if is_movable(t)]
-    host = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""))
-    host |= {t.name for t in movable if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
+    decided = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""))
+    open_ = [t for t in movable if t.name not in decided]
+    host = {name for name, is_host in decided.items() if is_host}
+    host |= {t.name for t in open_ if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
     if n_gpu_layers is not None and n_gpu_layers >= 0:
         first_resident = 1 + max((t.layer or 0 for t in movable), default=-1) - n_gpu_layers
-        host |= {t.name for t in movable if (t.layer or 0) < first_resident}
+        host |= {t.name for t in open_ if (t.layer or 0) < first_resident}
     return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from executor.errors import HprofError
 
 _MAX_BYTES: Final = 2**30
+_LAST_LAYER: Final = 9999
 
 
 def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, NDArray[np.int64]]:
@@ -24,6 +25,8 @@ def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, NDArray[np.
             f"{path}: its columns are {','.join(header)[:80]}, but a trace for this model has pos,layer and "
             f"id0 to id{n_used - 1}, one for each expert that a token uses."
         )
+    if ((rows[:, 1] < 0) | (rows[:, 1] > _LAST_LAYER)).any():
+        raise HprofError(f"{path}: layers must lie from 0 to {_LAST_LAYER}; write pos,layer,id0,… rows.")
     ids = rows[:, 2:]
     wrong = ((ids < 0) | (ids >= n_experts)).any(axis=1) | (np.diff(np.sort(ids, axis=1), axis=1) == 0).any(axis=1)
     if wrong.any():
@@ -54,14 +57,17 @@ def _table(path: Path) -> tuple[list[str], NDArray[np.int64]]:
         if path.stat().st_size > _MAX_BYTES:
             raise HprofError(f"{path} is larger than 1 GiB; cut the trace to fewer positions.")
         table = csv.read_csv(path)
+        names = table.column_names  # decoded here
+        if any(pa.types.is_boolean(column.type) for column in table.columns):
+            raise HprofError(f"{path} is not a CSV of whole numbers (true or false); write pos,layer,id0,… rows.")
         columns = [column.cast(pa.int64()).to_numpy() for column in table.columns]
     except OSError as error:
         raise HprofError(f"{path} cannot be read ({error.strerror or error}); name a routing trace.") from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0][:120]
         raise HprofError(f"{path} is not a CSV of whole numbers ({reason}); write pos,layer,id0,… rows.") from error
     if any(column.null_count for column in table.columns):
         raise HprofError(f"{path} is not a CSV of whole numbers (a cell is empty); write pos,layer,id0,… rows.")
     if table.num_rows == 0 or table.num_columns < 3:
         raise HprofError(f"{path} holds no rows of pos,layer,id0,…; record a trace with at least one position.")
-    return table.column_names, np.stack(columns, axis=1)
+    return names, np.stack(columns, axis=1)

@@ -68,18 +68,25 @@ _PLACEMENT: Final = [
     ),
     click.option("--madvise", is_flag=True, help="Ask the system to read a mapped file's host weights ahead."),
 ]
+_MOST_TOKENS: Final = 2**31 - 1
+_MOST_MIB: Final = 2**30
+_MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
 _ARMS: Final = [
     click.option("--arms", metavar="LIST", help=f"Copy policies to compare, the first is the baseline: {ARM_NAMES}."),
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
     click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
-    click.option("--gate-min-batch", type=click.IntRange(min=0), default=512, help="`gated` prefetches from here up."),
+    click.option(
+        "--gate-min-batch", type=click.IntRange(0, _MOST_TOKENS), default=512, help="`gated` prefetches from here up."
+    ),
     click.option(
         "--op-offload-min-batch",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, _MOST_TOKENS),
         default=32,
         help="Below it a ubatch's host weights are used on the CPU, not copied.",
     ),
-    click.option("--moe-cache-mib", type=click.IntRange(min=0), default=0, help="Size of the expert cache's bank."),
+    click.option(
+        "--moe-cache-mib", type=click.IntRange(0, _MOST_MIB), default=0, help="Size of the expert cache's bank."
+    ),
     click.option(
         "--cache-policy", type=click.Choice(["lru", "frequency"]), default="lru", help="What the cache keeps."
     ),
@@ -95,7 +102,9 @@ _DEVICE: Final = [
     ),
     click.option("--link-gb-s", type=FiniteRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
     click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
-    click.option("-t", "--threads", type=click.IntRange(min=1), help="Cores for compute.  [default: all but one]"),
+    click.option(
+        "-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help="Cores for compute.  [default: all but one]"
+    ),
     click.option(
         "--dtype",
         type=click.Choice(["auto", "f32", "bf16", "f16"]),

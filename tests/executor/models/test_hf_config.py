@@ -105,7 +105,13 @@ def test_load_model_takes_a_config(tmp_path: Path) -> None:
         ({"layer_types": ["full_attention"] * 3}, "layer_types"),
         ({"layer_types": ["mamba"] * 32}, "must be a list of 32, each one of full_attention"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan"),
-        ({"partial_rotary_factor": 3.0}, "384 rotated dimensions"),
+        ({"partial_rotary_factor": 3.0}, "partial_rotary_factor is 3.0, but must be a number from 0 to 1"),
+        ({"partial_rotary_factor": 1e308}, "must be a number from 0 to 1"),
+        ({"rope_parameters": {"partial_rotary_factor": 2}}, "must be a number from 0 to 1"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 1e308}}, "between 1 and 1e.308 turns"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_slow": 64}}, "between 64 and 32 turns"),
+        (QWEN3_MOE | {"num_experts": 2**31 - 1}, "8 of 2147483647 experts"),
+        (QWEN3_MOE | {"mlp_only_layers": [[]]}, "mlp_only_layers is"),
         (QWEN3_MOE | {"num_experts": 4, "num_experts_per_tok": 5}, "5 of 4 experts"),
         (QWEN3_MOE | {"num_experts": None}, "num_experts is missing"),
         (QWEN3_MOE | {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
@@ -117,6 +123,11 @@ def test_wrong_configs_are_told_what(tmp_path: Path, change: dict[str, Any], wor
         read_config(written(tmp_path, LLAMA | change))
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_manifest(tmp_path: Path) -> None:
+    shape, _ = read_config(written(tmp_path, LLAMA | {"quantization_config": {"quant_method": "\ud800"}}))
+    assert any("? weights are stored as" in note for note in shape.notes)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, "\x00", "3"])

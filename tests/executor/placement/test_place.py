@@ -41,6 +41,13 @@ def test_the_first_override_that_matches_decides(dense: Model) -> None:
     assert placement.host_layers() == [4, 5, 6, 7]
 
 
+def test_an_override_is_stronger_than_counts_of_layers(dense: Model, moe: Model) -> None:
+    first = [f"blk.0.ffn_{k}_exps.weight" for k in ("gate", "up", "down")]
+    second = [name.replace("blk.0", "blk.1") for name in first]
+    assert place(moe.tensors, overrides=r"blk\.0\.ffn=GPU", n_cpu_moe=2).host == set(second)
+    assert not any("ffn" in name for name in place(dense.tensors, overrides="ffn=GPU", n_gpu_layers=0).host)
+
+
 def test_overrides_search_as_llama_cpp_does(dense: Model) -> None:
     assert place(dense.tensors, overrides="attn_q=CPU").host == {f"blk.{i}.attn_q.weight" for i in range(8)}
     assert place(dense.tensors, overrides=r"^blk\.7\.ffn_down\.weight$=CPU").host == {"blk.7.ffn_down.weight"}
@@ -109,7 +116,7 @@ def test_a_pattern_that_matches_nothing_names_near_ones(dense: Model) -> None:
     ("text", "message"),
     [
         ("ffn_up", "has no '='"),
-        ("=CPU", "has no '='"),
+        ("=CPU", "has no pattern before its '='"),
         ("ffn_up=DISK", "names the buffer 'DISK'"),
         ("ffn_(up=CPU", "is not a regular expression"),
     ],

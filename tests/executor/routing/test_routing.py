@@ -127,6 +127,9 @@ def test_trace_is_replayed_and_wraps(tmp_path: Path) -> None:
         (["0,0,1,x"], "whole numbers"),
         (["0,0,1,"], "whole numbers"),
         (["0,0"], "whole numbers"),
+        (["0,-1,1,2"], "layers must lie from 0"),
+        (["0,9223372036854775807,1,2"], "layers must lie from 0"),
+        (["0,0,true,false"], "whole numbers"),
         ([], "no rows"),
     ],
 )
@@ -135,6 +138,13 @@ def test_bad_traces_are_refused_in_one_sentence(tmp_path: Path, rows: list[str],
         from_trace(write_trace(tmp_path / "t.csv", rows))
     assert "\n" not in str(caught.value)
     assert "t.csv" in str(caught.value)
+
+
+def test_a_header_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"pos,layer,\xff\xfe0,id1\n0,0,1,2\n")
+    with pytest.raises(HprofError, match="is not a CSV of whole numbers"):
+        from_trace(f"trace:{path}")
 
 
 def test_trace_of_another_width_or_absent(tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def test_bad_input_is_one_sentence(
     "arguments",
     [
         *(["-r", "0"], ["--slots", "1"], ["--link-gb-s", "0"], ["-lm", "disk"], ["--device", "tpu"], ["--boots", "0"]),
+        *(["--op-offload-min-batch", str(10**23)], ["--gate-min-batch", str(2**31)], ["-t", "99999999"]),
         *(["--link-gb-s", "nan"], ["--link-gb-s", "inf"], ["--link-latency-us", "nan"], ["--seed", str(2**32)]),
     ],
 )
