@@ -7,6 +7,7 @@ from typing import Final
 
 import pandas as pd
 
+from dashboard.overview.bound import bound
 from dashboard.sweep_axis import BATCH, UBATCH, crossing, rows_over
 from dashboard.text import listed, subject
 from profiler.report.data import ArmFigures, Cell
@@ -132,13 +133,12 @@ def why(cell: Cell, a: str, b: str) -> str | None:
     copy_ns, compute_ns = (_median(cell.arms[b], name) for name in ("busy_copy_ns", "busy_compute_ns"))
     if copy_ns is None or compute_ns is None:
         return None
-    host_ns = _median(cell.arms[b], "host_compute_ns")
+    if copy_ns > 0:
+        return " ".join(told for told in (_hid(cell, a, b, copy_ns), bound(cell.arms[b])) if told)
+    before, host_ns = _median(cell.arms[a], "busy_copy_ns"), _median(cell.arms[b], "host_compute_ns")
+    spared = f", where {a} copies for {format_ns(before)}" if before else ""
     on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
-    if copy_ns == 0:
-        before = _median(cell.arms[a], "busy_copy_ns")
-        spared = f", where {a} copies for {format_ns(before)}" if before else ""
-        return f"{b} copies nothing to the device{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
-    return f"{_hid(cell, a, b, copy_ns)} {_bound(copy_ns, compute_ns)}{on_host}"
+    return f"{b} copies nothing to the device{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
 
 
 def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
@@ -152,13 +152,6 @@ def _part(hidden_ns: float | None, copy_ns: float) -> str:
     if hidden_ns is None:
         return f"an unknown part of its {format_ns(copy_ns)}"
     return f"{format_ns(hidden_ns) if hidden_ns else 'none'} of its {format_ns(copy_ns)}"
-
-
-def _bound(copy_ns: float, compute_ns: float) -> str:
-    times = " against ".join(format_ns(value) for value in sorted((copy_ns, compute_ns), reverse=True))
-    if copy_ns > compute_ns:
-        return f"Its copies take longer than its compute ({times}), so they bound it."
-    return f"Its compute takes longer than its copies ({times}), so all of them could hide."
 
 
 def _median(arm: ArmFigures, name: str) -> float | None:

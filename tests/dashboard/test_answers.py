@@ -9,6 +9,7 @@ import pytest
 
 from dashboard import residency
 from dashboard.overview import answers
+from dashboard.overview.bound import bound
 from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
@@ -94,22 +95,44 @@ def test_cost_names_bytes_memory_and_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copy_ms", "compute_ms", "hidden_ms", "told"),
+    ("copy_ms", "hidden_ms", "told"),
     [
-        (
-            700,
-            420,
-            400,
-            "on hid 400 ms of its 700 ms of copying behind compute; off hid none of its 500 ms. Its copies",
-        ),
-        (300, 420, 0, "Its compute takes longer than its copies (420 ms against 300 ms), so all of them could hide."),
-        (0, 420, 0, "on copies nothing to the device, where off copies for 500 ms; it computes for 420 ms."),
+        (700, 400, "on hid 400 ms of its 700 ms of copying behind compute; off hid none of its 500 ms. Its pass holds"),
+        (0, 0, "on copies nothing to the device, where off copies for 500 ms; it computes for 420 ms."),
     ],
 )
-def test_why(copy_ms: float, compute_ms: float, hidden_ms: float, told: str) -> None:
+def test_why(copy_ms: float, hidden_ms: float, told: str) -> None:
     off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
-    on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=compute_ms * 1e6, hidden_copy_ns=hidden_ms * 1e6)
+    on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=420e6, hidden_copy_ns=hidden_ms * 1e6)
     assert told in (answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on") or "")
+
+
+@pytest.mark.parametrize(
+    ("copy_ms", "compute_ms", "host_ms", "ttft_ms", "told"),
+    [
+        (136, 82, 0, 194, "Its prompt takes 194 ms: 136 ms of copies and 82.0 ms of compute, neither of which bounds"),
+        (136, 82, 0, 140, "Its copies bound the prompt, which takes 140 ms: 136 ms of copies and 82.0 ms of compute."),
+        (82, 136, 0, 140, "Its compute bounds the prompt, which takes 140 ms"),
+        (136, 130, 0, 140, "Its copies and compute bound the prompt, which takes 140 ms"),
+        (30, 20, 136, 140, "Its computing on the host bounds the prompt"),
+        (30, 20, 60, 140, "30.0 ms of copies, 20.0 ms of compute and 60.0 ms of computing on the host, none of which"),
+        (300, 20, 0, 160, "Its prompt holds 300 ms of copies and 20.0 ms of compute, summed over devices."),
+    ],
+)
+def test_what_bounds_is_told_of_the_prompt_alone(
+    copy_ms: float, compute_ms: float, host_ms: float, ttft_ms: float, told: str
+) -> None:
+    whole = arm(ttft_ns=ttft_ms * 1e6, busy_copy_ns=copy_ms * 9e6, busy_compute_ns=compute_ms * 9e6, wall_ns=9e9)
+    prompt = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=compute_ms * 1e6, host_compute_ns=host_ms * 1e6)
+    parts = {"pass": whole.figures["pass"], "prefill": prompt.figures["pass"], "decode": {}}
+    assert told in (bound(ArmFigures(parts, 6)) or "")  # type: ignore[arg-type]
+
+
+def test_a_pass_without_a_prompt_is_held_against_its_wall() -> None:
+    on = arm(busy_copy_ns=14.4e6, busy_compute_ns=30.2e6, wall_ns=35.1e6)
+    told = "Its pass takes 35.1 ms: 14.4 ms of copies and 30.2 ms of compute, neither of which bounds it alone."
+    assert bound(on) == told
+    assert bound(arm(busy_copy_ns=1e6)) is None
 
 
 def test_what_is_unknown_of_the_hiding_is_not_none() -> None:
