@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiler.manifest import Arm, Manifest
+from profiler.report.placements import placement_number
 from profiler.report.residency import residency
 from profiler.report.units import format_bytes
 
@@ -42,9 +43,8 @@ def partner(manifest: Manifest, others: Sequence[str], a: str) -> int:
 
 def _suffix(manifest: Manifest, name: str) -> str:
     """`@3` for an arm of the third placement, nothing for one of the first."""
-    found = manifest.placement.get("configurations")
-    rows = [row.get("suffix") for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
-    return next((text for text in rows if isinstance(text, str) and text and name.endswith(text)), "")
+    number = next((placement_number(arm) for arm in manifest.arms if arm.name == name), 1)
+    return f"@{number}" if number > 1 else ""
 
 
 def _alike(manifest: Manifest, names: Sequence[str], a: str, b: str) -> tuple[str, str] | None:

@@ -138,8 +138,9 @@ def headline(a: str, b: str, compared: Mapping[str, Comparison | None], placed: 
     it reads `on@2 (16 host layers) against off (8 host layers): the first token 58 % slower.`
     """
     named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
-    found = {what: compared[name] for name, what in named.items() if compared.get(name) is not None}
-    known = {what: one for what, one in found.items() if one is not None}
+    if not any(compared.get(name) for name in named):
+        named = {"wall_ns": "the pass"}  # all that a trace tells whose passes have no phases
+    known = {what: one for name, what in named.items() if (one := compared.get(name)) is not None}
     if not known:
         return f"{a} and {b} cannot be compared here."
     by_verdict = {verdict: [w for w, one in known.items() if one.verdict == verdict] for verdict in SIGNS}

@@ -10,12 +10,13 @@ import pandas as pd
 from dashboard.overview.bound import bound
 from dashboard.sweep_axis import BATCH, UBATCH, crossing, rows_over
 from dashboard.text import listed, subject
+from profiler.metrics import FIGURES
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.residency import Residency
 from profiler.report.sweep import Crossover, crossover, sweep_figures
 from profiler.report.units import format_bytes, format_ns
 
-_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _ALIKE: Final = 0.005  # of the bytes: less is no change
 _ALONE: Final = {"no difference": "takes as long as", "inconclusive": "is not certain to differ from"}
 
@@ -62,7 +63,7 @@ def _spread(rows: pd.DataFrame, axis: str, who: str, a: str, figure: str) -> str
         return f"{who} {_ALONE.get(kinds[0], f'is {kinds[0]} than')} {a} at every ubatch measured, {span}."
     at = crossover(rows)
     if at is not None and _crosses_once(rows, at):
-        is_better_above = (rows["ratio"].iloc[-1] < 1) == (figure == "ttft_ns")
+        is_better_above = (rows["ratio"].iloc[-1] < 1) == (FIGURES[figure].better == "lower")
         words = ("faster", "slower") if is_better_above else ("slower", "faster")
         return f"{who} is {words[0]} than {a} from a ubatch {crossing(at, axis)}, {words[1]} below."
     of_kind = {kind: [_number(s) for s, v in zip(sizes, verdicts, strict=True) if v == kind] for kind in kinds}

@@ -22,6 +22,7 @@ CARDS: Final = {
     "exposed_copy_ns": "Exposed copy time",
     "vram_peak_bytes": "Device memory at the peak",
 }
+_TIMES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
 
@@ -31,6 +32,8 @@ def cards(choice: Choice, cell: Cell) -> list[str]:
     Gives the labels of those that the cell does not have.
     """
     known = {name: title for name, title in CARDS.items() if any(found_of(choice, cell, name))}
+    if not any(name in known for name in _TIMES) and any(found_of(choice, cell, "wall_ns")):
+        known = {"wall_ns": "The whole pass"} | known
     for start in range(0, len(known), 3):
         columns = st.columns(3, gap="small")
         for name, column in zip(list(known)[start : start + 3], columns, strict=False):

@@ -28,7 +28,12 @@ from profiler.report.sizes import CellSizes
 from profiler.report.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
 from profiler.report.units import format_value
 
-_LABELS: Final = {"ttft_ns": "First token", "prefill_tokens_per_s": "Prefill", "decode_tokens_per_s": "Decode"}
+_LABELS: Final = {
+    "ttft_ns": "First token",
+    "prefill_tokens_per_s": "Prefill",
+    "decode_tokens_per_s": "Decode",
+    "wall_ns": "Pass",
+}
 _MOST_SEGMENTS: Final = 4
 
 
@@ -40,8 +45,9 @@ def main(choice: Choice) -> None:
             "Measure several sizes with `hprof run -ub 64-1024*2 -d 0,4096`.",
         )
         return
-    tables = {name: sweep_figures(choice.report.cells, name) for name in judged_names()}
-    known = [name for name in tables if not tables[name].empty]
+    tables = {name: sweep_figures(choice.report.cells, name) for name in _LABELS}
+    known = [name for name in judged_names() if not tables[name].empty]
+    known = known or [name for name in ("wall_ns",) if not tables[name].empty]
     if not known:
         show.nothing("The passes of this capture say no times.")
         return

@@ -12,12 +12,14 @@ import pytest
 
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
+from profiler.importers import import_files
 from profiler.report.residency import all_residency
 from profiler.report.units import format_bytes
 from tests.dashboard.pages import PAGES, open_page, said, turn_to
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request
 
+DATA = Path(__file__).parents[1] / "data"
 MAKERS = {
     "dense": makers.dense_off_on,
     "moe": makers.moe_off_on,
@@ -137,6 +139,20 @@ def test_sweep_draws_the_judged_figures(monkeypatch: pytest.MonkeyPatch, root: P
         "limit of on: max(C, T)",
     ]
     assert app.query_params["figure"] == "prefill_tokens_per_s"
+
+
+def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arms = [(arm, DATA / "kineto" / f"h200_llama8b_4layers_{arm}.json.gz") for arm in ("off", "on")]
+    import_files([], tmp_path / "ab", arms=arms)
+    app = open_page(monkeypatch, tmp_path, "overview")
+    assert app.title[0].value.replace("\\", "") == "Prefetch against off: the pass is unclear."
+    (card,) = (one for one in app.metric if one.label == "The whole pass")
+    assert (card.value, card.delta) == ("35.1 ms", "? inconclusive (×0.72 to ×0.78)")
+    turn_to(app, "sweep")
+    assert "say no times" not in said(app)
+    assert "35.1 ms" in app.dataframe[0].value["median"].tolist()
 
 
 def test_memory_says_what_slots_cost(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

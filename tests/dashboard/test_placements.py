@@ -54,8 +54,7 @@ def test_full_and_the_same_placement_are_judged_as_ever(monkeypatch: pytest.Monk
 
 def test_what_a_manifest_does_not_say_is_not_told() -> None:
     manifest = Manifest(
-        arms=[Arm("off", "off"), Arm("off@2", "off"), Arm("x@2")],
-        placement={"configurations": [{"suffix": ""}, {"suffix": "@2"}, {"suffix": 3}, "?"]},
+        arms=[Arm("off", "off"), *(Arm(name, "off", options={"placement": 3}) for name in ("off@2", "x@2"))]
     )
     found = other_placement(manifest, "off", "off@2")
     assert found is not None

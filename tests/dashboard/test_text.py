@@ -55,6 +55,16 @@ def test_headline(
     assert headline("off", "on", found) == sentence
 
 
+def test_a_trace_without_phases_is_judged_by_its_passes() -> None:
+    assert (
+        headline("off", "on", {"wall_ns": compared(0.75, "faster")}) == "Prefetch made the pass 25 % faster than off."
+    )
+    unclear = {"ttft_ns": None, "wall_ns": compared(0.75, "inconclusive")}
+    assert headline("off", "on", unclear) == "Prefetch against off: the pass is unclear."
+    both = {"ttft_ns": compared(0.5, "faster"), "wall_ns": compared(0.75, "faster")}
+    assert "the pass" not in headline("off", "on", both)
+
+
 def test_unknown_arms_are_named_as_they_are() -> None:
     assert headline("a", "b", {"ttft_ns": compared(0.9, "faster")}).startswith("The arm b made the first token")
     assert arm_label("hot+cache") == "hot+cache (hottest experts ahead with the expert cache)"
