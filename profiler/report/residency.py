@@ -11,6 +11,7 @@ from profiler.metrics.memory import cost_in_layers
 from profiler.report.units import format_bytes
 
 _PARTS: Final = ("vram_resident", "vram_slots", "vram_bank")
+_FULL: Final = "full"
 _SIZES: Final = (*_PARTS, "host_bytes", "slots")
 
 
@@ -70,9 +71,11 @@ def budget_lines(manifest: Manifest) -> list[str]:
     found = manifest.placement.get("configurations")
     rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
     sizes = [(row.get("budget_bytes"), row.get("kept_bytes")) for row in rows]
+    has_full = any(arm.requested == _FULL for arm in manifest.arms)
+    beyond = " `full` keeps everything resident, whatever the budget." if has_full else ""
     return [
         f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "
-        "and a dequantised weight."
+        f"and a dequantised weight.{beyond}"
         for budget, kept in dict.fromkeys(sizes)
         if _is_count(budget) and _is_count(kept)
     ]

@@ -28,6 +28,8 @@ class Store:
         except (ValueError, ImportError) as error:
             raise HprofError(f"{self.url}: no way to read such an address ({error}).") from error
         self.is_local = isinstance(self._fs, LocalFileSystem)
+        if not self.is_local and not self.url.partition("://")[2].strip("/"):
+            raise HprofError(f"{self.url} names no bucket or folder; write one after the '://'.")
 
     def where(self, name: str = "") -> str:
         """The full address of `name`, for messages."""

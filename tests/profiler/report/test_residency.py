@@ -85,3 +85,5 @@ def test_a_budget_says_what_is_kept_of_it() -> None:
         "VRAM budget: 24.0 GB a device, 2.00 GB of it kept for the context, activations and a dequantised weight."
     ]
     assert budget_lines(Manifest(placement={"configurations": "none"})) == []
+    [line] = budget_lines(Manifest(placement={"configurations": rows[:1]}, arms=[Arm("full", "full")]))
+    assert line.endswith("`full` keeps everything resident, whatever the budget.")

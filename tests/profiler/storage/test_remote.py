@@ -78,3 +78,10 @@ def test_a_file_systems_own_errors_are_one_sentence(capsys: pytest.CaptureFixtur
         error = capsys.readouterr().err
         assert error.startswith("hprof: cannot read needs-credentials://run")
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///"])
+def test_an_address_of_no_bucket_is_refused(address: str) -> None:
+    pytest.importorskip("s3fs")
+    with pytest.raises(HprofError, match="names no bucket or folder"):
+        Capture.open(address)
