@@ -82,7 +82,7 @@ _ARMS: Final = [
         "--op-offload-min-batch",
         type=click.IntRange(0, _MOST_TOKENS),
         default=32,
-        help="Below it a ubatch's host weights are used on the CPU, not copied.",
+        help="Below it a ubatch's FFN and expert weights in host memory are used on the CPU, not copied.",
     ),
     click.option(
         "--moe-cache-mib", type=click.IntRange(0, _MOST_MIB), default=0, help="Size of the expert cache's bank."
