@@ -64,7 +64,8 @@ def bars(panel: Axes, rows: Sequence[Row], value: str, label: str) -> None:
     low = [h - (row.get(f"{value}_low") or h) for h, row in zip(heights, rows, strict=True)]
     high = [(row.get(f"{value}_high") or h) - h for h, row in zip(heights, rows, strict=True)]
     colours = [STYLE.get(row["arm"], ("#0072B2", ""))[0] for row in rows]
-    drawn = panel.bar([row["arm"] for row in rows], heights, yerr=[low, high], color=colours, capsize=3)
+    names = [row["arm"] for row in rows]
+    drawn = panel.bar(names, heights, yerr=[low, high], color=colours, capsize=3, ecolor="#888888")  # seen on black too
     panel.bar_label(drawn, [f"{h:,.0f}" if h >= 100 else f"{h:.3g}" for h in heights], padding=2, fontsize=8)
     panel.set(title=label)
     panel.margins(y=0.15)
