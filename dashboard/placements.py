@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiler.manifest import Arm, Manifest
-from profiler.report.placements import placement_number
+from profiler.report.placements import FULL, placement_number
 from profiler.report.residency import residency
 from profiler.report.units import format_bytes
-
-_ALL_RESIDENT = "full"  # measured once, for every placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ def other_placement(manifest: Manifest, a: str, b: str) -> OtherPlacement | None
     arms = {arm.name: arm for arm in manifest.arms}
     names = (a, b)
     places = [_suffix(manifest, name) for name in names]
-    if places[0] == places[1] or not all(name in arms and arms[name].requested != _ALL_RESIDENT for name in names):
+    if places[0] == places[1] or not all(name in arms and arms[name].requested != FULL for name in names):
         return None
     told = " and ".join(f"{name} has {_told(manifest, arms[name])}" for name in names)
     sentence = f"Their weights lie elsewhere: {told}. So the policy alone does not explain the difference."

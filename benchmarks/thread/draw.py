@@ -12,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.thread import plots
+from benchmarks.thread.devices import device_tables
 from benchmarks.thread.host_layers import host_layers_table
 from benchmarks.thread.load_modes import MODES, MODES_FILE, load_table
-from benchmarks.thread.markdown import arms_table, ratio, share, sweep_table, table, with_interval
+from benchmarks.thread.markdown import arms_table, ratio, sweep_table, table, with_interval
 from benchmarks.thread.markdown import number as said
 from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
@@ -38,8 +39,10 @@ def draw_table(letter: str, captures: Path, docs: Path) -> str:
     images.mkdir(parents=True, exist_ok=True)
     if letter == "e":
         text = _load_modes(json.loads((captures / MODES_FILE).read_text()), images)
+    elif letter == "f":
+        text = "\n".join(device_tables(captures))
     else:
-        drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode, "f": _devices}[letter]
+        drawn = {"a": _sweep, "b": _sweep, "c": _laguna, "d": _decode}[letter]
         text = "\n".join(drawn(letter, captures, images))
     commands = "\n".join(shlex.join(run.argv(f"traces/thread/{run.name}")) for run in TABLES[letter].runs)
     measured_on = f"Measured on: {machines(captures / name for name in names if name != MODES_FILE)}.\n\n"
@@ -193,47 +196,6 @@ def _routing_sentences(capture: Capture) -> str:
         f"Overlap (Jaccard) of the experts of adjacent layers: {sizes}. "
         f"Of a token's experts, {within:.1%} were those of the token before it.\n"
     )
-
-
-def _devices(letter: str, captures: Path, images: Path) -> Iterator[str]:
-    for kind in ("experts", "dense"):
-        one, two = (str(captures / f"f-{kind}-{n}") for n in (1, 2))
-        yield arms_table(
-            [row | {"arm": f"{row['arm']}, {n} GPU"} for n, at in ((1, one), (2, two)) for row in _own(at)]
-        )
-        yield _same_results(Capture.open(one), Capture.open(two))
-        yield _links(two)
-
-
-def _own(path: str) -> list[Row]:
-    return cell_rows(report_of(path))
-
-
-def _same_results(one: Capture, two: Capture) -> str:
-    """Whether each pass on two GPUs gave the tokens and logits of its twin on one; `sim` computes neither."""
-    keys = ["arm", "repetition"]
-    both = [c.passes[~c.passes["warmup"]].set_index(keys)[["tokens", "logits_digest"]] for c in (one, two)]
-    joined = both[0].join(both[1].rename(columns=lambda name: f"{name}_two"), how="inner")
-    computed = joined[joined["logits_digest"].notna()]
-    if computed.empty:
-        return "These passes computed no tokens to compare.\n"
-    tokens = sum(list(a) == list(b) for a, b in zip(computed["tokens"], computed["tokens_two"], strict=True))
-    logits = int((computed["logits_digest"] == computed["logits_digest_two"]).sum())
-    return (
-        f"Of {len(computed)} passes, {tokens} gave the same tokens on two GPUs as on one, {logits} the same logits.\n"
-    )
-
-
-def _links(path: str) -> str:
-    columns = ["GPU", "copied GB", "GB/s", "busy copy s", "hidden", "busy compute s"]
-    lines = []
-    for device in report_of(path).devices:
-        copies = device.copies["h2d"]
-        figures = (copies.bytes / 1e9 if copies.bytes else None, copies.gb_s, copies.busy_ns / 1e9)
-        hidden = copies.hidden_ns / copies.busy_ns if copies.busy_ns else None
-        busy_s = device.compute_busy_ns / 1e9
-        lines.append([str(device.device), *map(said, figures), share(hidden), said(busy_s)])
-    return table(columns, lines)
 
 
 def _load_modes(rows: list[dict[str, Any]], images: Path) -> str:

@@ -23,13 +23,13 @@ def bound(arm: ArmFigures) -> str | None:
     A part bounds only what takes hardly longer than it. Several devices work beside each other, so the sum of theirs
     bounds nothing. null: the source does not say both copies and compute.
     """
-    scope: Scope = "prefill" if _median(arm, "busy_copy_ns", "prefill") else "pass"
-    found = {words: _median(arm, name, scope) for name, words in _PARTS.items()}
+    scope: Scope = "prefill" if arm.median("busy_copy_ns", "prefill") else "pass"
+    found = {words: arm.median(name, scope) for name, words in _PARTS.items()}
     parts = {words: value for words, value in found.items() if value}
     if found["copies"] is None or found["compute"] is None or not parts:
         return None
     what = "prompt" if scope == "prefill" else "pass"
-    took_ns = (_median(arm, "ttft_ns", "pass") if scope == "prefill" else None) or _median(arm, "wall_ns", scope)
+    took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
     told = listed([f"{format_ns(value)} of {words}" for words, value in parts.items()])
     is_summed = len(arm.by_device) > 1 or (took_ns is not None and max(parts.values()) > took_ns * (1 + _NEAR))
     if took_ns is None or is_summed:
@@ -42,8 +42,3 @@ def bound(arm: ArmFigures) -> str | None:
         )
     verb = "bounds" if bounding in (["compute"], ["computing on the host"]) else "bound"
     return f"Its {listed(bounding)} {verb} the {what}, which takes {format_ns(took_ns)}: {told}."
-
-
-def _median(arm: ArmFigures, name: str, scope: Scope) -> float | None:
-    found = arm.figures[scope].get(name)
-    return found.median if found is not None else None

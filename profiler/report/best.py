@@ -8,15 +8,18 @@ from typing import Final
 from profiler.manifest import Arm
 from profiler.metrics import FIGURES
 from profiler.report.data import Cell
+from profiler.report.placements import FULL
 from profiler.report.units import format_value
 
-_FULL: Final = "full"  # nothing to copy: the limit, and not what one chooses among
 _BEST_BY: Final = {"ttft_ns": "Shortest time to first token", "prefill_tokens_per_s": "highest prefill speed"}
 
 
 def best_arms(cell: Cell, arms: Sequence[Arm]) -> dict[str, str]:
-    """The best arm by each figure that the cell has, beside `full`; the earlier one of equals."""
-    whole = {arm.name for arm in arms if arm.requested == _FULL}
+    """The best arm by each figure that the cell has; the earlier one of equals.
+
+    Beside `full`, which copies nothing: it is the limit, and not what one chooses among.
+    """
+    whole = {arm.name for arm in arms if arm.requested == FULL}
     chosen = [name for name in cell.arms if name not in whole]
     found = {}
     for figure in _BEST_BY:
@@ -41,7 +44,7 @@ def _told(cell: Cell, figure: str, name: str, arms: Sequence[Arm]) -> str:
     limits = [
         f"{arm.name}: {_value(cell, figure, arm.name)}"
         for arm in arms
-        if arm.requested == _FULL and arm.name in cell.arms
+        if arm.requested == FULL and arm.name in cell.arms
     ]
     beside = "; ".join(part for part in (against, *limits) if part)
     return f"{name} with {_value(cell, figure, name)}{f' ({beside})' if beside else ''}"

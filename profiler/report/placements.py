@@ -8,7 +8,8 @@ from typing import Final
 
 from profiler.manifest import Arm
 
-_FULL: Final = "full"
+FULL: Final = "full"
+"""The arm that keeps everything resident whatever the placement (the policy of that name brings torch along)."""
 _SUFFIX: Final = re.compile(r"@(\d+)$")
 
 
@@ -28,6 +29,6 @@ def own_baselines(arms: Sequence[Arm], names: Sequence[str]) -> dict[str, str]:
     first: dict[int, str] = {}
     own = {}
     for name, placed in number.items():
-        if by_name[name].requested != _FULL and first.setdefault(placed, name) not in (name, names[0]):
+        if by_name[name].requested != FULL and first.setdefault(placed, name) not in (name, names[0]):
             own[name] = first[placed]
     return own

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeGuard
 
 from profiler.manifest import Arm, Manifest
 from profiler.metrics.memory import cost_in_layers
+from profiler.report.placements import FULL
 from profiler.report.units import format_bytes
 
 _PARTS: Final = ("vram_resident", "vram_slots", "vram_bank")
-_FULL: Final = "full"
 _SIZES: Final = (*_PARTS, "host_bytes", "slots")
 
 
@@ -71,7 +71,7 @@ def budget_lines(manifest: Manifest) -> list[str]:
     found = manifest.placement.get("configurations")
     rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
     sizes = [(row.get("budget_bytes"), row.get("kept_bytes")) for row in rows]
-    has_full = any(arm.requested == _FULL for arm in manifest.arms)
+    has_full = any(arm.requested == FULL for arm in manifest.arms)
     beyond = " `full` keeps everything resident, whatever the budget." if has_full else ""
     return [
         f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "

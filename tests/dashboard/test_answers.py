@@ -13,6 +13,7 @@ from dashboard.overview.bound import bound
 from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
+from profiler.metrics import FIGURES
 from profiler.report.data import ArmFigures, Cell
 from profiler.report.residency import Residency
 from profiler.report.sizes import CellSizes
@@ -23,7 +24,8 @@ from tests.profiler import makers
 
 def arm(**medians: float | None) -> ArmFigures:
     known = {name: None if value is None else Estimate(value, None, None, 6) for name, value in medians.items()}
-    return ArmFigures({"pass": known, "prefill": {}, "decode": {}}, 6)
+    unknown: dict[str, Estimate | None] = dict.fromkeys(FIGURES)
+    return ArmFigures({"pass": unknown | known, "prefill": unknown, "decode": unknown}, 6)
 
 
 def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) -> Cell:
