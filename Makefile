@@ -46,5 +46,5 @@ gpu-check: setup
 	@$(BIN)/python -m benchmarks.gpu.check
 
 docs: setup
-	@$(BIN)/python -m profiler.cli.reference docs/commands.md
+	@$(BIN)/python -m docs.write_commands docs/commands.md
 	@$(BIN)/python docs/draw_arms.py

@@ -92,7 +92,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:
-        from profiler.report.units import plain
+        from executor.units import plain
 
         click.echo(f"hprof: {plain(str(error))}", err=True)  # it may quote a file, which must not steer the terminal
         return error.exit_code

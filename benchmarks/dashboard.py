@@ -59,10 +59,12 @@ ZOOMS = """async () => {
 
 def write_capture(path: Path, n_events: int) -> None:
     """`off` copies each layer's weights in line, `on` one layer ahead; each copy is waited for by a kernel."""
-    from profiler.manifest import Arm
+    from profiler.manifest import ManifestArm
     from profiler.storage.writer import PassKey, new_capture
 
-    writer = new_capture(path, arms=[Arm("off", "off", "off"), Arm("on", "on", "on")], link_h2d_gb_s=25.0)
+    writer = new_capture(
+        path, arms=[ManifestArm("off", "off", "off"), ManifestArm("on", "on", "on")], link_h2d_gb_s=25.0
+    )
     for pass_id, arm in enumerate(("off", "on")):
         columns = _pass_columns(pass_id, n_events // 2, ahead=arm == "on")
         part = f"pass-{pass_id:06d}"

@@ -26,7 +26,7 @@ from executor.quants import QUANTS, fill_random, row_bytes, unpack
 from executor.quants import dispatch as dequant
 
 if TYPE_CHECKING:
-    from executor.quants.fused_launch import Tiling
+    from executor.quants.fused import Tiling
 
 MATRIX = (3 * 17408, 5120)  # one dense FFN layer: gate, up and down
 STACK = (128, 768, 2048)  # one projection of an MoE layer

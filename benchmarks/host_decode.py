@@ -20,16 +20,13 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.host.compute import host_experts, host_ffn
-from executor.host.weights import HostStepWeights, HostWeights, host_products
-from executor.layers.ffn import dense_ffn
+from executor.host.steps import HostStepWeights, HostWeights, host_experts, host_ffn, host_products
+from executor.layers.dense import dense_ffn
 from executor.layers.moe import Routed, experts
-from executor.model import Model
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.placement.place import place
-from executor.shape import MoeFfn
-from executor.weights.host_memory import build_splits
-from executor.weights.splits import Split
+from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16 = torch.bfloat16
 MOE, DENSE = ("qwen3-30b-a3b", 2), ("llama-3.1-8b", 3)
@@ -111,12 +108,12 @@ class Layers:
         return n_bytes * self.moe.n_used // self.moe.n_experts if isinstance(self.moe, MoeFfn) else n_bytes
 
 
-def _splits(model: Model) -> list[Split]:
+def _splits(model: Model) -> list[TransferUnit]:
     from executor.devices.cpu import CpuDevice
 
     device = CpuDevice(n_threads=1)
     try:
-        return build_splits(model, place(model.tensors), device, "none")
+        return build_transfer_units(model, place(model.tensors), device, "none")
     finally:
         device.close()
 

@@ -26,12 +26,12 @@ TARGETS = {1_000_000: (0.5, None), 10_000_000: (5.0, 3000)}  # events -> seconds
 
 def write_capture(path: Path, n_events: int) -> None:
     """Passes of 40 ubatches over 48 layers, each with 3 copies and 12 kernels, alternately `off` and `on`."""
-    from profiler.manifest import Arm
+    from profiler.manifest import ManifestArm
     from profiler.storage.writer import PassKey, new_capture
 
     per_pass = N_UBATCHES * N_LAYERS * (N_COPIES + N_KERNELS)
     n_passes = max(1, round(n_events / per_pass))
-    writer = new_capture(path, source="hprof", arms=[Arm("off"), Arm("on")])
+    writer = new_capture(path, source="hprof", arms=[ManifestArm("off"), ManifestArm("on")])
     for pass_id in range(n_passes):
         columns = _pass_events(pass_id, np.random.default_rng(pass_id))
         end = int(columns["t_end"].max())

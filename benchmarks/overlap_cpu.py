@@ -16,13 +16,12 @@ import sys
 from dataclasses import dataclass
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
 from executor.model import Model
 from executor.models.load import load_model
+from executor.passes import PassJob, PassResult
 from executor.placement.place import place
-from executor.records import PassResult
 from executor.session import Session, SessionOptions
-from profiler.planning.abba import arm_order
+from profiler.planning.request import arm_order
 
 TARGET = 1.10
 ARMS = ("off", "on")

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
 from executor.models.load import load_model
+from executor.passes import PassJob
 from executor.placement.place import place
 from executor.session import Session, SessionOptions
 from profiler.arithmetic.stats import Estimate, estimate

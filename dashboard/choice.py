@@ -8,12 +8,11 @@ from typing import Final
 import streamlit as st
 
 from dashboard import address, load, placements, trace_root
-from dashboard.text import arm_label, cell_key, cell_labels, plain, subject
+from dashboard.text import arm_label, cell_key, cell_labels, escape_markdown, subject
 from profiler.capture import Capture, CaptureSummary
-from profiler.manifest import Arm
-from profiler.report.data import Cell
+from profiler.manifest import ManifestArm
+from profiler.report.cells import Cell, CellSizes, cell_sizes, telling_sizes
 from profiler.report.report import Report
-from profiler.report.sizes import CellSizes, cell_sizes, telling_sizes
 
 _STATE: Final = "_choice"
 _LARGE: Final = 1_000_000  # events; reading more takes over a second
@@ -23,7 +22,7 @@ _LARGE: Final = 1_000_000  # events; reading more takes over a second
 class Choice:
     """`sizes` (the cell), `a` and `b` are null where the capture has no passes; `b` also where it has a single arm."""
 
-    found: trace_root.Found
+    found: trace_root.CaptureRef
     capture: Capture
     sizes: CellSizes | None
     a: str | None
@@ -60,7 +59,7 @@ class Choice:
         return next(cell for cell in report.cells if self.sizes.names(cell))
 
     @property
-    def arms_of_cell(self) -> list[Arm]:
+    def arms_of_cell(self) -> list[ManifestArm]:
         """What the manifest says of the arms on show."""
         return [arm for arm in self.capture.manifest.arms if arm.name in self.arms]
 
@@ -88,7 +87,7 @@ def choose(root: trace_root.TraceRoot) -> Choice | None:
     readable = [one for one in summaries if one.problem is None]
     for one in summaries:
         if one.problem is not None:
-            st.warning(f"{plain(one.name)}: {plain(one.problem)}")
+            st.warning(f"{escape_markdown(one.name)}: {escape_markdown(one.problem)}")
     if not readable:
         st.session_state[_STATE] = None
         return None
@@ -121,7 +120,7 @@ def say_no_captures() -> None:
     st.code("\n".join(lines), language="bash")
 
 
-def _choose_arms(found: trace_root.Found, capture: Capture) -> Choice:
+def _choose_arms(found: trace_root.CaptureRef, capture: Capture) -> Choice:
     numbered = capture.passes[capture.passes["pass_id"].notna()]
     cells = cell_sizes(numbered, capture.manifest.arms)
     names = list(dict.fromkeys(name for cell in cells for name in cell.arms))

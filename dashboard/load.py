@@ -12,15 +12,15 @@ from copy import copy
 import pandas as pd
 import streamlit as st
 
-from dashboard.trace_root import Fingerprint, Found
+from dashboard.trace_root import CaptureRef, Fingerprint
 from profiler.capture import Capture
 from profiler.findings import Finding, find
-from profiler.metrics import Tables, layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics import CaptureTables, layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.report.build import build_report
 from profiler.report.report import Report
 
 
-def open_capture(found: Found) -> Capture:
+def open_capture(found: CaptureRef) -> Capture:
     """Open it (cheap: tables are read when asked for)."""
     return _capture(found.path, found.fingerprint)
 
@@ -30,7 +30,7 @@ def _capture(path: str, fingerprint: Fingerprint) -> Capture:  # noqa: ARG001 - 
     return Capture.open(path)
 
 
-def report(found: Found, baseline: str | None = None) -> Report:
+def report(found: CaptureRef, baseline: str | None = None) -> Report:
     """The capture's report without its findings, with this arm as the baseline (null: the capture's own)."""
     return _report(found.path, found.fingerprint, baseline)
 
@@ -47,7 +47,7 @@ def _report(path: str, fingerprint: Fingerprint, baseline: str | None, *, with_e
     return build_report(capture, tables=tables, findings=())
 
 
-def n_events(found: Found) -> int:
+def n_events(found: CaptureRef) -> int:
     """How many events the capture holds."""
     return _n_events(found.path, found.fingerprint)
 
@@ -57,12 +57,12 @@ def _n_events(path: str, fingerprint: Fingerprint) -> int:
     return _capture(path, fingerprint).n_rows("events")
 
 
-def headline(found: Found, baseline: str | None = None) -> Report:
+def headline(found: CaptureRef, baseline: str | None = None) -> Report:
     """As `report`, but in no time for captures of any size: figures that are made of events are null."""
     return _report(found.path, found.fingerprint, baseline, with_events=False)
 
 
-def findings(found: Found) -> Sequence[Finding]:
+def findings(found: CaptureRef) -> Sequence[Finding]:
     """What someone should change; apart from the report, for it takes longer on large captures."""
     return _findings(found.path, found.fingerprint)
 
@@ -73,12 +73,12 @@ def _findings(path: str, fingerprint: Fingerprint) -> Sequence[Finding]:
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
-def _tables(path: str, fingerprint: Fingerprint, *, by_layer: bool = False) -> Tables:
+def _tables(path: str, fingerprint: Fingerprint, *, by_layer: bool = False) -> CaptureTables:
     """Ubatches and layers take longer, and only their own pages want them."""
     return load_tables(_capture(path, fingerprint), by_layer=by_layer)
 
 
-def figures_of_passes(found: Found) -> pd.DataFrame:
+def figures_of_passes(found: CaptureRef) -> pd.DataFrame:
     """`pass_figures` of whole passes, beside the columns of the `passes` table."""
     return _figures_of_passes(found.path, found.fingerprint)
 
@@ -92,7 +92,7 @@ def _figures_of_passes(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
     return joined
 
 
-def figures_of_ubatches(found: Found) -> pd.DataFrame:
+def figures_of_ubatches(found: CaptureRef) -> pd.DataFrame:
     """`ubatch_figures` of every pass."""
     return _figures_of_ubatches(found.path, found.fingerprint)
 
@@ -103,7 +103,7 @@ def _figures_of_ubatches(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
     return ubatch_figures(read.ubatches, read.recording)
 
 
-def figures_of_layers(found: Found) -> pd.DataFrame:
+def figures_of_layers(found: CaptureRef) -> pd.DataFrame:
     """`layer_figures` of every pass."""
     return _figures_of_layers(found.path, found.fingerprint)
 

@@ -1,32 +1,39 @@
-"""Which passes stand for the chosen arms, and their timelines packed for the canvas."""
+"""Which passes stand for the chosen arms, their timelines (laid out side by side and kept), and what is made of
+them: the canvas's bytes, the heatmap of lanes, and files to take along.
+"""
 
 from __future__ import annotations
 
 import io
+from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from dashboard import address, kept_lines, trace_root
+from dashboard import address, trace_root
 from dashboard.choice import Choice
-from dashboard.figures.busy import busy_figure
+from dashboard.figures.time import busy_figure
+from dashboard.load import open_capture
 from dashboard.timeline import component
 from dashboard.timeline.component import Windows
-from dashboard.timeline.pack import pack
-from dashboard.timeline.side import Side
-from profiler.export.selection import typical_passes
-from profiler.metrics.anchors import ubatch_spans
-from profiler.metrics.timeline import Timeline, lane_figures
+from dashboard.timeline.pack import PassToDraw, pack
+from dashboard.trace_root import CaptureRef, Fingerprint
+from profiler.capture import Capture
+from profiler.export.tracks import typical_passes
+from profiler.metrics.timeline import Timeline, lane_figures, load_timeline
+from profiler.metrics.timeline_detail import ubatch_spans
 
 _MAX_TITLE: Final = 80  # characters; the canvas takes seconds over names of many thousands
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownPass:
     """One pass on the page; `pass_id` is null where a whole capture stands for it."""
 
     arm: str
@@ -34,7 +41,7 @@ class Shown:
     pass_id: int | None
 
 
-def of_cell(choice: Choice) -> pd.DataFrame:
+def passes_of_cell(choice: Choice) -> pd.DataFrame:
     """Rows of the `passes` table of the chosen cell and arms, warm-ups left out."""
     frame = choice.capture.passes
     if choice.sizes is None:
@@ -42,11 +49,11 @@ def of_cell(choice: Choice) -> pd.DataFrame:
     return frame[choice.sizes.rows_in(frame) & frame["arm"].isin(choice.arms) & frame["pass_id"].notna()]
 
 
-def choose_repetition(choice: Choice) -> list[Shown]:
+def choose_repetition(choice: Choice) -> list[ShownPass]:
     """Let the reader choose a repetition (the same for both arms, which had the same input), first the typical one."""
     if choice.sizes is None:
-        return [Shown("capture", "whole capture", None)]
-    rows = of_cell(choice)
+        return [ShownPass("capture", "whole capture", None)]
+    rows = passes_of_cell(choice)
     first = rows[rows["arm"] == choice.a]
     numbers = first["repetition"].dropna().astype(int).drop_duplicates().tolist()
     typical = first.set_index("pass_id")["repetition"].get(typical_passes(first)[0])
@@ -63,19 +70,19 @@ def choose_repetition(choice: Choice) -> list[Shown]:
     return [_shown(rows, arm, chosen) for arm in choice.arms]
 
 
-def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> Shown:
+def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> ShownPass:
     mine = rows[rows["arm"] == arm]
     same = mine[mine["repetition"] == repetition] if repetition is not None else mine
     pass_id = typical_passes(same if len(same) else mine)[0]
-    return Shown(arm, arm if len(arm) <= _MAX_TITLE else f"{arm[: _MAX_TITLE - 1]}…", pass_id)
+    return ShownPass(arm, arm if len(arm) <= _MAX_TITLE else f"{arm[: _MAX_TITLE - 1]}…", pass_id)
 
 
-def lines(choice: Choice, shown: Sequence[Shown]) -> list[Timeline]:
+def lines(choice: Choice, shown: Sequence[ShownPass]) -> list[Timeline]:
     """The timelines of the passes."""
-    return kept_lines.of_passes(choice.found, [one.pass_id for one in shown])
+    return timelines_of(choice.found, [one.pass_id for one in shown])
 
 
-def packed(choice: Choice, shown: Sequence[Shown], windows: Windows | None) -> bytes:
+def packed(choice: Choice, shown: Sequence[ShownPass], windows: Windows | None) -> bytes:
     """The passes for the canvas; `windows` say which stretch of each is wanted where not all fits."""
     key = (choice.found.path, choice.found.fingerprint, tuple((one.title, one.pass_id) for one in shown))
     wanted = tuple(windows) if windows and len(windows) == len(shown) else (None,) * len(shown)
@@ -90,16 +97,16 @@ def _packed(
     wanted: tuple[tuple[int, int] | None, ...],
     link_gb_s: float | None,
     _choice: Choice,
-    _shown: Sequence[Shown],
+    _shown: Sequence[ShownPass],
 ) -> bytes:
     sides = []
     for one, line, window in zip(_shown, lines(_choice, _shown), wanted, strict=True):
         rows = _choice.capture.table("ubatches", pass_ids=None if one.pass_id is None else [one.pass_id])
-        sides.append(Side(one.title, line, ubatch_spans(line, rows) if one.pass_id is not None else (), window))
+        sides.append(PassToDraw(one.title, line, ubatch_spans(line, rows) if one.pass_id is not None else (), window))
     return pack(sides, component.header(f"{path}|{passes}", link_gb_s))
 
 
-def busy(choice: Choice, shown: Sequence[Shown]) -> tuple[go.Figure, list[pd.DataFrame]]:
+def busy(choice: Choice, shown: Sequence[ShownPass]) -> tuple[go.Figure, list[pd.DataFrame]]:
     """How busy each lane was: the heatmap, and `lane_figures` of each pass."""
     key = tuple((one.title, one.pass_id) for one in shown)
     return _busy(choice.found.path, choice.found.fingerprint, key, _choice=choice, _shown=shown)
@@ -111,13 +118,13 @@ def _busy(
     fingerprint: trace_root.Fingerprint,  # noqa: ARG001
     passes: tuple[tuple[str, int | None], ...],  # noqa: ARG001
     _choice: Choice,
-    _shown: Sequence[Shown],
+    _shown: Sequence[ShownPass],
 ) -> tuple[go.Figure, list[pd.DataFrame]]:
     drawn = lines(_choice, _shown)
     return busy_figure(drawn, [one.title for one in _shown]), [lane_figures(line) for line in drawn]
 
 
-def chrome_json(choice: Choice, shown: Sequence[Shown]) -> bytes:
+def chrome_json(choice: Choice, shown: Sequence[ShownPass]) -> bytes:
     """The passes (or the whole capture) in Chrome's trace format."""
     from profiler.export.chrome import write_chrome
 
@@ -130,14 +137,13 @@ def chrome_json(choice: Choice, shown: Sequence[Shown]) -> bytes:
 def html_report(choice: Choice) -> bytes:
     """The report as one HTML file that loads nothing."""
     from profiler.export.html import render_html
-    from profiler.export.selection import chosen_passes
-    from profiler.export.tracks import tracks_of
+    from profiler.export.tracks import chosen_passes, tracks_of
 
     tracks = tracks_of([(choice.capture, chosen_passes(choice.capture, None))])
     return render_html(choice.whole_report, tracks).encode()
 
 
-def events_table(choice: Choice, shown: Sequence[Shown]) -> pd.DataFrame:
+def events_table(choice: Choice, shown: Sequence[ShownPass]) -> pd.DataFrame:
     """The events of the passes, as captured, with the arm in front."""
     frames = []
     for one in shown:
@@ -145,3 +151,54 @@ def events_table(choice: Choice, shown: Sequence[Shown]) -> pd.DataFrame:
         frame.insert(0, "arm", one.arm)
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
+
+
+_LineKey = tuple[str, Fingerprint, int | None]
+_MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
+
+
+def timelines_of(found: CaptureRef, pass_ids: Sequence[int | None]) -> list[Timeline]:
+    """The timelines of passes; null: of the whole capture. Those not at hand are read side by side."""
+    kept = _kept_lines()
+    keys = [(found.path, found.fingerprint, pass_id) for pass_id in pass_ids]
+    missing = [key for key in dict.fromkeys(keys) if kept.get(key) is None]
+    if missing:
+        capture = open_capture(found)
+        capture.passes  # noqa: B018 - read once, before the threads want it
+        with st.spinner("Laying out the timeline …"), ThreadPoolExecutor(max_workers=2) as pool:
+            for key, line in zip(missing, pool.map(lambda key: _lay_out(capture, key[2]), missing), strict=True):
+                kept.put(key, line)
+    return [kept.get(key) or _lay_out(open_capture(found), key[2]) for key in keys]
+
+
+def _lay_out(capture: Capture, pass_id: int | None) -> Timeline:
+    by_stream = capture.manifest.source != "hprof"
+    if pass_id is None:
+        return load_timeline(capture, by_stream=by_stream, on_demand=True)
+    started = capture.passes.set_index("pass_id")["t_start"].to_dict()[pass_id]
+    origin_ns = int(started) if pd.notna(started) else None
+    return load_timeline(capture, [pass_id], origin_ns=origin_ns, by_stream=by_stream, on_demand=True)
+
+
+class _TimelineCache:
+    """The timelines used last."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._lines, self._lock = size, OrderedDict[_LineKey, Timeline](), Lock()
+
+    def get(self, key: _LineKey) -> Timeline | None:
+        with self._lock:
+            if key in self._lines:
+                self._lines.move_to_end(key)
+            return self._lines.get(key)
+
+    def put(self, key: _LineKey, line: Timeline) -> None:
+        with self._lock:
+            self._lines[key] = line
+            while len(self._lines) > self._size:
+                self._lines.popitem(last=False)
+
+
+@st.cache_resource
+def _kept_lines() -> _TimelineCache:
+    return _TimelineCache(_MAX_LINES)

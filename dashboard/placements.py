@@ -1,14 +1,18 @@
-"""Arms whose weights lie elsewhere: what differs between two placements of one capture, and who shares an arm's."""
+"""Where each arm's weights lie, in words and as tables: which layers stay on the device, and how two placements of
+one capture differ.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiler.manifest import Arm, Manifest
-from profiler.report.placements import FULL, placement_number
-from profiler.report.residency import residency
-from profiler.report.units import format_bytes
+import pandas as pd
+
+from executor.units import format_bytes, number_ranges
+from profiler.manifest import Manifest, ManifestArm
+from profiler.report.cells import FULL, placement_number
+from profiler.report.places import Residency, residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def _alike(manifest: Manifest, names: Sequence[str], a: str, b: str) -> tuple[st
     return next((pair for pair in pairs if pair[0] != pair[1] and set(pair) <= set(names)), None)
 
 
-def _told(manifest: Manifest, arm: Arm) -> str:
+def _told(manifest: Manifest, arm: ManifestArm) -> str:
     found, spelled = residency(manifest, arm), arm.options.get("placement")
     how = f" ({spelled})" if isinstance(spelled, str) and spelled else ""
     if found is None:
@@ -59,10 +63,63 @@ def _told(manifest: Manifest, arm: Arm) -> str:
     return f"weights of {_layers(len(found.host_layers))} in host memory, {format_bytes(found.host_bytes)}{how}"
 
 
-def _in_short(manifest: Manifest, arm: Arm) -> str:
+def _in_short(manifest: Manifest, arm: ManifestArm) -> str:
     found = residency(manifest, arm)
     return "a placement of its own" if found is None else _layers(len(found.host_layers), "host ")
 
 
 def _layers(count: int, kind: str = "") -> str:
     return f"{count} {kind}layer{'' if count == 1 else 's'}"
+
+
+_UNKNOWN = "–"
+
+
+def residency_sentence(arm: str, found: Residency) -> str:
+    """`on keeps 20 of 48 layers resident (0, 29-47); the host holds weights of 28 (1-28), 38.1 GB.`"""
+    if not found.host_layers:
+        return f"{arm} keeps every layer resident, {format_bytes(found.resident_bytes)}."
+    on_host = f"the host holds weights of {len(found.host_layers)} ({number_ranges(found.host_layers)})"
+    whole = "" if found.n_layers is None else _whole_layers(found.host_layers, found.n_layers)
+    return f"{arm} keeps {whole or 'the other layers'} wholly resident; {on_host}, {format_bytes(found.host_bytes)}."
+
+
+def _whole_layers(host_layers: list[int], n_layers: int) -> str:
+    stay = sorted(set(range(min(n_layers, 100_000))) - set(host_layers))
+    return f"{len(stay)} of {n_layers} layers ({number_ranges(stay)})" if stay else f"none of its {n_layers} layers"
+
+
+def residency_table(found: dict[str, Residency]) -> pd.DataFrame:
+    """One row an arm: what stays, what the host holds, slots, bank, and their cost in layers."""
+    rows = [
+        {
+            "arm": arm,
+            "resident": format_bytes(one.resident_bytes),
+            "in host memory": format_bytes(one.host_bytes),
+            "layers with weights in host memory": number_ranges(one.host_layers) or "none",
+            "slots": f"{one.slots}, {format_bytes(one.slots_bytes)}" if one.slots_bytes else "none",
+            "bank": format_bytes(one.bank_bytes) if one.bank_bytes else "none",
+            "room of slots and bank, in layers": _UNKNOWN
+            if one.cost_in_layers is None
+            else f"{one.cost_in_layers:.1f}",
+        }
+        for arm, one in found.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def residency_by_device(found: dict[str, Residency]) -> pd.DataFrame:
+    """One row an arm and device, of the arms that say it by device: weights that stay, slots, bank, and their sum."""
+    rows = [
+        {
+            "arm": arm,
+            "device": held.device,
+            "resident": format_bytes(held.resident_bytes),
+            "slots": format_bytes(held.slots_bytes) if held.slots_bytes else "none",
+            "bank": format_bytes(held.bank_bytes) if held.bank_bytes else "none",
+            "VRAM held": format_bytes(held.n_bytes),
+        }
+        for arm, one in found.items()
+        for held in one.by_device
+    ]
+    return pd.DataFrame(rows)

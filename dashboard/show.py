@@ -13,7 +13,7 @@ import pyarrow as pa
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.text import plain, whole_cell
+from dashboard.text import escape_markdown, whole_cell
 from executor.errors import HprofError
 from profiler.report.build import machine_label, model_label
 
@@ -28,9 +28,12 @@ def one_sentence() -> Iterator[None]:
     try:
         yield
     except HprofError as error:
-        st.error(plain(error), icon=":material/error:")
+        st.error(escape_markdown(error), icon=":material/error:")
     except (OSError, pa.ArrowException) as error:  # as when a capture is replaced while it is read
-        st.error(plain(f"a file of the capture could not be read ({error}); reload the page."), icon=":material/error:")
+        st.error(
+            escape_markdown(f"a file of the capture could not be read ({error}); reload the page."),
+            icon=":material/error:",
+        )
 
 
 def head(title: str, choice: Choice) -> None:
@@ -40,7 +43,7 @@ def head(title: str, choice: Choice) -> None:
     source = None if manifest.source == "hprof" else f"from {manifest.source}"
     cell = whole_cell(choice.sizes) if choice.sizes else None
     facts = [choice.found.name, model_label(manifest.model), machine_label(manifest.machine), cell, source]
-    st.caption("  ·  ".join(plain(fact) for fact in facts if fact))
+    st.caption("  ·  ".join(escape_markdown(fact) for fact in facts if fact))
     if manifest.state != "complete":
         state = "was interrupted" if manifest.state == "interrupted" else "is still running, or was killed"
         st.warning(f"The capture {state}: these are the passes that were completed.", icon=":material/warning:")
@@ -127,10 +130,10 @@ def as_parquet(table: pd.DataFrame) -> bytes:
 
 def nothing(reason: str, advice: str = "") -> None:
     """Why the page has nothing to show (any text), and what would give it something (our own Markdown)."""
-    st.info(f"{plain(reason)} {advice}".strip(), icon=":material/info:")
+    st.info(f"{escape_markdown(reason)} {advice}".strip(), icon=":material/info:")
 
 
 def sentences(texts: Sequence[str]) -> None:
     """Notes under a figure, a line each."""
     if texts:
-        st.caption("  \n".join(plain(text) for text in texts))
+        st.caption("  \n".join(escape_markdown(text) for text in texts))

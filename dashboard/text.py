@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from profiler.arithmetic.stats import Comparison
-from profiler.metrics.lanes import Lane
-from profiler.report.sizes import CellSizes
+from profiler.metrics.timeline import Lane
+from profiler.report.cells import CellSizes
 
 CATEGORY_LABELS: Final = {
     "h2d": "copy H2D",
@@ -48,7 +48,7 @@ SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconcl
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
 
 
-def plain(text: object) -> str:
+def escape_markdown(text: object) -> str:
     """Text that Markdown shows as it is: no emphasis, link, image, formula or HTML of the capture's choosing."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
 

@@ -1,19 +1,26 @@
-"""The folder whose captures are shown: they are found by name inside it, never by path."""
+"""The folder whose captures are shown. Captures are found by name inside it, never by path; traces that a reader
+uploads or picks are imported into it under safe names. Nothing outside it is read or written.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import fsspec
 
 from executor.errors import HprofError
 from profiler.capture import CaptureSummary, list_captures
+from profiler.importers import import_files
 from profiler.manifest import MANIFEST_NAME
 from profiler.schema import TABLES
+from profiler.storage.store import Store
 
 Fingerprint = tuple[tuple[int, int], ...]
 DEFAULT_ROOT: Final = "traces"
@@ -32,7 +39,7 @@ class TraceRoot:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CaptureRef:
     """A capture of the root: its name, its address, and what its files looked like just now."""
 
     name: str
@@ -61,14 +68,14 @@ def captures(root: TraceRoot) -> list[CaptureSummary]:
     return [one for one in found if not root.is_local or is_inside(one.path, root.url)]
 
 
-def find_capture(root: TraceRoot, name: str) -> Found:
+def find_capture(root: TraceRoot, name: str) -> CaptureRef:
     """The capture of this name. The name may come from anywhere: it is looked up among the root's, never joined.
 
     Raises HprofError where there is none.
     """
     for one in captures(root):
         if one.name == name:
-            return Found(one.name, one.path, fingerprint(one.path))
+            return CaptureRef(one.name, one.path, fingerprint(one.path))
     raise HprofError(f"there is no capture '{name}' in {root.url}; choose one on the left.")
 
 
@@ -94,3 +101,63 @@ def _of_folder(folder: Path) -> tuple[int, int]:
         found = [entry.stat(follow_symlinks=False) for entry in entries]
     newest_ns = max(one.st_mtime_ns for one in [*found, folder.stat()])
     return newest_ns, sum(one.st_size for one in found)
+
+
+ENDINGS: Final = ["sqlite", "json", "gz", "jsonl", "csv", "md", "sql", "txt"]
+_MAX_FILES: Final = 500
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A trace file directly in the root."""
+
+    name: str
+    size: int
+
+
+def files_in(root: TraceRoot) -> list[TraceFile]:
+    """Trace files directly inside a local root, by name; links that lead out of it are left out."""
+    if not root.is_local or not Path(root.url).is_dir():
+        return []
+    found = sorted(path for path in Path(root.url).iterdir() if path.suffix.removeprefix(".").lower() in ENDINGS)
+    return [
+        TraceFile(path.name, path.stat().st_size)
+        for path in found[:_MAX_FILES]
+        if path.is_file() and is_inside(str(path), root.url)
+    ]
+
+
+def import_upload(root: TraceRoot, file_name: str, content: IO[bytes]) -> str:
+    """Import what was uploaded; gives the new capture's name. Raises HprofError for what cannot be read."""
+    safe = safe_name(file_name)
+    with tempfile.TemporaryDirectory(prefix="hprof-") as folder:
+        path = Path(folder, safe)
+        with path.open("wb") as out:
+            shutil.copyfileobj(content, out)
+        return _import_into(root, path)
+
+
+def import_lying(root: TraceRoot, picked: TraceFile | None) -> str:
+    """Import a file that lies in the root."""
+    if picked is None or picked not in files_in(root):
+        raise HprofError("the file is no longer in the trace root; choose another one.")
+    return _import_into(root, Path(root.url, picked.name))
+
+
+def safe_name(file_name: str) -> str:
+    """The last part of a name, with nothing in it that a path could mean: `../../a b.sqlite` is `a-b.sqlite`."""
+    last = re.split(r"[\\/]", file_name)[-1]
+    return _UNSAFE.sub("-", last).lstrip(".-")[:120] or "trace"
+
+
+def _import_into(root: TraceRoot, path: Path) -> str:
+    name = _free_name(root, path.name.split(".")[0] or "trace")
+    import_files([path], f"{root.url.rstrip('/')}/{name}", argv=["hprof", "import", path.name])
+    return name
+
+
+def _free_name(root: TraceRoot, stem: str) -> str:
+    """The stem, or with a number where the root has something of that name."""
+    taken = set(Store(root.url).entries())
+    return next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, 100_000))) if name not in taken)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from dashboard.palette import TIMELINE
+from dashboard.figures.style import TIMELINE
 
 Kind = Literal["h2d", "exposed", "d2d", "d2h", "compute", "cpu_compute"]
 LANES: Final = ("copy", "compute", "host")

@@ -1,15 +1,142 @@
-"""A model as the engine sees it: a shape, the tensors' names and sizes, and where their bytes come from."""
+"""A model as the engine sees it: its shape, its tensors' names and sizes, and where their bytes come from.
+
+Plain frozen data that readers, presets, layers and the engine share. Shapes are in numpy order (rows, columns): a
+linear layer's weight is (out_features, in_features), an expert stack (n_experts, out_features, in_features).
+
+Tensor shapes elsewhere are written in numpy order (rows, columns); a linear layer's weight is
+(out_features, in_features), an expert stack (n_experts, out_features, in_features).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-from executor.shape import ModelShape, MoeFfn
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, slots=True)
+class RopeShape:
+    """Rotary embedding: `dims` of each head are rotated, with base `theta`."""
+
+    theta: float
+    dims: int
+    interleaved: bool = False  # True: pairs (0,1),(2,3).. as `llama` GGUF files store them; False: half-split
+    scaling: Literal["none", "linear", "yarn", "llama3"] = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    attention_factor: float = 1.0  # cosine and sine are multiplied by it (YaRN: 0.1 ln(factor) + 1)
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    factors: tuple[float, ...] = ()  # a file's `rope_freqs.weight`: divides each pair's frequency
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Grouped-query attention; with `window`, a token sees itself and the `window - 1` before it."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rope: RopeShape
+    window: int | None = None
+    qk_norm: bool = False
+    bias: bool = False  # on q, k and v
+    output_bias: bool = False
+    sinks: bool = False  # one learned logit a head joins the softmax's denominator (gpt-oss)
+    output_gate: bool = False  # q's projection carries a sigmoid gate of the same width (Qwen3.5)
+    head_gate: bool = False  # one softplus gate a head, with a projection of its own (Laguna)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetShape:
+    """Gated delta net (linear attention): a recurrent state of key_dim x value_dim a value head."""
+
+    n_key_heads: int
+    n_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+
+    @property
+    def channels(self) -> int:
+        """Width of queries, keys and values together, which the short convolution runs over."""
+        return 2 * self.n_key_heads * self.key_dim + self.n_value_heads * self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
+class MlaShape:
+    """Multi-head latent attention: keys and values come from one latent of `kv_lora_rank` a token."""
+
+    n_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_dim: int
+    value_dim: int
+    rope: RopeShape  # rope.dims is the rotated part that all heads share
+    window: int | None = None
+
+
+Mixer = AttentionShape | DeltaNetShape | MlaShape
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFfn:
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    n_ff: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoeFfn:
+    """`n_used` of `n_experts` SwiGLU experts a token, plus an optional shared one that all tokens use."""
+
+    n_experts: int
+    n_used: int
+    n_ff_expert: int
+    n_ff_shared: int = 0
+    shared_gate: bool = False  # a sigmoid gate on the shared expert (qwen2moe, Qwen3.5)
+    scoring: Literal["softmax", "sigmoid", "softmax_topk"] = "softmax"  # softmax_topk: over the chosen (gpt-oss)
+    normalise: bool = True  # chosen weights divided by their sum
+    scale: float = 1.0
+    score_bias: bool = False  # added for the choice only (DeepSeek, GLM)
+    expert_bias: bool = False  # gpt-oss
+    activation: Literal["silu", "oai_swiglu"] = "silu"
+
+
+Ffn = DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One transformer block: a token mixer, then a feed-forward part."""
+
+    mixer: Mixer
+    ffn: Ffn
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A whole decoder. `notes` names what is approximated; it is shown in manifest and report."""
+
+    name: str
+    architecture: str
+    n_vocab: int
+    hidden: int
+    layers: tuple[LayerShape, ...]
+    norm_eps: float
+    tied_embeddings: bool = False
+    embedding_scale: float = 1.0
+    context_length: int = 131072
+    notes: tuple[str, ...] = ()
+
+    def sliced(self, n_layers: int) -> ModelShape:
+        """The same model with only its first `n_layers` layers."""
+        return replace(self, layers=self.layers[:n_layers])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.layers.ffn import dense_ffn
-from executor.layers.head import embed, logits
+from executor.layers.dense import dense_ffn, embed, logits
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, shared_expert
 from executor.layers.state import new_state
-from executor.model import Model
+from executor.model import DenseFfn, LayerShape, Model
 from executor.quants import dequantise
-from executor.shape import DenseFfn, LayerShape
 
 
 class ModelWeights:

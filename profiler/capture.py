@@ -15,10 +15,8 @@ from executor.errors import HprofError
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from profiler.schema import TABLES
 from profiler.storage.compact import is_gathered
-from profiler.storage.parts import count_rows, part_names, read_parts
-from profiler.storage.sizes import ImpossibleSizes
+from profiler.storage.parts import ImpossibleSizes, StoredRows, count_rows, part_names, read_parts
 from profiler.storage.store import Store
-from profiler.storage.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ManifestArm:
     """One copy policy under test: what was asked for, and what served it in the end."""
 
     name: str
@@ -43,7 +43,7 @@ class Manifest:
     machine: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)  # name, hash, n_bytes, notes: what is approximated
     placement: dict[str, Any] = field(default_factory=dict)
-    arms: list[Arm] = field(default_factory=list)  # the first is the baseline
+    arms: list[ManifestArm] = field(default_factory=list)  # the first is the baseline
     grid: dict[str, Any] = field(default_factory=dict)
     seeds: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)  # variables that change results
@@ -123,13 +123,13 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     return value
 
 
-def _arm(item: Any, origin: str) -> Arm:
+def _arm(item: Any, origin: str) -> ManifestArm:
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         raise HprofError(f"{origin}: the key 'arms' holds an entry without a name.")
     texts = {key: item[key] if isinstance(item.get(key), str) else None for key in ("requested", "effective")}
     options = item.get("options")
     notes = item.get("notes")
-    return Arm(
+    return ManifestArm(
         name=item["name"],
         options=cast("dict[str, Any]", options) if isinstance(options, dict) else {},
         notes=[str(note) for note in notes] if isinstance(notes, list) else [],

@@ -12,15 +12,13 @@ import numpy as np
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
-from executor.model import Model
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
+from executor.passes import EventKind, PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
-from executor.records import EventKind, PassResult
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
-from executor.shape import MoeFfn
 from profiler.arithmetic.intervals import total
 
 ROUTING = "lognormal"

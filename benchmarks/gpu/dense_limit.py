@@ -9,10 +9,9 @@ import statistics
 from typing import Any
 
 from benchmarks.gpu.common import Cell, busy_ms, gb_s, open_session, passes, prefill_ms, wall_ms
-from executor.job import PassJob
 from executor.model import Model
+from executor.passes import EventKind, PassJob, PassResult
 from executor.policies.base import PolicyOptions
-from executor.records import EventKind, PassResult
 from executor.session import Session
 
 UBATCHES = (512, 2048, 8192)

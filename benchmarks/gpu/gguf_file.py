@@ -7,10 +7,9 @@ from pathlib import Path
 import gguf
 import torch
 
-from executor.model import Model
+from executor.model import AttentionShape, DenseFfn, LayerShape, Model, ModelShape, MoeFfn, RopeShape
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
-from executor.shape import AttentionShape, DenseFfn, LayerShape, ModelShape, MoeFfn, RopeShape
 
 N_VOCAB = 32000
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.gpu.common import Cell, busy_ms, open_session, passes, prefill_ms
 from executor.model import Model
-from executor.records import PassResult
+from executor.passes import PassResult
 
 LLAMA_CPP_DENSE = {512: {"resident": 14645, "off": 6312}, 2048: {"resident": 14919, "off": 10498}}
 LLAMA_CPP_MOE = {32: 1816, 64: 3307, 128: 5457, 512: 13585, 2048: 16856, 4096: 18488}

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.gpu.common import Cell, busy_ms, open_session, passes
 from executor.model import Model
-from executor.records import PassResult
+from executor.passes import PassResult
 
 ARMS = ("off", "on", "hot", "auto")
 

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.common import Cell, open_session, passes, prefill_ms
-from executor.model import Model
+from executor.model import AttentionShape, DenseFfn, LayerShape, Model, ModelShape, RopeShape
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
-from executor.shape import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
 
 N_LAYERS, HIDDEN, N_FF, N_VOCAB = 16, 5120, 17408, 1024
 TOKENS = (512, 2048, 8192)

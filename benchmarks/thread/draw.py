@@ -21,7 +21,7 @@ from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.metrics.routing import adjacent_layer_jaccard, reuse_distances
+from profiler.metrics.experts import adjacent_layer_jaccard, reuse_distances
 from profiler.report.build import machine_label
 from profiler.report.sweep import Crossover, crossover
 

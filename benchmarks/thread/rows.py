@@ -8,7 +8,7 @@ from typing import Any
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.capture import Capture
 from profiler.report.build import build_report
-from profiler.report.data import ArmFigures, Cell
+from profiler.report.cells import ArmFigures, Cell
 from profiler.report.report import Report
 
 Row = dict[str, Any]

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import byte_axis, styled
-from dashboard.palette import BLUE, GREEN, GREY, ORANGE, SKY
+from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, byte_axis, styled
 from dashboard.text import for_plotly
-from profiler.metrics.memory import PARTS
+from profiler.metrics.memory import MEMORY_PARTS
 
 PART_LABELS: Final = {
     "resident": "weights that stay",
@@ -30,8 +29,8 @@ _MAX_SLOTS: Final = 64
 def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
     """Stacked horizontal bars of `memory_parts`, a row an arm."""
     figure = go.Figure()
-    scale, unit = byte_axis(float(parts[list(PARTS)].sum(axis=1).max()))
-    for part in PARTS:
+    scale, unit = byte_axis(float(parts[list(MEMORY_PARTS)].sum(axis=1).max()))
+    for part in MEMORY_PARTS:
         values = parts[part].to_numpy(float)
         if not (values > 0).any():
             continue

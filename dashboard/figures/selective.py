@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import arm_style, byte_axis, styled
-from dashboard.palette import BLUE, GREY, ORANGE, SEQUENTIAL
+from dashboard.figures.style import BLUE, GREY, ORANGE, SEQUENTIAL, arm_style, byte_axis, styled
 from dashboard.text import for_plotly
 
 _FEW_UBATCHES: Final = 4

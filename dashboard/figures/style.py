@@ -1,4 +1,9 @@
-"""What all figures share: quiet axes, room for labels, colours by arm."""
+"""What all figures share: Okabe and Ito's colours, which people with any colour vision can tell apart on both
+themes; quiet axes; each arm's colour, marker and dash. Colour never stands alone: exposed copy is hatched, arms
+have markers and dashes, verdicts have words and signs.
+
+Colour never stands alone: exposed copy is hatched, arms have markers and dashes, verdicts have words and signs.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,49 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from dashboard.palette import ARMS, DASHES, MARKERS
+BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+VERMILLION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#8A8F98"
+
+# What events are; "on" is the colour of text on each.
+TIMELINE: Final[dict[str, dict[str, object]]] = {
+    "light": {
+        "h2d": BLUE,
+        "d2h": PURPLE,
+        "d2d": SKY,
+        "compute": GREEN,
+        "cpu_compute": ORANGE,
+        "wait": GREY,
+        "api": "#B4B8C0",
+        "exposed": VERMILLION,
+        "on": {"h2d": "#FFFFFF", "d2h": "#1A1A1A", "d2d": "#1A1A1A", "compute": "#FFFFFF", "cpu_compute": "#1A1A1A"},
+    },
+    "dark": {
+        "h2d": "#4FA8DE",
+        "d2h": "#D692B8",
+        "d2d": "#8CCBF0",
+        "compute": "#2DB88D",
+        "cpu_compute": "#E8AE33",
+        "wait": "#8A8F98",
+        "api": "#5F6570",
+        "exposed": "#FF7A29",
+        "on": dict.fromkeys(("h2d", "d2h", "d2d", "compute", "cpu_compute"), "#101418"),
+    },
+}
+
+# Where a pass's time goes. Mid-tones, so that they read on both backgrounds.
+SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "idle": "#B4B8C0", "other": PURPLE}
+
+# Arms, in the order in which they appear in a capture; the baseline is the quiet one.
+ARM_COLOURS: Final = (GREY, BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
+ARM_MARKERS: Final = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
+ARM_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
+
+# Worse (orange) through no difference to better (blue); light enough for dark text on all of it.
+DIVERGING: Final = ((0.0, "#EE9A55"), (0.5, "#E4E7EB"), (1.0, "#5FB0E0"))
+TEXT_ON_DIVERGING: Final = "#15191F"
+# From nothing to blue: what is empty lets the background of either theme through.
+SEQUENTIAL: Final = ((0.0, "rgba(43,140,201,0.03)"), (0.01, "rgba(43,140,201,0.25)"), (1.0, "rgba(20,110,180,1)"))
+
 
 GRID = "rgba(128,136,150,0.22)"
 _BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -39,7 +86,7 @@ def arm_style(arm: str, arms: Sequence[str]) -> dict[str, Any]:
     """Colour, marker and dash of an arm: always the same inside a capture, and never colour alone."""
     place = list(arms).index(arm) if arm in arms else 0
     return {
-        "colour": ARMS[place % len(ARMS)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "dash": DASHES[place % len(DASHES)],
+        "colour": ARM_COLOURS[place % len(ARM_COLOURS)],
+        "marker": ARM_MARKERS[place % len(ARM_MARKERS)],
+        "dash": ARM_DASHES[place % len(ARM_DASHES)],
     }

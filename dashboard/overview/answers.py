@@ -1,4 +1,4 @@
-"""The Overview's answers in words: from which ubatch it helps, what it costs, and why."""
+"""The Overview's answers in words: from which ubatch B helps, what it costs, why, and what bounds the prompt."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Final
 
 import pandas as pd
 
-from dashboard.overview.bound import bound
-from dashboard.sweep_axis import BATCH, UBATCH, crossing, rows_over
+from dashboard.figures.sweep import BATCH, UBATCH, crossing, rows_over
 from dashboard.text import listed, subject
-from profiler.metrics import FIGURES
-from profiler.report.data import ArmFigures, Cell
-from profiler.report.residency import Residency
+from executor.units import format_bytes, format_ns
+from profiler.metrics import FIGURES, Scope
+from profiler.report.cells import ArmFigures, Cell
+from profiler.report.places import Residency
 from profiler.report.sweep import Crossover, crossover, sweep_figures
-from profiler.report.units import format_bytes, format_ns
 
 _FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _ALIKE: Final = 0.005  # of the bytes: less is no change
@@ -158,3 +157,38 @@ def _part(hidden_ns: float | None, copy_ns: float) -> str:
 def _median(arm: ArmFigures, name: str) -> float | None:
     found = arm.figures["pass"].get(name)
     return found.median if found is not None else None
+
+
+_NEAR: Final = 0.1  # so much shorter than the whole, and a part may still be said to bound it
+_BOUNDING: Final = {
+    "busy_copy_ns": "copies",
+    "busy_compute_ns": "compute",
+    "host_compute_ns": "computing on the host",
+}
+
+
+def bound(arm: ArmFigures) -> str | None:
+    """Copies, compute and the host's part of the prompt (of the pass, where no prompt copies) against its time.
+
+    A part bounds only what takes hardly longer than it. Several devices work beside each other, so the sum of theirs
+    bounds nothing. null: the source does not say both copies and compute.
+    """
+    scope: Scope = "prefill" if arm.median("busy_copy_ns", "prefill") else "pass"
+    found = {words: arm.median(name, scope) for name, words in _BOUNDING.items()}
+    parts = {words: value for words, value in found.items() if value}
+    if found["copies"] is None or found["compute"] is None or not parts:
+        return None
+    what = "prompt" if scope == "prefill" else "pass"
+    took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
+    told = listed([f"{format_ns(value)} of {words}" for words, value in parts.items()])
+    is_summed = len(arm.by_device) > 1 or (took_ns is not None and max(parts.values()) > took_ns * (1 + _NEAR))
+    if took_ns is None or is_summed:
+        return f"Its {what} holds {told}{', summed over devices' if is_summed else ''}."
+    bounding = [words for words, value in parts.items() if value >= took_ns * (1 - _NEAR)]
+    if not bounding:
+        none = {1: "which does not bound it", 2: "neither of which bounds it alone"}
+        return (
+            f"Its {what} takes {format_ns(took_ns)}: {told}, {none.get(len(parts), 'none of which bounds it alone')}."
+        )
+    verb = "bounds" if bounding in (["compute"], ["computing on the host"]) else "bound"
+    return f"Its {listed(bounding)} {verb} the {what}, which takes {format_ns(took_ns)}: {told}."

@@ -1,18 +1,21 @@
-"""The headline figures: B large, its change against A, and both with their intervals."""
+"""The figures of a cell: the headline cards (B large, its change against A, both with intervals), the table of all
+figures, and the short texts of both.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import pandas as pd
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.overview.words import UNKNOWN, interval, judged, relative, spread
-from dashboard.text import plain
+from dashboard.text import SIGNS, escape_markdown, percent
+from executor.units import format_value
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES
-from profiler.report.data import Cell
-from profiler.report.units import format_value
+from profiler.metrics.figures import Figure
+from profiler.report.cells import Cell
 
 CARDS: Final = {
     "ttft_ns": "Time to first token",
@@ -68,10 +71,10 @@ def _card(choice: Choice, cell: Cell, name: str, title: str) -> None:
     delta, colour = _delta(compared, found)
     st.metric(title, value, delta, delta_color=colour, delta_arrow="off", help=FIGURES[name].meaning)
     if len(found) == 1:
-        st.caption(plain(spread(shown, unit)))
+        st.caption(escape_markdown(spread(shown, unit)))
         return
     lines = [
-        f"{letter} {plain(arm)}: {plain(interval(one, unit))}"
+        f"{letter} {escape_markdown(arm)}: {escape_markdown(with_interval(one, unit))}"
         for letter, arm, one in zip("AB", choice.arms, found, strict=False)
     ]
     st.caption("  \n".join(lines))
@@ -84,3 +87,69 @@ def _delta(compared: Comparison | None, found: list[Estimate | None]) -> tuple[s
     if len(found) == 2 and found[0] is not None and found[1] is not None and found[0].median > 0:
         return relative(found[1].median / found[0].median), "off"
     return None, "off"
+
+
+def figure_table(choice: Choice) -> pd.DataFrame:
+    """One row a figure that an arm has: A, B, ratio, interval, verdict, meaning."""
+    cell, rows = choice.cell, []
+    for name, figure in FIGURES.items():
+        found = found_of(choice, cell, name)
+        if any(found):
+            compared = cell.against_baseline.get(choice.b or "", {}).get(name)
+            rows.append(_row(choice, figure, found, compared))
+    return pd.DataFrame(rows)
+
+
+def _row(choice: Choice, figure: Figure, found: list[Estimate | None], compared: Comparison | None) -> dict[str, str]:
+    columns = [f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
+    row = {"figure": figure.label}
+    row |= {column: with_interval(one, figure.unit) for column, one in zip(columns, found, strict=True)}
+    if choice.b is not None:
+        row["B / A"] = f"{compared.ratio:.3f}" if compared else ""
+        row["interval"] = interval_of_ratio(compared, "{low:.3f} to {high:.3f}")
+        row["verdict"] = compared.verdict if compared else ""
+    return row | {"meaning": figure.meaning}
+
+
+UNKNOWN: Final = "–"
+
+
+def with_interval(found: Estimate | None, unit: str) -> str:
+    """`501 ms [420 ms, 587 ms]`; the interval where six passes or more gave one."""
+    if found is None:
+        return "not known"
+    text = format_value(found.median, unit)
+    edges = [format_value(edge, unit) for edge in (found.low, found.high) if edge is not None]
+    return text if len(set(edges)) < 2 else f"{text} [{edges[0]}, {edges[1]}]"
+
+
+def spread(found: Estimate | None, unit: str) -> str:
+    """What a single arm's figure is the median of, and its interval."""
+    if found is None:
+        return "not known"
+    interval_of_ratio = with_interval(found, unit).partition(" [")[2]
+    passes_read = f"median of {found.n} passes" if found.n > 1 else "one pass"
+    return f"{passes_read}, 95 % interval [{interval_of_ratio}" if interval_of_ratio else passes_read
+
+
+def interval_of_ratio(compared: Comparison | None, form: str) -> str:
+    """Both ends of the ratio's interval in this form, `{low:.2f} to {high:.2f}`; nothing where there is none."""
+    if compared is None or compared.low is None or compared.high is None:
+        return ""
+    return form.format(low=compared.low, high=compared.high)
+
+
+def judged(compared: Comparison) -> str:
+    """`▲ 31 % faster (×0.66 to ×0.71)`."""
+    is_change = compared.verdict not in ("inconclusive", "no difference")
+    words = f"{percent(compared)} {compared.verdict}" if is_change else compared.verdict
+    return f"{SIGNS[compared.verdict]} {words}{interval_of_ratio(compared, ' (×{low:.2f} to ×{high:.2f})')}"
+
+
+def relative(ratio: float) -> str:
+    """A change of a figure that no verdict is given on: `12 % more`."""
+    if abs(ratio - 1) < 0.0005:
+        return "= the same"
+    if ratio >= 2:
+        return f"{ratio:.2g} times as much"
+    return f"{abs(ratio - 1) * 100:.3g} % {'more' if ratio > 1 else 'less'}"

@@ -23,14 +23,14 @@ _TYPES: Final = {"u1", "u2", "u4", "i4", "f8"}
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class VarintColumn:
     """Numbers of variable length, encoded."""
 
     data: np.ndarray  # u1
     length: int  # numbers
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Variable:
+    def of(cls, values: np.ndarray) -> VarintColumn:
         """Encode numbers from 0 to MAX_VARIABLE; larger ones are stored as MAX_VARIABLE."""
         left = np.minimum(values, MAX_VARIABLE).astype(np.int64)
         n_bytes = np.ones(len(left), np.int64)
@@ -46,7 +46,7 @@ class Variable:
         return cls(data, len(left))
 
     @classmethod
-    def of_differences(cls, values: np.ndarray) -> Variable:
+    def of_differences(cls, values: np.ndarray) -> VarintColumn:
         """Encode differences from one number to the next, which may fall: 0, -1, 1, -2 become 0, 1, 2, 3."""
         steps = np.diff(values.astype(np.int64), prepend=0)
         return cls.of(np.where(steps < 0, -2 * steps - 1, 2 * steps))
@@ -62,14 +62,14 @@ class Variable:
         return found
 
 
-def encode(header: Mapping[str, Any], columns: Mapping[str, np.ndarray | Variable]) -> bytes:
+def encode(header: Mapping[str, Any], columns: Mapping[str, np.ndarray | VarintColumn]) -> bytes:
     """Header and columns as one block of bytes."""
     places, chunks, offset = {}, [], 0
     for name, values in columns.items():
-        data, kind = (values.data, "var") if isinstance(values, Variable) else (values, values.dtype.str[1:])
+        data, kind = (values.data, "var") if isinstance(values, VarintColumn) else (values, values.dtype.str[1:])
         if kind not in _TYPES | {"var"}:
             raise ValueError(f"column {name} has the type {kind}")
-        length = values.length if isinstance(values, Variable) else len(values)
+        length = values.length if isinstance(values, VarintColumn) else len(values)
         places[name] = {"type": kind, "offset": offset, "length": length, "bytes": data.nbytes}
         chunks += [data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes(), _padding(data.nbytes)]
         offset += data.nbytes + len(chunks[-1])
@@ -91,7 +91,7 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _column(data: bytes, first: int, place: Mapping[str, Any]) -> np.ndarray:
     at = first + place["offset"]
     if place["type"] == "var":
-        return Variable(np.frombuffer(data, np.uint8, place["bytes"], at), place["length"]).values()
+        return VarintColumn(np.frombuffer(data, np.uint8, place["bytes"], at), place["length"]).values()
     return np.frombuffer(data, f"<{place['type']}", place["length"], at)
 
 

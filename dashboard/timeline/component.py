@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard.palette import TIMELINE
+from dashboard.figures.style import TIMELINE
 from dashboard.text import CATEGORY_LABELS
-from profiler.metrics.level_of_detail import N_BINS
+from profiler.metrics.timeline_detail import N_BINS
 
 _HERE: Final = Path(__file__).parent
 _NAME: Final = "hprof.timeline"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import importing, trace_root
-from dashboard.text import plain
+from dashboard import trace_root
+from dashboard.text import escape_markdown
 from executor.errors import HprofError
-from profiler.report.units import format_bytes
+from executor.units import format_bytes
 
 root = trace_root.trace_root()
 st.title("Import", anchor=False)
@@ -17,11 +17,11 @@ st.markdown(
 )
 limit = st.get_option("server.maxUploadSize")
 uploaded = st.file_uploader(
-    f"A trace file, at most {limit:,} MB (it is held in memory while it is read)", type=importing.ENDINGS, key="upload"
+    f"A trace file, at most {limit:,} MB (it is held in memory while it is read)", type=trace_root.ENDINGS, key="upload"
 )
-lying = importing.files_in(root)
+lying = trace_root.files_in(root)
 picked = st.selectbox(
-    f"Or a trace that lies in {plain(root.url)}, of any size",
+    f"Or a trace that lies in {escape_markdown(root.url)}, of any size",
     lying,
     index=None,
     key="pick",
@@ -33,11 +33,11 @@ if st.button("Import", type="primary", disabled=uploaded is None and picked is N
     try:
         with st.spinner("Reading the trace …"):
             if uploaded is not None:
-                name = importing.import_upload(root, uploaded.name, uploaded)
+                name = trace_root.import_upload(root, uploaded.name, uploaded)
             else:
-                name = importing.import_lying(root, picked)
+                name = trace_root.import_lying(root, picked)
     except HprofError as error:
-        st.error(plain(error), icon=":material/error:")
+        st.error(escape_markdown(error), icon=":material/error:")
     else:
         st.query_params.clear()
         st.switch_page("views/overview.py", query_params={"capture": name})

@@ -10,10 +10,10 @@ import streamlit as st
 
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
-from dashboard.figures.layers import layer_figure, margin_figure
-from dashboard.text import plain
-from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers
-from profiler.report.units import format_ns
+from dashboard.figures.time import layer_figure, margin_figure
+from dashboard.text import escape_markdown
+from executor.units import format_ns
+from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers
 
 _MAX_LAYERS: Final = 256  # drawn, and in the tables
 _MAX_UBATCHES: Final = 256
@@ -40,7 +40,7 @@ def bounds(here: pd.DataFrame, arm: str, ubatch: int) -> None:
     layers = typical_layers(here)
     bound = int(layers["copy_bound"].sum())
     st.markdown(
-        f"**{bound} of {len(layers)} layers are copy-bound** in this ubatch of {plain(arm)}: "
+        f"**{bound} of {len(layers)} layers are copy-bound** in this ubatch of {escape_markdown(arm)}: "
         "their copy T takes longer than their compute C."
     )
     if len(layers) > _MAX_LAYERS:
@@ -58,7 +58,7 @@ def bounds(here: pd.DataFrame, arm: str, ubatch: int) -> None:
 def measured(choice: Choice) -> pd.DataFrame:
     """`layer_figures` of the passes of this cell, with their arm."""
     found = load.figures_of_layers(choice.found)
-    arms = passes.of_cell(choice).set_index("pass_id")["arm"]
+    arms = passes.passes_of_cell(choice).set_index("pass_id")["arm"]
     mine = found[found["pass_id"].isin(arms.index)]
     return mine.assign(arm=mine["pass_id"].map(arms))
 
@@ -66,7 +66,7 @@ def measured(choice: Choice) -> pd.DataFrame:
 def controls(choice: Choice, rows: pd.DataFrame) -> tuple[str, int]:
     with st.container(horizontal=True, gap="medium"):
         arms = [arm for arm in choice.arms if (rows["arm"] == arm).any()]
-        arm = address.segments("Arm", arms, "arm", plain)
+        arm = address.segments("Arm", arms, "arm", escape_markdown)
         mine = rows[rows["arm"] == arm]
         phases = mine.groupby("ubatch")["phase"].first()
         ubatches = [int(number) for number in phases.index]
@@ -112,9 +112,10 @@ def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -
         return
     if copies_ahead(choice, arm):
         show.sentences([f"{arm} copies ahead, so its T is no copy in line: read this on an arm such as off."])
-    during = f", over all ubatches of {plain(phase)}" if pd.notna(phase) else ""
+    during = f", over all ubatches of {escape_markdown(phase)}" if pd.notna(phase) else ""
     st.markdown(
-        f"It holds for **{share * 100:.0f} %** of the layers of {plain(arm)} before one that is copied{during}."
+        f"It holds for **{share * 100:.0f} %** of the layers of {escape_markdown(arm)} before one that "
+        f"is copied{during}."
     )
     margins(grid)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from dashboard import address, passes, residency, show
+from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
 from dashboard.figures.memory import PART_LABELS, held_figure, parts_figure, slots_figure
-from dashboard.text import plain
+from dashboard.text import escape_markdown
+from executor.units import format_bytes, format_ns
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
-from profiler.report.residency import all_residency
-from profiler.report.units import format_bytes, format_ns
+from profiler.report.places import all_residency
 
 
 def main(choice: Choice) -> None:
@@ -19,7 +19,7 @@ def main(choice: Choice) -> None:
     if choice.sizes is None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
         return
-    rows = passes.of_cell(choice)
+    rows = passes.passes_of_cell(choice)
     parts = memory_parts(rows).groupby(rows["arm"]).median().reindex(choice.arms)
     if parts["peak"].isna().all() and parts["slots"].isna().all():
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
@@ -31,7 +31,7 @@ def main(choice: Choice) -> None:
 
 def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
     st.subheader("At the peak", anchor=False)
-    st.markdown("  \n".join(plain(cost_sentence(str(arm), row, choice)) for arm, row in parts.iterrows()))
+    st.markdown("  \n".join(escape_markdown(cost_sentence(str(arm), row, choice)) for arm, row in parts.iterrows()))
     table = parts.map(format_bytes, na_action="ignore").rename(columns=PART_LABELS).rename_axis("arm").reset_index()
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     show.figure(
@@ -49,9 +49,15 @@ def what_stays(choice: Choice) -> None:
     if not found:
         return
     st.subheader("Which layers stay", anchor=False)
-    st.markdown("  \n".join(plain(residency.sentence(arm, found[arm])) for arm in choice.arms if arm in found))
-    show.table(residency.table(found), alt="what each arm keeps on the device", key="stays", name="residency")
-    by_device = residency.device_table(found)
+    st.markdown(
+        "  \n".join(
+            escape_markdown(placements.residency_sentence(arm, found[arm])) for arm in choice.arms if arm in found
+        )
+    )
+    show.table(
+        placements.residency_table(found), alt="what each arm keeps on the device", key="stays", name="residency"
+    )
+    by_device = placements.residency_by_device(found)
     if not by_device.empty:
         st.markdown("By device:")
         show.table(by_device, alt="what each arm holds on each device", key="by-device", name="residency-by-device")
@@ -74,7 +80,7 @@ def over_time(choice: Choice) -> None:
     st.subheader("Over time", anchor=False)
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
-    one = titles[address.segments("Arm", list(titles), "arm", plain, first=len(titles) - 1)]
+    one = titles[address.segments("Arm", list(titles), "arm", escape_markdown, first=len(titles) - 1)]
     line = passes.lines(choice, [one])[0]
     held = slot_holdings(line)
     if held.empty:

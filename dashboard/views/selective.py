@@ -10,11 +10,10 @@ import streamlit as st
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
-from dashboard.text import plain
-from profiler.metrics.routing import adjacent_layer_jaccard
-from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
-from profiler.metrics.typical import typical_ubatches
-from profiler.report.units import format_bytes, format_share
+from dashboard.text import escape_markdown
+from executor.units import format_bytes, format_share
+from profiler.metrics.experts import adjacent_layer_jaccard, distinct_by_ubatch, expert_heat, uniform_curve
+from profiler.metrics.layers import typical_ubatches
 
 
 def main(choice: Choice) -> None:
@@ -24,7 +23,7 @@ def main(choice: Choice) -> None:
         show.nothing("This capture has no passes; the selective copy is seen ubatch by ubatch.")
         return
     bytes_moved(choice)
-    ids = passes.of_cell(choice)["pass_id"].tolist()
+    ids = passes.passes_of_cell(choice)["pass_id"].tolist()
     chosen = experts.filter(pc.is_in(experts["pass_id"], pa.array(ids, pa.int32()))) if experts is not None else None
     if chosen is None or chosen.num_rows == 0:
         show.nothing(
@@ -45,7 +44,7 @@ def bytes_moved(choice: Choice) -> None:
     """Per ubatch, medians over the passes of each arm."""
     st.subheader("Bytes moved, ubatch by ubatch", anchor=False)
     found = load.figures_of_ubatches(choice.found)
-    ids = passes.of_cell(choice).set_index("pass_id")["arm"]
+    ids = passes.passes_of_cell(choice).set_index("pass_id")["arm"]
     mine = found[found["pass_id"].isin(ids.index)].assign(arm=lambda frame: frame["pass_id"].map(ids))
     arms = list(choice.sizes.arms) if choice.sizes else choice.arms
     by_arm = {arm: typical_ubatches(mine[mine["arm"] == arm]) for arm in choice.arms}
@@ -70,7 +69,9 @@ def bytes_moved(choice: Choice) -> None:
 def say_moved(arm: str, moved: float, whole: float) -> None:
     if whole > 0:
         saved = f"{format_share(1 - moved / whole)} less than whole copies" if whole > moved else "whole copies"
-        st.markdown(f"**{plain(arm)}** moved {plain(format_bytes(moved))}: {plain(saved)}.")
+        st.markdown(
+            f"**{escape_markdown(arm)}** moved {escape_markdown(format_bytes(moved))}: {escape_markdown(saved)}."
+        )
 
 
 def shares(experts: pa.Table) -> None:

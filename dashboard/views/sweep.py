@@ -10,23 +10,26 @@ import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice, current
-from dashboard.figures.sweep import AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
-from dashboard.sweep_axis import (
+from dashboard.figures.sweep import (
+    AXIS_TITLES,
     DEPTH,
+    FIGURE_TITLES,
     PROMPT,
     TITLES,
     UBATCH,
     axes_of,
+    change_figure,
     crossing,
     one_ubatch,
     rows_of_workload,
     rows_over,
+    sweep_figure,
 )
-from dashboard.text import SIGNS, plain
+from dashboard.text import SIGNS, escape_markdown
+from executor.units import format_value
 from profiler.metrics import FIGURES
-from profiler.report.sizes import CellSizes
+from profiler.report.cells import CellSizes
 from profiler.report.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
-from profiler.report.units import format_value
 
 _LABELS: Final = {
     "ttft_ns": "First token",
@@ -68,7 +71,7 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
     found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
     compared = [arm for arm in arms if arm in choice.arms] or arms[:1]
     for at in found.values():
-        st.markdown(plain(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
+        st.markdown(escape_markdown(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
     show.figure(
         sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found),
         alt=f"{FIGURE_TITLES[name]} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
@@ -135,7 +138,7 @@ def crossover_sentence(who: str, baseline: str, at: Crossover, axis: str) -> str
 
 
 def changes(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None:
-    st.subheader(f"{plain(choice.b)} against {plain(choice.a)}", anchor=False)
+    st.subheader(f"{escape_markdown(choice.b)} against {escape_markdown(choice.a)}", anchor=False)
     mine = rows[rows["arm"] == choice.b]
     across = PROMPT if axis == PROMPT else UBATCH
     mine = mine.assign(n_ubatch=mine[across])

@@ -11,8 +11,8 @@ from dashboard import passes, show
 from dashboard.choice import Choice, current
 from dashboard.text import lane_label
 from dashboard.timeline import component
+from executor.units import format_bytes, format_gb_s, format_ns
 from profiler.metrics.timeline import Timeline
-from profiler.report.units import format_bytes, format_gb_s, format_ns
 
 _LARGE: Final = 200_000  # events
 
@@ -34,7 +34,7 @@ def main(choice: Choice) -> None:
     downloads(choice, shown)
 
 
-def downloads(choice: Choice, shown: list[passes.Shown]) -> None:
+def downloads(choice: Choice, shown: list[passes.ShownPass]) -> None:
     """The events on the page as files."""
     name = choice.found.name
     with st.container(horizontal=True, gap="small"):
@@ -48,7 +48,7 @@ def downloads(choice: Choice, shown: list[passes.Shown]) -> None:
 
 
 @st.fragment
-def canvas(choice: Choice, shown: list[passes.Shown]) -> None:
+def canvas(choice: Choice, shown: list[passes.ShownPass]) -> None:
     """The viewer; where not all events fit, it asks for those around what it shows, and only this part runs again."""
     windows = st.session_state.get("_windows") if st.session_state.get("_windows_of") == shown else None
     with show.one_sentence():  # a fragment that runs alone runs without the app around it
@@ -58,7 +58,7 @@ def canvas(choice: Choice, shown: list[passes.Shown]) -> None:
             st.rerun(scope="fragment")
 
 
-def lanes(choice: Choice, shown: list[passes.Shown]) -> None:
+def lanes(choice: Choice, shown: list[passes.ShownPass]) -> None:
     """How busy each lane was, as a heatmap and as a table."""
     st.subheader("How busy each lane was", anchor=False)
     figure, frames = passes.busy(choice, shown)

@@ -43,7 +43,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class CopyRange:
     """A piece of a copy: `n_bytes` from `source[source_from:]` to `target[target_from:]` (1-D uint8 tensors)."""
 
     source: torch.Tensor
@@ -53,10 +53,10 @@ class Range:
     n_bytes: int
 
 
-def whole_copy(source: torch.Tensor, target: torch.Tensor) -> Range:
+def whole_copy_range(source: torch.Tensor, target: torch.Tensor) -> CopyRange:
     """A copy of one tensor's bytes into another of the same size."""
     raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
-    return Range(raw_source, 0, raw_target, 0, raw_source.numel())
+    return CopyRange(raw_source, 0, raw_target, 0, raw_source.numel())
 
 
 class Device(ABC):
@@ -121,7 +121,7 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
         """Queue host-to-device copies on `stream`, one bus transfer a range."""
 
     @abstractmethod

@@ -1,18 +1,163 @@
-"""The embedded device: worker threads as streams, a paced memcpy as the bus, real arithmetic, real clocks."""
+"""The embedded device: worker threads as streams, a paced memcpy as the bus, real arithmetic, real clocks.
+
+Copies of real bytes take as long as a link of the chosen speed would, and sleep instead of burning a core.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
-from executor.devices.base import STREAMS, Device, Event, Range, ReplayKey, StreamName, Work
-from executor.devices.link import PacedLink
-from executor.devices.worker import HostEvent, StreamWorker
+from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work
 from executor.errors import HprofError
+
+
+class HostEvent(Event):
+    """An event of the `cpu` device. Waiting for one that was never recorded returns at once, as in CUDA."""
+
+    __slots__ = ("_done", "_recorded", "at_ns")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._recorded = False
+        self.at_ns = 0
+
+    def mark_recorded(self) -> None:
+        """Called when the record is queued: from now on waiters wait."""
+        self._recorded = True
+
+    def happen(self) -> None:
+        """The stream has got here: the time is taken and waiters go on."""
+        self.at_ns = time.perf_counter_ns()
+        self._done.set()
+
+    def wait(self) -> None:
+        """Block the calling thread until the event; an event that was never recorded holds nobody up."""
+        if self._recorded:
+            self._done.wait()
+
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._recorded or self._done.is_set()
+
+    def reset(self) -> None:
+        """As if never recorded."""
+        self._done.clear()
+        self._recorded = False
+
+
+class StreamWorker:
+    """An in-order queue served by one thread. A failure stops the work and is raised by `raise_failure`."""
+
+    def __init__(self, name: str, n_threads: int) -> None:
+        self._queue: deque[Callable[[], None] | None] = deque()
+        self._ready = threading.Condition()
+        self._idle = True
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, args=(n_threads,), name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, fn: Callable[[], None]) -> None:
+        """Queue `fn` behind what was submitted before."""
+        with self._ready:
+            self._queue.append(fn)
+            self._idle = False
+            self._ready.notify_all()
+
+    def drain(self) -> None:
+        """Block until everything queued so far has run."""
+        with self._ready:
+            self._ready.wait_for(lambda: self._idle)
+
+    def raise_failure(self) -> None:
+        """Raise, once, what a queued function raised."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def stop(self) -> None:
+        """Drop what is queued (after an interrupted pass) and end once the running function returns."""
+        with self._ready:
+            self._queue.clear()
+            self._queue.append(None)
+            self._idle = False
+            self._ready.notify_all()
+
+    def join(self) -> None:
+        """Block until the thread has ended."""
+        self._thread.join()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._ready:
+            if not self._queue:
+                self._idle = True
+                self._ready.notify_all()
+                self._ready.wait_for(lambda: bool(self._queue))
+            return self._queue.popleft()
+
+    def _serve(self, n_threads: int) -> None:
+        torch.get_num_threads()  # a thread's first question sets it to what any thread asked for last
+        torch.set_num_threads(n_threads)  # per calling thread
+        with torch.inference_mode():
+            while (fn := self._next()) is not None:
+                try:
+                    fn()
+                except BaseException as failure:  # noqa: BLE001 - kept and raised on the host thread by drain()
+                    self._failure = self._failure or failure
+
+
+_CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
+_BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
+
+
+class PacedLink:
+    """One direction of one device's bus: transfers are served one after the other.
+
+    A transfer of n bytes takes latency + n / speed. Each holds the link from the moment it starts, so two
+    streams share the speed as they share one copy engine.
+    """
+
+    def __init__(self, gb_s: float, latency_us: float) -> None:
+        self._ns_per_byte = 1.0 / gb_s
+        self._latency_ns = int(latency_us * 1000)
+        self._free_ns = 0
+        self._lock = threading.Lock()
+
+    def transfer(self, ranges: Sequence[CopyRange], queued_ns: int) -> None:
+        """Copy `ranges`, taking the time of the link. `queued_ns`: when the copy was issued (perf_counter)."""
+        for piece in ranges:
+            self._transfer_one(piece, queued_ns)
+
+    def _transfer_one(self, piece: CopyRange, queued_ns: int) -> None:
+        with self._lock:
+            now = time.perf_counter_ns()
+            late = now - self._free_ns
+            was_waiting = 0 <= late < _BACKDATE_NS and queued_ns <= self._free_ns
+            start = self._free_ns if was_waiting else max(now, self._free_ns)
+            self._free_ns = start + self._latency_ns + int(piece.n_bytes * self._ns_per_byte)
+            self._move(piece, start + self._latency_ns)
+            _sleep_until(self._free_ns)
+
+    def _move(self, piece: CopyRange, start_ns: int) -> None:
+        source = piece.source[piece.source_from : piece.source_from + piece.n_bytes]
+        target = piece.target[piece.target_from : piece.target_from + piece.n_bytes]
+        for offset in range(0, piece.n_bytes, _CHUNK_BYTES):
+            end = min(offset + _CHUNK_BYTES, piece.n_bytes)
+            target[offset:end].copy_(source[offset:end])
+            if end < piece.n_bytes:
+                _sleep_until(start_ns + int(end * self._ns_per_byte))
+
+
+def _sleep_until(deadline_ns: int) -> None:
+    remaining = deadline_ns - time.perf_counter_ns()
+    if remaining > 0:
+        time.sleep(remaining / 1e9)
 
 
 class CpuDevice(Device):
@@ -87,12 +232,12 @@ class CpuDevice(Device):
     def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
         self._workers[stream].submit(fn)
 
-    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
         self._workers[stream].submit(partial(self._into.transfer, ranges, time.perf_counter_ns()))
 
     def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
         raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
-        ranges = [Range(raw_source, 0, raw_target, 0, raw_source.numel())]
+        ranges = [CopyRange(raw_source, 0, raw_target, 0, raw_source.numel())]
         self._workers[stream].submit(partial(self._out_of.transfer, ranges, time.perf_counter_ns()))
 
     def now_ns(self) -> int:

@@ -1,17 +1,68 @@
-"""The CUDA device: torch streams and timing events. Ordering is by events alone; only `synchronize` blocks."""
+"""The CUDA device: torch streams and timing events. Ordering is by events alone; only `synchronize` blocks.
+
+A step's launches are replayed as one CUDA graph instead of some thirty calls from Python. A step runs as it is
+the first time (libraries initialise) and is recorded right after. Recorded steps share one memory pool: what a
+step allocates dies inside it. All replays give the same bits; the first run may differ in the last one.
+
+A step is run as it is the first time (libraries and kernels initialise) and recorded right after; from then on
+it is replayed. Recorded steps share one memory pool: what a step allocates dies inside it. A replay gives the
+same bits as another replay; the first run may differ in the last bit, as libraries see another workspace then.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 
-from executor.devices.base import Device, Event, Range, ReplayKey, StreamName, Work
-from executor.devices.cuda_replay import Replays
+from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Work
 from executor.errors import HprofError, PinningRefusedError
+
+_MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
+_MOST_VARIANTS = 64  # of one step, lest those that differ at each position leave no room for the others
+
+
+class GraphReplays:
+    """The recorded steps of one device. Call on the stream that they run on, which is always the same."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[ReplayKey, torch.cuda.CUDAGraph] = {}
+        self._variants: Counter[Hashable] = Counter()
+        self._pool: Any = None
+
+    def launch(self, key: ReplayKey, fn: Callable[[], None]) -> None:
+        """Do what `fn` does, by replay where it was recorded."""
+        graph = self._graphs.get(key)
+        if graph is not None:
+            graph.replay()
+            return
+        fn()
+        if len(self._graphs) < _MOST_GRAPHS and self._variants[key.step] < _MOST_VARIANTS:
+            self._variants[key.step] += 1
+            self._graphs[key] = self._record(fn)
+
+    def clear(self) -> None:
+        """Forget all recorded graphs, and give their memory back."""
+        self._graphs.clear()
+        self._variants.clear()
+        self._pool = None
+
+    def _record(self, fn: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            fn()
+        finally:
+            graph.capture_end()
+        return graph
+
 
 _REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
 _PROBE_COPIES = 24
@@ -46,7 +97,7 @@ class CudaDevice(Device):
         self._used: list[CudaEvent] = []
         self._pool: list[CudaEvent] = []
         self._registered: list[torch.Tensor] = []
-        self._replays = Replays()
+        self._replays = GraphReplays()
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()
         self.begin_pass()
@@ -142,7 +193,7 @@ class CudaDevice(Device):
             else:
                 self._replays.launch(key, fn)
 
-    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
         with torch.cuda.stream(self._streams[stream]):
             for piece in ranges:
                 target = piece.target[piece.target_from : piece.target_from + piece.n_bytes]

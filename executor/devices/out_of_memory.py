@@ -28,7 +28,7 @@ def what_ran_out(error: BaseException | None) -> Memory | None:
 
 
 @contextmanager
-def told_plainly(doing: str, advice: Callable[[Memory], str]) -> Iterator[None]:
+def explain_oom(doing: str, advice: Callable[[Memory], str]) -> Iterator[None]:
     """Turns an error of memory inside into an HprofError: what was `doing`, how much was asked, and the `advice`."""
     try:
         yield

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import STREAMS, Device, Event, Range, ReplayKey, StreamName, Work
+from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work
 from executor.errors import HprofError
 
 
@@ -140,7 +140,7 @@ class SimDevice(Device):
             duration += m.launch_us * 1e3
         self._at_ns[stream] = max(self._at_ns[stream], self._host_call()) + duration
 
-    def copy_in(self, stream: StreamName, ranges: Sequence[Range]) -> None:
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
         for piece in ranges:
             self._transfer(stream, "in", piece.n_bytes)
 

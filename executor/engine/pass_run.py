@@ -1,28 +1,34 @@
 """Runs one pass of a model under a policy: ubatch after ubatch, then token after token.
 
 The host thread only issues. It waits for the router's flags when a copy depends on them, and for the sampled
+token; everything else is ordered by events on the devices. Embedding, logits and sampling are issued here, a
+layer's steps in `engine.steps`; the pass's figures are read from its marks when it is over.
+
+The host thread only issues. It waits for the router's flags when a copy depends on them, and for the sampled
 token; everything else is ordered by events on the devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from executor.engine.ends import ModelEnds
-from executor.engine.figures import PassTimes, UbatchMarks, logits_digest, sum_known, ubatch_records
-from executor.engine.hop import hop
-from executor.engine.items import plan_items
+from executor.devices.base import Device, Event, Work, whole_copy_range
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner
-from executor.job import PassJob, Ubatch
-from executor.placed.model import PlacedModel
-from executor.policies.base import Policy
-from executor.records import PassResult
+from executor.engine.via_host import transfer_activations
+from executor.engine.work import dense_work
+from executor.layers.dense import embed, logits
+from executor.passes import PassJob, PassResult, Ubatch, UbatchRecord
+from executor.placed_model import DeviceShard, PlacedModel
+from executor.policies.base import Item, Policy
 from executor.streaming.streamer import Streamer
-from executor.tracing.nvtx_ranges import pass_range, ubatch_range
-from executor.tracing.pass_trace import PassTrace
+from executor.tracing.pass_trace import PassTrace, compute_range, pass_range, ubatch_range
+from executor.weights.device_weights import StepWeights
+from executor.weights.transfer_units import TransferUnit
 
 
 class PassRun:
@@ -50,7 +56,7 @@ class PassRun:
         by_step = {(item.ubatch.number, item.split.number): item for lane in self._items for item in lane}
         self._steps = StepRunner(placed, policy, streamers, by_step, self._routed, self._trace)
         self._first, self._last = placed.lanes[0], placed.lanes[-1]
-        self._ends = ModelEnds(placed, job, self._trace)
+        self._ends = EmbeddingAndHead(placed, job, self._trace)
         self._prompt = self._prompt_ids()
         self._marks: list[UbatchMarks] = []
 
@@ -107,7 +113,9 @@ class PassRun:
         lane = self._first
         for layer in range(len(self._placed.layers)):
             if self._placed.lane(layer) is not lane:
-                hop(ubatch, lane, self._placed.lane(layer), ubatch.n_past - self._job.n_depth, self._trace)
+                transfer_activations(
+                    ubatch, lane, self._placed.lane(layer), ubatch.n_past - self._job.n_depth, self._trace
+                )
                 lane = self._placed.lane(layer)
             self._steps.layer(ubatch, layer)
 
@@ -148,3 +156,157 @@ class PassRun:
             ubatches=ubatch_records(self._marks, self._policy, self._first.device, last),
             experts=self._routed.records() if self._trace.enabled else [],
         )
+
+
+def plan_items(placed: PlacedModel, policy: Policy, ubatches: Sequence[Ubatch]) -> list[list[Item]]:
+    """The streamed items of each lane, numbered from 0 in the order in which its steps reach them."""
+    lanes: list[list[Item]] = [[] for _ in placed.lanes]
+    for ubatch in ubatches:
+        for split in placed.splits:
+            if _is_on_device(policy, ubatch, split):
+                lane = lanes[placed.lane_of[split.layer]]
+                lane.append(Item(len(lane), ubatch, split))
+    return lanes
+
+
+def _is_on_device(policy: Policy, ubatch: Ubatch, split: TransferUnit) -> bool:
+    """Mixers and shared experts work beside what is on the device: their weights stream whatever the regime."""
+    return split.what not in ("ffn", "experts") or policy.regime(ubatch.n_tokens, split) == "stream"
+
+
+class EmbeddingAndHead:
+    """The ends of one pass: what goes in lies on the first lane, what comes out on the last."""
+
+    def __init__(self, placed: PlacedModel, job: PassJob, trace: PassTrace) -> None:
+        self._placed, self._job, self._trace = placed, job, trace
+        self._first, self._last = placed.lanes[0], placed.lanes[-1]
+        shape = (job.n_logits, placed.model.shape.n_vocab)
+        self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
+        """(n_logits, vocab) float32 on the last device: after the prompt, then after each decode step."""
+        self.prompt_logits: Event | None = None
+        """When the prompt's logits are known on the last device; None without a prompt."""
+        self.tokens: list[int] = []
+        """The sampled ids so far; on `sim`, which computes none, -1 each."""
+
+    def embed(self, ubatch: Ubatch, ids: torch.Tensor) -> None:
+        """Token ids (n_tokens,), on the first device, to the rows of its residual stream."""
+        placed = self._placed
+        weights = StepWeights(placed.model, self._first.store, None, None, None)
+        x = self._first.on_device.rows(ubatch.n_tokens).x
+
+        def compute() -> None:
+            self._first.set_begin(ubatch.n_past - self._job.n_depth, ubatch.n_past)
+            x.copy_(embed(ids, weights, placed.model.shape))
+
+        self._launch(self._first, ubatch, "embed", compute, Work())
+
+    def head(self, ubatch: Ubatch) -> None:
+        """Logits of the ubatch's last token, and the likeliest next token."""
+        placed, lane = self._placed, self._last
+        weights = StepWeights(placed.model, lane.store, None, None, None)
+        x, token = lane.on_device.rows(ubatch.n_tokens).x, lane.on_device.token
+        row = self.logits[len(self.tokens)]
+
+        def compute() -> None:
+            row.copy_(logits(x[-1:], weights, placed.model.shape)[0])
+
+        def sample() -> None:
+            token.copy_(row.argmax().view(1))
+
+        name = "token_embd.weight" if placed.model.shape.tied_embeddings else "output.weight"
+        self._launch(lane, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1, placed.dtype))
+        if ubatch.phase == "prefill":
+            self.prompt_logits = lane.device.event()
+            lane.device.record("compute", self.prompt_logits)
+        self._launch(lane, ubatch, "sample", sample, Work())
+
+    def take_token(self) -> int:
+        """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
+        lane = self._last
+        lane.device.copy_out("compute", lane.on_device.token, lane.on_host.token)
+        known = lane.device.event()
+        lane.device.record("compute", known)
+        lane.device.synchronize(known)
+        at_ns = lane.device.now_ns()
+        self.tokens.append(-1 if self._placed.is_simulated else int(lane.on_host.token[0]))
+        if lane is not self._first:
+            first = self._first
+            first.on_host.token.copy_(lane.on_host.token)
+            first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
+        return at_ns
+
+    def _launch(self, lane: DeviceShard, ubatch: Ubatch, name: str, compute: Callable[[], None], work: Work) -> None:
+        start = self._trace.mark(lane.device, "compute")
+        with compute_range(None, name):
+            lane.device.launch("compute", compute, work)
+        end = self._trace.mark(lane.device, "compute")
+        self._trace.add(lane.device, "compute", "compute", name, ubatch, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """Moments of a pass in ns; None: there was none."""
+
+    start: int
+    prompt_logits: int | None
+    first_token: int | None  # known on the host
+    end: int
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Time to first token: from the start to its being known on the host."""
+        return None if self.first_token is None else self.first_token - self.start
+
+    @property
+    def prefill_ns(self) -> int | None:
+        """Up to the prompt's logits: the time to the first token without sampling."""
+        return None if self.prompt_logits is None else self.prompt_logits - self.start
+
+    @property
+    def sampling_ns(self) -> int | None:
+        """From the prompt's logits to the first token being known on the host."""
+        if self.prompt_logits is None or self.first_token is None:
+            return None
+        return self.first_token - self.prompt_logits
+
+    @property
+    def decode_ns(self) -> int:
+        """What comes after the first token; after the start, where there was no prompt."""
+        return self.end - (self.first_token or self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class UbatchMarks:
+    """A ubatch's first and last moment: marks on the first and the last device; None when recording is off."""
+
+    ubatch: Ubatch
+    start: Event | None
+    end: Event | None
+
+
+def ubatch_records(marks: Iterable[UbatchMarks], policy: Policy, first: Device, last: Device) -> list[UbatchRecord]:
+    """One record for each ubatch that was marked."""
+    return [
+        UbatchRecord(
+            phase=one.ubatch.phase,
+            ubatch=one.ubatch.number,
+            n_tokens=one.ubatch.n_tokens,
+            n_past=one.ubatch.n_past,
+            policy=policy.describe(one.ubatch),
+            t_start=first.time_ns(one.start),
+            t_end=last.time_ns(one.end),
+        )
+        for one in marks
+        if one.start is not None and one.end is not None
+    ]
+
+
+def sum_known(values: Iterable[int | None]) -> int | None:
+    """The sum of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def logits_digest(logits: torch.Tensor) -> str:
+    """sha256 of the float32 logits (n_logits, vocab), row after row."""
+    return hashlib.sha256(logits.cpu().contiguous().numpy().tobytes()).hexdigest()

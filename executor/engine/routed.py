@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from executor.devices.base import Event
-from executor.job import Ubatch
-from executor.placed.model import PlacedModel
+from executor.passes import ExpertsRecord, Ubatch
+from executor.placed_model import PlacedModel
 from executor.policies.base import Flags
-from executor.records import ExpertsRecord
 from executor.tracing.pass_trace import PassTrace
 
 _STRIDE = 1 << 24  # positions between two repetitions' tokens in the routing model

@@ -1,34 +1,35 @@
 """The steps of a layer, issued to streams: mixer, dense FFN, router, shared expert, experts.
 
+A step is launched behind the copies that it reads, and marked in the trace. Its function runs later, on a compute
+stream, and works in place on fixed buffers. Its `key` names everything that it depends on, so that a device may
+record the launches once and replay them.
+
 A step's function runs later, on a compute stream, and works in place on the lane's fixed buffers. Its `key`
 names everything that it depends on, so that a device may record the launches once and replay them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 
-from executor.devices.base import Work
-from executor.engine.host_steps import experts_on_host, ffn_on_host
-from executor.engine.launches import NOT_REPLAYABLE, Launches
+from executor.devices.base import ReplayKey, Work
 from executor.engine.routed import RoutedFlags
+from executor.engine.via_host import experts_on_host, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
-from executor.job import Ubatch
-from executor.layers.ffn import dense_ffn
+from executor.layers.attention_kernels import OneToken
+from executor.layers.dense import Weights, dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
-from executor.layers.one_token import OneToken
-from executor.layers.weights import Weights
-from executor.placed.model import PlacedModel
+from executor.model import DeltaNetShape, Mixer, MoeFfn
+from executor.passes import Ubatch
+from executor.placed_model import PlacedModel
 from executor.policies.base import Item, Policy
-from executor.shape import DeltaNetShape, Mixer, MoeFfn
-from executor.streaming.flight import Fetched
-from executor.streaming.streamer import Streamer
-from executor.tracing.pass_trace import PassTrace
-from executor.weights.splits import StepKind
-from executor.weights.step_weights import SlotExperts, StepWeights
+from executor.streaming.streamer import StagedWeights, Streamer
+from executor.tracing.pass_trace import PassTrace, compute_range
+from executor.weights.device_weights import SlotExperts, StepWeights
+from executor.weights.transfer_units import StepKind
 
 
 class StepRunner:
@@ -44,7 +45,7 @@ class StepRunner:
         trace: PassTrace,
     ) -> None:
         self._placed, self._policy, self._routed, self._trace = placed, policy, routed, trace
-        self._launches = Launches(placed, streamers, items, trace)
+        self._launches = StepLauncher(placed, streamers, items, trace)
         self._eps = placed.model.shape.norm_eps
 
     def layer(self, ubatch: Ubatch, layer: int) -> None:
@@ -138,7 +139,9 @@ class StepRunner:
         self._launch_experts(ubatch, layer, moe, work, fetched)
         streamer.release(item)
 
-    def _launch_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: Fetched | None) -> None:
+    def _launch_experts(
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: StagedWeights | None
+    ) -> None:
         placed, lane = self._placed, self._placed.lane(layer)
         split = fetched.layout if fetched is not None else None
         buffer = fetched.buffer if fetched is not None else None
@@ -165,3 +168,74 @@ def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hash
     if one_token is not None:
         return "rows", one_token.n_rows
     return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past
+
+
+NOT_REPLAYABLE = object()
+"""The key of a step that no device may record and replay."""
+
+
+class StepLauncher:
+    """The launches of one pass. `items` are what it streams, by the numbers of ubatch and split."""
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        streamers: Sequence[Streamer],
+        items: Mapping[tuple[int, int], Item],
+        trace: PassTrace,
+    ) -> None:
+        self._placed, self._streamers, self._items, self._trace = placed, streamers, items, trace
+
+    def item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
+        """What a step streams in this ubatch; None where its weights are resident, or used on the host."""
+        split = self._placed.split_of.get((layer, kind))
+        return None if split is None else self._items.get((ubatch.number, split.number))
+
+    def streamer(self, layer: int) -> Streamer:
+        """The streamer of a layer's device."""
+        return self._streamers[self._placed.lane_of[layer]]
+
+    def dense(
+        self,
+        ubatch: Ubatch,
+        layer: int,
+        kind: StepKind,
+        name: str,
+        compute: Callable[[Weights], None],
+        work: Work,
+        key: Hashable = None,
+    ) -> None:
+        """Launch a dense step, streaming its split first where it has one in this ubatch."""
+        placed, lane = self._placed, self._placed.lane(layer)
+        item = self.item(ubatch, layer, kind)
+        streamer = self.streamer(layer)
+        fetched = streamer.fetch(item, None) if item is not None else None
+        split = item.split if item is not None else None
+        weights = StepWeights(placed.model, lane.store, layer, split, fetched.buffer if fetched else None)
+        self.step(ubatch, layer, name, lambda: compute(weights), work, fetched, key)
+        if item is not None:
+            streamer.release(item)
+
+    def step(
+        self,
+        ubatch: Ubatch,
+        layer: int,
+        name: str,
+        compute: Callable[[], None],
+        work: Work,
+        fetched: StagedWeights | None,
+        key: Hashable,
+    ) -> None:
+        """Launch a step that reads what was `fetched` (None: resident weights only).
+
+        `key` names what it depends on besides its layer, name, tokens and slot.
+        """
+        device = self._placed.lane(layer).device
+        buffer = None if fetched is None else fetched.buffer.data_ptr()
+        start = self._trace.mark(device, "compute")
+        replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
+        with compute_range(layer, name):
+            device.launch("compute", compute, work, replay)
+        end = self._trace.mark(device, "compute")
+        waits_for = fetched.waits_for if fetched is not None else None
+        self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from executor.devices.base import Work
-from executor.host.affine import is_affine
-from executor.host.int4 import packed_bytes
-from executor.model import TensorInfo
-from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
-from executor.weights.views import is_stored_as
+from executor.host.int4 import is_affine, packed_bytes
+from executor.model import AttentionShape, LayerShape, MlaShape, MoeFfn, TensorInfo
+from executor.weights.transfer_units import is_stored_as
 
 Moved = Callable[[TensorInfo, torch.dtype], float]
 """Bytes that a product with all of a tensor moves, where activations are in a dtype."""
@@ -60,7 +58,7 @@ def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_
 
     Attention costs 4 flops a head dim, key and query (the products with keys and with values); latent attention the
     same over the dims of each; the gated delta net 8 a state element and token (decay, two reads and a write: the
-    recurrence in `executor.layers.delta_rule`).
+    recurrence in `executor.layers.delta_net`).
     """
     projections = dense_work(tensors, n_tokens, dtype)
     mixer = layer.mixer

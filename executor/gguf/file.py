@@ -1,9 +1,16 @@
-"""Opens a GGUF model, in one file or split into several, as a source of weights."""
+"""Opens a GGUF model, in one file or split into several, as a source of weights.
+
+Files are mapped read-only: bytes to parse, tensors that share the pages, and reads that fail cleanly.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
+import os
 import re
+import warnings
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +21,64 @@ import torch
 from gguf import Keys
 
 from executor.errors import HprofError
-from executor.gguf.header import Header, read_header
-from executor.gguf.mapped import MappedFile
-from executor.gguf.tensors import PlacedTensor, place_tensors
+from executor.gguf.header import Header, PlacedTensor, place_tensors, read_header
 from executor.model import TensorInfo
+
+
+class MappedFile:
+    """Stays mapped while this object, `memory` or a view of `tensor` is alive; HprofError when it cannot be opened.
+
+    `memory`: the bytes; `tensor`: the same as uint8, 1-D. To write to `tensor` ends the process.
+    """
+
+    def __init__(self, path: Path, smallest_bytes: int) -> None:
+        self.path = path
+        try:
+            if not path.is_file():  # a pipe, say, would block for ever
+                raise HprofError(f"{path}: {'not a file' if path.exists() else 'no such file'}; give a model's path.")
+            self._descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+            self.n_bytes = os.fstat(self._descriptor).st_size
+            if self.n_bytes < smallest_bytes:
+                raise HprofError(f"{path}: only {self.n_bytes} bytes long, too short for a model; download it again.")
+            self.memory = mmap.mmap(self._descriptor, self.n_bytes, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise HprofError(
+                f"{path}: cannot be read ({error.strerror}); check the name and its permissions."
+            ) from error
+        self.tensor = _as_tensor(self.memory)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out` from byte `offset`.
+
+        A copy out of the map would end the process (SIGBUS) if the file has shrunk; a read says so.
+        """
+        done = 0
+        while done < len(out):
+            step = os.preadv(self._descriptor, [out[done:]], offset + done)
+            if not step:
+                raise HprofError(f"{self.path}: the file has become shorter since it was opened; open it again.")
+            done += step
+
+    def will_need(self, offset: int, n_bytes: int) -> None:
+        """posix_madvise(WILLNEED): the pages of these bytes are read in the background."""
+        if hasattr(mmap, "MADV_WILLNEED"):
+            start = offset - offset % mmap.PAGESIZE
+            self.memory.madvise(mmap.MADV_WILLNEED, start, offset + n_bytes - start)
+
+    def read(self, offset: int, n_bytes: int) -> bytearray:
+        """A copy of `n_bytes` from byte `offset`; raises as `read_into` does."""
+        buffer = bytearray(n_bytes)
+        self.read_into(offset, memoryview(buffer))
+        return buffer
+
+
+def _as_tensor(memory: mmap.mmap) -> torch.Tensor:
+    """A private writable map would give no warning, but pinning that would copy every page of the file."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
 
 _SMALLEST_FILE: Final = 24  # magic, version, two counts
 _MAX_PARTS: Final = 1000
@@ -26,7 +87,7 @@ _PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _GgufPart:
     """One of a model's files."""
 
     file: MappedFile
@@ -41,7 +102,7 @@ class GgufFile:
     `SkippedArray`. `tensors`: by name, in the file's order, shapes in numpy order.
     """
 
-    def __init__(self, parts: list[_Part]) -> None:
+    def __init__(self, parts: list[_GgufPart]) -> None:
         self.path = parts[0].file.path
         self.metadata: Mapping[str, Any] = parts[0].header.metadata
         self._parts = parts
@@ -101,10 +162,10 @@ def open_gguf(path: Path) -> GgufFile:
     return GgufFile(parts)
 
 
-def _open_part(path: Path) -> _Part:
+def _open_part(path: Path) -> _GgufPart:
     file = MappedFile(path, _SMALLEST_FILE)
     header = read_header(file.memory, path)
-    return _Part(file, header, place_tensors(header, path, file.n_bytes))
+    return _GgufPart(file, header, place_tensors(header, path, file.n_bytes))
 
 
 def _other_paths(path: Path, n_parts: Any) -> list[Path]:
@@ -121,7 +182,7 @@ def _other_paths(path: Path, n_parts: Any) -> list[Path]:
     return [path.with_name(name) for name in names[1:]]
 
 
-def _check_parts(parts: list[_Part]) -> None:
+def _check_parts(parts: list[_GgufPart]) -> None:
     """Parts in order, no tensor twice, and as many as the first part says."""
     for i, part in enumerate(parts):
         if part.header.metadata.get(Keys.Split.LLM_KV_SPLIT_NO) != i:

@@ -1,5 +1,8 @@
 """How a weight is multiplied on the host: as packed int4, as bf16, or as float32.
 
+Tensors of one step with the same input may be stacked along their rows, so that one product serves both. A
+tensor's places are its experts; a dense tensor has one. Products are prepared piece by piece on all cores.
+
 Tensors of one step with the same input may be stacked along their rows, so that one product serves both.
 A tensor's places are its experts; a dense tensor has one.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Protocol
@@ -19,10 +23,10 @@ from executor.host import int4
 from executor.model import TensorInfo
 from executor.quants.dispatch import dequantise
 from executor.quants.unpack import dequantise_into
-from executor.weights.views import is_stored_as
+from executor.weights.transfer_units import is_stored_as
 
 ProductKind = Literal["int4", "bf16", "f32"]
-Job = Callable[[], None]
+PrepareJob = Callable[[], None]
 """One piece of the preparation; the pieces are independent."""
 
 _PIECE: Final = 1 << 20  # weights that are prepared together: their temporaries stay in a core's cache
@@ -33,7 +37,7 @@ _MOST_PACKED_ROWS: Final = 64  # beyond, to unpack a matrix once costs less than
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class StoredTensor:
     """A tensor as it is stored: `places` (places, rows, row_bytes) uint8, rows contiguous."""
 
     info: TensorInfo
@@ -71,25 +75,25 @@ def can_stack(first: TensorInfo, second: TensorInfo, dtype: torch.dtype) -> bool
     return same and dtype == torch.bfloat16 and not is_stored_as(first, dtype)
 
 
-def make_product(parts: Sequence[Raw], dtype: torch.dtype, jobs: list[Job]) -> Product:
+def make_product(parts: Sequence[StoredTensor], dtype: torch.dtype, jobs: list[PrepareJob]) -> Product:
     """The product of `parts`, stacked; it is ready when what is added to `jobs` has run."""
     first = parts[0]
     if len(parts) == 1 and (numbers := _in_place(first, dtype)) is not None:
-        return Plain(numbers)
+        return MatrixProduct(numbers)
     n_rows, n_cols = sum(part.info.shape[-2] for part in parts), first.info.shape[-1]
     n_places = len(first.places)
     if product_kind(first.info, dtype) == "int4":
         packed, scales = int4.empty_packed(n_places, n_rows, n_cols)
         for place, at, raw in _pieces(parts):
             jobs.append(partial(int4.pack_into, packed[place, at], scales[place, :, at], raw, first.info.quant))
-        return Packed(packed, scales, parts)
+        return PackedProduct(packed, scales, parts)
     numbers = torch.empty((n_places, n_rows, n_cols), dtype=dtype)
     for place, at, raw in _pieces(parts):
         jobs.append(partial(dequantise_into, numbers[place, at], raw, first.info.quant))
-    return Plain(numbers)
+    return MatrixProduct(numbers)
 
 
-class Plain:
+class MatrixProduct:
     """Numbers (places, out, in) in the dtype that is computed in."""
 
     def __init__(self, numbers: torch.Tensor) -> None:
@@ -107,10 +111,10 @@ def _one_thread_suffices(matrix: torch.Tensor) -> bool:
     return matrix.numel() < _LARGE_MATRIX or torch.get_num_threads() <= _FEW_THREADS
 
 
-class Packed:
+class PackedProduct:
     """Packed int4. Many rows at once go through bf16, which then is faster."""
 
-    def __init__(self, packed: torch.Tensor, scales: torch.Tensor, parts: Sequence[Raw]) -> None:
+    def __init__(self, packed: torch.Tensor, scales: torch.Tensor, parts: Sequence[StoredTensor]) -> None:
         self._packed, self._scales, self._parts = packed.unbind(), scales.unbind(), parts
 
     def __call__(self, rows: torch.Tensor, place: int) -> torch.Tensor:
@@ -120,7 +124,7 @@ class Packed:
         return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
 
 
-def _in_place(part: Raw, dtype: torch.dtype) -> torch.Tensor | None:
+def _in_place(part: StoredTensor, dtype: torch.dtype) -> torch.Tensor | None:
     """The stored bytes as numbers where they are that, and lie so that they can be read as such."""
     raw = part.places
     offsets = (raw.storage_offset(), *raw.stride()[:-1])
@@ -129,7 +133,7 @@ def _in_place(part: Raw, dtype: torch.dtype) -> torch.Tensor | None:
     return raw.view(dtype)
 
 
-def _pieces(parts: Sequence[Raw]) -> Iterator[tuple[int, slice, torch.Tensor]]:
+def _pieces(parts: Sequence[StoredTensor]) -> Iterator[tuple[int, slice, torch.Tensor]]:
     """(place, rows of the stack, the stored rows that go there), small enough to be prepared in the cache."""
     above = 0
     for part in parts:
@@ -140,3 +144,29 @@ def _pieces(parts: Sequence[Raw]) -> Iterator[tuple[int, slice, torch.Tensor]]:
                 end = min(start + step, n_rows)
                 yield place, slice(above + start, above + end), raw[start:end]
         above += n_rows
+
+
+def run_jobs(jobs: Sequence[PrepareJob]) -> None:
+    """Run them all; raises what the first that failed raised."""
+    n_threads = torch.get_num_threads()
+    if n_threads == 1 or len(jobs) < 2:
+        with torch.inference_mode():
+            for job in jobs:
+                job()
+        return
+    try:
+        with ThreadPoolExecutor(n_threads, "hprof-prepare", _one_thread) as pool:
+            for _ in pool.map(_run, jobs):
+                pass
+    finally:
+        torch.set_num_threads(n_threads)  # what a worker set last is what threads that begin later inherit
+
+
+def _run(job: PrepareJob) -> None:
+    with torch.inference_mode():
+        job()
+
+
+def _one_thread() -> None:
+    torch.get_num_threads()  # a thread's first question resets its number, so it must come before
+    torch.set_num_threads(1)

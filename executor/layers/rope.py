@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from executor.shape import RopeShape
+from executor.model import RopeShape
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import torch
 
-from executor.layers.one_token import OneToken
+from executor.layers.attention_kernels import OneToken
 from executor.layers.rope import RopeTable, rope_table, rotate
-from executor.shape import AttentionShape, DeltaNetShape, Mixer, MlaShape
+from executor.model import AttentionShape, DeltaNetShape, Mixer, MlaShape
 
 
 class MixerState(Protocol):

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from executor.errors import HprofError
-from executor.memory.sizes import spell_bytes
-from executor.model import Model, TensorInfo
+from executor.model import Model, MoeFfn, TensorInfo
 from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
-from executor.shape import MoeFfn
-from executor.weights.splits import StepKind, step_kind
+from executor.units import spell_bytes
+from executor.weights.transfer_units import StepKind, step_kind
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """One device's part of a model: its layers, and what it would hold with all of them resident.
 
     `full_bytes` are weights, mixer states and activations; slots and bank come on top.
@@ -30,7 +29,7 @@ class Share:
 
 
 def fit_to_budget(
-    model: Model, policies: Mapping[str, Policy], budget_bytes: int, shares: Sequence[Share]
+    model: Model, policies: Mapping[str, Policy], budget_bytes: int, shares: Sequence[DeviceShare]
 ) -> dict[str, Placement]:
     """Each arm's placement that keeps the most layers' FFN weights resident within `budget_bytes` on every device.
 
@@ -51,7 +50,7 @@ def fit_to_budget(
     return placements
 
 
-def _needs(policy: Policy, sizes: Sequence[int], share: Share, n_shares: int) -> list[int]:
+def _needs(policy: Policy, sizes: Sequence[int], share: DeviceShare, n_shares: int) -> list[int]:
     """What a device holds with the FFN weights (of `sizes`) of its first 0, 1, … layers in host memory."""
     bank = policy.cache_bytes // n_shares
     return [
@@ -88,7 +87,7 @@ def _mib(n_bytes: int) -> str:
 
 
 def _placement(
-    groups: Sequence[Sequence[TensorInfo]], shares: Sequence[Share], n_host: Sequence[int], budget_bytes: int
+    groups: Sequence[Sequence[TensorInfo]], shares: Sequence[DeviceShare], n_host: Sequence[int], budget_bytes: int
 ) -> Placement:
     layers = [layer for share, n in zip(shares, n_host, strict=True) for layer in share.layers[:n]]
     host = frozenset(t.name for layer in layers for t in groups[layer])

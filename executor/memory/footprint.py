@@ -1,29 +1,104 @@
-"""What a session will hold in memory, told in a moment by opening it on the `sim` device, whose tensors have no bytes.
+"""What a session will hold in memory, told by opening it on the `sim` device, whose tensors have no bytes.
+
+The engine's own code decides what is reserved. Counted by a rule of its own is only what grows with the context,
+which `sim` does not size, and what a step needs for a while. All of it is a lower bound: kernels' workspaces,
+fragments and what a driver keeps come on top.
 
 So the engine's own code decides what is reserved, and nothing is counted by a rule of its own but what grows with
-the context, which is not even sized there, and what a step needs for a while. All of it is a lower bound: kernels'
-workspaces, fragments and what a driver keeps come on top.
+the context, which is not even sized there, and what a step needs for a while. All of it is a lower bound:
+kernels' workspaces, fragments and what a driver keeps come on top.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.host.weights import host_dtype, host_product_bytes
+from executor.host.steps import host_dtype, host_product_bytes
 from executor.layers.state import new_state
-from executor.memory.holdings import Footprint, OnDevice, OnHost
-from executor.memory.scratch import scratch_bytes
-from executor.model import Model
-from executor.placed.lane import Lane
+from executor.model import AttentionShape, LayerShape, MlaShape, Model, MoeFfn, TensorInfo
+from executor.placed_model import DeviceShard
 from executor.placement.place import Placement
 from executor.session import Session, SessionOptions
-from executor.shape import AttentionShape, LayerShape, MlaShape, MoeFfn
-from executor.weights.host_memory import LOADERS
-from executor.weights.splits import Split
+from executor.weights.transfer_units import LOADERS, TransferUnit, is_stored_as
+
+
+@dataclass(frozen=True, slots=True)
+class ByteTotals:
+    """Bytes by what asks for them; `total` adds them up."""
+
+    @property
+    def total(self) -> int:
+        """All parts together, in bytes."""
+        return sum(getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFootprint(ByteTotals):
+    """One device's part."""
+
+    resident: int = 0
+    slots: int = 0
+    bank: int = 0
+    states: int = 0  # KV caches and other mixer states, and rotary tables, for `max_positions`
+    activations: int = 0  # the fixed buffers of a ubatch, and a synthetic router's choices
+    scratch: int = 0  # the largest dequantised weight, and the widest rows between two products
+    logits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostFootprint(ByteTotals):
+    """The host's part. A mapped file's pages count only where they are pinned: else the system may drop them."""
+
+    weights: int = 0
+    loading: int = 0  # copies of tensors on their way to where they stay
+    activations: int = 0  # where copies between host and device start and end
+    products: int = 0  # weights that are computed with on the host, packed or in its dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a session holds for all its arms together."""
+
+    devices: tuple[DeviceFootprint, ...]
+    host: HostFootprint
+
+
+def scratch_bytes(model: Model, lane: DeviceShard, options: SessionOptions) -> int:
+    """The most that a step of a lane needs, in bytes.
+
+    That is a layer's largest weight dequantised beside its rows, or the output matrix for one row. Experts are
+    dequantised one by one on cpu, a whole projection elsewhere.
+    """
+    itemsize = options.dtype.itemsize
+    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
+    most = 0
+    for tensor in model.tensors.values():
+        if _is_dequantised(model, tensor, lane):
+            one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
+            n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
+            in_place = is_stored_as(tensor, options.dtype)
+            most = max(most, (0 if in_place else n_weights) + (0 if tensor.layer is None else rows))
+    return most * itemsize
+
+
+def _is_dequantised(model: Model, tensor: TensorInfo, lane: DeviceShard) -> bool:
+    if len(tensor.shape) < 2:
+        return False
+    if tensor.layer is not None:
+        return tensor.layer in lane.layers
+    is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
+    return not is_embedding and len(model.shape.layers) - 1 in lane.layers
+
+
+def _width(layer: LayerShape) -> int:
+    """Numbers a token has between gate, up and down at once."""
+    ffn = layer.ffn
+    return ffn.n_used * 2 * ffn.n_ff_expert if isinstance(ffn, MoeFfn) else 2 * ffn.n_ff
 
 
 def footprint(
@@ -64,13 +139,13 @@ def state_bytes(layers: Iterable[LayerShape], n_positions: int, dtype: torch.dty
     return total
 
 
-def _on_device(model: Model, lane: Lane, options: SessionOptions) -> OnDevice:
+def _on_device(model: Model, lane: DeviceShard, options: SessionOptions) -> DeviceFootprint:
     layers = [model.shape.layers[layer] for layer in lane.layers]
     slots = sum(slot.numel() for buffers in lane.slots.values() for slot in buffers)
     ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
     tables = sum(rope.dims for rope in ropes) * options.max_positions * options.dtype.itemsize
     chosen = sum(s.ffn.n_used for s in layers if isinstance(s.ffn, MoeFfn)) if options.routing is not None else 0
-    return OnDevice(
+    return DeviceFootprint(
         resident=lane.store.n_bytes,
         slots=slots,
         bank=lane.device.reserved_bytes - slots - lane.store.n_bytes,
@@ -82,19 +157,19 @@ def _on_device(model: Model, lane: Lane, options: SessionOptions) -> OnDevice:
 
 def _on_host(
     model: Model,
-    lanes: Sequence[Lane],
-    splits: Sequence[Split],
+    lanes: Sequence[DeviceShard],
+    splits: Sequence[TransferUnit],
     options: SessionOptions,
     load_mode: str,
     computes_on_host: bool,
-) -> OnHost:
+) -> HostFootprint:
     packed = [split for split in splits if split.segments[0].source.device.type == "meta"]
     held = splits if load_mode == "register" else packed
     experts = [part.info.n_bytes for split in packed if split.n_experts for part in split.parts]
     unmapped = [t.n_bytes for lane in lanes for t in lane.store.tensors if model.source.mapped(t.name) is None]
     n_experts = max((s.ffn.n_experts for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=0)
     flags = options.max_ubatches * len(model.shape.layers) * n_experts
-    return OnHost(
+    return HostFootprint(
         weights=sum(split.n_bytes for split in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
         activations=sum(lane.on_host.n_bytes for lane in lanes) + flags,

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError
-from executor.model import TensorInfo
-from executor.models.fields import Fields
-from executor.models.shape_check import check_shape
+from executor.model import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape, TensorInfo
+from executor.models.checks import Fields, check_shape
 from executor.models.tensors import all_shapes
-from executor.shape import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape
 
 Tensors = Mapping[str, TensorInfo]
 Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
@@ -59,7 +57,7 @@ def shape_from_gguf(
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
-    reader = _Reader(name, ARCHITECTURES[name], Fields(metadata, origin, f"{name}."), tensors, rope_factors)
+    reader = _GgufReader(name, ARCHITECTURES[name], Fields(metadata, origin, f"{name}."), tensors, rope_factors)
     shape = check_shape(reader.model(), origin)
     _check_tensors(shape, tensors, origin)
     return shape
@@ -72,7 +70,7 @@ def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _GgufReader:
     name: str
     architecture: _Architecture
     fields: Fields

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One model type. Defaults are those of a plain decoder with grouped-query attention."""
 
     architecture: str  # GGUF's name, which decides the tensors' names
@@ -32,8 +32,8 @@ class Family:
     notes: tuple[str, ...] = ()
 
 
-def _qwen_next(architecture: str, experts: str | None = None) -> Family:
-    return Family(
+def _qwen_next(architecture: str, experts: str | None = None) -> ModelFamily:
+    return ModelFamily(
         architecture,
         experts=experts,
         qk_norm=True,
@@ -44,8 +44,8 @@ def _qwen_next(architecture: str, experts: str | None = None) -> Family:
     )
 
 
-def _gemma(architecture: str, full_every: int, note: str, **defaults: Any) -> Family:
-    return Family(
+def _gemma(architecture: str, full_every: int, note: str, **defaults: Any) -> ModelFamily:
+    return ModelFamily(
         architecture,
         qk_norm=architecture == "gemma3",
         other_kind="sliding_attention",
@@ -56,18 +56,18 @@ def _gemma(architecture: str, full_every: int, note: str, **defaults: Any) -> Fa
     )
 
 
-_QWEN2: Final = Family("qwen2", bias=True)
-_QWEN3: Final = Family("qwen3", qk_norm=True, defaults={"head_dim": 128})
-_QWEN3_MOE: Final = Family("qwen3moe", experts="num_experts", qk_norm=True)
-_GLM4_MOE: Final = Family("glm4moe", experts="n_routed_experts", rotated=0.5, scoring="sigmoid")
-_DEEPSEEK_V3: Final = Family("deepseek2", experts="n_routed_experts", has_mla=True, scoring="sigmoid")
+_QWEN2: Final = ModelFamily("qwen2", bias=True)
+_QWEN3: Final = ModelFamily("qwen3", qk_norm=True, defaults={"head_dim": 128})
+_QWEN3_MOE: Final = ModelFamily("qwen3moe", experts="num_experts", qk_norm=True)
+_GLM4_MOE: Final = ModelFamily("glm4moe", experts="n_routed_experts", rotated=0.5, scoring="sigmoid")
+_DEEPSEEK_V3: Final = ModelFamily("deepseek2", experts="n_routed_experts", has_mla=True, scoring="sigmoid")
 
-FAMILIES: Final[dict[str, Family]] = {
-    "llama": Family("llama", may_omit_kv_heads=True),
-    "mistral": Family("llama", slides=True),
-    "mixtral": Family("llama", experts="num_local_experts", expert_width="intermediate_size", slides=True),
+MODEL_FAMILIES: Final[dict[str, ModelFamily]] = {
+    "llama": ModelFamily("llama", may_omit_kv_heads=True),
+    "mistral": ModelFamily("llama", slides=True),
+    "mixtral": ModelFamily("llama", experts="num_local_experts", expert_width="intermediate_size", slides=True),
     "qwen2": _QWEN2,
-    "qwen2_moe": Family("qwen2moe", experts="num_experts", bias=True, normalise=False),
+    "qwen2_moe": ModelFamily("qwen2moe", experts="num_experts", bias=True, normalise=False),
     "qwen2_vl": _QWEN2,
     "qwen2_5_vl": _QWEN2,
     "qwen3": _QWEN3,
@@ -77,7 +77,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "qwen3_next": _qwen_next("qwen35moe", "num_experts"),
     "qwen3_5": _qwen_next("qwen35"),
     "qwen3_5_moe": _qwen_next("qwen35moe", "num_experts"),
-    "gpt_oss": Family(
+    "gpt_oss": ModelFamily(
         "gpt-oss",
         experts="num_local_experts",
         expert_width="intermediate_size",
@@ -90,22 +90,22 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "glm4_moe": _GLM4_MOE,
     "glm4v_moe": _GLM4_MOE,
-    "deepseek_v2": Family("deepseek2", experts="n_routed_experts", has_mla=True, normalise=False),
+    "deepseek_v2": ModelFamily("deepseek2", experts="n_routed_experts", has_mla=True, normalise=False),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
-    "phi3": Family(
+    "phi3": ModelFamily(
         "phi3",
         unscaled=("longrope", "su", "yarn"),
         slides=True,
         notes=("q, k and v, and gate and up, are stored apart; rotation is not scaled",),
     ),
-    "granitemoe": Family(
+    "granitemoe": ModelFamily(
         "granitemoe",
         experts="num_local_experts",
         expert_width="intermediate_size",
         notes=("attention, residuals and logits without their multipliers",),
     ),
-    "olmoe": Family(
+    "olmoe": ModelFamily(
         "olmoe",
         experts="num_experts",
         expert_width="intermediate_size",

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
-from executor.model import Model, TensorInfo, WeightSource
+from executor.model import Model, ModelShape, TensorInfo, WeightSource
 from executor.models.architectures import needed_tensors, shape_from_gguf
 from executor.models.hf_config import read_config
 from executor.models.presets import load_preset, preset_names
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
 from executor.quants import quant_type
-from executor.shape import ModelShape
 
 _MAX_ROPE_FACTORS: Final = 4096
 _MAX_MODEL_BYTES: Final = 2**60

@@ -6,9 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from executor.model import TensorInfo
+from executor.model import (
+    AttentionShape,
+    DeltaNetShape,
+    DenseFfn,
+    Ffn,
+    LayerShape,
+    Mixer,
+    MlaShape,
+    ModelShape,
+    MoeFfn,
+    TensorInfo,
+)
 from executor.quants import quant_type, tensor_bytes
-from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, Ffn, LayerShape, Mixer, MlaShape, ModelShape, MoeFfn
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -1,15 +1,21 @@
-"""llama.cpp's `-ot REGEX=BUFFER;…`: its text, and which tensors it sends to host memory."""
+"""llama.cpp's `-ot REGEX=BUFFER;…`: its text, and which tensors it sends to host memory.
+
+A user's pattern is matched under a time limit: nested repetitions could take years.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from executor.errors import HprofError
-from executor.placement.patience import time_limit
 
 DEFAULT_OVERRIDE: Final = "ffn_(gate|up|down).*=CPU"
 _HOST_BUFFERS: Final = ("CPU", "HOST")
@@ -27,7 +33,7 @@ class Override:
     def matches(self, names: Iterable[str]) -> list[str]:
         """The names that the pattern is found in. Raises HprofError where that takes too long."""
         try:
-            with time_limit(_PATTERN_S):
+            with regex_timeout(_PATTERN_S):
                 return [name for name in names if self.pattern.search(name)]
         except TimeoutError:
             raise HprofError(
@@ -102,3 +108,29 @@ def _near(pattern: str, names: Iterable[str]) -> list[str]:
     kinds = sorted({name.split(".", 2)[2] for name in names})
     literal = re.sub(r"[^a-z_]+", "_", pattern.lower()).strip("_")
     return difflib.get_close_matches(literal, kinds, n=3, cutoff=0.0)
+
+
+@contextmanager
+def regex_timeout(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError inside, in the main thread and where the system has timers; `re` looks for signals.
+
+    Elsewhere there is no limit, as nothing can stop `re` there.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    begun_s = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, _raise)
+    others_s, others_interval_s = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if others_s:  # somebody else's alarm rings when it would have
+            left_s = max(others_s - (time.monotonic() - begun_s), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, left_s, others_interval_s)
+
+
+def _raise(_number: int, _frame: object) -> None:
+    raise TimeoutError

@@ -1,4 +1,8 @@
-"""Which weight lives where: llama.cpp's `-ot`, `-ncmoe` and `-ngl`, turned into a set of host tensors.
+"""Which weight lives where: llama.cpp's `-ot`, `-ncmoe` and `-ngl` as a set of host tensors, `-ts` as layers a
+device.
+
+Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them and
+their bytes do not matter (the embedding is read a row a token).
 
 Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them
 and their bytes do not matter (the embedding is read a row a token).
@@ -6,10 +10,11 @@ and their bytes do not matter (the embedding is read a row a token).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from executor.errors import HprofError
 from executor.model import TensorInfo
 from executor.placement.overrides import DEFAULT_OVERRIDE, overridden, parse_overrides
 
@@ -75,3 +80,32 @@ def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> s
     if n_gpu_layers is not None:
         spelled.append(f"-ngl {n_gpu_layers}")
     return " ".join(spelled) or "all resident"
+
+
+def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
+    """Each layer's device, when device i takes `shares[i]` of the layers (llama.cpp's `-sm layer -ts 3/1`).
+
+    Raises HprofError when a device would get no layer.
+    """
+    edges = [sum(shares[: i + 1]) / sum(shares) for i in range(len(shares))]
+    devices = [
+        next(i for i, edge in enumerate(edges) if (layer + 0.5) / n_layers <= edge + 1e-9) for layer in range(n_layers)
+    ]
+    if set(devices) != set(range(len(shares))):
+        raise HprofError(
+            f"-ts {'/'.join(f'{share:g}' for share in shares)} leaves a device without any of the {n_layers} layers: "
+            "give more even shares or fewer devices"
+        )
+    return devices
+
+
+def devices_of(tensor: TensorInfo, device_of: Sequence[int], *, tied_embeddings: bool) -> set[int]:
+    """The devices that read a tensor, where `device_of` gives each layer's.
+
+    The embedding is the first's, what follows the last layer the last's; a tied embedding is both.
+    """
+    if tensor.layer is not None:
+        return {device_of[tensor.layer]}
+    if tensor.name != "token_embd.weight":
+        return {device_of[-1]}
+    return {device_of[0], device_of[-1]} if tied_embeddings else {device_of[0]}

@@ -7,17 +7,15 @@ from statistics import median
 
 import numpy as np
 
-from executor.job import Ubatch
+from executor.passes import PassResult, Ubatch, UbatchRecord
 from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions
-from executor.policies.hot import Hot
-from executor.policies.learned import size_class
+from executor.policies.hot import Hot, size_class
 from executor.policies.simple import Off, On
-from executor.records import PassResult, UbatchRecord
 
 _KEPT = 5  # the latest times of each candidate
 _ROUNDS = 2  # warm-up passes a candidate: the first teaches `hot` what it uses in the second, which is timed
 
-Place = tuple[int, int]
+SizeAndDepth = tuple[int, int]
 """Size class and depth class of a ubatch."""
 
 
@@ -36,7 +34,7 @@ class Auto(Policy):
             "on": On("on", options),
             "off": Off("off", options),
         }
-        self._taken_ns: dict[tuple[Place, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
+        self._taken_ns: dict[tuple[SizeAndDepth, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._forced: str | None = None
         self._is_teaching = False
         self._chosen: dict[int, str] = {}
@@ -78,7 +76,7 @@ class Auto(Policy):
                 used = np.unpackbits(np.frombuffer(record.used, np.uint8), count=record.n_experts, bitorder="little")
                 hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
         for ubatch in () if self._is_teaching else result.ubatches:
-            self._taken_ns[_place(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
+            self._taken_ns[_size_and_depth(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
 
     def _choice(self, ubatch: Ubatch) -> str:
         if self._forced is not None:
@@ -88,7 +86,7 @@ class Auto(Policy):
         return self._chosen[ubatch.number]
 
     def _cost_ns(self, name: str, ubatch: Ubatch) -> float:
-        taken = self._taken_ns.get((_place(ubatch), name))
+        taken = self._taken_ns.get((_size_and_depth(ubatch), name))
         return median(taken) if taken else self._formula_ns(name, ubatch)
 
     def _formula_ns(self, name: str, ubatch: Ubatch) -> float:
@@ -104,7 +102,7 @@ class Auto(Policy):
         return layer_cost_ns(name, compute, copy, distinct)
 
 
-def _place(ubatch: Ubatch | UbatchRecord) -> Place:
+def _size_and_depth(ubatch: Ubatch | UbatchRecord) -> SizeAndDepth:
     return size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past)
 
 

@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.job import Ubatch
-from executor.records import PassResult
-from executor.weights.splits import Split
+from executor.passes import PassResult, Ubatch
+from executor.weights.transfer_units import TransferUnit
 
 Regime = Literal["stream", "cpu"]
 Flags = NDArray[np.bool_]
@@ -27,7 +26,7 @@ class Item:
 
     number: int
     ubatch: Ubatch
-    split: Split
+    split: TransferUnit
 
     @property
     def is_moe(self) -> bool:
@@ -103,7 +102,7 @@ class Policy(ABC):
         """Warm-up passes that the arm needs to learn what it decides by."""
         return 1
 
-    def regime(self, n_tokens: int, split: Split) -> Regime:
+    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
         """Whether a host tensor is copied and computed on the device, or computed on the host."""
         return "stream" if n_tokens >= self.options.op_offload_min_batch else "cpu"
 

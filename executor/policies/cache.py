@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from executor.errors import HprofError
-from executor.job import Ubatch
+from executor.passes import PassResult, Ubatch
 from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
-from executor.records import PassResult
-from executor.weights.splits import Split
+from executor.weights.transfer_units import TransferUnit
 
 MAX_BATCH = 32  # larger ubatches would evict what generation uses; they only read the bank (llama.cpp's figure)
 
@@ -32,7 +31,7 @@ class Cached(Policy):
     def min_warmups(self) -> int:
         return self.inner.min_warmups
 
-    def regime(self, n_tokens: int, split: Split) -> Regime:
+    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
         if split.n_experts and n_tokens <= MAX_BATCH:
             return "stream"
         return self.inner.regime(n_tokens, split)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.job import Ubatch
+from executor.passes import Ubatch
 from executor.policies.base import (
     AHEAD_WHOLE,
     INLINE_SELECTIVE,
@@ -12,7 +12,7 @@ from executor.policies.base import (
     Policy,
     Regime,
 )
-from executor.weights.splits import Split
+from executor.weights.transfer_units import TransferUnit
 
 
 class Off(Policy):
@@ -56,7 +56,7 @@ class Gated(On):
 class Cpu(Off):
     """Host tensors are computed on the host at every ubatch size."""
 
-    def regime(self, n_tokens: int, split: Split) -> Regime:
+    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
         return "cpu"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from executor.quants.table import QUANTS, QuantType, quant_type, row_bytes, tensor_bytes
 
 if TYPE_CHECKING:
-    from executor.quants.synthetic import fill_random
+    from executor.quants.random_blocks import fill_random
     from executor.quants.unpack import dequantise, dequantise_into
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
 _NEEDS_TORCH = {
     "dequantise": "executor.quants.unpack",
     "dequantise_into": "executor.quants.unpack",
-    "fill_random": "executor.quants.synthetic",
+    "fill_random": "executor.quants.random_blocks",
 }
 
 

@@ -1,19 +1,24 @@
-"""How to run a model: what a session is opened with."""
+"""How to run a model: what a session is opened with, and what follows from it.
+
+The load mode in effect, which passes fit, and what to lower where memory runs out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.policies.base import PolicyOptions
-from executor.weights.host_memory import LoadMode
+from executor.devices.out_of_memory import Memory
+from executor.passes import PassJob
+from executor.policies.base import Policy, PolicyOptions
+from executor.weights.transfer_units import LoadMode
 
 if TYPE_CHECKING:
-    from executor.routing.kinds import Routing
+    from executor.routing.routers import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +47,44 @@ class SessionOptions:
     """Token ids that every prompt repeats; None: seeded random ones."""
     computes_on_host: bool = False
     """Whether passes will compute host tensors on the host, so that their products are made when the session opens."""
+
+
+def effective_load_mode(options: SessionOptions, policies: Iterable[Policy]) -> tuple[LoadMode, list[str]]:
+    """The load mode of all arms, and a warning where it is not the one asked for.
+
+    Prefetch needs memory that the copy engine reads by itself: pageable copies would serialise.
+    """
+    ahead = [policy.name for policy in policies if policy.streams_ahead or policy.cache_bytes]
+    if options.load_mode != "mmap" or not ahead:
+        return options.load_mode, []
+    kind = "pinned" if options.device.kind == "cuda" else "copied"
+    warning = (
+        f"--load-mode mmap leaves weights in pageable memory, from which copies serialise with compute; "
+        f"arm {ahead[0]} prefetches, so all arms use {kind} host memory (--load-mode none)"
+    )
+    return "none", [warning]
+
+
+def check_size(job: PassJob, options: SessionOptions) -> None:
+    """Raise ValueError for a pass larger than its session: it would read and write beside its memory."""
+    largest = min(job.n_ubatch, job.n_prompt)
+    for size, limit, what in (
+        (job.n_positions, options.max_positions, "positions"),
+        (largest, options.max_ubatch, "tokens in a ubatch"),
+        (len(job.ubatches()), options.max_ubatches, "ubatches"),
+    ):
+        if size > limit:
+            raise ValueError(f"a pass of {size:,} {what} does not fit in a session opened for {limit:,}")
+
+
+def memory_advice(memory: Memory, options: SessionOptions, n_layers: int) -> str:
+    """What to lower where `memory` ran out for a model of `n_layers`."""
+    tokens = f"fewer than {options.max_positions:,} tokens of -d, -p and -n"
+    if options.device.kind == "sim":  # holds no weights: what grows is rotary tables and routes
+        return f"use {tokens}"
+    if memory == "host":
+        return f"use --layers below {n_layers}, {tokens}, a smaller --quant, or more resident layers"
+    return (
+        f"use -ub below {options.max_ubatch}, {tokens}, --layers below {n_layers}, or fewer resident layers "
+        "(-ot, -ncmoe, -ngl)"
+    )

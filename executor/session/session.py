@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,21 +10,18 @@ import torch
 
 from executor.devices.base import Device
 from executor.devices.factory import make_devices
-from executor.devices.out_of_memory import Memory, told_plainly
+from executor.devices.out_of_memory import Memory, explain_oom
 from executor.engine.pass_run import PassRun
-from executor.job import PassJob
-from executor.model import Model
-from executor.placed.lane import Lane
-from executor.placement.place import EVERYTHING_RESIDENT, Placement
+from executor.errors import HprofError, PinningRefusedError
+from executor.host.steps import HostWeights, host_dtype
+from executor.model import LayerShape, Model, MoeFfn
+from executor.passes import PassJob, PassResult
+from executor.placed_model import DeviceShard, PlacedModel, make_device_shard
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, devices_of, layers_to_devices
 from executor.policies import FULL, make_policy
-from executor.records import PassResult
-from executor.session.describe import describe_arm
-from executor.session.limits import check_size, memory_advice
-from executor.session.load_mode import effective_load_mode
-from executor.session.make_arms import make_arms
-from executor.session.opening import place_model, reserve_flags
-from executor.session.options import SessionOptions
-from executor.weights.splits import Split
+from executor.session.arms import describe_arm, make_arms
+from executor.session.options import SessionOptions, check_size, effective_load_mode, memory_advice
+from executor.weights.transfer_units import LoadMode, TransferUnit, build_transfer_units
 
 
 class Session:
@@ -49,7 +46,7 @@ class Session:
         self.load_mode, self.warnings = effective_load_mode(options, self.policies.values())
         self.devices: list[Device] = []
         try:
-            with told_plainly("memory was reserved and weights were loaded", self._memory_advice):
+            with explain_oom("memory was reserved and weights were loaded", self._memory_advice):
                 self._open()
         except BaseException:
             self.close()
@@ -70,7 +67,7 @@ class Session:
         check_size(job, self.options)
         arm = self._arms[job.arm]
         arm.policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
-        with told_plainly(f"a pass of arm '{job.arm}' ran", self._memory_advice):
+        with explain_oom(f"a pass of arm '{job.arm}' ran", self._memory_advice):
             # warm-ups are recorded whatever is asked: arms that learn, learn from their intervals
             marks = record or job.warmup
             run = PassRun(arm.placed, arm.policy, arm.streamers, job, self._host_flags, record=marks)
@@ -97,12 +94,12 @@ class Session:
         return [describe_arm(name, arm, self.options, self.load_mode) for name, arm in self._arms.items()]
 
     @property
-    def lanes(self) -> Sequence[Lane]:
+    def lanes(self) -> Sequence[DeviceShard]:
         """What is held on each device."""
         return self._placed.lanes
 
     @property
-    def splits(self) -> Sequence[Split]:
+    def splits(self) -> Sequence[TransferUnit]:
         """What any arm streams, where its bytes are."""
         return self._placed.splits
 
@@ -133,3 +130,82 @@ def _placements(placement: Placement | Mapping[str, Placement], arms: Sequence[s
     """Each arm's placement; `full` keeps everything resident whatever is asked of the others."""
     given = dict.fromkeys(arms, placement) if isinstance(placement, Placement) else dict(placement)
     return {arm: EVERYTHING_RESIDENT if arm == FULL else given[arm] for arm in arms}
+
+
+def place_model(
+    model: Model,
+    placements: Collection[Placement],
+    devices: Sequence[Device],
+    options: SessionOptions,
+    load_mode: LoadMode,
+) -> PlacedModel:
+    """The model with all that any of `placements` keeps on a device resident, and all that any streams in splits.
+
+    Raises HprofError where memory runs out or cannot be pinned.
+    """
+    lane_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(devices))
+    lanes = _make_lanes(model, devices, lane_of, options)
+    _place_resident(model, placements, lanes, lane_of)
+    streamed = Placement(frozenset().union(*(placement.host for placement in placements)), "what any arm streams")
+    if options.madvise:
+        for name in streamed.host:
+            model.source.will_need(name)
+    splits = _load(model, streamed, devices[0], load_mode)
+    host = HostWeights(model, host_dtype(options.dtype), splits)
+    if options.computes_on_host and options.device.kind != "sim":
+        host.prepare(splits)
+    return PlacedModel(
+        model, lanes, lane_of, splits, host, options.routing, options.dtype, options.seed, options.prompt
+    )
+
+
+def reserve_flags(device: Device, layers: Sequence[LayerShape], max_ubatches: int) -> torch.Tensor | None:
+    """Pinned host memory (max_ubatches, layers, experts) uint8 for every router's choice in a pass.
+
+    None where no layer has experts, or the device computes nothing.
+    """
+    n_experts = max((layer.ffn.n_experts for layer in layers if isinstance(layer.ffn, MoeFfn)), default=0)
+    if not n_experts or device.kind == "sim":
+        return None
+    shape = (max_ubatches, len(layers), n_experts)
+    return device.host_slab(torch.Size(shape).numel(), pinned=True).view(shape)
+
+
+def _make_lanes(
+    model: Model, devices: Sequence[Device], lane_of: Sequence[int], options: SessionOptions
+) -> list[DeviceShard]:
+    return [
+        make_device_shard(
+            model,
+            device,
+            [layer for layer, lane in enumerate(lane_of) if lane == number],
+            options.dtype,
+            max_tokens=options.max_positions,
+            max_ubatch=options.max_ubatch,
+        )
+        for number, device in enumerate(devices)
+    ]
+
+
+def _place_resident(
+    model: Model, placements: Collection[Placement], lanes: Sequence[DeviceShard], lane_of: Sequence[int]
+) -> None:
+    """Upload what any arm keeps on each device."""
+    on_host_for_all = frozenset.intersection(*(placement.host for placement in placements))
+    for number, lane in enumerate(lanes):
+        lane.store.ensure(
+            tensor.name
+            for tensor in model.tensors.values()
+            if tensor.name not in on_host_for_all
+            and number in devices_of(tensor, lane_of, tied_embeddings=model.shape.tied_embeddings)
+        )
+
+
+def _load(model: Model, streamed: Placement, device: Device, load_mode: LoadMode) -> list[TransferUnit]:
+    try:
+        return build_transfer_units(model, streamed, device, load_mode)
+    except PinningRefusedError as refused:
+        n_layers, n_bytes = len(model.shape.layers), sum(model.tensors[name].n_bytes for name in streamed.host)
+        fitting = n_layers * refused.pinned_bytes // n_bytes
+        slice_ = f", or --layers {fitting}, which would fit" if 0 < fitting < n_layers else ""
+        raise HprofError(f"{refused}{slice_}") from None

@@ -1,14 +1,98 @@
-"""The expert cache's bookkeeping: which expert of which layer lies at which place of a bank."""
+"""The expert cache: which expert lies where in device memory, what makes room for a new one, and the bank's bytes.
+
+A device's part of `--moe-cache-mib` is shared out: transfer units of equal shape share a bank, under one eviction
+order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from typing import Final, Literal, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from executor.streaming.eviction import Eviction, Key, new_order
+from executor.devices.base import CopyRange, Device, whole_copy_range
+from executor.errors import HprofError
+from executor.policies.base import Flags
+from executor.weights.transfer_units import TransferUnit
+
+Eviction = Literal["lru", "frequency"]
+ExpertKey = tuple[int, int]
+"""(layer, expert)."""
+
+_STALE_SHARE: Final = 4  # a heap this many times as long as what it ranks is rebuilt
+
+
+class EvictionOrder(Protocol):
+    """Ranks what is cached by how dispensable it is."""
+
+    def use(self, key: ExpertKey) -> None:
+        """A cached expert is used, or a new one comes in."""
+
+    def evict(self, in_use: Collection[ExpertKey]) -> ExpertKey:
+        """Take out the most dispensable expert that is not in use."""
+
+
+class LeastRecentlyUsed:
+    """What was used longest ago."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[ExpertKey, None] = OrderedDict()  # oldest use first
+
+    def use(self, key: ExpertKey) -> None:
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+
+    def evict(self, in_use: Collection[ExpertKey]) -> ExpertKey:
+        victim = next(key for key in self._keys if key not in in_use)
+        del self._keys[victim]
+        return victim
+
+
+class LeastFrequentlyUsed:
+    """What was used least often (ties: longest ago); counts uses also of what is no longer cached.
+
+    A heap, because a bank may hold thousands of experts.
+    """
+
+    def __init__(self) -> None:
+        self._uses: Counter[ExpertKey] = Counter()
+        self._rank: dict[ExpertKey, tuple[int, int]] = {}  # of what is cached: (uses, when it was used last)
+        self._heap: list[tuple[tuple[int, int], ExpertKey]] = []  # of ranks, those since overtaken among them
+        self._now = 0
+
+    def use(self, key: ExpertKey) -> None:
+        self._now += 1
+        self._uses[key] += 1
+        self._rank[key] = (self._uses[key], self._now)
+        heappush(self._heap, (self._rank[key], key))
+        if len(self._heap) > _STALE_SHARE * len(self._rank):
+            self._heap = [(rank, key) for key, rank in self._rank.items()]
+            heapify(self._heap)
+
+    def evict(self, in_use: Collection[ExpertKey]) -> ExpertKey:
+        spared = []
+        while True:
+            rank, key = heappop(self._heap)
+            if self._rank.get(key) != rank:
+                continue
+            if key not in in_use:
+                break
+            spared.append((rank, key))
+        for entry in spared:
+            heappush(self._heap, entry)
+        del self._rank[key]
+        return key
+
+
+def new_eviction_order(eviction: Eviction) -> EvictionOrder:
+    """The order of an empty cache."""
+    return LeastRecentlyUsed() if eviction == "lru" else LeastFrequentlyUsed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +112,7 @@ class Admission:
         return [(e, p) for e, p, missed in zip(self.experts, self.places, self.missed, strict=True) if missed]
 
 
-class ExpertCache:
+class ExpertCacheIndex:
     """Places for `n_places` experts, shared by all layers of equal expert size.
 
     `lru` evicts what was used longest ago; `frequency` what was used least often (ties: longest ago). What
@@ -37,8 +121,8 @@ class ExpertCache:
 
     def __init__(self, n_places: int, eviction: Eviction) -> None:
         self.n_places = n_places
-        self._place: dict[Key, int] = {}
-        self._order = new_order(eviction)
+        self._place: dict[ExpertKey, int] = {}
+        self._order = new_eviction_order(eviction)
         self._free = list(range(n_places - 1, -1, -1))
 
     def __len__(self) -> int:
@@ -79,3 +163,120 @@ def merge_places(uploads: Iterable[tuple[int, int]]) -> list[tuple[int, int, int
                 continue
         runs.append((expert, place, 1))
     return runs
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBatch:
+    """One batch served from a bank: the uploads that must run first, and where each expert lies."""
+
+    uploads: list[CopyRange]
+    n_bytes: int  # of missed experts
+    layout: TransferUnit  # the split, with its tensors where the bank has them
+    place_of: torch.Tensor  # (n_experts,) int32 on the device; means nothing for experts that the batch does not use
+    n_hits: int
+    n_misses: int
+
+
+class ExpertCacheBuffer:
+    """Places for single experts of splits that have the same layout.
+
+    What a slot holds `n_experts` times the bank holds `n_places` times: a segment that begins at byte b of a
+    slot begins at byte b / n_experts * n_places of the bank, with the same stride.
+    """
+
+    def __init__(self, device: Device, splits: Sequence[TransferUnit], n_places: int, eviction: Eviction) -> None:
+        first = splits[0]
+        self.cache = ExpertCacheIndex(n_places, eviction)
+        self.expert_bytes = first.expert_bytes
+        self.n_bytes = n_places * first.expert_bytes
+        self.buffer = device.allocate(self.n_bytes, f"the expert cache's bank of {n_places} places")
+        shape = (len(splits), first.n_experts)
+        n_bytes = shape[0] * shape[1] * 4
+        # one row a layer: a row is rewritten a whole ubatch later, when the router has been waited for
+        on_host = device.host_slab(n_bytes, pinned=True).view(torch.int32).view(shape).zero_()
+        self._places = None if on_host.device.type == "meta" else on_host.numpy()
+        self._on_device = torch.zeros(shape, dtype=torch.int32, device=device.torch_device)
+        self._row_copies = [whole_copy_range(*rows) for rows in zip(on_host, self._on_device, strict=True)]
+        self._row = {split.number: row for row, split in enumerate(splits)}
+        self._layout = {split.number: _laid_out_for(split, n_places) for split in splits}
+
+    def serve(self, split: TransferUnit, used: Flags) -> CachedBatch | None:
+        """Admit a batch's experts; None when they are more than the bank has places."""
+        experts = np.flatnonzero(used)
+        if not self.cache.can_hold(experts.size):
+            return None
+        admission = self.cache.admit(split.layer, experts.tolist())
+        missed = admission.uploads
+        uploads = [piece for run in merge_places(missed) for piece in self._upload(split, *run)]
+        row = self._row[split.number]
+        if self._places is not None:
+            self._places[row, experts] = admission.places
+        uploads.append(self._row_copies[row])
+        return CachedBatch(
+            uploads,
+            len(missed) * self.expert_bytes,
+            self._layout[split.number],
+            self._on_device[row],
+            experts.size - len(missed),
+            len(missed),
+        )
+
+    def copy_cached(self, split: TransferUnit, cached: Mapping[int, int], slot: torch.Tensor) -> None:
+        """Copy cached experts to their places in a slot, inside the device."""
+        for here, there in zip(split.segments, self._layout[split.number].segments, strict=True):
+            for expert, place in cached.items():
+                source, target = there.target_from + place * here.stride, here.target_from + expert * here.stride
+                slot[target : target + here.stride].copy_(self.buffer[source : source + here.stride])
+
+    def _upload(self, split: TransferUnit, expert: int, place: int, count: int) -> list[CopyRange]:
+        return [
+            CopyRange(s.source, expert * s.stride, self.buffer, s.target_from + place * s.stride, count * s.stride)
+            for s in self._layout[split.number].segments
+        ]
+
+
+def _laid_out_for(split: TransferUnit, n_places: int) -> TransferUnit:
+    """The split laid out for `n_places` experts instead of `n_experts`."""
+    packed = len(split.segments) == 1
+    parts = tuple(
+        part if packed else replace(part, offset=part.offset // split.n_experts * n_places) for part in split.parts
+    )
+    segments = tuple(replace(s, target_from=s.target_from // split.n_experts * n_places) for s in split.segments)
+    return replace(split, parts=parts, segments=segments, n_bytes=n_places * split.expert_bytes)
+
+
+_MIB: Final = 1 << 20
+
+
+def build_banks(
+    device: Device, splits: Sequence[TransferUnit], n_bytes: int, eviction: Eviction, n_used: Mapping[int, int]
+) -> dict[int, ExpertCacheBuffer]:
+    """One bank a group of expert splits of equal shape, by split number; the budget is shared by the groups' bytes.
+
+    `n_used` says how many experts one token of a layer needs. Raises HprofError when a group's share holds
+    fewer: it would serve nothing.
+    """
+    groups: dict[tuple[int, ...], list[TransferUnit]] = {}
+    for split in splits:
+        if split.n_experts:
+            places = (number for part in split.parts for number in (part.offset, part.stride))
+            groups.setdefault((split.n_experts, split.expert_bytes, *places), []).append(split)
+    total = sum(split.n_bytes for group in groups.values() for split in group)
+    banks: dict[int, ExpertCacheBuffer] = {}
+    for group in groups.values():
+        of_group = sum(split.n_bytes for split in group)
+        n_places = min(n_bytes * of_group // total // group[0].expert_bytes, len(group) * group[0].n_experts)
+        needed = max(n_used[split.layer] for split in group)
+        if n_places < needed:
+            enough = -(-needed * group[0].expert_bytes * total // of_group)
+            raise HprofError(_too_small(n_bytes, n_places, needed, enough))
+        bank = ExpertCacheBuffer(device, group, n_places, eviction)
+        banks.update({split.number: bank for split in group})
+    return banks
+
+
+def _too_small(n_bytes: int, n_places: int, needed: int, enough: int) -> str:
+    return (
+        f"--moe-cache-mib: each device's share, {n_bytes / _MIB:.1f} MiB, holds {n_places} experts of a layer and one "
+        f"token needs {needed}: give at least {-(-enough // _MIB)} MiB for each device"
+    )

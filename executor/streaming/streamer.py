@@ -1,4 +1,7 @@
-"""Carries a policy's decisions out: slots, copies, waits. Knows no arm by name.
+"""Carries a policy's decisions out on one device: slots, copies, waits. Knows no arm by name.
+
+For each streamed item the engine calls `fetch` (bytes are on their way and the compute stream waits for them),
+launches the step, then calls `release`. Copies run ahead as far as the slots that they need have been released.
 
 For each streamed item the engine calls `fetch` (bytes are on their way and the compute stream waits for
 them), launches the step, then calls `release`. Copies run ahead as far as the slots that they need have been
@@ -8,18 +11,167 @@ released.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from executor.devices.base import Device, StreamName
-from executor.policies.base import Flags, Item, Policy
-from executor.streaming.bank import Bank
-from executor.streaming.copies import Copies
-from executor.streaming.flight import Fetched, Flight
-from executor.streaming.slots import SlotTurns
-from executor.tracing.pass_trace import PassTrace
-from executor.weights.splits import StepKind
+from executor.devices.base import CopyRange, Device, Event, StreamName, Work
+from executor.policies.base import Flags, Item, Plan, Policy
+from executor.streaming.expert_cache import CachedBatch, ExpertCacheBuffer
+from executor.tracing.pass_trace import PassTrace, copy_range
+from executor.weights.transfer_units import StepKind, TransferUnit
+
+
+@dataclass(slots=True)
+class Slot:
+    """A device buffer that split after split is copied into. `free` happens when its last reader is done."""
+
+    index: int
+    buffer: torch.Tensor  # (n_bytes,) uint8
+    free: Event | None = None
+
+
+class SlotRotation:
+    """Which slot each item of a pass has, and which item had it before."""
+
+    def __init__(self, buffers: Mapping[StepKind, Sequence[torch.Tensor]]) -> None:
+        self.slots = {kind: [Slot(i, buffer) for i, buffer in enumerate(found)] for kind, found in buffers.items()}
+        self._slot_of: list[Slot] = []
+        self._previous: list[int] = []
+
+    def begin(self, items: Sequence[Item]) -> None:
+        """Share the slots out to the items of a pass, which are numbered from 0; all slots are free."""
+        self._slot_of, self._previous = [], []
+        taken: dict[StepKind, list[int]] = {kind: [] for kind in self.slots}
+        for slots in self.slots.values():
+            for slot in slots:
+                slot.free = None
+        for item in items:
+            slots, before = self.slots[item.split.what], taken[item.split.what]
+            self._slot_of.append(slots[len(before) % len(slots)])
+            self._previous.append(before[-len(slots)] if len(before) >= len(slots) else -1)
+            before.append(item.number)
+
+    def slot(self, number: int) -> Slot:
+        """The slot of item `number`."""
+        return self._slot_of[number]
+
+    def previous(self, number: int) -> int:
+        """The item that has the slot of item `number` before it does; -1: none in this pass."""
+        return self._previous[number]
+
+
+@dataclass(slots=True)
+class PendingCopy:
+    """An item's copies: where they go, when they are complete, and which experts are on board."""
+
+    item: Item
+    plan: Plan
+    slot: Slot
+    present: Flags | None = None  # experts that are in the slot; None: none were copied singly
+    ready: Event | None = None
+    copy_id: int | None = None
+    n_copied: int = 0  # experts that crossed the bus
+    n_cached: int | None = None  # experts that the bank had; None where it was not asked
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWeights:
+    """What a step computes on, and how it is laid out there."""
+
+    buffer: torch.Tensor  # (n_bytes,) uint8: a slot, or the bank
+    layout: TransferUnit
+    waits_for: int | None  # correlation_id of the last copy that the step reads
+    n_copied: int  # experts that crossed the bus
+    n_hits: int | None = None  # experts that the bank had; None where it was not asked
+    n_misses: int | None = None
+    place_of: torch.Tensor | None = None
+    """(n_experts,) int32 on the device: an expert's place in `buffer`; None: the identity."""
+
+
+class CopyIssuer:
+    """The copies of one pass on one device. What a flight carries is noted in it."""
+
+    def __init__(self, device: Device, trace: PassTrace) -> None:
+        self._device, self._trace = device, trace
+
+    def whole(self, flight: PendingCopy, stream: StreamName) -> None:
+        """All bytes of a flight's split, into its slot."""
+        split = flight.item.split
+        self._over_the_bus(flight, stream, split.whole(flight.slot.buffer), "whole", n_experts=split.n_experts or None)
+        flight.n_copied = split.n_experts
+
+    def experts(self, flight: PendingCopy, stream: StreamName, what: str, experts: Flags) -> None:
+        """Some experts of a flight's split, into its slot, neighbours merged."""
+        ranges = flight.item.split.runs(flight.slot.buffer, experts)
+        n_experts = int(experts.sum())
+        self._over_the_bus(flight, stream, ranges, what, n_experts=n_experts)
+        flight.n_copied += n_experts
+        flight.present = experts if flight.present is None else flight.present | experts
+
+    def missed(self, flight: PendingCopy, serving: CachedBatch) -> None:
+        """What a bank lacks, on the compute stream, which alone reads and writes it."""
+        self._over_the_bus(
+            flight, "compute", serving.uploads, "missed", n_bytes=serving.n_bytes, n_experts=serving.n_misses
+        )
+
+    def cached(self, flight: PendingCopy, bank: ExpertCacheBuffer, cached: Mapping[int, int]) -> None:
+        """Experts that a bank has (expert -> place), into the flight's slot: inside the device."""
+        split = flight.item.split
+        start = self._trace.mark(self._device, "compute")
+        n_bytes = len(cached) * bank.expert_bytes
+        fn = partial(bank.copy_cached, split, cached, flight.slot.buffer)
+        self._device.launch("compute", fn, Work(n_bytes=2.0 * n_bytes))
+        end = self._trace.mark(self._device, "compute")
+        fields = {"layer": split.layer, "tensor": split.label, "bytes": n_bytes, "n_experts": len(cached)}
+        self._trace.add(self._device, "compute", "d2d", "copy cached", flight.item.ubatch, start, end, **fields)
+
+    def _over_the_bus(
+        self,
+        flight: PendingCopy,
+        stream: StreamName,
+        ranges: list[CopyRange],
+        what: str,
+        *,
+        n_experts: int | None,
+        n_bytes: int | None = None,
+    ) -> None:
+        device, split = self._device, flight.item.split
+        if stream == "copy" and flight.slot.free is not None and flight.copy_id is None:
+            device.wait("copy", flight.slot.free)
+        n_bytes = sum(piece.n_bytes for piece in ranges) if n_bytes is None else n_bytes
+        start = self._trace.mark(device, stream)
+        with copy_range(split.layer, split.label, what, n_bytes):
+            device.copy_in(stream, ranges)
+        end = self._trace.mark(device, stream)
+        if stream == "copy":
+            flight.ready = end or self._ordering_event(stream)
+        flight.copy_id = self._trace.new_copy_id()
+        self._trace.count_h2d(n_bytes)
+        self._trace.add(
+            device,
+            stream,
+            "h2d",
+            f"copy {what}",
+            flight.item.ubatch,
+            start,
+            end,
+            layer=split.layer,
+            tensor=split.label,
+            bytes=n_bytes,
+            whole_bytes=split.n_bytes,
+            n_experts=n_experts,
+            slot=None if what == "missed" else flight.slot.index,
+            correlation_id=flight.copy_id,
+            source_memory=split.memory,
+        )
+
+    def _ordering_event(self, stream: StreamName) -> Event:
+        event = self._device.event()
+        self._device.record(stream, event)
+        return event
 
 
 class Streamer:
@@ -34,15 +186,15 @@ class Streamer:
         device: Device,
         policy: Policy,
         slots: Mapping[StepKind, Sequence[torch.Tensor]],
-        banks: Mapping[int, Bank] | None = None,
+        banks: Mapping[int, ExpertCacheBuffer] | None = None,
     ) -> None:
         self._device = device
         self._policy = policy
         self._banks = banks or {}
-        self._turns = SlotTurns(slots)
+        self._turns = SlotRotation(slots)
         self._items: Sequence[Item] = ()
-        self._flights: dict[int, Flight] = {}
-        self._copies = Copies(device, PassTrace(enabled=False))
+        self._flights: dict[int, PendingCopy] = {}
+        self._copies = CopyIssuer(device, PassTrace(enabled=False))
 
     @property
     def bank_bytes(self) -> int:
@@ -53,7 +205,7 @@ class Streamer:
         """Start a pass over `items`; issues the first copies ahead."""
         self._items = items
         self._flights.clear()
-        self._copies = Copies(self._device, trace)
+        self._copies = CopyIssuer(self._device, trace)
         self._turns.begin(items)
         self._look_ahead(-1)
 
@@ -61,7 +213,7 @@ class Streamer:
         """Whether `fetch` must be given the router's choice."""
         return item.is_moe and self._flight(item).plan.needs_routing
 
-    def fetch(self, item: Item, used: Flags | None) -> Fetched:
+    def fetch(self, item: Item, used: Flags | None) -> StagedWeights:
         """Complete an item's copies, make the compute stream wait for them, and send the next ones ahead.
 
         On the copy stream this item's missing experts go before the next item's hot ones: the other order
@@ -79,7 +231,7 @@ class Streamer:
             self._device.wait("compute", flight.ready)
         hits = flight.n_cached
         misses = None if hits is None or used is None else int(used.sum()) - hits
-        return Fetched(flight.slot.buffer, item.split, flight.copy_id, flight.n_copied, hits, misses)
+        return StagedWeights(flight.slot.buffer, item.split, flight.copy_id, flight.n_copied, hits, misses)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
@@ -87,9 +239,9 @@ class Streamer:
         slot.free = self._device.event()
         self._device.record("compute", slot.free)
 
-    def _flight(self, item: Item) -> Flight:
+    def _flight(self, item: Item) -> PendingCopy:
         if item.number not in self._flights:
-            self._flights[item.number] = Flight(item, self._policy.plan(item), self._turns.slot(item.number))
+            self._flights[item.number] = PendingCopy(item, self._policy.plan(item), self._turns.slot(item.number))
         return self._flights[item.number]
 
     def _look_ahead(self, number: int) -> None:
@@ -105,13 +257,13 @@ class Streamer:
             if flight.plan.when == "ahead" and flight.plan.needs_routing:
                 return  # its missing experts go before what later items need
 
-    def _send_ahead(self, flight: Flight) -> None:
+    def _send_ahead(self, flight: PendingCopy) -> None:
         if flight.plan.what == "whole":
             self._copies.whole(flight, "copy")
         elif flight.plan.hot is not None and flight.plan.hot.any():
             self._copies.experts(flight, "copy", "hot", flight.plan.hot)
 
-    def _complete(self, flight: Flight, used: Flags | None) -> None:
+    def _complete(self, flight: PendingCopy, used: Flags | None) -> None:
         stream: StreamName = "copy" if flight.plan.when == "ahead" else "compute"
         if flight.plan.what == "whole":
             if flight.copy_id is None:
@@ -123,7 +275,7 @@ class Streamer:
         if missing.any():
             self._copies.experts(flight, stream, "selective" if flight.present is None else "missing", missing)
 
-    def _serve_from_bank(self, flight: Flight, used: Flags | None) -> Fetched | None:
+    def _serve_from_bank(self, flight: PendingCopy, used: Flags | None) -> StagedWeights | None:
         """The bank, once its missing experts are on their way; None where it is too small for the batch."""
         bank = self._banks.get(flight.item.split.number)
         assert used is not None, "the bank serves the router's choice"
@@ -131,7 +283,7 @@ class Streamer:
         if bank is None or serving is None:
             return None
         self._copies.missed(flight, serving)
-        return Fetched(
+        return StagedWeights(
             bank.buffer,
             serving.layout,
             flight.copy_id,
@@ -141,7 +293,7 @@ class Streamer:
             serving.place_of,
         )
 
-    def _take_cached(self, flight: Flight, missing: Flags) -> Flags:
+    def _take_cached(self, flight: PendingCopy, missing: Flags) -> Flags:
         """Large batches read the bank: cached experts move inside the device; what is left crosses the bus."""
         split = flight.item.split
         bank = self._banks.get(split.number)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
-from executor.records import Phase
+from executor.passes import Phase
 
 DOMAIN: Final = "hprof"
 Category = Literal["copy", "compute"]

@@ -67,12 +67,12 @@ def _show(path: str, *, as_json: bool) -> None:
 
     report = build_report(Capture.open(path))
     if as_json:
-        from profiler.report.json_ import render_json
+        from profiler.report.renderers import render_json
 
         click.echo(render_json(report))
     else:
         from rich.console import Console
 
-        from profiler.report.terminal import print_report
+        from profiler.report.renderers import print_report
 
         print_report(report, Console())

@@ -52,7 +52,7 @@ def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None
     from rich.table import Table
     from rich.text import Text
 
-    from profiler.report.units import plain
+    from executor.units import plain
 
     table = Table("capture", box=None, pad_edge=False)
     table.columns[0].no_wrap = True
@@ -70,7 +70,7 @@ def _width(captures: Sequence[CaptureSummary], console: Console) -> int:
     """Of a file or pipe as much as any line needs; of a terminal its own, and more where a name needs it."""
     from rich.cells import cell_len
 
-    from profiler.report.units import plain
+    from executor.units import plain
 
     if not console.is_terminal:
         return _UNLIMITED

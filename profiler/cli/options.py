@@ -1,4 +1,6 @@
-"""Options that several commands share, so that each is spelled and explained once."""
+"""The options of the commands: those that several share, then all of `hprof run`, spelled as llama-bench spells them
+where it has them. Each is spelled and explained once. Imports click alone, so that help stays light.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +69,139 @@ def dask_option(work: str) -> Callable[[Command], Command]:
     """`--dask ADDRESS`, as the parameter `dask` (None where it is left out); `work` is what the workers do."""
     text = f"Have the workers of this Dask scheduler {work}."
     return click.option("--dask", metavar="ADDRESS", help=text)
+
+
+ARM_NAMES: Final = "off, off-whole, on, gated, auto, hot, cache, cpu, full"
+
+
+def _grid(*names: str, default: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - click's own word
+    """An option that takes a comma list or a range, and may be repeated."""
+    return click.option(
+        *names,
+        multiple=True,
+        metavar="N,…",
+        default=[default],
+        show_default=False,
+        help=f"{help}  [default: {default}]",
+    )
+
+
+_MODEL: Final = [
+    click.option(
+        *("-m", "--model", "--config", "model"),
+        default="tiny-dense",
+        help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
+    ),
+    click.option("--quant", metavar="TYPE", help="Store a preset's weights in this quant type, e.g. Q4_K."),
+    click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
+    click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
+]
+_GRID: Final = [
+    _grid("-p", "--n-prompt", default="512", help="Prompt tokens: 512, or 512,2048, or a range as 128-2048*2."),
+    _grid("-n", "--n-gen", default="16", help="Tokens to generate after the prompt."),
+    _grid("-ub", "--n-ubatch", default="32,256", help="Tokens that go through the layers together."),
+    _grid("-d", "--n-depth", default="0", help="Tokens in the KV cache before the prompt."),
+    click.option(
+        "-r", "--repetitions", type=click.IntRange(1, 100_000), default=6, help="Measured passes an arm and cell."
+    ),
+    click.option("--boots", type=click.IntRange(1, 100), default=1, help="Repeat all of it in fresh processes."),
+]
+_PLACEMENT: Final = [
+    click.option(
+        "-ot",
+        "--override-tensor",
+        multiple=True,
+        metavar="REGEX=CPU",
+        help="Weights to keep in host memory; ';' joins overrides, ',' or another -ot begins another configuration, as "
+        "for llama-bench (llama-server's ',' is ';' here).  [default: ffn_(gate|up|down).*=CPU]",
+    ),
+    click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
+    click.option("-ngl", "--n-gpu-layers", multiple=True, metavar="N,…", help="Keep only the last N layers resident."),
+    click.option(
+        "--vram-budget",
+        metavar="SIZE",
+        help="Keep as many layers' FFN weights resident as fit on each device, e.g. 24GiB; slots and bank count.",
+    ),
+    click.option(
+        *("-lm", "--load-mode"),
+        type=click.Choice(["none", "mmap", "register"]),
+        default="none",
+        help="Host memory: pinned, memory-mapped (pageable), or mapped and pinned in place.",
+    ),
+    click.option("--madvise", is_flag=True, help="Ask the system to read a mapped file's host weights ahead."),
+]
+_MOST_TOKENS: Final = 2**31 - 1
+_MOST_MIB: Final = 2**30
+_MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
+_ARMS: Final = [
+    click.option("--arms", metavar="LIST", help=f"Copy policies to compare, the first is the baseline: {ARM_NAMES}."),
+    click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
+    click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
+    click.option(
+        "--gate-min-batch", type=click.IntRange(0, _MOST_TOKENS), default=512, help="`gated` prefetches from here up."
+    ),
+    click.option(
+        "--op-offload-min-batch",
+        type=click.IntRange(0, _MOST_TOKENS),
+        default=32,
+        help="Below it a ubatch's FFN and expert weights in host memory are used on the CPU, not copied.",
+    ),
+    click.option(
+        "--moe-cache-mib", type=click.IntRange(0, _MOST_MIB), default=0, help="Size of the expert cache's bank."
+    ),
+    click.option(
+        "--cache-policy", type=click.Choice(["lru", "frequency"]), default="lru", help="What the cache keeps."
+    ),
+]
+_DEVICE: Final = [
+    click.option("--device", type=click.Choice(["cpu", "cuda", "sim"]), help="[default: cuda where there is one]"),
+    click.option("--n-devices", type=click.IntRange(1, 64), default=1, help="Split the layers over so many devices."),
+    click.option(
+        "-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1 (llama-server's 3,1)."
+    ),
+    click.option(
+        "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
+    ),
+    click.option("--link-gb-s", type=FiniteRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
+    click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
+    click.option(
+        "-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help="Cores for compute.  [default: all but one]"
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["auto", "f32", "bf16", "f16"]),
+        default="auto",
+        help="What activations and dequantised weights are in; auto: f32 on cpu, bf16 elsewhere.",
+    ),
+    click.option("-fa", "--flash-attn", is_flag=False, flag_value="1", help="Accepted; attention is always fused."),
+    seed_option,
+]
+_OUTPUT: Final = [
+    output_option,
+    force_option,
+    click.option(
+        "--recorder",
+        type=click.Choice(["native", "cupti", "off"]),
+        default="native",
+        help="What to keep of a pass: copies and steps, also the kernels inside (by torch.profiler), or only totals.",
+    ),
+    click.option("--no-record", is_flag=True, help="The same as --recorder off."),
+    json_option,
+]
+_ENGINE: Final = [
+    click.option("--engine", type=click.Choice(["hprof", "llama-bench"]), default="hprof", help="Who runs the passes."),
+    click.option("--bin", "binary", metavar="PATH", help="llama-bench: the program."),
+    click.option("--nsys", is_flag=True, help="llama-bench: record each arm with Nsight Systems."),
+    click.option("--arm", "arm_flags", multiple=True, metavar="NAME=FLAGS", help="llama-bench: an arm and its flags."),
+]
+_BOOT: Final = [
+    click.option("--boot", type=int, hidden=True),
+    click.option("--boot-path", hidden=True),
+]
+
+
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all options to a command, in the order in which its help shows them."""
+    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_OUTPUT, *_ENGINE, *_BOOT]):
+        function = option(function)
+    return function

@@ -1,4 +1,6 @@
-"""`hprof report CAPTURE…`: judge captures."""
+"""`hprof report CAPTURE...`: judge captures, and print the report. `run` and `import` print theirs with
+`show_report` as well.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def _judged(paths: Sequence[str], noise: float, dask: str | None) -> Iterator[Re
         from profiler.report.build import judge
 
         return (judge(path, noise) for path in paths)
-    from profiler.cluster.distributed import judge_all
+    from profiler.cluster import judge_all
 
     return judge_all(dask, paths, noise)
 
@@ -60,7 +62,7 @@ def _show_one(report: Report | HprofError, form: str) -> None:
     if isinstance(report, Exception):
         raise report
     if form == "json":
-        from profiler.report.json_ import render_json
+        from profiler.report.renderers import render_json
 
         click.echo(render_json(report))
     else:
@@ -80,11 +82,11 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
             _print(report, form)
             click.echo()
     if form == "json":
-        from profiler.report.json_ import render_many
+        from profiler.report.renderers import render_many
 
         click.echo(render_many(found, [str(problem) for problem in problems]))
     if problems:
-        from profiler.report.units import plain
+        from executor.units import plain
 
         for problem in problems:
             click.echo(f"hprof: {plain(str(problem))}", err=True)
@@ -93,12 +95,31 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
 
 def _print(report: Report, form: str) -> None:
     if form == "md":
-        from profiler.report.markdown import render_markdown
+        from profiler.report.renderers import render_markdown
 
         click.echo(render_markdown(report), nl=False)
         return
     from rich.console import Console
 
-    from profiler.report.terminal import print_report
+    from profiler.report.renderers import print_report
+
+    print_report(report, Console())
+
+
+def show_report(path: str, *, as_json: bool) -> None:
+    """Say where the capture is, then judge it: JSON on stdout alone, or the report as `hprof report` shows it."""
+    from profiler.capture import Capture
+    from profiler.report.build import build_report
+
+    click.echo(f"Wrote {path}", err=as_json)
+    report = build_report(Capture.open(path))
+    if as_json:
+        from profiler.report.renderers import render_json
+
+        click.echo(render_json(report))
+        return
+    from rich.console import Console
+
+    from profiler.report.renderers import print_report
 
     print_report(report, Console())

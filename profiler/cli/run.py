@@ -1,20 +1,24 @@
-"""`hprof run`: run A/B passes and write a capture."""
+"""`hprof run`: run A/B passes and write a capture. Chooses who runs them: this process, fresh processes (--boots),
+the workers of a Dask cluster (--dask), or llama-bench (--engine). What is heavy is imported when it is needed, so
+that `hprof run --help` is light.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from executor.errors import HprofError
-from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values
-from profiler.cli.run_options import run_options
-from profiler.cli.show import show_report
+from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values, run_options
+from profiler.cli.report import show_report
 
 
 class _KeepsArguments(click.Command):
@@ -50,7 +54,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
 def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
     if values["dask"] is not None:
-        from profiler.cli.run_dask import run_on_cluster
+        # merged
 
         show_report(run_on_cluster(values, arguments, default_output), as_json=values["as_json"])
     elif values["engine"] == "llama-bench":
@@ -63,13 +67,11 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
-    from profiler.cli.run_request import build_request
+    from profiler.cli.run_request import build_request, idle_options, refuse_others_options, unknown_variables
     from profiler.planning.plan import plan_run
-    from profiler.running.boots import run_boots
     from profiler.running.progress import make_progress
     from profiler.running.run_manifest import initial_fields
-    from profiler.running.runner import run_capture
+    from profiler.running.runner import run_boots, run_capture
     from profiler.storage.writer import new_capture
 
     given = given_values(ctx)
@@ -91,13 +93,12 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
     from profiler.cli.run_request import build_request
     from profiler.planning.plan import plan_run
-    from profiler.running.boots import attach
     from profiler.running.progress import make_progress
-    from profiler.running.runner import InterruptedRunError, run_capture
+    from profiler.running.runner import InterruptedRunError, attach_boot, run_capture
 
     if values["boot_path"] is None:
         raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")
-    writer, position = attach(values["boot_path"], values["boot"])
+    writer, position = attach_boot(values["boot_path"], values["boot"])
     try:
         run_capture(plan_run(build_request(values)), writer, make_progress(), position)
     except InterruptedRunError as interrupted:
@@ -105,9 +106,9 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _run_llama_bench(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    from profiler.cli.run_llama_bench import run
+    # merged
 
-    return run(ctx, values, arguments, default_output("llama-bench"))
+    return run_bench_arms(ctx, values, arguments, default_output("llama-bench"))
 
 
 def default_output(model: str) -> str:
@@ -116,3 +117,100 @@ def default_output(model: str) -> str:
     first = f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     others = (f"{first}-{number}" for number in count(2))
     return next(path for path in chain([first], others) if not Path(path).exists())
+
+
+def run_on_cluster(values: Mapping[str, Any], arguments: list[str], default_output: Callable[[str], str]) -> str:
+    """Run the sweep; gives the capture's address. `default_output` names one after the model. Raises HprofError."""
+    _check_cluster_options(values)
+    from profiler.cli.run_request import build_request
+    from profiler.cluster import absolute, describe, run_distributed
+    from profiler.running.progress import make_progress
+    from profiler.storage.writer import new_capture
+
+    request = build_request(values)
+    if Path(request.model).is_file():
+        request = replace(request, model=absolute(request.model))
+    described = describe(values["dask"], request, ["hprof", "run", *arguments])
+    output = absolute(values["output"] or default_output(described.model))
+    writer = new_capture(output, force=values["force"], source="hprof", **described.fields)
+    run_distributed(values["dask"], request, writer, make_progress())
+    writer.finish()
+    return writer.path
+
+
+def _check_cluster_options(values: Mapping[str, Any]) -> None:
+    if values["engine"] != "hprof":
+        raise HprofError(f"--dask runs hprof's own engine; leave out --engine {values['engine']}, or --dask.")
+    if values["boots"] > 1:
+        raise HprofError("--dask and --boots exclude each other: give one of them.")
+
+
+# given to llama-bench in any case, or only where the user said so; each joined by commas where it may be repeated
+_BENCH_ALWAYS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_depth": "-d", "repetitions": "-r"}
+_BENCH_IF_GIVEN: Final = {
+    "n_ubatch": "-ub",
+    "override_tensor": "-ot",
+    "n_cpu_moe": "-ncmoe",
+    "n_gpu_layers": "-ngl",
+    "load_mode": "-lm",
+    "threads": "-t",
+    "flash_attn": "-fa",
+}
+_BENCH_PASSED: Final = frozenset({*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "boots", "output", "force", "as_json"})
+_BENCH_OWN: Final = frozenset({"engine", "binary", "nsys", "arm_flags", "prefetch_weights"})
+
+
+def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Sequence[str], default_output: str) -> str:
+    """Run the arms and give back the capture's address. Raises HprofError for options that llama-bench has not."""
+    from profiler.engines.llama_bench import BenchRequest, parse_arms, run_llama_bench
+
+    if values["binary"] is None:
+        raise HprofError("--engine llama-bench needs --bin, the path of llama-bench.")
+    _refuse_options_of_hprof(ctx)
+    request = BenchRequest(
+        binary=values["binary"],
+        arms=parse_arms(values["arm_flags"] or _bench_prefetch_arms(values["prefetch_weights"])),
+        flags=_bench_flags(ctx, values),
+        boots=values["boots"],
+        nsys=values["nsys"],
+    )
+    result = run_llama_bench(
+        request,
+        values["output"] or default_output,
+        force=values["force"],
+        argv=["hprof", "run", *arguments],
+        say=lambda text: click.echo(text, err=True),
+    )
+    if result.traces is not None:
+        click.echo(f"Wrote {result.traces}, the traces: hprof report {result.traces}", err=values["as_json"])
+    return result.capture
+
+
+def _bench_prefetch_arms(prefetch: str | None) -> tuple[str, ...]:
+    names = {"0": "off", "1": "on"}
+    wanted = [word.strip() for word in (prefetch or "0,1").split(",")]
+    if not set(wanted) <= names.keys():
+        raise HprofError(f"-pw {prefetch} is not 0, 1 or 0,1; other arms are given as --arm NAME=FLAGS.")
+    return tuple(f"{names[word]}=-pw {word}" for word in wanted)
+
+
+def _bench_flags(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
+    if not _is_given(ctx, "model"):
+        raise HprofError("--engine llama-bench needs -m, a GGUF file: it has no presets.")
+    flags = ["-m", str(values["model"])]
+    for name, flag in (_BENCH_ALWAYS | {n: f for n, f in _BENCH_IF_GIVEN.items() if _is_given(ctx, n)}).items():
+        value = values[name]
+        flags += [flag, ",".join(value) if isinstance(value, tuple | list) else str(value)]
+    return tuple(flags)
+
+
+def _refuse_options_of_hprof(ctx: click.Context) -> None:
+    """An option that would silently do nothing is an error."""
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name not in _BENCH_PASSED | _BENCH_OWN and _is_given(ctx, name):
+            raise HprofError(f"{parameter.opts[0]} is not for --engine llama-bench; give its own flags in --arm.")
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)

@@ -1,18 +1,67 @@
-"""Turns the values of `hprof run`'s options into a request."""
+"""Turns the values of `hprof run`'s options into a request: llama-bench's number lists first, then the request. Also
+says which of the given options change nothing in the run, so that none is ignored silently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Final
+
+import click
 
 from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
+from executor.policies import FULL, make_policy
 from executor.policies.base import PolicyOptions
-from profiler.cli.ranges import parse_numbers
-from profiler.planning.abba import grid
-from profiler.planning.request import PlacementOptions, RecorderName, RunRequest
+from profiler.planning.plan import RunPlan
+from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
+
+_ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
+_LARGEST: Final = 2**31 - 1
+MAX_VALUES: Final = 256
+
+
+def parse_numbers(text: str, option: str, lowest: int) -> tuple[int, ...]:
+    """The whole numbers that `text` lists, in its order, each once.
+
+    Raises HprofError, naming `option`, for anything else, for numbers below `lowest`, and for more than 256.
+    """
+    values: dict[int, None] = {}
+    for item in text.split(","):
+        for value in _expand(item.strip(), option):
+            if not lowest <= value <= _LARGEST:
+                raise HprofError(f"{option} {text[:60]}: {value} is out of range; give {lowest} to {_LARGEST}.")
+            values[value] = None
+            if len(values) > MAX_VALUES:
+                raise HprofError(f"{option} {text[:60]} lists more than {MAX_VALUES} numbers; take larger steps.")
+    return tuple(values)
+
+
+def _expand(item: str, option: str) -> Iterator[int]:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise HprofError(f"{option} '{item[:60]}' is not a number: write 512, or 64,256, or a range: 128-2048*2.")
+    first = int(match[1])
+    if match[2] is None:
+        yield first
+        return
+    last, operator, step = int(match[2]), match[3] or "+", int(match[4] or 1)
+    _check_range(item, option, first, last, operator, step)
+    value = first
+    while value <= last:
+        yield value
+        value = value * step if operator == "*" else value + step
+
+
+def _check_range(item: str, option: str, first: int, last: int, operator: str, step: int) -> None:
+    if last < first:
+        raise HprofError(f"{option} {item}: the range ends before it begins; write the smaller number first.")
+    if step < (2 if operator == "*" else 1) or (operator == "*" and first < 1):
+        raise HprofError(f"{option} {item}: such steps never end; use +1 or more, or *2 or more from 1 up.")
 
 
 def build_request(values: Mapping[str, Any]) -> RunRequest:
@@ -101,7 +150,7 @@ def _all_placements(values: Mapping[str, Any]) -> tuple[PlacementOptions, ...]:
         return _placements(*chosen)
     if any(chosen):
         raise HprofError("--vram-budget chooses the placement itself: leave out -ot, -ncmoe and -ngl.")
-    from executor.memory.sizes import parse_bytes
+    from executor.units import parse_bytes
 
     return (PlacementOptions(vram_budget_bytes=parse_bytes(values["vram_budget"], "--vram-budget")),)
 
@@ -134,3 +183,87 @@ def _placements(
     experts = _numbers(n_cpu_moe, "-ncmoe", 0) if n_cpu_moe else (0,)
     layers: Sequence[int | None] = _numbers(n_gpu_layers, "-ngl", -1) if n_gpu_layers else (None,)
     return tuple(PlacementOptions(*choice) for choice in product(dict.fromkeys(texts), experts, layers))
+
+
+_PREFIX: Final = "HPROF_RUN_"
+Reason = Callable[[RunPlan, Any], str | None]
+
+_OF_LLAMA_BENCH: Final = {"binary": "--bin", "nsys": "--nsys", "arm_flags": "--arm"}
+
+
+def refuse_others_options(given: Mapping[str, Any]) -> None:
+    """Raise HprofError for an option of `--engine llama-bench`. `given`: the options that the user gave."""
+    for name in _OF_LLAMA_BENCH.keys() & given.keys():
+        raise HprofError(f"{_OF_LLAMA_BENCH[name]} is for --engine llama-bench: add that, or leave it out.")
+
+
+def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:
+    """A sentence for each option given by the user that changes nothing in `plan`."""
+    found = ((name, reason(plan, given[name])) for name, (_, reason) in _RULES.items() if name in given)
+    return [f"{_RULES[name][0]} does nothing in this run: {why}." for name, why in found if why is not None]
+
+
+def unknown_variables(command: click.Command) -> Iterator[str]:
+    """A sentence for each environment variable that looks like an option and is none."""
+    known = {_PREFIX + (parameter.name or "").upper() for parameter in command.params}
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in known:
+            yield f"The variable {name} is no option of `hprof run`, so it does nothing."
+
+
+def _without_experts(plan: RunPlan, _value: Any) -> str | None:
+    return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
+
+
+def _without_cache(plan: RunPlan, _value: Any) -> str | None:
+    arms = (make_policy(arm, plan.request.policy) for arm in plan.request.arms)
+    return None if any(arm.cache_bytes for arm in arms) else "no arm has a cache, as --arms off,cache would"
+
+
+def _without_prefetch(plan: RunPlan, _value: Any) -> str | None:
+    arms = (make_policy(arm, plan.request.policy) for arm in plan.request.arms)
+    return None if any(arm.streams_ahead for arm in arms) else "no arm prefetches"
+
+
+def _without_gate(plan: RunPlan, _value: Any) -> str | None:
+    return None if any(arm.startswith("gated") for arm in plan.request.arms) else "no arm is `gated`"
+
+
+def _without_choice(plan: RunPlan, _value: Any) -> str | None:
+    return f"arms {' and '.join(plan.request.arms)} never ask" if set(plan.request.arms) <= {"cpu", FULL} else None
+
+
+def _without_file(plan: RunPlan, value: Any) -> str | None:
+    is_asked = value not in (False, "none")
+    return (
+        f"{plan.model.shape.name} is no file, its weights are made up" if is_asked and plan.model.is_synthetic else None
+    )
+
+
+def _measured_link(plan: RunPlan, _value: Any) -> str | None:
+    return "a GPU's link is measured" if plan.request.device.kind == "cuda" else None
+
+
+def _no_cores(plan: RunPlan, _value: Any) -> str | None:
+    kind = plan.request.device.kind
+    return None if kind == "cpu" else f"device {kind} does not compute on cores that hprof counts"
+
+
+def _always_fused(_plan: RunPlan, value: Any) -> str | None:
+    return "attention is always fused" if str(value).lower() in ("0", "off", "false") else None
+
+
+_RULES: Final[dict[str, tuple[str, Reason]]] = {
+    "routing": ("--routing", _without_experts),
+    "moe_cache_mib": ("--moe-cache-mib", _without_cache),
+    "cache_policy": ("--cache-policy", _without_cache),
+    "slots": ("--slots", _without_prefetch),
+    "gate_min_batch": ("--gate-min-batch", _without_gate),
+    "op_offload_min_batch": ("--op-offload-min-batch", _without_choice),
+    "load_mode": ("--load-mode", _without_file),
+    "madvise": ("--madvise", _without_file),
+    "link_gb_s": ("--link-gb-s", _measured_link),
+    "link_latency_us": ("--link-latency-us", _measured_link),
+    "threads": ("--threads", _no_cores),
+    "flash_attn": ("-fa 0", _always_fused),
+}

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from profiler.arithmetic.stats import DEFAULT_NOISE
-from profiler.compare.changes import Pairs, changes, matched, token_warnings
-from profiler.compare.config import differences
-from profiler.compare.data import Change, CompareResult, Difference, Gate, Side
-from profiler.compare.devices import device_changes
-from profiler.compare.gates import decide, parse_limit
-from profiler.compare.sides import SideData, open_side
+from profiler.compare.changes import OpenedSide, Pairs, changes, device_changes, matched, open_side, token_warnings
+from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate, decide, parse_limit
+from profiler.compare.settings import differences
 
 __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
 
@@ -38,18 +35,18 @@ def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: S
     )
 
 
-def _side(side: SideData) -> Side:
+def _side(side: OpenedSide) -> ComparedSide:
     manifest = side.capture.manifest
-    return Side(side.spec, side.capture.path, manifest.source, manifest.state)
+    return ComparedSide(side.spec, side.capture.path, manifest.source, manifest.state)
 
 
-def _warnings(name: str, side: SideData) -> list[str]:
+def _warnings(name: str, side: OpenedSide) -> list[str]:
     dropped = side.capture.manifest.dropped
     left_out = [f"{sum(dropped.values()):,} rows of the source were left out."] if dropped else []
     return [f"{name}: {text}" for text in [*side.capture.warnings, *left_out]]
 
 
-def _unmatched(a: SideData, b: SideData, pairs: Pairs) -> list[str]:
+def _unmatched(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:
     """What only one side has, and cells that did other work."""
     found = token_warnings(a, b, pairs)
     taken = ({x for x, _ in pairs}, {y for _, y in pairs})

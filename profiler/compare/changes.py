@@ -1,27 +1,99 @@
-"""B's figures against A's: the same cell and arm, each divided by its own tokens, judged as DESIGN says."""
+"""Opens the two sides (`traces/run#on,ub=512`), pairs their cells and arms, and judges B's figures against A's, each
+divided by its own tokens. Traces without passes are compared by rates and shares of their devices alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison, Floats, compare
-from profiler.compare.data import PER_TOKEN, CellKey, Change
-from profiler.compare.sides import SideData
-from profiler.metrics import FIGURES
-from profiler.report.cells import AFTER_FIRST_TOKEN
-from profiler.report.sameness import PAIR_KEYS
+from profiler.capture import Capture
+from profiler.compare.data import PER_TOKEN, CellKey, Change, DeviceChange, DeviceUnit
+from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
+from profiler.report.cells import AFTER_FIRST_TOKEN, CELL_KEYS, PAIR_KEYS
+
+_COLUMN_OF_FLAG: Final = {"p": "n_prompt", "n": "n_gen", "ub": "n_ubatch", "d": "n_depth"}
+# an arm's own name may hold commas and equals signs: only these are taken out of it
+_CELL_PART: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)")
+
+
+@dataclass(frozen=True)
+class OpenedSide:
+    """A side, opened: its measured passes and their figures."""
+
+    spec: str
+    capture: Capture
+    arm: str | None  # the one that was asked for
+    wanted: dict[str, int]  # column of CELL_KEYS -> value
+
+    @cached_property
+    def tables(self) -> CaptureTables:
+        """The capture's tables, read once."""
+        return load_tables(self.capture)
+
+    @cached_property
+    def figures(self) -> pd.DataFrame:
+        """One row a pass (index: pass_id), a column a figure."""
+        return pass_figures(*self.tables)["pass"]
+
+    @cached_property
+    def passes(self) -> pd.DataFrame:
+        """The measured passes that were asked for; HprofError where there are none of that description."""
+        passes: pd.DataFrame = self.tables.passes.to_pandas()
+        measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
+        found = measured
+        for column, value in self.wanted.items():
+            found = found[found[column] == value]
+        if self.arm is not None:
+            found = found[found["arm"] == self.arm]
+        if found.empty and (self.arm is not None or self.wanted):
+            arms = ", ".join(map(repr, measured["arm"].unique())) or "none"
+            raise HprofError(f"{self.spec} names no measured pass of the capture; its arms are {arms}.")
+        return found
+
+    @cached_property
+    def groups(self) -> dict[tuple[CellKey, str], pd.DataFrame]:
+        """The passes by cell and arm."""
+        grouped = self.passes.groupby([*CELL_KEYS, "arm"], dropna=False, sort=True)
+        return {(_cell(key[:-1]), str(key[-1])): rows for key, rows in grouped}
+
+
+def open_side(spec: str) -> OpenedSide:
+    """Open `CAPTURE` or `CAPTURE#PART`, where PART is an arm's name and cell sizes p=, n=, ub=, d= in any order.
+
+    A folder's own name may hold a `#`, unless what comes before that is a folder too.
+    """
+    path, part = _split(spec)
+    sizes = {_COLUMN_OF_FLAG[flag]: int(value) for flag, value in _CELL_PART.findall(part)}
+    arm = _CELL_PART.sub("", part).strip(",")
+    return OpenedSide(spec, Capture.open(path), arm or None, sizes)
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Capture and part, cut at the first `#` that leaves a folder before it; at the first where none does."""
+    cuts = [*(at for at, letter in enumerate(spec) if letter == "#"), len(spec)]
+    at = next((at for at in cuts if Path(spec[:at]).is_dir()), cuts[0])
+    return spec[:at], spec[at + 1 :]
+
+
+def _cell(values: Iterable[Any]) -> CellKey:
+    return CellKey(*(None if value is None or pd.isna(value) else int(value) for value in values))
+
 
 GroupKey = tuple[CellKey, str]
 Pairs = list[tuple[GroupKey, GroupKey]]
 
 
-def matched(a: SideData, b: SideData) -> Pairs:
+def matched(a: OpenedSide, b: OpenedSide) -> Pairs:
     """Which groups of A and B are held against each other: the same cell and arm, or the only ones there are.
 
     Where no cell is shared, ubatch sizes may differ, if each side has one size alone.
@@ -61,18 +133,18 @@ def _same_but_ubatch(a: set[CellKey], b: set[CellKey]) -> dict[CellKey, CellKey]
     return {cell: of_b[key] for cell in a if (key := replace(cell, n_ubatch=None)) in of_b}
 
 
-def changes(a: SideData, b: SideData, pairs: Pairs, *, noise: float) -> list[Change]:
+def changes(a: OpenedSide, b: OpenedSide, pairs: Pairs, *, noise: float) -> list[Change]:
     """Every figure that both sides have, the largest change first."""
     found = [change for x, y in pairs for change in _group_changes(a, b, x, y, noise)]
     return sorted(found, key=lambda change: (-change.size, change.where, change.figure))
 
 
-def token_warnings(a: SideData, b: SideData, pairs: Pairs) -> list[str]:
+def token_warnings(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:
     """A sentence for each cell and arm in which B generated other tokens than A from the same repetition's input."""
     return [f"{y[0]} · {y[1]}: B generated other tokens than A." for x, y in pairs if _has_other_tokens(a, b, x, y)]
 
 
-def different_work(a: SideData, b: SideData, x: CellKey, y: CellKey) -> str | None:
+def different_work(a: OpenedSide, b: OpenedSide, x: CellKey, y: CellKey) -> str | None:
     """Why two groups did not do the same work, so that no verdict may be given; null where they did."""
     for name in ("n_prompt", "n_gen", "n_depth"):
         sizes = getattr(x, name), getattr(y, name)
@@ -92,7 +164,7 @@ def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:
     return {arm: arm for arm in arms_a if arm in arms_b}
 
 
-def _group_changes(a: SideData, b: SideData, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
+def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
     work = different_work(a, b, x[0], y[0])
     is_moe = any(side.tables.experts.num_rows for side in (a, b))
     other_experts = "other tokens were generated, which use other experts"
@@ -108,7 +180,7 @@ def _group_changes(a: SideData, b: SideData, x: GroupKey, y: GroupKey, noise: fl
 
 
 def _against(
-    a: SideData, b: SideData, of_a: Floats, of_b: Floats, name: str, noise: float, different: str | None
+    a: OpenedSide, b: OpenedSide, of_a: Floats, of_b: Floats, name: str, noise: float, different: str | None
 ) -> Comparison | None:
     if np.median(of_a) <= 0 or np.median(of_b) <= 0:
         return None
@@ -121,13 +193,13 @@ def _against(
     return compare(of_a, of_b, better=better, noise=noise, are_pairs=_are_pairs(a, b), different=different)
 
 
-def _are_pairs(a: SideData, b: SideData) -> bool:
+def _are_pairs(a: OpenedSide, b: OpenedSide) -> bool:
     """The arms of one capture were measured in turn; two captures were not."""
     return a.capture.path == b.capture.path
 
 
 def _samples(
-    a: SideData, b: SideData, x: GroupKey, y: GroupKey, name: str, per: Literal["token", "pass"]
+    a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, name: str, per: Literal["token", "pass"]
 ) -> tuple[Floats, Floats]:
     values_a, values_b = (
         _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
@@ -139,7 +211,7 @@ def _samples(
     return np.array(list(values_a.values())), np.array(list(values_b.values()))
 
 
-def _has_other_tokens(a: SideData, b: SideData, x: GroupKey, y: GroupKey) -> bool:
+def _has_other_tokens(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey) -> bool:
     """Whether a repetition that both sides ran in the same cell gave other tokens."""
     if x[0] != y[0]:
         return False
@@ -158,7 +230,7 @@ def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
     return name in PER_TOKEN and x.n_tokens is not None and y.n_tokens is not None
 
 
-def _values(side: SideData, rows: pd.DataFrame, name: str, n_tokens: int | None) -> dict[tuple[float, ...], float]:
+def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | None) -> dict[tuple[float, ...], float]:
     """The figure of each pass by (boot, repetition); unknown ones are left out."""
     keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
     values = side.figures[name].loc[rows["pass_id"]].to_numpy() / (n_tokens or 1)
@@ -168,3 +240,38 @@ def _values(side: SideData, rows: pd.DataFrame, name: str, n_tokens: int | None)
 def _spelled(keys: list[GroupKey]) -> str:
     shown = "; ".join(f"{cell} {arm}" for cell, arm in keys[:6])
     return (shown + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")) or "no measured pass"
+
+
+def device_changes(a: OpenedSide, b: OpenedSide) -> list[DeviceChange]:
+    """Rates, shares and sizes of each device, in the order of the traces; devices are paired by their place."""
+    left, right = (
+        device_figures(side.tables.recording, by_pass=side.capture.manifest.source == "hprof") for side in (a, b)
+    )
+    found: list[DeviceChange] = []
+    for place in range(max(len(left), len(right))):
+        of_a, of_b = (dict(_figures(side, place)) for side in (left, right))
+        label = _label(left, right, place)
+        found += [
+            DeviceChange(label, name, unit, of_a.get((name, unit)), of_b.get((name, unit)))
+            for name, unit in dict.fromkeys([*of_a, *of_b])
+        ]
+    return found
+
+
+def _figures(devices: Sequence[DeviceFigures], place: int) -> Iterator[tuple[tuple[str, DeviceUnit], float | None]]:
+    if place >= len(devices):
+        return
+    device = devices[place]
+    for direction, copies in device.copies.items():
+        yield (f"{direction} rate", "GB/s"), copies.gb_s
+        yield (f"{direction} hidden", "share"), copies.hidden_ns / copies.busy_ns if copies.busy_ns else None
+        yield (f"{direction} bytes a copy", "bytes"), None if copies.bytes is None else copies.bytes / copies.count
+        if direction == "h2d" and copies.bytes and copies.pageable_bytes is not None:
+            yield (f"{direction} from pageable memory", "share"), copies.pageable_bytes / copies.bytes
+    if (h2d := device.copies.get("h2d")) is not None and device.compute_busy_ns:
+        yield ("copying against computing", "share"), h2d.busy_ns / device.compute_busy_ns
+
+
+def _label(left: Sequence[DeviceFigures], right: Sequence[DeviceFigures], place: int) -> str:
+    numbers = [str(side[place].device) if place < len(side) else "none" for side in (left, right)]
+    return f"device {numbers[0]}" if numbers[0] == numbers[1] else f"device {numbers[0]} → {numbers[1]}"

@@ -1,35 +1,145 @@
-"""A comparison for the terminal, as a comment for GitHub, and as JSON."""
+"""A comparison laid out as tables, and drawn for the terminal, as a comment for GitHub, and as JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult
-from profiler.compare.tables import (
-    changes_table,
-    devices_table,
-    differences_table,
-    gate_lines,
-    headline,
-    is_bad,
-    reasons,
-)
-from profiler.report.markdown import escape, table_lines
+from executor.units import format_gb_s, format_value
+from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
+from profiler.compare.settings import setting_text
+from profiler.metrics import FIGURES
+from profiler.report.blocks import UNKNOWN, Table
+from profiler.report.renderers import escape, table_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+DEFAULT_TOP: Final = 20
+_TIMES: Final = 100  # from here on percentages are harder to read than a factor
+VERDICTS: Final = ("slower", "faster", "more", "less", "no difference", "inconclusive")
+_STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
+
+
+def headline(result: CompareResult) -> str:
+    """`B against A: 2 slower, 1 faster, of 3 judged figures; memory: 1 more.`, or that nothing was judged."""
+    judged = [change for change in result.changes if change.verdict is not None]
+    speed, memory = ([change for change in judged if change.is_memory == is_memory] for is_memory in (False, True))
+    told = [f"{_counted_verdicts(speed)}, of {len(speed)} judged figures"] if speed else []
+    told += [f"memory: {_counted_verdicts(memory)}"] if memory else []
+    return f"B against A: {'; '.join(told)}." if told else "Nothing was judged."
+
+
+def differences_table(result: CompareResult) -> Table:
+    """The settings that A and B do not share."""
+    rows = [[d.key, _setting(d.key, d.a), _setting(d.key, d.b)] for d in result.differences]
+    return Table("Configuration", ["setting", "A", "B"], rows)
+
+
+def changes_table(result: CompareResult, top: int) -> Table:
+    """The largest changes, with verdicts where one way is better."""
+    shown = [change for change in result.changes if change.size > 0][:top]
+    columns = ["figure", "A", "B", "change", "95 % interval", "verdict"]
+    rows = [_change_row(change) for change in shown]
+    shared: list[str] = []
+    # what all changes share stands in the title, the rest in columns of its own
+    for name, places in (("arm", [c.arm for c in result.changes]), ("cell", [c.cell for c in result.changes])):
+        if len(set(places)) == 1:
+            shared.insert(0, places[0])
+        else:
+            columns.insert(0, name)
+            rows = [[getattr(change, name), *row] for change, row in zip(shown, rows, strict=True)]
+    title = f"changes, largest first ({_counted(result, len(shown))})"
+    return Table(": ".join([" · ".join(shared), title] if shared else [title]), columns, rows)
+
+
+def reasons(result: CompareResult) -> list[str]:
+    """Why verdicts are inconclusive, each reason once."""
+    found = [
+        change.against.reason
+        for change in result.changes
+        if change.verdict == "inconclusive" and change.against is not None and change.against.reason
+    ]
+    return list(dict.fromkeys(found))
+
+
+def devices_table(result: CompareResult) -> Table:
+    """Rates and shares of whole traces."""
+    return Table("Devices", ["device", "figure", "A", "B", "change"], [_device_row(d) for d in result.devices])
+
+
+def gate_lines(result: CompareResult) -> Iterator[str]:
+    """One line a gate, passed ones too."""
+    for gate in result.gates:
+        yield f"{_STATES[gate.state]}: fail on {gate.expression}: {gate.reason}"
+
+
+def is_bad(gate: Gate) -> bool:
+    """Whether a gate did not pass."""
+    return gate.state != "passed"
+
+
+def _counted_verdicts(judged: Sequence[Change]) -> str:
+    """`2 slower, 1 faster`."""
+    counts = Counter(change.verdict for change in judged)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+
+
+def _counted(result: CompareResult, n_shown: int) -> str:
+    n_changed = sum(change.size > 0 for change in result.changes)
+    same = len(result.changes) - n_changed
+    return f"{n_shown} of {n_changed}" + (f", {same} equal" if same else "")
+
+
+def _change_row(change: Change) -> list[str]:
+    figure = FIGURES[change.figure]
+    suffix = {"token": " / token", "pass": ""}[change.per]
+    bounds = ""
+    if change.against is not None and change.against.low is not None and change.against.high is not None:
+        bounds = f"{_percent(change.against.low)} .. {_percent(change.against.high)}"
+    ratio = change.against.ratio if change.against is not None else _ratio(change.a, change.b)
+    values = (format_value(value, figure.unit) for value in (change.a, change.b))
+    return [figure.label + suffix, *values, _percent(ratio), bounds, change.verdict or ""]
+
+
+def _device_row(change: DeviceChange) -> list[str]:
+    known = change.a is not None and change.b is not None
+    ratio = _percent(_ratio(change.a or 0.0, change.b or 0.0)) if known else ""
+    return [change.device, change.figure, *(_device_value(v, change.unit) for v in (change.a, change.b)), ratio]
+
+
+def _device_value(value: float | None, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return format_gb_s(value) if unit == "GB/s" else format_value(value, unit)
+
+
+def _ratio(a: float, b: float) -> float:
+    if a == b:
+        return 1.0
+    return b / a if a > 0 else math.inf
+
+
+def _percent(ratio: float) -> str:
+    if math.isinf(ratio):
+        return "from 0"
+    return f"x {ratio:,.0f}" if ratio >= _TIMES else f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _setting(key: str, value: Any) -> str:
+    return UNKNOWN if value is None else setting_text(key, value)
 
 
 def print_comparison(result: CompareResult, console: Console, top: int) -> None:
     """Draw it on the terminal."""
     from rich.text import Text
 
-    from profiler.report.terminal import draw_table
+    from profiler.report.renderers import draw_table
 
     for name, side in (("A", result.a), ("B", result.b)):
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))

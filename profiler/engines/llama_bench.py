@@ -1,16 +1,19 @@
 """A/B of a real llama-bench: arms in turn, boot after boot, each repetition a pass of the capture.
 
-result = run_llama_bench(
-    BenchRequest("build/bin/llama-bench", parse_arms(("off=-pw 0", "on=-pw 1")), ("-m", "model.gguf", "-p", "2048")),
-    "traces/pw",
-)
+result = run_llama_bench(     BenchRequest("build/bin/llama-bench", parse_arms(("off=-pw 0", "on=-pw 1")), ("-m",
+"model.gguf", "-p", "2048")),     "traces/pw", )
+
+result = run_llama_bench(     BenchRequest("build/bin/llama-bench", parse_arms(("off=-pw 0", "on=-pw 1")), ("-m",
+"model.gguf", "-p", "2048")),     "traces/pw", )
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import time
@@ -21,18 +24,91 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
-from profiler.engines.arms import BenchArm, without
-from profiler.engines.process import Finished, run_program
+from profiler.engines.process import FinishedProgram, run_program
 from profiler.facts.machine import command_output, describe_machine, result_variables
 from profiler.importers import import_files
-from profiler.importers.llama_bench import usable_rows
-from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell
-from profiler.importers.llama_bench.facts import cannot_say, doubts, manifest_fields
-from profiler.importers.llama_bench.objects import parse_jsonl
-from profiler.importers.llama_bench.passes import pass_columns
+from profiler.importers.llama_bench import cannot_say, doubts, manifest_fields, usable_rows
+from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
+from profiler.importers.llama_bench.formats import parse_jsonl
 from profiler.importers.llama_bench.rows import BenchRow
-from profiler.manifest import Arm, Manifest
+from profiler.manifest import Manifest, ManifestArm
 from profiler.storage.writer import CaptureWriter, new_capture
+
+# a list that is given twice grows in llama-bench: a flag goes to an arm once, however it is spelled
+_LONG: Final = {
+    "--model": "-m",
+    "--n-prompt": "-p",
+    "--n-gen": "-n",
+    "--ubatch-size": "-ub",
+    "--n-depth": "-d",
+    "--repetitions": "-r",
+    "--override-tensor": "-ot",
+    "--n-cpu-moe": "-ncmoe",
+    "--n-gpu-layers": "-ngl",
+    "--load-mode": "-lm",
+    "--threads": "-t",
+    "--flash-attn": "-fa",
+}
+_VARIABLE: Final = re.compile(r"^[A-Z_][A-Z0-9_]*=")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchArm:
+    """A name, extra flags and extra environment variables."""
+
+    name: str
+    flags: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def spelled(self) -> str:
+        """As it is typed: variables, then flags."""
+        return " ".join([*(f"{name}={value}" for name, value in self.environment), shlex.join(self.flags)]).strip()
+
+
+def parse_arm(text: str) -> BenchArm:
+    """Read `NAME=WORDS`: words that look like VARIABLE=VALUE go to the environment, the others to the command line.
+
+    Raises HprofError for anything else.
+    """
+    name, equals, words = text.partition("=")
+    if not (equals and name.strip()):
+        raise HprofError(f'--arm {text[:60]!r} is not NAME=FLAGS; write for example --arm on="-pw 1".')
+    try:
+        split = shlex.split(words)
+    except ValueError as error:
+        raise HprofError(f"--arm {text[:60]!r} has a quote that does not end ({error}); close it.") from error
+    variables = [tuple(word.split("=", 1)) for word in split if _VARIABLE.match(word)]
+    flags = tuple(word for word in split if not _VARIABLE.match(word))
+    _check_split(name.strip(), flags)
+    return BenchArm(name.strip(), flags, tuple((key, value) for key, value in variables))
+
+
+def _check_split(arm: str, flags: tuple[str, ...]) -> None:
+    """llama-bench would take llama-server's `-ts 3,1` for two runs on one device each."""
+    for flag, value in itertools.pairwise(flags):
+        if flag in ("-ts", "--tensor-split") and "," in value and "/" not in value:
+            raise HprofError(
+                f"--arm {arm}: {flag} {value[:60]} is llama-server's spelling, and two configurations for llama-bench; "
+                f"write {flag} {value[:60].replace(',', '/')}."
+            )
+
+
+def parse_arms(texts: tuple[str, ...]) -> tuple[BenchArm, ...]:
+    """Read every `--arm`; HprofError where two have one name."""
+    arms = tuple(map(parse_arm, texts))
+    names = [arm.name for arm in arms]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise HprofError(f"--arm gives the name {twice!r} twice; give each arm a name of its own.")
+    return arms
+
+
+def without_overridden(common: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """The flags of all arms less those, with their values, that an arm sets itself."""
+    taken = {_LONG.get(word, word) for word in own} & set(_LONG.values())
+    dropped = {at + i for at, word in enumerate(common) if _LONG.get(word, word) in taken for i in (0, 1)}
+    return tuple(word for at, word in enumerate(common) if at not in dropped)
+
 
 DEFAULT_TIMEOUT_S: Final = 3600.0
 _OUTPUT_FLAGS: Final = ("-o", "--output", "-oe", "--output-err")
@@ -76,7 +152,7 @@ def run_llama_bench(
     """
     programs = _programs(request)
     writer = new_capture(out, force=force, source="llama-bench", argv=list(argv), **_first_fields(request, programs))
-    run = _Run(request, programs, writer, say)
+    run = _BenchRun(request, programs, writer, say)
     try:
         run.measure()
         writer.finish("complete")
@@ -103,7 +179,7 @@ class _Programs:
 
 
 @dataclass(slots=True)
-class _Run:
+class _BenchRun:
     request: BenchRequest
     programs: _Programs
     writer: CaptureWriter
@@ -148,8 +224,8 @@ class _Run:
             self.say("importing the traces")
             return import_files([], out, arms=reports, force=force, argv=argv)
 
-    def _bench(self, program: list[str], arm: BenchArm) -> Finished:
-        command = [*program, *without(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
+    def _bench(self, program: list[str], arm: BenchArm) -> FinishedProgram:
+        command = [*program, *without_overridden(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
         return run_program(command, dict(arm.environment), self.request.timeout_s)
 
     def _record(self, arm: BenchArm, boot: int, start_ns: int, rows: list[BenchRow]) -> None:
@@ -240,16 +316,16 @@ def _first_fields(request: BenchRequest, programs: _Programs) -> dict[str, Any]:
     }
 
 
-def _manifest_arm(arm: BenchArm, label: str) -> Arm:
+def _manifest_arm(arm: BenchArm, label: str) -> ManifestArm:
     options = {"flags": list(arm.flags), "environment": dict(arm.environment)}
-    return Arm(label, requested=arm.spelled or None, options=options)
+    return ManifestArm(label, requested=arm.spelled or None, options=options)
 
 
 def _where(binary: str, arm: BenchArm) -> str:
     return f"{binary}, arm {arm.name} ({arm.spelled})" if arm.spelled else f"{binary}, arm {arm.name}"
 
 
-def _check(done: Finished, binary: str, arm: BenchArm, timeout_s: float) -> None:
+def _check(done: FinishedProgram, binary: str, arm: BenchArm, timeout_s: float) -> None:
     """HprofError where the program did not end well."""
     where = _where(binary, arm)
     if done.timed_out:

@@ -18,7 +18,7 @@ _GRACE_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedProgram:
     """How a program ended. `output` and `errors` hold at most the last MAX_OUTPUT_BYTES."""
 
     code: int  # negative: the signal that ended it
@@ -46,7 +46,7 @@ class Finished:
             return f"signal {-self.code}"
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> Finished:
+def run_program(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> FinishedProgram:
     """Run `command` with these variables added to hprof's own; raises HprofError where it cannot be started.
 
     The program gets a process group of its own, which is ended on time-out and on Ctrl-C.
@@ -70,7 +70,7 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], timeout_
             timed_out = True
         finally:
             _end(process)
-        return Finished(process.returncode, _tail(output), _tail(errors), timed_out)
+        return FinishedProgram(process.returncode, _tail(output), _tail(errors), timed_out)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.export.output import output_file
-from profiler.export.selection import chosen_passes
+from profiler.export.tracks import chosen_passes
 
 Format = Literal["chrome", "csv", "parquet", "html"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from profiler.storage.whole_file import whole_file
+from profiler.storage.store import whole_file
 
 
 @contextmanager

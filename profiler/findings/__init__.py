@@ -1,6 +1,6 @@
 """Findings: what a capture shows that someone should change, as data.
 
-A rule is a function from a `View` of the events to any number of findings. To add one, write it and list it in
+A rule is a function from a `CopyAnalysis` of the events to any number of findings. To add one, write it and list it in
 RULES; it must say figures in its evidence and what to do in its advice, and stay silent below 1 % of the time.
 """
 
@@ -9,36 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from profiler.findings import copies, recording, waiting
+from profiler.findings import rules
+from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import SEVERITIES, Finding, Severity
-from profiler.findings.view import View
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
-__all__ = ["RULES", "Finding", "Severity", "View", "find", "find_in"]
+__all__ = ["RULES", "CopyAnalysis", "Finding", "Severity", "find", "find_in"]
 
-RULES: Final[tuple[Callable[[View], Iterable[Finding]], ...]] = (
-    copies.pageable_copies,
-    copies.copies_on_compute_stream,
-    copies.synchronous_copies,
-    waiting.idle_copy_engine,
-    waiting.late_prefetch,
-    copies.small_copies,
-    waiting.device_idle,
-    recording.unified_memory,
-    recording.cuda_graphs,
-    recording.dropped_rows,
-    recording.lost_events,
+RULES: Final[tuple[Callable[[CopyAnalysis], Iterable[Finding]], ...]] = (
+    rules.pageable_copies,
+    rules.copies_on_compute_stream,
+    rules.synchronous_copies,
+    rules.idle_copy_engine,
+    rules.late_prefetch,
+    rules.small_copies,
+    rules.device_idle,
+    rules.unified_memory,
+    rules.cuda_graphs,
+    rules.dropped_rows,
+    rules.lost_events,
 )
 
 
 def find(capture: Capture) -> list[Finding]:
     """All findings of a capture, the serious ones first."""
-    return find_in(View.of(capture))
+    return find_in(CopyAnalysis.of(capture))
 
 
-def find_in(view: View) -> list[Finding]:
+def find_in(view: CopyAnalysis) -> list[Finding]:
     """All findings of a view, the serious ones first; rules keep their order within a severity.
 
     Where arms or devices get the same advice from a rule, it is one finding with the evidence of each.

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
-from profiler.importers.base import Imported, Importer, ImportOptions, Kind
-from profiler.importers.detect import check_file, check_unpacked, detect
+from profiler.importers.base import Imported, Importer, ImportOptions, Kind, check_file, check_unpacked, detect
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from profiler.importers.combine import Source
+    from profiler.importers.combine import SourceFile
     from profiler.storage.writer import CaptureWriter
 
 __all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "import_files", "read_file"]
@@ -71,7 +70,7 @@ def import_files(
     set arms apart (default: those that differ). Raises HprofError for input that cannot be read or mixed, and for
     an `out` that already holds something unless `force`.
     """
-    from profiler.importers.combine import Source, combine, manifest_fields
+    from profiler.importers.combine import SourceFile, combine, manifest_fields
     from profiler.storage.writer import new_capture
 
     wanted = [*((None, path) for path in files), *arms]
@@ -85,7 +84,7 @@ def import_files(
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
         named = arm or (None if len(wanted) == 1 or says_more else _stem(path))
-        sources.append(Source(path.name, _size(path), named, imported))
+        sources.append(SourceFile(path.name, _size(path), named, imported))
     _check_one_source(sources)
     combined = combine(sources)
     fields = manifest_fields(sources)
@@ -137,7 +136,7 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _check_one_source(sources: Sequence[Source]) -> None:
+def _check_one_source(sources: Sequence[SourceFile]) -> None:
     kinds = {source.imported.source: source.file_name for source in sources}
     if len(kinds) > 1:
         listed = " and ".join(f"{name} ({kind})" for kind, name in kinds.items())

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.importers.base import Imported
-from profiler.manifest import Arm
+from profiler.manifest import ManifestArm
 from profiler.schema import PASSES
 
 _GAP_NS: Final = 1_000_000
@@ -21,7 +21,7 @@ _ID_TABLES: Final = ("events", "passes", "ubatches", "experts", "ordering")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """One file of an import: what was read, and the arm it stands for (None: the file says, or nothing does)."""
 
     file_name: str
@@ -30,7 +30,7 @@ class Source:
     imported: Imported
 
 
-def combine(sources: Sequence[Source]) -> list[Imported]:
+def combine(sources: Sequence[SourceFile]) -> list[Imported]:
     """The same files with times, pass ids and orders that do not collide. The first time of all is 0.
 
     A file that is an arm and has no passes of its own becomes one pass.
@@ -52,7 +52,7 @@ def combine(sources: Sequence[Source]) -> list[Imported]:
     return combined
 
 
-def manifest_fields(sources: Sequence[Source]) -> dict[str, Any]:
+def manifest_fields(sources: Sequence[SourceFile]) -> dict[str, Any]:
     """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops.
 
     A file that does not say when it was recorded leaves that unknown: the time of the import is none of its facts.
@@ -80,16 +80,16 @@ def _remarks(by_file: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def _arms(sources: Sequence[Source]) -> list[Arm]:
-    found: dict[str, Arm] = {}
+def _arms(sources: Sequence[SourceFile]) -> list[ManifestArm]:
+    found: dict[str, ManifestArm] = {}
     for source in sources:
-        own = cast("list[Arm]", source.imported.manifest_fields.get("arms", []))
+        own = cast("list[ManifestArm]", source.imported.manifest_fields.get("arms", []))
         if source.arm is None:
             found |= {arm.name: arm for arm in own if arm.name not in found}
         elif len(own) > 1:
             found |= {f"{source.arm}/{a.name}": replace(a, name=f"{source.arm}/{a.name}") for a in own}
         else:
-            found.setdefault(source.arm, replace(own[0], name=source.arm) if own else Arm(source.arm))
+            found.setdefault(source.arm, replace(own[0], name=source.arm) if own else ManifestArm(source.arm))
     return list(found.values())
 
 

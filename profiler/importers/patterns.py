@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.arithmetic.joins import Int64
+from profiler.arithmetic.intervals import Int64
 
 Mask = npt.NDArray[np.bool_]
 
@@ -30,7 +30,7 @@ _BASE: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse m
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class KernelSequence:
     """The kernels of one stream in their order: codes of their names, and what the names say."""
 
     name: Int64
@@ -49,7 +49,7 @@ class Repeats:
     attention: Int64  # (ubatches, layers): where the attention kernels lie
 
 
-def find_repeats(kernels: Kernels) -> Repeats | None:
+def find_repeats(kernels: KernelSequence) -> Repeats | None:
     """Ubatches, and layers where the first one is known; None where the kernels decide nothing."""
     attention = _attention(kernels)
     if attention is None:
@@ -66,7 +66,7 @@ def find_repeats(kernels: Kernels) -> Repeats | None:
     return Repeats(ubatch, layer, attention)
 
 
-def _attention(kernels: Kernels) -> Int64 | None:
+def _attention(kernels: KernelSequence) -> Int64 | None:
     """Where attention runs, (ubatches, layers): equally often from break to break, with the same kernels between."""
     at = np.flatnonzero(kernels.is_attention)
     if len(at) < MIN_LAYERS * MIN_UBATCHES:
@@ -141,7 +141,7 @@ def _fill(target: Int64, starts: Int64, stops: Int64, values: Int64) -> None:
     target[np.repeat(starts, lengths) + offsets] = np.repeat(values, lengths)
 
 
-def _starts_at_embedding(kernels: Kernels, attention: Int64, pre: Int64) -> bool:
+def _starts_at_embedding(kernels: KernelSequence, attention: Int64, pre: Int64) -> bool:
     """Whether each ubatch begins with rows picked from a table and no product between them and the first layer here.
 
     Otherwise layers before the first one here may have run on the host or on another device. What every layer picks
@@ -182,7 +182,7 @@ def _occurs(few: Int64, many: Int64) -> bool:
     return bool((np.lib.stride_tricks.sliding_window_view(many, len(few)) == few).all(axis=1).any())
 
 
-def _is_one_layer(kernels: Kernels, attention: Int64) -> bool:
+def _is_one_layer(kernels: KernelSequence, attention: Int64) -> bool:
     """Whether one layer goes to each attention.
 
     Where several do, a unit has a good part of itself twice, or kernels of whose kind nothing is known.

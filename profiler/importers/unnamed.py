@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.joins import Int64, distinct
-from profiler.importers.patterns import NOTHING, Kernels, Mask, Repeats, find_repeats
+from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.patterns import NOTHING, KernelSequence, Mask, Repeats, find_repeats
 from profiler.schema import EVENTS
 
 _ATTENTION: Final = r"flash|fmha|attention|attn|sdpa|mha_"
@@ -35,7 +36,7 @@ _UNDECIDED: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _DecidingRows:
     """The columns of all events that decide, as arrays."""
 
     start: Int64
@@ -80,7 +81,7 @@ def segment_unnamed(events: pa.Table) -> tuple[pa.Table, list[str]]:
 
 
 def _segment_device(
-    rows: _Rows, device: int, is_attention: Mask, names: pa.Array, ubatch: Int64, layer: Int64
+    rows: _DecidingRows, device: int, is_attention: Mask, names: pa.Array, ubatch: Int64, layer: Int64
 ) -> Repeats | None:
     """Fill in the rows of one device."""
     kernel = np.flatnonzero(rows.is_kernel & (rows.device == device))
@@ -92,7 +93,7 @@ def _segment_device(
     kernel = kernel[np.argsort(rows.start[kernel], kind="stable")]
     name = rows.name[kernel]
     said = (_of(_says(names, pattern), name) for pattern in (_LOOKUP, _PRODUCT, _KNOWN))
-    found = find_repeats(Kernels(name, _of(is_attention, name), *said))
+    found = find_repeats(KernelSequence(name, _of(is_attention, name), *said))
     if found is None:
         return None
     copies = np.flatnonzero(rows.is_h2d & (rows.device == device))
@@ -107,7 +108,9 @@ def _segment_device(
     return found
 
 
-def _segment_in_order(rows: _Rows, copies: Int64, kernel: Int64, found: Repeats, ubatch: Int64, layer: Int64) -> bool:
+def _segment_in_order(
+    rows: _DecidingRows, copies: Int64, kernel: Int64, found: Repeats, ubatch: Int64, layer: Int64
+) -> bool:
     """Copies of one stream, taken in order where there are the same ones for every layer of every ubatch.
 
     They are the second witness to the layers: as many sets of copies as attention kernels.
@@ -150,7 +153,7 @@ def _is_of_one_layer(sizes: Int64) -> bool:
     return True
 
 
-def _rows_of(events: pa.Table) -> _Rows:
+def _rows_of(events: pa.Table) -> _DecidingRows:
     def ints(column: str, fill: int) -> Int64:
         values: Int64 = pc.fill_null(events[column].cast(pa.int64()), fill).to_numpy()
         return values
@@ -162,7 +165,7 @@ def _rows_of(events: pa.Table) -> _Rows:
 
     _, process = distinct(ints("process", NOTHING))
     _, device = distinct((process << 32) | ints("device", NOTHING) + 1)
-    return _Rows(
+    return _DecidingRows(
         start=ints("t_start", 0),
         end=ints("t_end", 0),
         name=codes("name"),

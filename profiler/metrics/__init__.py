@@ -8,14 +8,10 @@ layer_figures(tables.events)         # C, T, wait of every layer
 from __future__ import annotations
 
 from profiler.metrics.devices import NO_COPIES, CopyFigures, DeviceFigures, device_figures
-from profiler.metrics.events import EVENT_COLUMNS
-from profiler.metrics.layers import layer_figures
-from profiler.metrics.names import FIGURES, Figure
-from profiler.metrics.passes import SCOPES, Scope, pass_figures
-from profiler.metrics.recording import Recording
-from profiler.metrics.roles import DIRECTIONS
-from profiler.metrics.tables import Tables, load_tables
-from profiler.metrics.ubatches import ubatch_figures
+from profiler.metrics.events import DIRECTIONS, EVENT_COLUMNS
+from profiler.metrics.figures import FIGURES, SCOPES, CaptureTables, Figure, Scope, load_tables, pass_figures
+from profiler.metrics.layers import layer_figures, ubatch_figures
+from profiler.metrics.overlap import OverlapByPass
 
 __all__ = [
     "DIRECTIONS",
@@ -23,12 +19,12 @@ __all__ = [
     "FIGURES",
     "NO_COPIES",
     "SCOPES",
+    "CaptureTables",
     "CopyFigures",
     "DeviceFigures",
     "Figure",
-    "Recording",
+    "OverlapByPass",
     "Scope",
-    "Tables",
     "device_figures",
     "layer_figures",
     "load_tables",

@@ -1,13 +1,18 @@
-"""Figures of whole captures per process and device: for imported traces these are the main thing."""
+"""Figures of each device of a whole capture, and where the time of a pass or device went. For imported traces
+without passes they are the main thing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from profiler.metrics.recording import Recording
-from profiler.metrics.roles import ABSENT, COMPUTE, COPIES, ROLES
-from profiler.metrics.streams import StreamSums
+import pandas as pd
+
+from profiler.metrics.events import ABSENT, COMPUTE, COPIES, ROLES
+from profiler.metrics.overlap import OverlapByPass
+from profiler.metrics.transfers import StreamSums
 
 _KEYS: Final = ("process", "device", "role")
 
@@ -46,7 +51,7 @@ class DeviceFigures:
     copies: dict[str, CopyFigures]  # only the directions that occur, keys of DIRECTIONS
 
 
-def device_figures(recording: Recording, *, by_pass: bool) -> list[DeviceFigures]:
+def device_figures(recording: OverlapByPass, *, by_pass: bool) -> list[DeviceFigures]:
     """Figures of every (process, device) that copied or computed, in that order.
 
     by_pass: take unions inside each pass and add them up, for captures whose passes have clocks of their own
@@ -113,3 +118,38 @@ def _blank(process: int, device: int) -> DeviceFigures:
         compute_streams=[],
         copies={},
     )
+
+
+TIME_PARTS: Final = ("compute_ns", "hidden_ns", "exposed_ns", "other_ns", "idle_ns")
+
+
+def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
+    """One row a pass of a frame of `pass_figures`: PARTS, which add up to n_devices x wall_ns.
+
+    compute_ns   busy compute - hidden copy: computing, and no weights under way
+    hidden_ns    hidden copy: both at once
+    exposed_ns   exposed copy: weights under way, and nothing computes
+    idle_ns      neither copies of any direction nor compute
+    other_ns     the rest: copies back to the host, or between devices, while nothing computes
+    NaN where the source cannot say.
+    """
+    spent = pd.DataFrame(index=figures.index)
+    spent["compute_ns"] = figures["busy_compute_ns"] - figures["hidden_copy_ns"]
+    spent["hidden_ns"] = figures["hidden_copy_ns"]
+    spent["exposed_ns"] = figures["exposed_copy_ns"]
+    known = spent.sum(axis=1, skipna=False) + figures["idle_ns"]
+    spent["other_ns"] = (n_devices * figures["wall_ns"] - known).clip(lower=0)
+    spent["idle_ns"] = figures["idle_ns"]
+    return spent[list(TIME_PARTS)]
+
+
+def device_spent(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """One row a device of a whole trace: its busy time in the same PARTS, explicit copies from the host only.
+
+    Idle and other are 0: a trace says when it was started and stopped, not what it was meant to measure.
+    """
+    rows = []
+    for device in devices:
+        copies = device.copies.get("h2d", NO_COPIES)
+        rows.append((device.compute_busy_ns - copies.hidden_ns, copies.hidden_ns, copies.exposed_ns, 0, 0))
+    return pd.DataFrame(rows, columns=list(TIME_PARTS), dtype=float)

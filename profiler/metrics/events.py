@@ -1,4 +1,6 @@
-"""The events table as numpy arrays: what every metric starts from. Null is ABSENT, never 0."""
+"""The events table as numpy arrays, and what each row counts as: a copy of one direction, compute, host compute or a
+wait. Every metric starts here. Null is ABSENT in these arrays, never 0.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
-from profiler.metrics.groups import Mask
-from profiler.metrics.roles import ABSENT, MEMORIES, PHASES, ROLES
 from profiler.schema import UNCOUNTED
+
+ABSENT: Final = -1
+PHASES: Final = ("prefill", "decode")
+MEMORIES: Final = ("pinned", "pageable", "device", "managed")
+DIRECTIONS: Final = ("h2d", "d2h", "d2d", "uvm_h2d", "uvm_d2h")
+# What a row counts as. `cpu_compute` is the host's: it hides no copy. Host calls, memsets, graph launches, collectives
+# (kernels that mostly wait for other devices) and the kernels inside hprof's own steps count as nothing.
+ROLES: Final = (*DIRECTIONS, "compute", "cpu_compute", "wait")
+H2D: Final = ROLES.index("h2d")  # explicit host to device copies: the direction that prefetch is about
+COMPUTE, CPU_COMPUTE, WAIT = map(ROLES.index, ("compute", "cpu_compute", "wait"))
+COPIES: Final = tuple(range(len(DIRECTIONS)))
+
 
 Codes = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from profiler.metrics.timeline import Timeline
 
-PARTS: Final = ("resident", "slots", "bank", "other")
+MEMORY_PARTS: Final = ("resident", "slots", "bank", "other")
 _COLUMNS: Final = ("slot", "device", "layer", "tensor", "bytes")
 
 
@@ -22,7 +22,7 @@ def memory_parts(passes: pd.DataFrame) -> pd.DataFrame:
     other is what the peak holds beyond the named parts: activations, KV cache, and the library's own.
     """
     parts = passes[["vram_resident", "vram_slots", "vram_bank"]].astype(float)
-    parts.columns = pd.Index(PARTS[:3])
+    parts.columns = pd.Index(MEMORY_PARTS[:3])
     peak = passes["vram_peak"].astype(float)
     parts["other"] = (peak - parts.sum(axis=1)).clip(lower=0)
     parts["peak"] = peak

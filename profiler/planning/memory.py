@@ -1,18 +1,140 @@
-"""Refuses a run that memory cannot hold before anything is loaded, and says what would fit instead."""
+"""Whether memory can hold a run: what is free, what the run needs of each memory, and the refusal that names options
+with which it would fit. All of it is counted before anything is loaded or reserved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
+import psutil
+import torch
+
+from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
+from executor.memory.footprint import footprint
 from executor.model import Model
-from executor.placement.place import Placement
+from executor.placement.place import Placement, is_movable
+from executor.policies import FULL
 from executor.session import SessionOptions
-from profiler.planning.abba import Cell
-from profiler.planning.demand import Demand, Wanted, demands
-from profiler.planning.fitting import what_fits
-from profiler.planning.free_memory import Free, free_memory
+from profiler.planning.request import GridPoint
+
+_CGROUPS: Final = (  # limit, use, and in the statistics the part of it that the kernel drops when asked for more
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """Bytes; None where nothing limits it."""
+
+    host: int | None
+    devices: tuple[int | None, ...]
+
+
+def free_memory(options: DeviceOptions) -> FreeMemory:
+    """What a run on these devices may take. Nothing of the host is asked for on `sim`."""
+    n = options.n_devices
+    if options.kind == "sim":
+        return FreeMemory(None, (options.machine.memory_bytes if options.machine else None,) * n)
+    if options.kind == "cpu":
+        return FreeMemory(free_host_bytes(), (options.memory_bytes,) * n)
+    return FreeMemory(free_host_bytes(), tuple(torch.cuda.mem_get_info(i)[0] for i in range(n)))
+
+
+def free_host_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Host memory that can be had without swapping; in a container no more than its limit leaves."""
+    limits = [_left_in_cgroup(root, *names) for names in _CGROUPS]
+    return min([int(psutil.virtual_memory().available), *(left for left in limits if left is not None)])
+
+
+def _left_in_cgroup(root: Path, limit: str, used: str, statistics: str, droppable: str) -> int | None:
+    """None where there is no limit, or no control group of this version."""
+    try:
+        most, taken = (int((root / name).read_text()) for name in (limit, used))
+        lines = (line.split() for line in (root / statistics).read_text().splitlines())
+        cached = next((int(value) for name, value in lines if name == droppable), 0)
+    except (OSError, ValueError):  # "max" is no number: no limit
+        return None
+    return max(0, most - taken + cached)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRequest:
+    """What decides how much memory a session takes. `placement` may be one an arm."""
+
+    model: Model
+    placement: Placement | Mapping[str, Placement]
+    arms: tuple[str, ...]
+    options: SessionOptions
+    cells: tuple[GridPoint, ...]
+
+    @property
+    def computes_on_host(self) -> bool:
+        """Whether any ubatch's host weights are used on the CPU."""
+        return computes_on_host(self.arms, self.cells, self.options.policy.op_offload_min_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDemand:
+    """One memory: bytes by what asks for them (names of `_SAID`), and how many are free."""
+
+    memory: str
+    parts: dict[str, int]
+    free: int
+
+    @property
+    def needed(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def is_met(self) -> bool:
+        return self.needed <= self.free
+
+
+def computes_on_host(arms: Collection[str], cells: Iterable[GridPoint], op_offload_min_batch: int) -> bool:
+    """Whether any pass computes host weights on the CPU: in arm `cpu`, and in ubatches below the threshold."""
+    sizes = {size for cell in cells for size in _ubatch_sizes(cell)}
+    return "cpu" in arms or (set(arms) != {FULL} and any(size < op_offload_min_batch for size in sizes))
+
+
+def demands(wanted: MemoryRequest, free: FreeMemory) -> list[MemoryDemand]:
+    """What is asked of each memory that has a limit. On `cpu`, device memory is the host's."""
+    n_logits = max(cell.n_gen for cell in wanted.cells) + 1
+    counted = footprint(
+        wanted.model,
+        wanted.placement,
+        wanted.arms,
+        wanted.options,
+        n_logits,
+        computes_on_host=wanted.computes_on_host,
+    )
+    kind = wanted.options.device.kind
+    on_devices = [Counter(asdict(device)) for device in counted.devices]
+    on_host = Counter(asdict(counted.host))
+    if kind == "cpu":
+        on_host = sum(on_devices, on_host)
+    found = [(_memory_name(kind, i, len(on_devices)), on_devices[i], free.devices[i]) for i in range(len(on_devices))]
+    found.append(("memory" if kind == "cpu" else "host memory", on_host, free.host))
+    return [MemoryDemand(memory, dict(parts), left) for memory, parts, left in found if left is not None]
+
+
+def _memory_name(kind: str, index: int, n_devices: int) -> str:
+    device = "GPU" if kind == "cuda" else "device"
+    return f"{device} memory" if n_devices == 1 else f"{device} {index}'s memory"
+
+
+def _ubatch_sizes(cell: GridPoint) -> set[int]:
+    full, rest = divmod(cell.n_prompt, cell.n_ubatch)
+    decodes = cell.n_gen > (1 if cell.n_prompt else 0)
+    return {size for size, runs in ((cell.n_ubatch, full), (rest, rest), (1, decodes)) if runs}
+
 
 _SAID: Final = {
     "resident": "resident weights take {}",
@@ -33,8 +155,8 @@ def check_needs(
     placement: Placement | Mapping[str, Placement],
     arms: Sequence[str],
     options: SessionOptions,
-    cells: Sequence[Cell],
-    free: Free | None = None,
+    cells: Sequence[GridPoint],
+    free: FreeMemory | None = None,
 ) -> None:
     """Raise HprofError, saying what would fit, when host or device memory cannot hold the run.
 
@@ -43,7 +165,7 @@ def check_needs(
     free = free_memory(options.device) if free is None else free
     if all(limit is None for limit in (free.host, *free.devices)):
         return
-    wanted = Wanted(model, placement, tuple(arms), options, tuple(cells))
+    wanted = MemoryRequest(model, placement, tuple(arms), options, tuple(cells))
     unmet = [demand for demand in demands(wanted, free) if not demand.is_met]
     if unmet:
         raise HprofError(_refusal(wanted, free, max(unmet, key=lambda demand: demand.needed - demand.free)))
@@ -54,7 +176,7 @@ def gib(n_bytes: int) -> str:
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
 
 
-def _refusal(wanted: Wanted, free: Free, worst: Demand) -> str:
+def _refusal(wanted: MemoryRequest, free: FreeMemory, worst: MemoryDemand) -> str:
     largest = max(worst.parts, key=lambda name: worst.parts[name])
     said = _SAID[largest].format(gib(worst.parts[largest]))
     fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
@@ -68,3 +190,154 @@ def _refusal(wanted: Wanted, free: Free, worst: Demand) -> str:
 
 def _any_of(texts: Sequence[str]) -> str:
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+MOST_SAID: Final = 3
+_WORTH_LOWERING: Final = 0.1  # of all that is needed
+_STREAM_ALL: Final = "--op-offload-min-batch 1"
+_MIB: Final = 1 << 20
+
+Fits = Callable[[MemoryRequest], bool]
+Knob = Callable[[MemoryRequest, Fits], str | None]
+"""Gives the option as it is typed, with the largest value that fits; None where none does."""
+
+
+def what_fits(wanted: MemoryRequest, short: MemoryDemand, fits: Fits) -> list[str]:
+    """Options that make it fit, the ones that lower the largest part of the demand first."""
+
+    def does(other: MemoryRequest) -> bool:
+        try:
+            return fits(other)
+        except HprofError:  # such as a bank too small for one token's experts
+            return False
+
+    found = _found(wanted, short, does)
+    if found or not short.parts.get("products"):
+        return found
+    return [f"{_STREAM_ALL} with {text}" for text in _found(_streaming(wanted), short, does)]
+
+
+def _found(wanted: MemoryRequest, short: MemoryDemand, fits: Fits) -> list[str]:
+    texts = (knob(wanted, fits) for knob in _knobs(short))
+    return list(islice((text for text in texts if text is not None), MOST_SAID))
+
+
+def _knobs(short: MemoryDemand) -> Iterator[Knob]:
+    by_size = sorted(short.parts, key=lambda name: -short.parts[name])
+    names = [name for name in by_size if short.parts[name] >= _WORTH_LOWERING * short.needed]
+    yield from dict.fromkeys(knob for name in names for knob in _KNOBS[name])
+
+
+def _without_full(wanted: MemoryRequest, fits: Fits) -> str | None:
+    others = tuple(arm for arm in wanted.arms if arm != FULL)
+    if not others or len(others) == len(wanted.arms):
+        return None
+    return f"--arms {','.join(others)}" if fits(replace(wanted, arms=others)) else None
+
+
+def _resident_layers(wanted: MemoryRequest, fits: Fits) -> str | None:
+    """More layers in host memory, beside what is there already."""
+    placement, n_layers = wanted.placement, len(wanted.model.shape.layers)
+    if not isinstance(placement, Placement):
+        return None
+    n = _largest(lambda n: fits(replace(wanted, placement=_resident(wanted.model, placement, n))), 0, n_layers - 1)
+    others = re.sub(r"\s*-ngl -?\d+|all resident", "", placement.spelled).strip()
+    return None if n is None else f"-ngl {n}" + (f" beside {others}" if others else "")
+
+
+def _resident(model: Model, placement: Placement, n: int) -> Placement:
+    first = len(model.shape.layers) - n
+    moved = {t.name for t in model.tensors.values() if is_movable(t) and (t.layer or 0) < first}
+    return replace(placement, host=placement.host | moved)
+
+
+def _fewer_layers(wanted: MemoryRequest, fits: Fits) -> str | None:
+    least, most = wanted.options.device.n_devices, len(wanted.model.shape.layers) - 1
+    n = _largest(lambda n: fits(replace(wanted, model=_sliced(wanted.model, n))), least, most)
+    return None if n is None else f"--layers {n}"
+
+
+def _sliced(model: Model, n: int) -> Model:
+    tensors = {name: t for name, t in model.tensors.items() if t.layer is None or t.layer < n}
+    return replace(model, shape=model.shape.sliced(n), tensors=tensors)
+
+
+def _ubatch(wanted: MemoryRequest, fits: Fits) -> str | None:
+    def with_ubatch(n: int) -> MemoryRequest:
+        cells = tuple(replace(cell, n_ubatch=min(cell.n_ubatch, n)) for cell in wanted.cells)
+        return replace(wanted, cells=cells, options=replace(wanted.options, max_ubatch=n))
+
+    halves = (2**i for i in range((wanted.options.max_ubatch - 1).bit_length() - 1, 4, -1))
+    return next((f"-ub {n}" for n in halves if fits(with_ubatch(n))), None)
+
+
+def _positions(wanted: MemoryRequest, fits: Fits) -> str | None:
+    def with_positions(n: int) -> MemoryRequest:
+        return replace(wanted, options=replace(wanted.options, max_positions=n))
+
+    n = _largest(lambda n: fits(with_positions(n)), 1, wanted.options.max_positions - 1)
+    return None if n is None else f"a context (-d, -p and -n together) of {n:,} tokens"
+
+
+def _n_gen(wanted: MemoryRequest, fits: Fits) -> str | None:
+    def with_n_gen(n: int) -> MemoryRequest:
+        cells = tuple(replace(cell, n_gen=min(cell.n_gen, n)) for cell in wanted.cells)
+        n_positions = max(cell.n_positions for cell in cells)
+        return replace(wanted, cells=cells, options=replace(wanted.options, max_positions=n_positions))
+
+    n = _largest(lambda n: fits(with_n_gen(n)), 1, max(cell.n_gen for cell in wanted.cells) - 1)
+    return None if n is None else f"-n {n}"
+
+
+def _cache(wanted: MemoryRequest, fits: Fits) -> str | None:
+    policy = wanted.options.policy
+
+    def with_mib(n: int) -> MemoryRequest:
+        return replace(wanted, options=replace(wanted.options, policy=replace(policy, cache_bytes=n * _MIB)))
+
+    # not halved down to nothing: a bank must hold what one token needs
+    eighths = (policy.cache_bytes // _MIB * i // 8 for i in range(7, 0, -1))
+    return next((f"--moe-cache-mib {n}" for n in eighths if fits(with_mib(n))), None)
+
+
+def _slots(wanted: MemoryRequest, fits: Fits) -> str | None:
+    policy = wanted.options.policy
+    fewest = replace(wanted, options=replace(wanted.options, policy=replace(policy, slots=2)))
+    return "--slots 2" if policy.slots > 2 and fits(fewest) else None
+
+
+def _stream_all(wanted: MemoryRequest, fits: Fits) -> str | None:
+    return _STREAM_ALL if fits(_streaming(wanted)) else None
+
+
+def _streaming(wanted: MemoryRequest) -> MemoryRequest:
+    """No weights are computed with on the host, whatever the ubatch."""
+    policy = replace(wanted.options.policy, op_offload_min_batch=1)
+    return replace(wanted, options=replace(wanted.options, policy=policy))
+
+
+def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The largest number from low to high that fits (to a sixteenth, where it is large); None where low does not."""
+    if high < low or not fits(low):
+        return None
+    while high - low > low // 16:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+_KNOBS: Final[dict[str, tuple[Knob, ...]]] = {
+    "resident": (_without_full, _resident_layers, _fewer_layers),
+    "slots": (_slots, _fewer_layers),
+    "bank": (_cache,),
+    "states": (_positions, _fewer_layers),
+    "activations": (_ubatch, _positions),
+    "scratch": (_ubatch,),
+    "logits": (_n_gen,),
+    "weights": (_fewer_layers,),
+    "loading": (_fewer_layers,),
+    "products": (_stream_all, _fewer_layers),
+}

@@ -1,7 +1,12 @@
-"""Checks a request against its model before anything is written, loaded or reserved."""
+"""The plan of a run: a request that was checked against its model before anything is written, loaded or reserved.
+Holds each placement with its arms (under `--vram-budget` each arm's own), and what a user should know before
+believing the report.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,23 +14,88 @@ import torch
 
 from executor.devices.factory import check_present
 from executor.errors import HprofError
-from executor.model import Model
+from executor.memory.budget import DeviceShare, fit_to_budget
+from executor.memory.footprint import footprint
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
-from executor.placement.place import Placement, place
-from executor.policies import FULL, make_policy
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
+from executor.policies import CACHE, FULL, make_policy
 from executor.session import SessionOptions
-from executor.shape import MoeFfn
-from profiler.cupti.recorder import check_cupti
-from profiler.planning.abba import distinct_cells
-from profiler.planning.budget import under_budget
-from profiler.planning.demand import computes_on_host
-from profiler.planning.memory import check_needs
-from profiler.planning.plan_warnings import left_out, plan_warnings
-from profiler.planning.request import PlacementOptions, RunRequest
-from profiler.planning.setup import Setup
+from profiler.arithmetic.stats import MIN_PAIRS
+from profiler.cupti import COST_WARNING, check_cupti
+from profiler.planning.memory import check_needs, computes_on_host
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest, distinct_cells
 
 if TYPE_CHECKING:
-    from executor.routing.kinds import Routing
+    from executor.routing.routers import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArms:
+    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`.
+
+    `runs` are the arms in order; one that is named twice runs twice, which shows how much the machine itself varies.
+    Under a VRAM budget the arms' placements differ; `placement` is then the first arm's.
+    """
+
+    suffix: str
+    placement: Placement
+    runs: tuple[str, ...]
+    budgeted: BudgetPlacements | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Each arm once."""
+        return tuple(dict.fromkeys(self.runs))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The names in the capture, in the order of `runs`, and the arm of each: `off`, `off@copy2`."""
+        counts: Counter[str] = Counter()
+        labels = {}
+        for arm in self.runs:
+            counts[arm] += 1
+            labels[self.label(arm, counts[arm])] = arm
+        return labels
+
+    @property
+    def session_placement(self) -> Placement | Mapping[str, Placement]:
+        """What the session is given."""
+        return self.placement if self.budgeted is None else self.budgeted.by_arm
+
+    def placement_of(self, arm: str) -> Placement:
+        return self.placement if self.budgeted is None else self.budgeted.by_arm[arm]
+
+    def label(self, arm: str, copy: int = 1) -> str:
+        """The arm's name in the capture."""
+        return arm + (f"@copy{copy}" if copy > 1 else "") + self.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlacements:
+    """What fits on each device, by arm. `kept_bytes`: what the context, activations and scratch take of it at most."""
+
+    by_arm: Mapping[str, Placement]
+    n_bytes: int
+    kept_bytes: int
+
+
+def under_budget(
+    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
+) -> BudgetPlacements:
+    """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
+    policies = {arm: make_policy(arm, request.policy) for arm in arms if arm != FULL}
+    n_logits = max(cell.n_gen for cell in request.cells) + 1
+    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
+    device_of = layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * len(counted.devices))
+    shares = [
+        DeviceShare([layer for layer, device in enumerate(device_of) if device == i], held.total)
+        for i, held in enumerate(counted.devices)
+    ]
+    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
+    by_arm = {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
+    return BudgetPlacements(by_arm, budget_bytes, max(held.total - held.resident for held in counted.devices))
+
 
 MAX_CELLS: Final = 512
 MAX_UBATCHES: Final = 1_000_000  # of one pass, decode steps included
@@ -38,7 +108,7 @@ class RunPlan:
 
     request: RunRequest
     model: Model
-    setups: tuple[Setup, ...]
+    setups: tuple[PlacedArms, ...]
     session: SessionOptions
     routing_label: str | None
     warnings: tuple[str, ...]
@@ -94,7 +164,7 @@ def _check_devices(request: RunRequest, model: Model) -> None:
         raise HprofError(f"--n-devices {n_devices}: {model.shape.name} has {n_layers} layers; give that many at most.")
 
 
-def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple[Setup, ...]:
+def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple[PlacedArms, ...]:
     """`full` streams nothing, so one placement measures it for all."""
     setups = []
     for number, options in enumerate(request.placements, start=1):
@@ -102,9 +172,9 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
         suffix = "" if number == 1 else f"@{number}"
         if runs and options.vram_budget_bytes is not None:
             budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
-            setups.append(Setup(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
+            setups.append(PlacedArms(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
         elif runs:
-            setups.append(Setup(suffix, _place(model, options), runs))
+            setups.append(PlacedArms(suffix, _place(model, options), runs))
     return tuple(setups)
 
 
@@ -158,3 +228,91 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         routing=routing,
         computes_on_host=computes_on_host(request.arms, cells, request.policy.op_offload_min_batch),
     )
+
+
+_CELLS_NAMED: Final = 3  # cells that a sentence names
+_WITHOUT_EXPERTS: Final = {"off-whole": "off", CACHE: "off", "gated": "on", "hot": "on", "auto": "on"}
+
+
+def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, ...]) -> list[str]:
+    """Sentences for the manifest, the report and whoever reads it."""
+    found = [COST_WARNING] if request.recorder == "cupti" else []
+    found += _beyond_context(request.cells, model)
+    found += [
+        f"{setup.placement.spelled}: no weight is left in host memory, so all arms do the same."
+        for setup in setups
+        if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
+    ]
+    found += _small_ubatches(request, setups)
+    found += _short_prompts(request.cells)
+    found += _arms_without_experts(request.arms, model)
+    if request.device.kind == "sim" and request.routing is None and model.has_experts and not model.is_synthetic:
+        found.append("Device sim computes nothing: a routing model chooses the experts, not the file's own router.")
+    return found + _few_pairs(request)
+
+
+def left_out(asked: Sequence[GridPoint], kept: Sequence[GridPoint]) -> list[str]:
+    """One sentence on the cells of a grid that would repeat a measurement."""
+    missing = [cell for cell in dict.fromkeys(asked) if cell not in kept]
+    if not missing:
+        return []
+    named = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in missing)
+    longer = max((cell.n_ubatch for cell in missing if cell.n_prompt), default=None)
+    how = f"; give -p {longer} to fill them" if longer else ""
+    return [f"{named}: left out, as the smaller -ub holds the whole prompt and measures the same{how}."]
+
+
+def _few_pairs(request: RunRequest) -> list[str]:
+    n = request.repetitions * request.boots
+    if n >= MIN_PAIRS:
+        return []
+    boots = f" --boots {request.boots}" if request.boots > 1 else ""
+    pairs = f"{n} pair{'' if n == 1 else 's'}"
+    return [f"-r {request.repetitions}{boots} gives {pairs}; a verdict needs {MIN_PAIRS} or more."]
+
+
+def _beyond_context(cells: Iterable[GridPoint], model: Model) -> list[str]:
+    longest, made_for = max(cell.n_positions for cell in cells), model.shape.context_length
+    if longest <= made_for:
+        return []
+    return [
+        f"{longest:,} positions are more than the {made_for:,} that {model.shape.name} was made for; times are right, "
+        "what it would write is not."
+    ]
+
+
+def _small_ubatches(request: RunRequest, setups: Sequence[PlacedArms]) -> list[str]:
+    """Cells in which no FFN or expert weight is ever copied, so that all arms without a cache do the same."""
+    least = request.policy.op_offload_min_batch
+    hosts = [setup.placement_of(arm).host for setup in setups for arm in setup.arms]
+    cells = [cell for cell in request.cells if (min(cell.n_ubatch, cell.n_prompt) or 1) < least]
+    if not cells or set(request.arms) <= {FULL, "cpu"} or not any("ffn_" in name for host in hosts for name in host):
+        return []
+    sizes = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in cells)
+    but = " but those with a cache" if any(CACHE in arm for arm in request.arms) else ""
+    return [
+        f"{sizes}: no ubatch has the {least} tokens of --op-offload-min-batch, so every arm{but} uses FFN weights in "
+        "host memory on the CPU and copies none."
+    ]
+
+
+def _short_prompts(cells: Iterable[GridPoint]) -> list[str]:
+    short = _listed(
+        f"-p {cell.n_prompt} with -ub {cell.n_ubatch}" for cell in cells if 0 < cell.n_prompt < cell.n_ubatch
+    )
+    return [f"{short}: the whole prompt is one ubatch, shorter than -ub."] if short else []
+
+
+def _arms_without_experts(arms: Iterable[str], model: Model) -> list[str]:
+    if model.has_experts:
+        return []
+    plain = {arm: arm.removesuffix(f"+{CACHE}") for arm in arms}
+    same = {arm: _WITHOUT_EXPERTS.get(base, base) for arm, base in plain.items()}
+    told = [f"{arm} does what {other} does" for arm, other in same.items() if arm != other]
+    return [f"{model.shape.name} has no experts: {', '.join(told)}."] if told else []
+
+
+def _listed(items: Iterable[str]) -> str:
+    found = list(dict.fromkeys(items))
+    more = f" and {len(found) - _CELLS_NAMED} more" if len(found) > _CELLS_NAMED else ""
+    return ", ".join(found[:_CELLS_NAMED]) + more

@@ -1,14 +1,84 @@
-"""What a run is asked to do: plain values, checked where they are used (`profiler.planning.plan`)."""
+"""What a run is asked to do: the points of its grid, the A/B order of arms and warm-ups, and the request itself.
+Plain values, checked in `profiler.planning.plan`. Arms are interleaved in mirror order, so that a drift of the
+machine touches all arms alike: repetition 0 runs them forward, repetition 1 backward, which makes ABBA blocks of
+two repetitions.
+
+Arms are interleaved in mirror order, so that a drift of the machine (heat, clocks, other users) touches all
+arms alike: repetition 0 runs them forward, repetition 1 backward, which makes ABBA blocks of two repetitions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import product
+from typing import Final, Literal
 
 from executor.devices.factory import DeviceOptions
 from executor.policies.base import PolicyOptions
-from executor.weights.host_memory import LoadMode
-from profiler.planning.abba import Cell
+from executor.weights.transfer_units import LoadMode
+
+MAX_WARMUPS: Final = 3
+WARMUP_TOLERANCE: Final = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """One point of the grid; every arm is measured in every cell."""
+
+    n_prompt: int
+    n_gen: int
+    n_ubatch: int
+    n_depth: int
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that the KV cache must hold."""
+        return self.n_depth + self.n_prompt + self.n_gen
+
+    @property
+    def n_ubatches(self) -> int:
+        """Ubatches of the prompt, and one a generated token."""
+        return -(-self.n_prompt // self.n_ubatch) + self.n_gen
+
+
+def grid(
+    n_prompts: Sequence[int], n_gens: Sequence[int], n_ubatches: Sequence[int], n_depths: Sequence[int]
+) -> list[GridPoint]:
+    """All cells, in llama-bench's order: ubatch outermost, then depth, prompt, generation."""
+    return [GridPoint(p, n, ub, d) for ub, d, p, n in product(n_ubatches, n_depths, n_prompts, n_gens)]
+
+
+def distinct_cells(cells: Sequence[GridPoint]) -> list[GridPoint]:
+    """The cells, each measurement once: where a prompt is one ubatch, a larger `-ub` changes nothing.
+
+    Of several such cells the one with the smallest `-ub` stays, where the first of them was.
+    """
+    found: dict[tuple[int, ...], GridPoint] = {}
+    for cell in cells:
+        key = (cell.n_prompt, cell.n_gen, min(cell.n_ubatch, cell.n_prompt), cell.n_depth)
+        found[key] = min(found.get(key, cell), cell, key=lambda one: one.n_ubatch)
+    return list(found.values())
+
+
+def arm_order(arms: Sequence[str], repetition: int) -> list[str]:
+    """The arms of one repetition, mirrored every other time."""
+    return list(arms) if repetition % 2 == 0 else list(reversed(arms))
+
+
+def needs_warmup(durations_ns: Sequence[int], least: int = 1) -> bool:
+    """Whether an arm needs one more discarded pass in a cell, given those it had there.
+
+    It has had at least `least`, and has settled when its last two took the same time within 10 %; after three (or
+    `least`, where an arm has more to learn) it is measured as it is.
+    """
+    if len(durations_ns) >= max(MAX_WARMUPS, least):
+        return False
+    if len(durations_ns) < max(2, least):
+        return True
+    before, last = durations_ns[-2:]
+    return abs(last - before) >= WARMUP_TOLERANCE * max(last, before)
+
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]
 RecorderName = Literal["native", "cupti", "off"]
@@ -32,7 +102,7 @@ class PlacementOptions:
 class RunRequest:
     """One capture's worth of passes: every arm, in every cell, under every placement."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[GridPoint, ...]
     device: DeviceOptions
     model: str = "tiny-dense"
     quant: str | None = None

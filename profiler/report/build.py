@@ -7,25 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from executor.errors import HprofError
+from executor.units import format_bytes
 from profiler.arithmetic.stats import DEFAULT_NOISE, OUTLIER_MADS
 from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
-from profiler.metrics import FIGURES, Tables, device_figures, load_tables, pass_figures
-from profiler.report.by_device import with_devices
-from profiler.report.cells import JUDGED, judge_cells
-from profiler.report.data import Cell
-from profiler.report.on_host import with_places
+from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
+from profiler.report.cells import JUDGED, Cell, judge_cells
+from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
-from profiler.report.residency import all_residency, budget_lines
 from profiler.report.summary import summarise
-from profiler.report.units import format_bytes
 
 
 def build_report(
     capture: Capture,
     noise: float = DEFAULT_NOISE,
-    tables: Tables | None = None,
+    tables: CaptureTables | None = None,
     findings: Sequence[Finding] | None = None,
 ) -> Report:
     """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError.
@@ -86,7 +83,7 @@ def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:
     return manifest.arms[0].name if manifest.arms else None
 
 
-def _warnings(manifest: Manifest, tables: Tables, cells: list[Cell]) -> list[str]:
+def _warnings(manifest: Manifest, tables: CaptureTables, cells: list[Cell]) -> list[str]:
     found = []
     if n_impossible := tables.recording.n_impossible:
         found.append(f"{n_impossible:,} events have impossible times and count nowhere.")

@@ -1,19 +1,172 @@
-"""Judges each cell: every arm's figures with intervals, and each arm against the baseline."""
+"""A cell of a report: the arms that ran one (n_prompt, n_gen, n_ubatch, n_depth), their figures with intervals,
+whether they computed the same, and how each compares with the baseline and with its own placement's first arm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Final, Literal
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, compare, estimate, paired
-from profiler.manifest import Arm
+from profiler.arithmetic.stats import Comparison, Estimate, compare, estimate, paired
+from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, SCOPES, Scope
-from profiler.report.data import ArmFigures, Cell
-from profiler.report.placements import own_baselines
-from profiler.report.sameness import PAIR_KEYS, Sameness, sameness
+
+FULL: Final = "full"
+"""The arm that keeps everything resident whatever the placement (the policy of that name brings torch along)."""
+_SUFFIX: Final = re.compile(r"@(\d+)$")
+
+
+def placement_number(arm: ManifestArm) -> int:
+    """Which of the run's placements an arm was measured under: 2 for `on@2`, 1 for `on` and for other tools' arms."""
+    found = _SUFFIX.search(arm.name) if "placement" in arm.options else None
+    return int(found[1]) if found else 1
+
+
+def own_baselines(arms: Sequence[ManifestArm], names: Sequence[str]) -> dict[str, str]:
+    """The first arm of its own placement, by arm: for those of another placement than the cell's baseline.
+
+    names: the cell's arms, the baseline first. `full` has no weights to place, so it is no arm of any placement.
+    """
+    by_name = {arm.name: arm for arm in arms}
+    number = {name: placement_number(by_name[name]) for name in names if name in by_name}
+    first: dict[int, str] = {}
+    own = {}
+    for name, placed in number.items():
+        if by_name[name].requested != FULL and first.setdefault(placed, name) not in (name, names[0]):
+            own[name] = first[placed]
+    return own
+
+
+Figures = dict[str, Estimate | None]  # by the names in profiler.metrics.FIGURES; null: the source cannot give it
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMedians:
+    """One device's part of an arm's passes: medians over the measured ones."""
+
+    device: int
+    bytes_h2d: float | None
+    busy_copy_ns: float  # host to device
+    hidden_copy_ns: float
+    busy_compute_ns: float
+    vram_held_bytes: int | None  # weights, slots and bank; null: the capture does not say it by device
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFigures:
+    """One arm in one cell: its figures over the whole pass and over each phase."""
+
+    figures: dict[Scope, Figures]
+    n_passes: int  # measured; warm-ups are left out
+    by_device: tuple[DeviceMedians, ...] = ()  # where passes ran on several devices
+
+    def median(self, name: str, scope: Scope = "pass") -> float | None:
+        """One figure's median; null where the source cannot give it."""
+        found = self.figures[scope][name]
+        return found.median if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One (n_prompt, n_gen, n_ubatch, n_depth) and the arms that ran it side by side."""
+
+    n_prompt: int | None
+    n_gen: int | None
+    n_ubatch: int | None
+    n_depth: int | None
+    arms: dict[str, ArmFigures]  # the baseline first
+    against_baseline: dict[str, dict[str, Comparison | None]]
+    same_tokens: bool | None  # null: one arm alone, or no tokens were recorded
+    bit_identical: bool | None  # over the arms that compute on the device
+    notes: list[str] = field(default_factory=list)  # what differs, and why that is (not) a fault
+    own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
+    against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
+
+    @property
+    def baseline(self) -> str:
+        """The arm that the others are held against."""
+        return next(iter(self.arms))
+
+    def held_against(self, name: str) -> tuple[str, dict[str, Comparison | None]]:
+        """What an arm is best compared with, and how it compares: its own placement's first arm, else the baseline."""
+        if name in self.own_baselines:
+            return self.own_baselines[name], self.against_own[name]
+        return self.baseline, self.against_baseline.get(name, {})
+
+
+PAIR_KEYS: Final = ["boot", "repetition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """Null: one arm alone, or nothing to compare was recorded. The names are of arms that differ from the first."""
+
+    same_tokens: bool | None
+    bit_identical: bool | None
+    other_tokens: list[str] = field(default_factory=list)
+    other_logits: list[str] = field(default_factory=list)
+    apart: list[list[str]] = field(default_factory=list)  # groups of arms with logits that are not compared with others
+
+
+def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: Mapping[str, Hashable]) -> Sameness:
+    """Compare each arm's passes with the first arm's of the same boot and repetition, which had the same input.
+
+    passes: rows of the `passes` table by arm, the baseline first. on_host: arms that compute on the host; they
+    round differently, so their logits are left out. in_part: arms that did so for some ubatches, such as decode
+    below the offload threshold, each with what it computes there; the logits of those with the same are compared with
+    one another's, and the other arms' likewise.
+    """
+    tokens = {arm: _by_pair(rows, "tokens", tuple) for arm, rows in passes.items()}
+    same_tokens, other_tokens = _compare(tokens)
+    digests = {arm: found for arm, rows in passes.items() if (found := _by_pair(rows, "logits_digest", str))}
+    groups = _groups([arm for arm in digests if arm not in on_host], in_part)
+    compared = [_compare({arm: digests[arm] for arm in group}) for group in groups]
+    verdicts = [same for same, _ in compared if same is not None]
+    apart = [*groups, [arm for arm in digests if arm in on_host]]
+    apart = [group for group in apart if group]
+    return Sameness(
+        same_tokens,
+        all(verdicts) if verdicts else None,
+        other_tokens,
+        [arm for _, other in compared for arm in other],
+        apart if len(apart) > 1 else [],
+    )
+
+
+def _groups(arms: Iterable[str], in_part: Mapping[str, Hashable]) -> list[list[str]]:
+    """The arms that compute in the same places: those with the same part on the host, then those with none."""
+    groups: dict[Hashable, list[str]] = {}
+    for arm in sorted(arms, key=lambda arm: arm not in in_part):
+        groups.setdefault((arm in in_part, in_part.get(arm)), []).append(arm)
+    return list(groups.values())
+
+
+def _by_pair(rows: pd.DataFrame, column: str, kind: Any) -> dict[tuple[Any, ...], Any]:
+    """The column's values by (boot, repetition), without nulls and empty lists."""
+    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
+    found = zip(keys, rows[column], strict=True)
+    return {key: kind(value) for key, value in found if _is_told(value)}
+
+
+def _is_told(value: Any) -> bool:
+    return len(value) > 0 if hasattr(value, "__len__") else bool(pd.notna(value))
+
+
+def _compare(values: Mapping[str, Mapping[tuple[Any, ...], Any]]) -> tuple[bool | None, list[str]]:
+    if len(values) < 2:
+        return None, []
+    first, *others = values
+    shared = {arm: values[first].keys() & values[arm].keys() for arm in others}
+    if not any(shared.values()):
+        return None, []
+    differ = [arm for arm, keys in shared.items() if any(values[first][key] != values[arm][key] for key in keys)]
+    return not differ, differ
+
 
 CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
@@ -22,7 +175,7 @@ Frames = dict[Scope, pd.DataFrame]
 
 
 def judge_cells(
-    passes: pd.DataFrame, frames: Frames, arms: Sequence[Arm], *, tokens_route: bool, noise: float
+    passes: pd.DataFrame, frames: Frames, arms: Sequence[ManifestArm], *, tokens_route: bool, noise: float
 ) -> list[Cell]:
     """Every cell that has measured passes, in the order of its keys.
 
@@ -35,7 +188,7 @@ def judge_cells(
 
 
 class _Judge:
-    def __init__(self, frames: Frames, arms: Sequence[Arm], tokens_route: bool, noise: float) -> None:
+    def __init__(self, frames: Frames, arms: Sequence[ManifestArm], tokens_route: bool, noise: float) -> None:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
         self._order = {arm.name: position for position, arm in enumerate(arms)}
         self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
@@ -125,7 +278,7 @@ class _Judge:
         return ""
 
 
-def _host_layers(arm: Arm) -> Hashable:
+def _host_layers(arm: ManifestArm) -> Hashable:
     """The layers with weights in host memory, as the manifest says them; null where it does not."""
     placed = arm.options.get("effective")
     layers = placed.get("host_layers") if isinstance(placed, Mapping) else None
@@ -138,3 +291,44 @@ def _better(name: str) -> Literal["lower", "higher"]:
 
 def _int(value: float | None) -> int | None:
     return None if value is None or np.isnan(value) else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class CellSizes:
+    """One cell: its sizes (null: the source does not say) and its arms in the manifest's order."""
+
+    n_prompt: int | None
+    n_gen: int | None
+    n_ubatch: int | None
+    n_depth: int | None
+    arms: tuple[str, ...]
+
+    def names(self, cell: Cell) -> bool:
+        """Whether this is that cell of a report."""
+        return all(getattr(self, key) == getattr(cell, key) for key in CELL_KEYS)
+
+    def rows_in(self, passes: pd.DataFrame) -> pd.Series[bool]:
+        """Which rows of the `passes` table are measured passes of this cell."""
+        mine = ~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()
+        for key in CELL_KEYS:
+            value = getattr(self, key)
+            mine &= passes[key].isna() if value is None else passes[key] == value
+        return mine
+
+
+def cell_sizes(passes: pd.DataFrame, arms: Sequence[ManifestArm]) -> list[CellSizes]:
+    """Every cell with measured passes, in the order of the report's."""
+    order = {arm.name: position for position, arm in enumerate(arms)}
+    measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
+    found = []
+    for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=True):
+        names = sorted(rows["arm"].unique(), key=lambda name: order.get(name, len(order)))
+        sizes = {key: rows[key].iloc[0] for key in CELL_KEYS}
+        known = {key: None if pd.isna(size) else int(size) for key, size in sizes.items()}
+        found.append(CellSizes(**known, arms=tuple(names)))
+    return found
+
+
+def telling_sizes(cells: Sequence[CellSizes]) -> CellSizes:
+    """The cell to begin with: most arms compared, then most tokens; as `profiler.report.summary.telling_cell`."""
+    return max(cells, key=lambda cell: (len(cell.arms), cell.n_prompt or 0, cell.n_ubatch or 0))

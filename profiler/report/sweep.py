@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pandas as pd
 
-from profiler.metrics.names import FIGURES
+from profiler.metrics.figures import FIGURES
 
 if TYPE_CHECKING:
-    from profiler.report.data import ArmFigures, Cell
+    from profiler.report.cells import ArmFigures, Cell
 
 SIZES: Final = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
 _NS: Final = 1e9

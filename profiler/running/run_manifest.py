@@ -11,11 +11,9 @@ from executor.policies import FULL
 from executor.session import Session
 from profiler.facts.machine import describe_machine, result_variables, source_commit
 from profiler.facts.model import model_fields
-from profiler.manifest import Arm
-from profiler.planning.abba import MAX_WARMUPS, WARMUP_TOLERANCE
-from profiler.planning.budget import Budgeted
-from profiler.planning.plan import RunPlan
-from profiler.planning.setup import Setup
+from profiler.manifest import ManifestArm
+from profiler.planning.plan import BudgetPlacements, PlacedArms, RunPlan
+from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
@@ -26,7 +24,7 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
         "machine": describe_machine() | {"device": request.device.kind, "n_devices": request.device.n_devices},
         "model": model_fields(plan.model) | {"routing": plan.routing_label},
         "placement": {"configurations": [_placement_fields(plan.model, setup) for setup in plan.setups]},
-        "arms": [Arm(label, requested=arm) for setup in plan.setups for label, arm in setup.labels.items()],
+        "arms": [ManifestArm(label, requested=arm) for setup in plan.setups for label, arm in setup.labels.items()],
         "grid": _grid_fields(plan),
         "seeds": {"seed": request.seed},
         "environment": result_variables(),
@@ -35,7 +33,7 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
     }
 
 
-def arms_of_session(setup: Setup, session: Session) -> list[Arm]:
+def arms_of_session(setup: PlacedArms, session: Session) -> list[ManifestArm]:
     """Requested and effective policy of each arm of an open session."""
     described = {arm["name"]: arm for arm in session.describe_arms()}
     some_stream = any(arm["effective"]["host_bytes"] for arm in described.values())
@@ -45,7 +43,9 @@ def arms_of_session(setup: Setup, session: Session) -> list[Arm]:
     ]
 
 
-def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[str], *, some_stream: bool) -> Arm:
+def _arm(
+    setup: PlacedArms, label: str, described: Mapping[str, Any], warnings: list[str], *, some_stream: bool
+) -> ManifestArm:
     name = described["name"]
     requested, effective = described["requested"], described["effective"]
     streams_nothing = name != FULL and not effective["host_bytes"]
@@ -54,7 +54,7 @@ def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[
         notes.append("no weight is in host memory, so nothing is streamed")
     if setup.suffix:
         notes.append("measured in a session of its own, after the arms of the placements before it")
-    return Arm(
+    return ManifestArm(
         name=label,
         requested=name,
         effective=FULL if streams_nothing else name,
@@ -63,7 +63,7 @@ def _arm(setup: Setup, label: str, described: Mapping[str, Any], warnings: list[
     )
 
 
-def _placement_fields(model: Model, setup: Setup) -> dict[str, Any]:
+def _placement_fields(model: Model, setup: PlacedArms) -> dict[str, Any]:
     placement: Placement = setup.placement
     host_bytes = sum(model.tensors[name].n_bytes for name in placement.host)
     return {
@@ -76,7 +76,7 @@ def _placement_fields(model: Model, setup: Setup) -> dict[str, Any]:
     } | ({} if setup.budgeted is None else _budget_fields(setup.budgeted))
 
 
-def _budget_fields(budgeted: Budgeted) -> dict[str, int]:
+def _budget_fields(budgeted: BudgetPlacements) -> dict[str, int]:
     return {"budget_bytes": budgeted.n_bytes, "kept_bytes": budgeted.kept_bytes}
 
 

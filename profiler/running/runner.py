@@ -1,27 +1,30 @@
-"""Runs a plan: every arm in every cell, interleaved, pass after pass, each written as soon as it is done."""
+"""Runs a plan: every arm in every cell, interleaved, pass after pass, each written as soon as it is done. `--boots
+N` does all of it again in fresh processes, as the first placement of memory is a matter of luck.
+"""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from executor.devices.out_of_memory import told_plainly
+from executor.devices.out_of_memory import explain_oom
 from executor.errors import HprofError
-from executor.job import PassJob
-from executor.records import PassResult
+from executor.passes import PassJob, PassResult
 from executor.session import Session
 from profiler.capture import Capture
-from profiler.cupti.recorder import CuptiRecorder
-from profiler.planning.abba import Cell, arm_order, needs_warmup
-from profiler.planning.plan import RunPlan
-from profiler.planning.setup import Setup
+from profiler.cupti import CuptiRecorder
+from profiler.planning.plan import PlacedArms, RunPlan
+from profiler.planning.request import GridPoint, arm_order, needs_warmup
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
 from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
@@ -29,7 +32,7 @@ from profiler.storage.writer import CaptureWriter, PassKey
 
 
 @dataclass(slots=True)
-class Position:
+class CapturePosition:
     """Where a run is in its capture: the next pass's id, and the end of the last pass on the capture's clock."""
 
     next_pass: int = 0
@@ -48,16 +51,16 @@ class InterruptedRunError(HprofError):
 
 
 def run_capture(
-    plan: RunPlan, writer: CaptureWriter, progress: RunProgress | None = None, position: Position | None = None
-) -> Position:
+    plan: RunPlan, writer: CaptureWriter, progress: RunProgress | None = None, position: CapturePosition | None = None
+) -> CapturePosition:
     """Run every pass of `plan` into `writer`; the caller finishes the capture.
 
     Raises InterruptedRunError after Ctrl-C and SIGTERM, and HprofError when memory or the disk runs out; the
     capture then says so.
     """
-    run = _Run(plan, writer, progress or NoProgress(), position or Position())
+    run = _CaptureRun(plan, writer, progress or NoProgress(), position or CapturePosition())
     try:
-        with told_plainly("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"):
+        with explain_oom("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"):
             run.run()
     except KeyboardInterrupt as interrupt:
         writer.finish("interrupted")
@@ -68,8 +71,8 @@ def run_capture(
     return run.position
 
 
-class _Run:
-    def __init__(self, plan: RunPlan, writer: CaptureWriter, progress: RunProgress, position: Position) -> None:
+class _CaptureRun:
+    def __init__(self, plan: RunPlan, writer: CaptureWriter, progress: RunProgress, position: CapturePosition) -> None:
         self.position = position
         self._plan, self._writer, self._progress = plan, writer, progress
         self._request = plan.request
@@ -86,7 +89,7 @@ class _Run:
             self._progress.stop()
             self._tell_losses()
 
-    def _run_setup(self, setup: Setup) -> None:
+    def _run_setup(self, setup: PlacedArms) -> None:
         self._progress.before_pass(f"loading {self._plan.model.shape.name}")
         begun_ns = time.perf_counter_ns()
         session = Session(self._plan.model, setup.session_placement, setup.arms, self._plan.session)
@@ -100,13 +103,13 @@ class _Run:
             gc.unfreeze()
             session.close()
 
-    def _run_cell(self, setup: Setup, session: Session, cell: Cell) -> None:
+    def _run_cell(self, setup: PlacedArms, session: Session, cell: GridPoint) -> None:
         self._warm_up(setup, session, cell)
         for repetition in range(self._request.repetitions):
             for label in arm_order(list(setup.labels), repetition):
                 self._pass(session, cell, label, setup.labels[label], repetition, warmup=False)
 
-    def _describe(self, setup: Setup, session: Session, load_ns: int) -> None:
+    def _describe(self, setup: PlacedArms, session: Session, load_ns: int) -> None:
         known = {arm.name: arm for arm in self._writer.manifest.arms}
         known |= {arm.name: arm for arm in arms_of_session(setup, session)}
         warnings = [*self._writer.manifest.warnings, *session.warnings]
@@ -117,7 +120,7 @@ class _Run:
             extra=_with_load_time(self._writer.manifest.extra, setup, load_ns),
         )
 
-    def _warm_up(self, setup: Setup, session: Session, cell: Cell) -> None:
+    def _warm_up(self, setup: PlacedArms, session: Session, cell: GridPoint) -> None:
         """Discarded passes, on tokens that no measured repetition uses; `repetition` counts them."""
         durations_ns: dict[str, list[int]] = {arm: [] for arm in setup.arms}
         waiting = list(setup.arms)
@@ -127,7 +130,9 @@ class _Run:
                 durations_ns[arm].append(result.t_end - result.t_start)
             waiting = [arm for arm in waiting if needs_warmup(durations_ns[arm], session.policies[arm].min_warmups)]
 
-    def _pass(self, session: Session, cell: Cell, label: str, arm: str, repetition: int, *, warmup: bool) -> PassResult:
+    def _pass(
+        self, session: Session, cell: GridPoint, label: str, arm: str, repetition: int, *, warmup: bool
+    ) -> PassResult:
         pass_id = self.position.next_pass
         size = {"n_prompt": cell.n_prompt, "n_gen": cell.n_gen, "n_ubatch": cell.n_ubatch, "n_depth": cell.n_depth}
         job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup)
@@ -163,7 +168,7 @@ class _Run:
         return max(self.position.end_ns, time.perf_counter_ns() - self._started_ns)
 
 
-def _with_load_time(extra: dict[str, Any], setup: Setup, load_ns: int) -> dict[str, Any]:
+def _with_load_time(extra: dict[str, Any], setup: PlacedArms, load_ns: int) -> dict[str, Any]:
     """`load_ns`: by placement suffix, how long reading, pinning and uploading the weights took (of the last boot)."""
     return {**extra, "load_ns": {**extra.get("load_ns", {}), setup.suffix: load_ns}}
 
@@ -177,3 +182,39 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:
+    """Run `hprof run ARGUMENTS` `n_boots` times into the capture at `path`, one process after the other.
+
+    Raises what ended a process early; the capture then keeps the passes that were finished.
+    """
+    import hprof
+
+    for boot in range(n_boots):
+        own = ["--boot", str(boot), "--boot-path", path]
+        command = [sys.executable, str(Path(hprof.__file__).resolve()), "run", *arguments, *own]
+        try:
+            code = subprocess.run(command, check=False).returncode
+        except KeyboardInterrupt as interrupt:
+            code = exit_code_of(interrupt)
+        if code != 0:
+            _stop_boots(path, boot, code)
+    CaptureWriter.attach(path, prefix="").finish()
+
+
+def attach_boot(path: str, boot: int) -> tuple[CaptureWriter, CapturePosition]:
+    """The writer and the position with which process number `boot` goes on."""
+    passes = Capture.open(path).table("passes", ["pass_id", "t_end"])
+    writer = CaptureWriter.attach(path, prefix=f"boot-{boot:03d}-")
+    if not passes.num_rows:
+        return writer, CapturePosition(boot=boot)
+    last = max(passes.column("pass_id").to_pylist())
+    return writer, CapturePosition(last + 1, max(passes.column("t_end").to_pylist()), boot)
+
+
+def _stop_boots(path: str, boot: int, code: int) -> None:
+    CaptureWriter.attach(path, prefix="").finish("interrupted")
+    if code in (INTERRUPTED, TERMINATED):
+        raise InterruptedRunError(path, code)
+    raise HprofError(f"process {boot + 1} of --boots ended with exit code {code}; {path} keeps what was finished.")

@@ -1,22 +1,53 @@
-"""Gathers a finished capture's many small parts into few large ones, which read several times faster.
+"""How tables are encoded in parquet, and how a finished run's many small parts are gathered into few large ones.
 
-A running capture has a part a pass, so that a kill loses one pass at most. When it is complete, its parts are copied to
-`all-000000.parquet` and so on, the manifest says so, and the small ones go: in this order, so that a reader finds all
-passes at any instant (it reads the `all-` parts exactly when the manifest says that they are whole).
+A running capture has a part a pass, so that a kill loses one pass at most. When it is complete, its parts are
+copied to `all-000000.parquet` and so on, the manifest says so, and the small ones go: in this order, so that a
+reader finds all passes at any instant (it reads the `all-` parts exactly when the manifest says they are whole).
+
+A running capture has a part a pass, so that a kill loses one pass at most. When it is complete, its parts are
+copied to `all-000000.parquet` and so on, the manifest says so, and the small ones go: in this order, so that a
+reader finds all passes at any instant (it reads the `all-` parts exactly when the manifest says that they are
+whole).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiler.schema import TABLES
-from profiler.storage.encoding import parquet_options, stored_schema
 from profiler.storage.parts import part_names, read_parts
 from profiler.storage.store import Store
+
+
+def stored_schema(tables: Sequence[pa.Table]) -> pa.Schema:
+    """The schema of these tables for a file: columns without any null are marked so.
+
+    Parquet then keeps no word on each cell of whether it is there, which takes a third of the time to decode.
+    """
+    return pa.schema(
+        [field.with_nullable(any(table[field.name].null_count for table in tables)) for field in tables[0].schema]
+    )
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """Labels and small numbers repeat, times and sizes grow in small steps: half the size, and faster both ways.
+
+    1 M events take 6.4 MB and 0.07 s to decode so, against 11.4 MB and 0.10 s with arrow's defaults.
+    """
+    steps = [field.name for field in schema if field.type == pa.int64()]
+    repeating = [field.name for field in schema if field.name not in steps and not pa.types.is_nested(field.type)]
+    return {
+        "compression": "zstd",
+        "use_dictionary": repeating,
+        "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
+        # Readers skip row groups by numbers, never by labels; the least and greatest label cost a third of the time.
+        "write_statistics": [field.name for field in schema if not pa.types.is_dictionary(field.type)],
+    }
+
 
 GATHERED: Final = "all-"  # how the names of gathered parts begin; a recorder's own never do
 _PART_ROWS: Final = 1 << 20

@@ -1,18 +1,25 @@
-"""Reads the parquet parts of a capture's tables; each is somebody else's file until it has been checked."""
+"""Reads the parquet parts of a capture's tables; each is somebody else's file until it has been checked.
+
+`read_parts` gives whole parts as tables, `StoredRows` some rows by their numbers. Sizes that nothing can have,
+negative or beyond any memory, read as null and are counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from executor.errors import HprofError
+from profiler.arithmetic.intervals import Int64
 from profiler.schema import TABLES
-from profiler.storage.sizes import ImpossibleSizes, with_possible_sizes
 from profiler.storage.store import Store
 
 # What a part may claim before it is refused: a few run-length bytes can stand for billions of rows.
@@ -177,3 +184,156 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:160].rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group that holds some of the rows; `rows` are their places in it, null: all of them."""
+
+    number: int
+    n_stored: int
+    rows: Int64 | None
+
+    @property
+    def n_rows(self) -> int:
+        return self.n_stored if self.rows is None else len(self.rows)
+
+
+class StoredRows:
+    """The rows of some passes, numbered from 0 in the order of the parts and of the rows in them.
+
+    Where they lie is found out once, by reading the ids of the passes. Raises HprofError that names the file it
+    cannot read, here and later.
+    """
+
+    def __init__(
+        self, store: Store, table_name: str, parts: Sequence[str], pass_ids: Collection[int] | None = None
+    ) -> None:
+        self._store, self._table_name = store, table_name
+        self._parts = {part: self._groups_of(part, pass_ids) for part in parts}
+        self._n_rows = sum(group.n_rows for groups in self._parts.values() for group in groups)
+        if self._n_rows > MAX_TABLE_ROWS:
+            raise HprofError(
+                f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
+            )
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def table(self, columns: Sequence[str]) -> pa.Table:
+        """Columns of all rows."""
+        return self._joined(
+            columns, [self._read(part, groups, columns) for part, groups in self._parts.items() if groups]
+        )
+
+    def take(self, numbers: Int64, columns: Sequence[str]) -> pa.Table:
+        """Columns of the rows with these numbers (none twice), in their order; reads the row groups that hold them."""
+        order = np.argsort(numbers, kind="stable")
+        table = self._joined(columns, list(self._rising(numbers[order], columns)))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return table.take(pa.array(place))
+
+    def _rising(self, numbers: Int64, columns: Sequence[str]) -> Iterator[pa.Table]:
+        first = 0
+        for part, groups in self._parts.items():
+            edges = first + np.cumsum([0, *(group.n_rows for group in groups)])
+            low, high = np.searchsorted(numbers, [first, edges[-1]])
+            if low < high:
+                at = np.searchsorted(edges, numbers[low:high], side="right") - 1
+                used = np.unique(at)
+                rows = self._read(part, [groups[i] for i in used.tolist()], columns)
+                starts = np.cumsum([0, *(groups[i].n_rows for i in used.tolist())])
+                shift = np.zeros(len(groups), np.int64)
+                shift[used] = starts[:-1] - edges[used]
+                yield rows.take(pa.array(numbers[low:high] + shift[at]))
+            first = int(edges[-1])
+
+    def _read(self, part: str, groups: Sequence[_Group], columns: Sequence[str]) -> pa.Table:
+        with reading(self._store, self._table_name, part) as file:
+            if any(_n_stored(file, group.number) != group.n_stored for group in groups):
+                where = self._store.where(self._table_name)
+                raise HprofError(f"{where} changed while it was looked at; load the page again.")
+            table, _ = read_groups(file, [group.number for group in groups], self._table_name, columns)
+        if all(group.rows is None for group in groups):
+            return table
+        first = np.cumsum([0, *(group.n_stored for group in groups)])
+        places = [begin + _places(group) for begin, group in zip(first[:-1], groups, strict=True)]
+        return table.take(pa.array(np.concatenate(places)))
+
+    def _groups_of(self, part: str, pass_ids: Collection[int] | None) -> list[_Group]:
+        with reading(self._store, self._table_name, part) as file:
+            found = [_group(file, number, pass_ids) for number in range(file.metadata.num_row_groups)]
+        return [group for group in found if group.n_rows]
+
+    def _joined(self, columns: Sequence[str], tables: Sequence[pa.Table]) -> pa.Table:
+        wanted = list(columns)
+        empty = TABLES[self._table_name].empty_table().select(wanted)
+        return pa.concat_tables([empty, *(table.select(wanted) for table in tables)]).unify_dictionaries()
+
+
+def _group(file: Any, number: int, pass_ids: Collection[int] | None) -> _Group:
+    n_stored = _n_stored(file, number)
+    if pass_ids is None:
+        return _Group(number, n_stored, None)
+    if "pass_id" not in file.schema_arrow.names:
+        return _Group(number, n_stored, np.empty(0, np.int64))
+    ids = file.read_row_group(number, columns=["pass_id"])["pass_id"]
+    edges = pc.min_max(ids).as_py()
+    if edges["min"] == edges["max"] and edges["min"] in pass_ids and ids.null_count == 0:
+        return _Group(number, n_stored, None)
+    return _Group(number, n_stored, np.flatnonzero(_is_any(ids, pass_ids)))
+
+
+def _is_any(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_in(ids.cast(pa.int32()), pa.array(sorted(pass_ids), pa.int32())).to_numpy()
+    return found
+
+
+def _places(group: _Group) -> Int64:
+    return np.arange(group.n_stored) if group.rows is None else group.rows
+
+
+def _n_stored(file: Any, number: int) -> int:
+    return int(file.metadata.row_group(number).num_rows) if number < file.metadata.num_row_groups else -1
+
+
+_MAX_COPY_BYTES: Final = 1 << 40  # of one row; what many rows add up to stays a number
+_MAX_PASS_BYTES: Final = 1 << 53
+_LIMITS: Final = {
+    "events": dict.fromkeys(("bytes", "whole_bytes"), _MAX_COPY_BYTES),
+    "passes": dict.fromkeys(("bytes_h2d", "vram_peak", "vram_resident", "vram_slots", "vram_bank"), _MAX_PASS_BYTES),
+}
+
+
+class ImpossibleSizes:
+    """How many were met in a capture. A part may be read often, and in pieces: what most of one reading were counts."""
+
+    def __init__(self) -> None:
+        self._most: dict[tuple[str, str], int] = {}
+
+    @property
+    def total(self) -> int:
+        """In all parts that have been read."""
+        return sum(self._most.values())
+
+    def note(self, table_name: str, part: str, number: int) -> None:
+        """A reading of a part met this many."""
+        self._most[table_name, part] = max(number, self._most.get((table_name, part), 0))
+
+
+def with_possible_sizes(table: pa.Table, table_name: str) -> tuple[pa.Table, int]:
+    """The rows of a table of the schema, impossible sizes as null, and how many these were."""
+    n_impossible = 0
+    for name, limit in _LIMITS.get(table_name, {}).items():
+        if name not in table.column_names:
+            continue
+        edges = pc.min_max(table[name]).as_py()
+        if edges["min"] is None or (edges["min"] >= 0 and edges["max"] <= limit):
+            continue
+        column = table[name]
+        possible = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, limit))
+        n_impossible += pc.sum(pc.invert(possible)).as_py()
+        known = pc.if_else(possible, column, pa.scalar(None, column.type))
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), known)
+    return table, n_impossible

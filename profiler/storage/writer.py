@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from executor.errors import HprofError
-from executor.records import PassResult
+from executor.passes import PassResult
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
 from profiler.schema import TABLES
 from profiler.storage import compact
-from profiler.storage.encoding import parquet_options, stored_schema
-from profiler.storage.store import Store
-from profiler.storage.whole_file import is_under_way
+from profiler.storage.compact import parquet_options, stored_schema
+from profiler.storage.store import Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
 _TIMES: Final = ("t_start", "t_end")
@@ -50,7 +49,7 @@ class PassKey:
 
 
 class CaptureWriter:
-    """The recorder of one capture (`executor.records.Recorder`), and the writer that importers use.
+    """The recorder of one capture (`executor.passes.Recorder`), and the writer that importers use.
 
     `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
     Refuses a path that already holds a capture unless `force`, which replaces it.

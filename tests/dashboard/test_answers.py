@@ -7,16 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dashboard import residency
+from dashboard import placements
+from dashboard.figures.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.overview import answers
-from dashboard.overview.bound import bound
-from dashboard.sweep_axis import BATCH, PROMPT, UBATCH, axes_of, rows_over
+from dashboard.overview.answers import bound
 from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.metrics import FIGURES
-from profiler.report.data import ArmFigures, Cell
-from profiler.report.residency import Residency
-from profiler.report.sizes import CellSizes
+from profiler.report.cells import ArmFigures, Cell, CellSizes
+from profiler.report.places import Residency
 from profiler.report.sweep import sweep_figures
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
@@ -171,10 +170,10 @@ def test_cells_are_told_apart_by_what_differs() -> None:
 def test_which_layers_stay() -> None:
     part = Residency([1, 2, 5], 6, 30_000_000, 50_000_000, 2, 20_000_000, 0, 2.0)
     whole = Residency([], 6, 0, 80_000_000, 0, 0, 0, None)
-    assert residency.sentence("on", part) == (
+    assert placements.residency_sentence("on", part) == (
         "on keeps 3 of 6 layers (0, 3-4) wholly resident; the host holds weights of 3 (1-2, 5), 30.0 MB."
     )
-    assert residency.sentence("full", whole) == "full keeps every layer resident, 80.0 MB."
-    told = residency.table({"on": part, "full": whole})
+    assert placements.residency_sentence("full", whole) == "full keeps every layer resident, 80.0 MB."
+    told = placements.residency_table({"on": part, "full": whole})
     assert isinstance(told, pd.DataFrame)
     assert told["layers with weights in host memory"].tolist() == ["1-2, 5", "none"]

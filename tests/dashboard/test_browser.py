@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 import hprof
-from profiler.report.units import format_value
+from executor.units import format_value
 from tests.dashboard.browser import Watch, address_of, chromium_path, served, settled
 from tests.dashboard.test_hostile import hostile
 from tests.profiler import makers

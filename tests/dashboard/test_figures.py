@@ -10,13 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from dashboard.figures.busy import busy_figure
-from dashboard.figures.layers import layer_figure, margin_figure
 from dashboard.figures.memory import held_figure, parts_figure, slots_figure
 from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
-from dashboard.figures.spent import spent_figure
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import change_figure, sweep_figure
+from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, improvement_grid, sweep_figures

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profiler.manifest import Arm
+from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.dashboard.pages import PAGES, open_page, said, texts, turn_to
 
@@ -25,7 +25,7 @@ def hostile(path: Path, name: str = MARKUP) -> None:
     """Markup wherever a capture can hold text."""
     writer = new_capture(
         path,
-        arms=[Arm(name, name, name, {"flag": name}, [name]), Arm(f"{name}2", name, name)],
+        arms=[ManifestArm(name, name, name, {"flag": name}, [name]), ManifestArm(f"{name}2", name, name)],
         model={"name": name, "notes": [name]},
         machine={"cpu": name, "gpus": [{"name": name}]},
         placement={"spelled": name, "path": "../../etc/passwd"},
@@ -132,7 +132,7 @@ def test_a_manifest_cannot_point_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_sweep_of_passes_that_do_not_say_their_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Only some of the cells have the figure, and a size that is null is none to look up by."""
-    writer = new_capture(tmp_path / "bad", source="llama-bench", arms=[Arm("off", "off", "off")])
+    writer = new_capture(tmp_path / "bad", source="llama-bench", arms=[ManifestArm("off", "off", "off")])
     for pass_id, n_gen in enumerate([0, 8, 8]):
         times: dict[str, Any] = {"decode_ns": 10**6} if n_gen else {"ttft_ns": 10**6, "prefill_ns": 10**6}
         writer.add_pass_row(pass_id, PassKey("off", 32 * (1 + pass_id), 0, 64, n_gen, 0, pass_id, 0), **times)
@@ -175,7 +175,7 @@ def test_more_layers_slots_and_letters_than_a_page_can_hold(monkeypatch: pytest.
     """Each page stays far below the 64 MB that a browser is sent at once, and titles below what a canvas can draw."""
     n = 4000
     long_name = "x" * 10_000
-    writer = new_capture(tmp_path / "bad", arms=[Arm(long_name, "on", "on")])
+    writer = new_capture(tmp_path / "bad", arms=[ManifestArm(long_name, "on", "on")])
     number = np.arange(n)
     rows: dict[str, Any] = {
         "pass_id": np.zeros(n, np.int32),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import importing, load, trace_root
+from dashboard import load, trace_root
 from executor.errors import HprofError
 from tests.profiler import makers
 from tests.support import shared_path
@@ -65,20 +65,20 @@ def test_fingerprint_changes_when_a_part_is_added(tmp_path: Path) -> None:
     ],
 )
 def test_upload_names_are_made_safe(given: str, safe: str) -> None:
-    assert importing.safe_name(given) == safe
+    assert trace_root.safe_name(given) == safe
 
 
 def test_upload_of_nonsense_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(HprofError):
-        importing.import_upload(trace_root.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
+        trace_root.import_upload(trace_root.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
     sample = shared_path("data", "llama-bench", "smollm2.jsonl").read_bytes()
     root = trace_root.TraceRoot(str(tmp_path))
-    assert importing.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
-    assert importing.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"
+    assert trace_root.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
+    assert trace_root.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"
     assert sorted(found.name for found in trace_root.captures(root)) == ["smollm2", "smollm2-2"]
 
 
@@ -89,9 +89,9 @@ def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
     (root / "inside.json").write_text("[]")
     (root / "link.json").symlink_to(tmp_path / "outside.json")
     where = trace_root.TraceRoot(str(root))
-    assert [file.name for file in importing.files_in(where)] == ["inside.json"]
+    assert [file.name for file in trace_root.files_in(where)] == ["inside.json"]
     with pytest.raises(HprofError, match="no longer"):
-        importing.import_lying(where, importing.Lying("link.json", 2))
+        trace_root.import_lying(where, trace_root.TraceFile("link.json", 2))
 
 
 def test_the_headline_of_a_capture_is_its_reports_without_what_events_say(tmp_path: Path) -> None:

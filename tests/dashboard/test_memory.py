@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from executor.policies.base import PolicyOptions
+from executor.units import format_bytes
 from profiler.importers import import_files
-from profiler.report.units import format_bytes
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request

@@ -10,32 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.timeline.columns import MAX_VARIABLE, Variable, decode, encode, smallest_unsigned
+from dashboard.timeline.columns import MAX_VARIABLE, VarintColumn, decode, encode, smallest_unsigned
 from dashboard.timeline.component import checked_windows, script
-from dashboard.timeline.pack import pack
-from dashboard.timeline.side import Side
-from dashboard.timeline.signatures import MAX_LABEL_CHARS
-from profiler.metrics.anchors import ubatch_spans
+from dashboard.timeline.pack import MAX_LABEL_CHARS, PassToDraw, pack
 from profiler.metrics.timeline import Timeline, load_timeline, timeline
+from profiler.metrics.timeline_detail import ubatch_spans
 from profiler.storage.writer import conform
 from tests.profiler import makers
 
 
 @given(st.lists(st.integers(0, MAX_VARIABLE)))
 def test_variable_numbers_survive(values: list[int]) -> None:
-    packed = Variable.of(np.array(values, np.int64))
+    packed = VarintColumn.of(np.array(values, np.int64))
     assert packed.values().tolist() == values
     assert packed.length == len(values)
 
 
 @given(st.lists(st.integers(-(2**40), 2**40)))
 def test_differences_survive(values: list[int]) -> None:
-    assert unfolded(Variable.of_differences(np.array(values, np.int64)).values()).tolist() == values
+    assert unfolded(VarintColumn.of_differences(np.array(values, np.int64)).values()).tolist() == values
 
 
 def test_header_and_columns_survive_at_aligned_places() -> None:
-    columns: dict[str, np.ndarray | Variable]
-    columns = {"a": np.arange(3, dtype=np.uint8), "b": np.array([1.5, 2.5]), "c": Variable.of(np.array([300, 1]))}
+    columns: dict[str, np.ndarray | VarintColumn]
+    columns = {"a": np.arange(3, dtype=np.uint8), "b": np.array([1.5, 2.5]), "c": VarintColumn.of(np.array([300, 1]))}
     header, found = decode(encode({"title": "ü <b>"}, columns))
     assert header["title"] == "ü <b>"
     assert all(place["offset"] % 8 == 0 for place in header["columns"].values())
@@ -71,14 +69,14 @@ def starts_and_ends(header: dict[str, Any], columns: dict[str, np.ndarray]) -> t
     return starts, (np.array(starts, np.int64) + columns["length"]).tolist()
 
 
-def off_and_on(tmp_path: Path) -> list[Side]:
+def off_and_on(tmp_path: Path) -> list[PassToDraw]:
     capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
     sides = []
     for arm in ("off", "on"):
         row = capture.passes.query(f"arm == '{arm}' and not warmup").iloc[0]
         line = load_timeline(capture, [int(row["pass_id"])], origin_ns=int(row["t_start"]))
         spans = ubatch_spans(line, capture.table("ubatches", pass_ids=[int(row["pass_id"])]))
-        sides.append(Side(arm, line, spans))
+        sides.append(PassToDraw(arm, line, spans))
     return sides
 
 
@@ -124,7 +122,7 @@ def many(n_events: int) -> Timeline:
 
 def test_large_sides_are_cut_to_the_wanted_window_with_shares_for_the_rest() -> None:
     line = many(5000)
-    data = pack([Side("one", line, wanted=(400_000, 401_000))], {}, max_events=4000, window_events=500)
+    data = pack([PassToDraw("one", line, wanted=(400_000, 401_000))], {}, max_events=4000, window_events=500)
     header, columns = decode(data)
     (side,) = header["sides"]
     low, high = side["window"]
@@ -136,18 +134,18 @@ def test_large_sides_are_cut_to_the_wanted_window_with_shares_for_the_rest() -> 
 
 
 def test_bytes_are_kept_under_the_limit() -> None:
-    assert len(pack([Side("one", many(20_000))], {}, max_bytes=60_000)) <= 60_000
+    assert len(pack([PassToDraw("one", many(20_000))], {}, max_bytes=60_000)) <= 60_000
 
 
 def test_nothing_packs_to_an_empty_drawing() -> None:
-    header, columns = decode(pack([Side("none", timeline(conform("events", {})))], {}))
+    header, columns = decode(pack([PassToDraw("none", timeline(conform("events", {})))], {}))
     assert header["extent"] == [0, 0]
     assert len(columns["delta"]) == 0
 
 
 def test_long_labels_are_cut() -> None:
     rows = {"kind": ["compute"], "name": ["k" * 5000], "t_start": [0], "t_end": [1]}
-    header, _ = decode(pack([Side("one", timeline(conform("events", rows)))], {}))
+    header, _ = decode(pack([PassToDraw("one", timeline(conform("events", rows)))], {}))
     assert [len(text) for text in header["texts"]] == [MAX_LABEL_CHARS]
 
 

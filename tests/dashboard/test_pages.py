@@ -12,9 +12,9 @@ import pytest
 
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
+from executor.units import format_bytes
 from profiler.importers import import_files
-from profiler.report.residency import all_residency
-from profiler.report.units import format_bytes
+from profiler.report.places import all_residency
 from tests.dashboard.pages import PAGES, open_page, said, turn_to
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request

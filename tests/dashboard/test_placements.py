@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.placements import other_placement, partner
-from profiler.manifest import Arm, Manifest
+from profiler.manifest import Manifest, ManifestArm
 from profiler.planning.request import PlacementOptions
 from tests.dashboard.pages import open_page, said, turn_to
 from tests.profiler.runs import make_capture, small_request
@@ -54,11 +54,14 @@ def test_full_and_the_same_placement_are_judged_as_ever(monkeypatch: pytest.Monk
 
 def test_what_a_manifest_does_not_say_is_not_told() -> None:
     manifest = Manifest(
-        arms=[Arm("off", "off"), *(Arm(name, "off", options={"placement": 3}) for name in ("off@2", "x@2"))]
+        arms=[
+            ManifestArm("off", "off"),
+            *(ManifestArm(name, "off", options={"placement": 3}) for name in ("off@2", "x@2")),
+        ]
     )
     found = other_placement(manifest, "off", "off@2")
     assert found is not None
     assert "off has a placement of its own and" in found.sentence
     assert found.alike is None, "off alone would be compared with itself"
     assert partner(manifest, ["off", "x@2"], "off@2") == 1
-    assert other_placement(Manifest(arms=[Arm("off"), Arm("off@2")]), "off", "off@2") is None
+    assert other_placement(Manifest(arms=[ManifestArm("off"), ManifestArm("off@2")]), "off", "off@2") is None

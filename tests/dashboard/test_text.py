@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.overview.words import interval
+from dashboard.overview.cards import with_interval
 from dashboard.text import (
     arm_label,
     cell_key,
+    escape_markdown,
     for_plotly,
     headline,
     lane_label,
-    plain,
     short_cell,
     short_lane_label,
 )
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
-from profiler.metrics.lanes import Lane
-from profiler.report.sizes import CellSizes
+from profiler.metrics.timeline import Lane
+from profiler.report.cells import CellSizes
 
 
 def compared(ratio: float, verdict: Verdict) -> Comparison:
@@ -75,7 +75,7 @@ HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) [a](javascript:1) $
 
 
 def test_markdown_of_a_capture_is_shown_as_text() -> None:
-    shown = plain(HOSTILE)
+    shown = escape_markdown(HOSTILE)
     assert "\n" not in shown
     unescaped = shown.replace("\\\\", "")
     for sign in "<>[]()!`*$#:":
@@ -102,6 +102,6 @@ def test_lane_labels_say_no_more_than_tells_lanes_apart() -> None:
 
 
 def test_an_interval_is_told_where_its_ends_read_differently() -> None:
-    assert interval(Estimate(1_850_000, 1_840_000, 1_860_000, 6, 0), "ns") == "1.85 ms [1.84 ms, 1.86 ms]"
-    assert interval(Estimate(1_850_000, 1_850_001, 1_850_002, 6, 0), "ns") == "1.85 ms"
-    assert interval(None, "ns") == "not known"
+    assert with_interval(Estimate(1_850_000, 1_840_000, 1_860_000, 6, 0), "ns") == "1.85 ms [1.84 ms, 1.86 ms]"
+    assert with_interval(Estimate(1_850_000, 1_850_001, 1_850_002, 6, 0), "ns") == "1.85 ms"
+    assert with_interval(None, "ns") == "not known"

@@ -11,9 +11,9 @@ import pytest
 
 import hprof
 from executor.devices.base import Device
+from executor.passes import PassResult
 from executor.policies import ARMS, arm_names
 from executor.policies.base import PolicyOptions
-from executor.records import PassResult
 from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass
 from tests.support import ROOT

@@ -10,15 +10,13 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
-from executor.job import PassJob
-from executor.model import Model
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
+from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
-from executor.records import PassResult
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
-from executor.shape import MoeFfn
 
 FAST_LINK_GB_S = 100.0
 

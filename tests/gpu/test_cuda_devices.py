@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
+from executor.model import MoeFfn
 from executor.models.load import load_model
+from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
-from executor.records import PassResult
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
-from executor.shape import MoeFfn
 
 pytestmark = [
     pytest.mark.cuda,

@@ -25,11 +25,10 @@ import torch
 
 import hprof
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
 from executor.models.load import load_model
+from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
-from executor.records import PassResult
 from executor.session import Session, SessionOptions
 from profiler.arithmetic.intervals import Int64, Intervals, intersect, union
 from profiler.capture import Capture

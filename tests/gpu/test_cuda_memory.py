@@ -11,16 +11,14 @@ import torch
 from executor.devices.cuda import CudaDevice
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError, PinningRefusedError
-from executor.job import PassJob
 from executor.models.load import load_model
+from executor.passes import PassJob
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.planning.abba import Cell
-from profiler.planning.demand import Wanted, demands
-from profiler.planning.free_memory import free_memory
+from profiler.planning.memory import MemoryRequest, demands, free_memory
 from profiler.planning.plan import plan_run
-from profiler.planning.request import RunRequest
+from profiler.planning.request import GridPoint, RunRequest
 
 pytestmark = [
     pytest.mark.cuda,
@@ -99,16 +97,16 @@ def test_memory_that_is_refused_to_be_pinned() -> None:
 
 
 def test_a_hopeless_run_is_refused_before_it_loads() -> None:
-    cells = (Cell(512, 0, 512, 1_000_000_000),)
+    cells = (GridPoint(512, 0, 512, 1_000_000_000),)
     with pytest.raises(HprofError, match=r"of GPU memory for this run and .* the context alone takes .* would fit"):
         plan_run(RunRequest(cells, DeviceOptions("cuda"), model="llama-3.1-8b"))
 
 
 def test_what_is_counted_is_what_a_pass_takes_at_least() -> None:
     """The count must not refuse what would have fitted; it should not miss much either."""
-    model, cell = load_model("llama-3.1-8b", quant="Q4_0", layers=4), Cell(4096, 1, 4096, 0)
+    model, cell = load_model("llama-3.1-8b", quant="Q4_0", layers=4), GridPoint(4096, 1, 4096, 0)
     placement = place(model.tensors)
-    run = Wanted(model, placement, ("on",), options(), (cell,))
+    run = MemoryRequest(model, placement, ("on",), options(), (cell,))
     [device, _] = demands(run, free_memory(run.options.device))
     session = Session(model, placement, ["on"], run.options)
     try:

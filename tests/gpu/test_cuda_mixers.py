@@ -7,14 +7,23 @@ import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
-from executor.model import Model
+from executor.model import (
+    AttentionShape,
+    DeltaNetShape,
+    DenseFfn,
+    LayerShape,
+    Mixer,
+    MlaShape,
+    Model,
+    ModelShape,
+    RopeShape,
+)
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
+from executor.passes import PassJob
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, LayerShape, Mixer, MlaShape, ModelShape, RopeShape
 
 pytestmark = [
     pytest.mark.cuda,

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from executor.records import EventRecord, ExpertsRecord, PassResult, Phase, UbatchRecord
+from executor.passes import EventRecord, ExpertsRecord, PassResult, Phase, UbatchRecord
 from profiler.capture import Capture
-from profiler.manifest import Arm
+from profiler.manifest import ManifestArm
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
 US: Final = 1000
@@ -52,7 +52,9 @@ def moe_off_on(path: Path, n_pairs: int = 6) -> Capture:
 
     off: copy 25 us (2,000 of 8,000 bytes), compute 60. on: copy 100 us, then compute 60, with nothing to hide behind.
     """
-    writer = new_capture(path, arms=[Arm("off", "off", "off"), Arm("on", "on", "on")], link_h2d_gb_s=LINK_GB_S)
+    writer = new_capture(
+        path, arms=[ManifestArm("off", "off", "off"), ManifestArm("on", "on", "on")], link_h2d_gb_s=LINK_GB_S
+    )
     for order, (arm, repetition) in enumerate(_abba(n_pairs)):
         copied = {"off": 2, "on": 8}[arm]
         copy_us = 25 * copied // 2
@@ -96,7 +98,7 @@ def imported_without_passes(path: Path) -> Capture:
 
 def passes_without_events(path: Path) -> Capture:
     """As a llama-bench import gives it: two arms, five repetitions, times and nothing else; decode_ns covers n_gen."""
-    writer = new_capture(path, source="llama-bench", arms=[Arm("-pw 0"), Arm("-pw 1")])
+    writer = new_capture(path, source="llama-bench", arms=[ManifestArm("-pw 0"), ManifestArm("-pw 1")])
     for order in range(10):
         arm, repetition = ("-pw 0", "-pw 1")[order % 2], order // 2
         key = PassKey(arm, 512, 0, 512, 16, repetition, order, 0)
@@ -107,7 +109,7 @@ def passes_without_events(path: Path) -> Capture:
 
 def empty(path: Path) -> Capture:
     """A run that was killed before its first pass was done."""
-    new_capture(path, arms=[Arm("off"), Arm("on")])
+    new_capture(path, arms=[ManifestArm("off"), ManifestArm("on")])
     return Capture.open(path)
 
 
@@ -117,7 +119,7 @@ def dense_result(arm: str = "off") -> PassResult:
 
 
 def _dense_writer(path: Path | str) -> CaptureWriter:
-    arms = [Arm("off", "off", "off"), Arm("on", "on", "on")]
+    arms = [ManifestArm("off", "off", "off"), ManifestArm("on", "on", "on")]
     return new_capture(path, arms=arms, link_h2d_gb_s=LINK_GB_S, model={"name": "tiny"})
 
 

@@ -7,15 +7,14 @@ from typing import Any
 
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
-from profiler.planning.abba import Cell
 from profiler.planning.plan import RunPlan, plan_run
-from profiler.planning.request import RunRequest
+from profiler.planning.request import GridPoint, RunRequest
 from profiler.running.progress import RunProgress
 from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import run_capture
 from profiler.storage.writer import CaptureWriter, new_capture
 
-SMALL_CELL = Cell(n_prompt=64, n_gen=2, n_ubatch=32, n_depth=0)
+SMALL_CELL = GridPoint(n_prompt=64, n_gen=2, n_ubatch=32, n_depth=0)
 
 
 def small_request(kind: Any = "sim", **changes: Any) -> RunRequest:

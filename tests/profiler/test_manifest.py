@@ -6,14 +6,14 @@ import orjson
 import pytest
 
 from executor.errors import HprofError
-from profiler.manifest import MAX_MANIFEST_BYTES, Arm, Manifest
+from profiler.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestArm
 
 
 def test_what_is_written_is_read_back() -> None:
     manifest = Manifest(
         source="nsys",
         state="complete",
-        arms=[Arm("off", "off", "off", {"flags": "-pw 0"}, ["why"]), Arm("on")],
+        arms=[ManifestArm("off", "off", "off", {"flags": "-pw 0"}, ["why"]), ManifestArm("on")],
         link_h2d_gb_s=54.2,
         dropped={"negative": 3},
         extra={"tool": {"name": "x"}},

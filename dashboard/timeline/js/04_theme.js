@@ -1,4 +1,4 @@
-// Colours and fonts, from the page's own theme; the palette comes with the data (dashboard/palette.py).
+// Colours and fonts, from the page's own theme; the palette comes with the data (dashboard/figures/style.py).
 
 function readTheme(host, palette) {
   const style = getComputedStyle(host);

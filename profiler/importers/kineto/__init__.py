@@ -1,27 +1,32 @@
 """Reads torch.profiler's Chrome-format JSON (Kineto), plain or gzip, of any age, NVIDIA or AMD.
 
-What is kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and exact
-integer nanoseconds, to the last step. What is left out is counted. `docs/importing.md` says what cannot be known.
+Kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and exact
+integer nanoseconds. What is left out is counted. `docs/importing.md` lists what the format cannot say.
+
+What is kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and
+exact integer nanoseconds, to the last step. What is left out is counted. `docs/importing.md` says what cannot be
+known.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions
-from profiler.importers.collectives import mark_collectives, remark
-from profiler.importers.kineto.facts import cannot_say, manifest_fields, warnings
-from profiler.importers.kineto.numbers import InexactError
-from profiler.importers.kineto.rows import RowCollector
+from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
+from profiler.importers.kineto.rows import InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
-from profiler.importers.kineto.source import open_source
-from profiler.importers.kineto.stream import EventStream
-from profiler.importers.kineto.tables import Launches, events_table, without_strays
-from profiler.importers.twice import remark_twice
+from profiler.importers.kineto.stream import EventStream, open_source
+from profiler.importers.kineto.tables import HostCalls, events_table, without_strays
 from profiler.importers.unnamed import segment_unnamed
 
 
@@ -42,7 +47,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
             "export_chrome_trace wrote."
         )
     rows = without_strays(collector.table(), dropped)
-    launches = Launches(rows)
+    launches = HostCalls(rows)
     segments = segment(rows, launches)
     events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))
     events, undecided = segment_unnamed(events)
@@ -54,7 +59,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         manifest_fields=manifest_fields(stream.metadata, rows),
         cannot_say=[*cannot_say(tables, collector.not_read), *launches.unanswered(), *undecided],
         dropped=+dropped,
-        warnings=[*warnings(events, stream.lost), *remark(n_collectives), *remark_twice(events)],
+        warnings=[*warnings(events, stream.lost), *remark_collectives(n_collectives), *remark_duplicate_rows(events)],
         default_arm=segments.default_arm,
     )
 
@@ -69,3 +74,104 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+_MAX_TEXT: Final = 200
+_MACHINE_KEYS: Final = ("cuda_driver_version", "cuda_runtime_version", "cupti_version", "hip_runtime_version")
+_EXTRA_KEYS: Final = ("schemaVersion", "traceName", "trace_id", "displayTimeUnit", "baseTimeNanoseconds")
+_RANK_KEYS: Final = ("rank", "world_size", "backend")
+
+
+def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table) -> dict[str, Any]:
+    """`machine`, `created_utc` and `extra` of the manifest: the keys around the array of events, and its first time."""
+    gpus = [_gpu(entry) for entry in _list(metadata.get("deviceProperties")) if isinstance(entry, dict)]
+    distributed = metadata.get("distributedInfo")
+    machine = {
+        **({"gpu": gpus[0].get("name"), "gpus": gpus} if gpus else {}),
+        **_picked(metadata, _MACHINE_KEYS),
+        **(_picked(distributed, _RANK_KEYS) if isinstance(distributed, dict) else {}),
+    }
+    return {
+        "machine": machine,
+        "extra": {"kineto": _picked(metadata, _EXTRA_KEYS)},
+        "created_utc": _created(metadata.get("baseTimeNanoseconds"), rows),
+    }
+
+
+def cannot_say(tables: Mapping[str, pa.Table], not_read: Counter[str]) -> list[str]:
+    """A sentence for each thing that this trace does not tell."""
+    events, passes = tables["events"], tables.get("passes")
+    said = [
+        "torch.profiler does not record device memory in use, unified-memory migrations or the link's speed.",
+    ]
+    if passes is None:
+        said.append("No annotation names passes, ubatches or layers (hprof's ranges or ProfilerStep).")
+    elif passes["n_ubatch"].null_count == passes.num_rows:
+        said.append("Passes are the ProfilerStep ranges; their ubatch size, prompt and depth are not said.")
+    if passes is None or passes["ttft_ns"].null_count == passes.num_rows:
+        said.append("TTFT, prefill and decode times are not in the trace.")
+    if events.num_rows and events["tensor"].null_count == events.num_rows:
+        said.append("Copies do not name the tensor that they move.")
+    if _copies_without(events, "source_memory"):
+        said.append("Some host to device copies do not say whether their source was pinned (ROCm never does).")
+    if _copies_without(events, "bytes"):
+        said.append("Some copies do not say how many bytes they moved.")
+    if events.num_rows and not _has_kind(events, "api"):
+        said.append("Host calls were not recorded, so it is unknown when copies were issued and by whom.")
+    if _whole_microseconds(events):
+        said.append("The trace's clock has whole microseconds: shorter intervals may read as 0 or 1000 ns.")
+    if not_read:
+        counts = ", ".join(f"{n:,} {category}" for category, n in not_read.most_common(8))
+        said.append(f"Events that are neither GPU work nor host calls were not read: {counts}.")
+    return said
+
+
+def warnings(events: pa.Table, lost: str | None) -> list[str]:
+    """Sentences to show beside the figures."""
+    found = []
+    if lost:
+        found.append(f"The trace is incomplete: {lost}.")
+    if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d")):
+        found.append("The trace has no GPU work; was ProfilerActivity.CUDA on while it was recorded?")
+    return found
+
+
+def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms")
+    return _picked(entry, keys)
+
+
+def _picked(mapping: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    """Only plain numbers and short texts: the rest of the file is somebody else's."""
+    values = {key: mapping[key] for key in keys if isinstance(mapping.get(key), str | int | float)}
+    return {key: v[:_MAX_TEXT] if isinstance(v, str) else v for key, v in values.items()}
+
+
+def _list(value: Any) -> list[Any]:
+    return value[:64] if isinstance(value, list) else []
+
+
+def _created(base_ns: Any, rows: pa.Table) -> str:
+    """Times count from `baseTimeNanoseconds`, months before the recording, or from 1970 in files without that key."""
+    if not rows.num_rows or type(base_ns) not in (int, type(None)):
+        return ""
+    return created_utc((base_ns or 0) + pc.min(rows["t_start"]).as_py())
+
+
+def _has_kind(events: pa.Table, kind: str) -> bool:
+    return bool(pc.any(pc.equal(_label(events, "kind"), kind)).as_py())
+
+
+def _copies_without(events: pa.Table, column: str) -> bool:
+    is_copy = pc.equal(_label(events, "kind"), "h2d")
+    return bool(pc.any(pc.and_(is_copy, pc.is_null(events[column].combine_chunks()))).as_py())
+
+
+def _whole_microseconds(events: pa.Table) -> bool:
+    if events.num_rows < 100:
+        return False
+    return not any((events[name].to_numpy() % 1000).any() for name in ("t_start", "t_end"))
+
+
+def _label(events: pa.Table, column: str) -> pa.Array:
+    return events[column].combine_chunks().cast(pa.string())

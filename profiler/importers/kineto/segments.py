@@ -2,10 +2,14 @@
 
 A row belongs to the range in which its host call was made: on the same thread for hprof's own ranges (the text
 format of `executor.tracing.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
+
+A row belongs to the range in which its host call was made: on the same thread for hprof's own ranges (the text
+format of `executor.tracing.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +18,86 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from executor.tracing.nvtx_names import PassName, StepName, UbatchName
-from profiler.importers.durations import durations
-from profiler.importers.kineto.annotations import Int64, ProfilerStep, Ranges, ranges_of, threads_of
-from profiler.importers.kineto.tables import Launches
+from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
+from profiler.importers.device_traces import phase_durations
+from profiler.importers.kineto.tables import HostCalls
 from profiler.schema import PASSES, UBATCHES
 from profiler.storage.writer import conform
+
+_STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerStep:
+    """torch.profiler's own name of an iteration."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationRanges:
+    """Annotations of one type, in order of their start: `names[i]` is parsed."""
+
+    names: list[Any]
+    start: Int64
+    end: Int64
+    thread: Int64
+
+    def holding(self, thread: Int64, start: Int64, end: Int64) -> Int64:
+        """For each interval the range that was opened last before it, if that holds the interval; else -1."""
+        n = len(self.names)
+        if n == 0:
+            return np.full(len(start), -1, np.int64)
+        is_query = np.arange(n + len(start)) >= n
+        threads = np.concatenate([self.thread, thread])
+        order = np.lexsort((is_query, np.concatenate([self.start, start]), threads))
+        latest = np.maximum.accumulate(np.where(order < n, np.arange(len(order)), -1))
+        found = np.empty(len(order), np.int64)
+        found[order] = np.where(latest >= 0, order[latest], -1)
+        last = found[n:]
+        inside = (last >= 0) & (self.thread[last] == thread) & (end <= self.end[last])
+        return np.where(inside, last, -1)
+
+
+def threads_of(rows: pa.Table) -> Int64:
+    """A number from 1 for each (process, thread)."""
+    process, lane = (
+        np.unique(pc.fill_null(rows[name], -1).to_numpy(), return_inverse=True)[1] for name in ("process", "lane")
+    )
+    threads: Int64 = process * (int(lane.max()) + 1) + lane + 1
+    return threads
+
+
+def ranges_of(rows: pa.Table, threads: Int64, kind: type[Any]) -> AnnotationRanges:
+    """The annotations whose name is of `kind`: PassName, UbatchName, StepName or ProfilerStep."""
+    names = rows["name"].combine_chunks()
+    parsed = [_parsed(text, kind) for text in names.dictionary.to_pylist()]
+    known = np.array([name is not None for name in parsed], dtype=bool)
+    codes = names.indices.to_numpy()
+    is_annotation = pc.equal(rows["role"].combine_chunks().cast(pa.string()), "annotation").to_numpy(False)
+    mine = np.flatnonzero(is_annotation & known[codes])
+    chosen = mine[np.argsort(rows["t_start"].to_numpy()[mine], kind="stable")]
+    start, end = (rows[name].to_numpy()[chosen] for name in ("t_start", "t_end"))
+    return AnnotationRanges([parsed[code] for code in codes[chosen].tolist()], start, end, threads[chosen])
+
+
+def _parsed(text: str, kind: type[Any]) -> Any:
+    if kind is ProfilerStep:
+        match = _STEP.match(text)
+        return ProfilerStep(int(match[1])) if match else None
+    name = parse(text)
+    return name if isinstance(name, kind) else None
+
 
 DEFAULT_ARM: Final = "trace"
 _ASKED: Final = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
+class AnnotatedSegments:
     """What the annotations say: columns for `events_table`, and the tables `passes` and `ubatches`."""
 
     context: dict[str, pa.Array]
@@ -36,10 +106,10 @@ class Segments:
     default_arm: str | None = None  # the arm of passes that name none
 
 
-def segment(rows: pa.Table, launches: Launches) -> Segments:
+def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     """Read the annotations among `rows`; passes that come from ProfilerStep ranges are of DEFAULT_ARM."""
     if "annotation" not in rows["role"].unique().to_pylist():
-        return Segments({}, PASSES.empty_table(), UBATCHES.empty_table())
+        return AnnotatedSegments({}, PASSES.empty_table(), UBATCHES.empty_table())
     threads = threads_of(rows)
     passes, by_step = ranges_of(rows, threads, PassName), False
     if not passes.names:
@@ -63,10 +133,10 @@ def segment(rows: pa.Table, launches: Launches) -> Segments:
     of_ubatch = passes.holding(own, ubatches.start, ubatches.end)
     ubatch_rows = _ubatches_table(ubatches, pass_ids, of_ubatch, passes, _ends(ubatches, in_ubatch, rows))
     pass_rows = _passes_table(passes, pass_ids, _ends(passes, in_pass, rows), ubatch_rows)
-    return Segments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
+    return AnnotatedSegments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
 
 
-def _ends(ranges: Ranges, of_row: Int64, rows: pa.Table) -> Int64:
+def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> Int64:
     """When each range, and all the work that was launched in it, has ended."""
     ends = ranges.end.copy()
     inside = of_row >= 0
@@ -84,7 +154,7 @@ def _taken(values: Sequence[Any], index: Int64, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind).take(pa.array(index, mask=index < 0))
 
 
-def _passes_table(passes: Ranges, ids: list[int], ends: Int64, ubatches: pa.Table) -> pa.Table:
+def _passes_table(passes: AnnotationRanges, ids: list[int], ends: Int64, ubatches: pa.Table) -> pa.Table:
     records = []
     for order, (name, number) in enumerate(zip(passes.names, ids, strict=True)):
         end = int(ends[order])
@@ -95,7 +165,7 @@ def _passes_table(passes: Ranges, ids: list[int], ends: Int64, ubatches: pa.Tabl
             "t_start": int(passes.start[order]),
             "t_end": end,
         }
-        record |= durations(ubatches.filter(pc.equal(ubatches["pass_id"], number)), end)
+        record |= phase_durations(ubatches.filter(pc.equal(ubatches["pass_id"], number)), end)
         records.append(record | _asked(name, order))
     return pa.Table.from_pylist(records, schema=PASSES)
 
@@ -106,7 +176,9 @@ def _asked(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:
     return {column: getattr(name, column) for column in _ASKED}
 
 
-def _ubatches_table(ubatches: Ranges, ids: list[int], of_ubatch: Int64, passes: Ranges, ends: Int64) -> pa.Table:
+def _ubatches_table(
+    ubatches: AnnotationRanges, ids: list[int], of_ubatch: Int64, passes: AnnotationRanges, ends: Int64
+) -> pa.Table:
     past: Counter[int] = Counter()
     n_past: list[int | None] = []
     for name, at in zip(ubatches.names, of_ubatch.tolist(), strict=True):

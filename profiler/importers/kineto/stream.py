@@ -1,4 +1,8 @@
-"""Streams the events of a Chrome-format JSON trace in small chunks, so that memory stays bounded.
+"""Streams the events of a Chrome-format JSON trace in small chunks, plain or gzip, so that memory stays bounded.
+
+A chunk is cut where it parses: a comma between two objects at which `[chunk]` is valid JSON is a comma between
+two elements of the array, since JSON reads left to right in one way only. So the quick guess (the last `},{`)
+needs no proof of its own, and the exact bracket scan runs only where the guess fails.
 
 A chunk is cut where it parses: a comma between two objects at which `[chunk]` is valid JSON is a comma between
 two elements of the array, since JSON reads left to right in one way only. So the quick guess (the last `},{`)
@@ -7,17 +11,126 @@ needs no proof of its own, and the exact bracket scan runs only where the guess 
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from executor.errors import HprofError
-from profiler.importers.kineto.scan import Scan, scan
-from profiler.importers.kineto.source import Source
+
+MAX_BYTES: Final = 64 * 2**30  # of JSON; a trace of 300 million events
+MAX_RATIO: Final = 250  # real traces compress 10 to 60 times
+_RATIO_FROM_BYTES: Final = 64 * 2**20  # small traces of few names may compress better; they do no harm
+_GZIP: Final = b"\x1f\x8b"
+
+
+class JsonSource:
+    """Reads blocks of JSON bytes; `truncated` says why the end is missing, once it was found missing."""
+
+    def __init__(self, path: Path, raw: BinaryIO, *, max_bytes: int, max_ratio: int) -> None:
+        self.path = path
+        self.n_read = 0
+        self.truncated: str | None = None
+        self._raw = raw
+        self._limits = (max_bytes, max_ratio)
+        self._compressed = raw.read(2) == _GZIP
+        raw.seek(0)
+        # gzip's read() drops all that it has unpacked of a block when the data breaks off inside it; read1() does not
+        self._read: Callable[[int], bytes] = gzip.GzipFile(fileobj=raw).read1 if self._compressed else raw.read
+
+    def read(self, n_bytes: int) -> bytes:
+        """Up to `n_bytes` more; empty at the end. HprofError when the file unpacks to more than it may."""
+        if self.truncated is not None:
+            return b""
+        try:
+            block = self._read(n_bytes)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.truncated = f"the gzip data is damaged or cut off ({error})"
+            return b""
+        except OSError as error:
+            raise HprofError(f"{self.path} cannot be read: {error.strerror}; check the disk.") from error
+        self.n_read += len(block)
+        self._check_limits()
+        return block
+
+    def _check_limits(self) -> None:
+        max_bytes, max_ratio = self._limits
+        if self.n_read > max_bytes:
+            raise HprofError(f"{self.path} holds more than {max_bytes:,} bytes of JSON, the limit; record fewer steps.")
+        if self._compressed and self.n_read > max(_RATIO_FROM_BYTES, max_ratio * self._raw.tell()):
+            raise HprofError(
+                f"{self.path} unpacks to more than {max_ratio} times its size, which no trace does; "
+                "unpack it yourself if you trust it, and import the .json."
+            )
+
+
+@contextmanager
+def open_source(path: Path, *, max_bytes: int = MAX_BYTES, max_ratio: int = MAX_RATIO) -> Iterator[JsonSource]:
+    """The trace at `path`, plain or gzip by content."""
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise HprofError(f"{path} cannot be read: {error.strerror}; check the path and its permissions.") from error
+    with raw:
+        yield JsonSource(path, raw, max_bytes=max_bytes, max_ratio=max_ratio)
+
+
+_QUOTE, _BACKSLASH = ord('"'), ord("\\")
+_STEP = np.zeros(256, dtype=np.int8)
+_STEP[[ord("{"), ord("[")]] = 1
+_STEP[[ord("}"), ord("]")]] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The whole objects in a piece of an array, and the array's closing bracket when it is there."""
+
+    starts: NDArray[np.int64]  # offset of each whole object's "{"
+    ends: NDArray[np.int64]  # offset just after its "}"
+    array_end: int | None  # offset of the "]" that closes the array
+
+
+def scan(piece: bytes) -> Scan:
+    """The whole objects of `piece`, which begins between two elements of an array."""
+    text = np.frombuffer(piece, dtype=np.uint8)
+    brackets = np.flatnonzero(_STEP[text])
+    quotes = _string_quotes(text)
+    outside = np.searchsorted(quotes, brackets) % 2 == 0
+    brackets = brackets[outside]
+    depth = np.cumsum(_STEP[text[brackets]], dtype=np.int64)
+    closing = np.flatnonzero(depth < 0)
+    array_end = int(brackets[closing[0]]) if len(closing) else None
+    if array_end is not None:
+        brackets, depth = brackets[: closing[0]], depth[: closing[0]]
+    opens = (text[brackets] == ord("{")) & (depth == 1)
+    closes = (text[brackets] == ord("}")) & (depth == 0)
+    ends = brackets[closes] + 1
+    return Scan(brackets[opens][: len(ends)], ends, array_end)
+
+
+def _string_quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Offsets of the quotes that open or close a string: those not escaped by an odd run of backslashes."""
+    quotes = np.flatnonzero(text == _QUOTE)
+    backslash = text == _BACKSLASH
+    if not backslash.any():
+        return quotes
+    other = np.where(backslash, -1, np.arange(len(text)))
+    last_other = np.maximum.accumulate(other)
+    before = np.where(quotes > 0, last_other[quotes - 1], quotes - 1)
+    run = quotes - 1 - before
+    unescaped: NDArray[np.int64] = quotes[run % 2 == 0]
+    return unescaped
+
 
 CHUNK_BYTES: Final = 1 << 20  # the objects of one chunk stay in the processor's cache: 2 x faster than 8 MiB
 MAX_OBJECT_BYTES: Final = 64 << 20
@@ -40,7 +153,7 @@ class EventStream:
     `text_times` makes `ts` come as decimal text instead of a float; `reparsed()` gives the last chunk so.
     """
 
-    def __init__(self, source: Source, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, source: JsonSource, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.metadata: dict[str, Any] = {}
         self.dropped: Counter[str] = Counter()
         self.lost: str | None = None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.importers.unanswered import unanswered_launches
+from profiler.importers.device_traces import unanswered_launches
 from profiler.schema import EVENTS
 
 # "Memcpy HtoD (Pinned -> Device)"; ROCm says "Memcpy HtoD (Host -> Device)", its older tracer "CopyHostToDevice"
@@ -41,7 +41,7 @@ def without_strays(rows: pa.Table, dropped: Counter[str]) -> pa.Table:
 
 def events_table(rows: pa.Table, context: dict[str, pa.Array], dropped: Counter[str]) -> pa.Table:
     """The rows with a role other than annotation, as EVENTS; `context` has pass_id, ubatch, ... of each row."""
-    launches = Launches(rows)
+    launches = HostCalls(rows)
     named = _NamedRows(rows, launches)
     columns: dict[str, Any] = {
         "process": launches.process,
@@ -66,7 +66,7 @@ def events_table(rows: pa.Table, context: dict[str, pa.Array], dropped: Counter[
     return pa.Table.from_arrays(arrays, schema=EVENTS).filter(pc.is_valid(named.kind))
 
 
-class Launches:
+class HostCalls:
     """Each row's host call: found by correlation id, which is unique in a process."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -118,7 +118,7 @@ class Launches:
 class _NamedRows:
     """What role, name and arguments say about each row. Combinations are few: each is looked at once."""
 
-    def __init__(self, rows: pa.Table, launches: Launches) -> None:
+    def __init__(self, rows: pa.Table, launches: HostCalls) -> None:
         labels = [rows["role"].combine_chunks(), rows["name"].combine_chunks(), launches.direction]
         sizes = [len(label.dictionary) + 1 for label in labels]  # one more for null
         codes = [pc.fill_null(label.indices, size - 1).to_numpy() for label, size in zip(labels, sizes, strict=True)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeGuard
 
-from profiler.importers.llama_bench.parsed import RawRow
+from profiler.importers.llama_bench.formats import RawRow
 
 Setting = str | int | float | None
 

@@ -1,20 +1,32 @@
-"""Nsight Systems exports: SQLite of schema 2.9.1 to 3.28, parquetdir, arrowdir, and `.nsys-rep` through nsys."""
+"""Nsight Systems exports: SQLite of schema 2.9.1 to 3.28, parquetdir, arrowdir, and `.nsys-rep` through nsys.
+
+`read` opens the export; `build` goes from its tables to the tables of a capture.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions
-from profiler.importers.nsys.build import build
-from profiler.importers.nsys.device_rows import KERNEL, MEMCPY
+from profiler.importers.device_traces import mark_collectives, remark_collectives, remark_duplicate_rows
+from profiler.importers.nsys import facts, ranges
+from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
 from profiler.importers.nsys.folder import FolderTables
-from profiler.importers.nsys.host_rows import RUNTIME
-from profiler.importers.nsys.nvtx import NVTX
-from profiler.importers.nsys.report_file import exported
-from profiler.importers.nsys.sqlite import SqliteTables
-from profiler.importers.nsys.tables import Tables
+from profiler.importers.nsys.project import GroupedSpans, Places, Projection, project
+from profiler.importers.nsys.ranges import pass_table, ubatch_table
+from profiler.importers.nsys.recorded import KERNEL, MEMCPY, NVTX, RUNTIME, TraceRows, read_trace_rows
+from profiler.importers.nsys.rows import PHASES, EventRows, event_table
+from profiler.importers.nsys.sqlite import SqliteTables, exported
+from profiler.importers.nsys.tables import ID_MASK, NULL, ExportTables, Int64
+from profiler.importers.unnamed import segment_unnamed
+from profiler.manifest import ManifestArm
 
 __all__ = ["read"]
 
@@ -27,7 +39,7 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     with ExitStack() as stack:
         if path.suffix.lower() in REPORT_SUFFIXES:
             path = stack.enter_context(exported(path))
-        tables: Tables = FolderTables(path) if path.is_dir() else SqliteTables(path)
+        tables: ExportTables = FolderTables(path) if path.is_dir() else SqliteTables(path)
         stack.callback(tables.close)
         if not any(tables.columns(table) for table in _SIGNS):
             raise HprofError(
@@ -35,3 +47,64 @@ def read(path: Path, _options: ImportOptions) -> Imported:
                 "`nsys export` wrote."
             )
         return build(tables)
+
+
+def build(tables: ExportTables) -> Imported:
+    """Everything that the export holds. Raises HprofError where it cannot be read."""
+    dropped: Counter[str] = Counter()
+    recorded = read_trace_rows(tables, dropped)
+    hprof = ranges.hprof_ranges(recorded.ranges)
+    found = Imported(source="nsys", tables={}, dropped=dropped, warnings=list(tables.warnings))
+    if hprof is not None:
+        places = ranges.places_by_hprof_ranges(hprof, recorded)
+        ubatches = ubatch_table(hprof, projection(recorded, hprof.ubatches.spans))
+        found.tables["ubatches"] = ubatches
+        places.pass_id = pass_id = ranges.pass_of(hprof, recorded)
+        found.tables["passes"] = pass_table(hprof, recorded.rows, pass_id, ubatches)
+        arms = dict.fromkeys(name.arm for name in hprof.pass_names())
+        found.manifest_fields["arms"] = [ManifestArm(name, requested=name) for name in arms]
+    else:
+        places = ranges.places_by_range_names(recorded.ranges, recorded.launches)
+    streams = label_streams(recorded, places)
+    found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
+    found.manifest_fields["machine"] = facts.machine_facts(tables)
+    found.manifest_fields["created_utc"] = facts.session_start_utc(tables)
+    found.manifest_fields["extra"] = _manifest_extra(tables, recorded, streams)
+    if hprof is None:
+        found.tables["events"], undecided = segment_unnamed(found.tables["events"])
+        found.cannot_say += undecided
+    found.warnings += [*facts.export_warnings(recorded, hprof), *remark_collectives(n_collectives)]
+    found.warnings += remark_duplicate_rows(found.tables["events"])
+    found.cannot_say += facts.export_cannot_say(tables, recorded, has_passes=hprof is not None)
+    return found
+
+
+def projection(recorded: TraceRows, ranges: GroupedSpans) -> Projection:
+    """The device work that each range launched."""
+    device, launches = recorded.device_rows, recorded.launches
+    return project(ranges, launches.calls, launches.call[recorded.device_slice], device["start"], device["end"])
+
+
+def _events(recorded: TraceRows, places: Places, found: StreamLabels) -> pa.Table:
+    rows, texts = recorded.rows, recorded.labels.texts
+    names = ("pass_id", "phase", "ubatch", "layer", "tensor", "whole_bytes")
+    known = {name: values for name in names if (values := getattr(places, name)) is not None}
+    shown = EventRows(rows.columns | {"process": _pids(rows["process"])})
+    labels = {"phase": PHASES, "tensor": texts, "stream": found.labels}
+    return event_table(shown, texts, known | {"stream": found.codes}, labels)
+
+
+def _pids(process: Int64) -> Int64:
+    return np.where(process == NULL, NULL, process & ID_MASK)
+
+
+def _manifest_extra(tables: ExportTables, recorded: TraceRows, found: StreamLabels) -> dict[str, Any]:
+    errors, milder = facts.diagnostics(tables)
+    return {
+        "nsys": {"export": facts.export_facts(tables), "capture": facts.capture_facts(tables)},
+        "origin_ns": recorded.origin_ns,
+        "nvtx_ranges": len(recorded.ranges),
+        "streams": stream_facts(tables, found),
+        "profiler_errors": errors,
+        "profiler_warnings": milder,
+    }

@@ -1,12 +1,30 @@
-"""What an export says beside its events: versions, GPUs, how it was recorded, diagnostics."""
+"""What an export says beside its rows: machine, versions, streams and their labels, diagnostics.
+
+Also the sentences for the manifest: what the export could not say, and what a reader of its figures must know.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from profiler.importers.created import created_utc
-from profiler.importers.nsys import enums
-from profiler.importers.nsys.tables import Tables, first_present
+import numpy as np
+
+from profiler.arithmetic.groups import NONE, distinct
+from profiler.importers.device_traces import created_utc, unanswered_launches
+from profiler.importers.nsys.project import Places
+from profiler.importers.nsys.ranges import HprofRanges
+from profiler.importers.nsys.recorded import MEMCPY, TraceRows
+from profiler.importers.nsys.rows import ABSENT, EventRows, kind_code, look_up
+from profiler.importers.nsys.tables import (
+    DIAGNOSTIC_ERROR,
+    DIAGNOSTIC_WARNING,
+    ID_MASK,
+    NULL,
+    ExportTables,
+    Int64,
+    first_present,
+)
 
 _EXPORT_KEYS: Final = (
     *("EXPORT_SCHEMA_VERSION", "EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_PARAM_LAZY"),
@@ -33,18 +51,18 @@ _MAX_MESSAGES: Final = 50
 _MAX_MESSAGE_CHARS: Final = 500
 
 
-def export_facts(tables: Tables) -> dict[str, str]:
+def export_facts(tables: ExportTables) -> dict[str, str]:
     """Schema, product and the options of the export. Paths, host and user names are left behind."""
     rows = tables.small(first_present(tables, "META_DATA_EXPORT", "EXPORT_META_DATA"), ["name", "value"])
     return _chosen(rows, _EXPORT_KEYS)
 
 
-def capture_facts(tables: Tables) -> dict[str, str]:
+def capture_facts(tables: ExportTables) -> dict[str, str]:
     """How the recording was set up, as far as it changes what the figures mean."""
     return _chosen(tables.small("META_DATA_CAPTURE", ["name", "value"]), _CAPTURE_KEYS)
 
 
-def machine_facts(tables: Tables) -> dict[str, Any]:
+def machine_facts(tables: ExportTables) -> dict[str, Any]:
     """GPUs (empty: the export does not say), driver, CPU, operating system."""
     system = tables.small("TARGET_INFO_SYSTEM_ENV", ["name", "value"])
     known = {_SYSTEM_KEYS[name]: text for name, text in _chosen(system, tuple(_SYSTEM_KEYS)).items()}
@@ -52,19 +70,19 @@ def machine_facts(tables: Tables) -> dict[str, Any]:
     return known | {"gpus": gpus} if gpus else known
 
 
-def created(tables: Tables) -> str:
+def session_start_utc(tables: ExportTables) -> str:
     """When the session began, as the manifest's `created_utc`; empty where the export does not say."""
     rows = tables.small("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"])
     since_1970_ns = rows[0]["utcEpochNs"] if rows else None
     return created_utc(since_1970_ns if type(since_1970_ns) is int else None)
 
 
-def diagnostics(tables: Tables) -> tuple[list[str], list[str]]:
+def diagnostics(tables: ExportTables) -> tuple[list[str], list[str]]:
     """What the profiler itself complained of, each text once: (errors and lost events, other warnings)."""
     rows = tables.small("DIAGNOSTIC_EVENT", ["severity", "text"])
     texts = {str(row["text"])[:_MAX_MESSAGE_CHARS]: row["severity"] for row in rows if row["text"] is not None}
-    serious = [text for text, level in texts.items() if level == enums.DIAGNOSTIC_ERROR or _says_lost(text)]
-    mild = [t for t, level in texts.items() if level == enums.DIAGNOSTIC_WARNING and t not in serious]
+    serious = [text for text, level in texts.items() if level == DIAGNOSTIC_ERROR or _says_lost(text)]
+    mild = [t for t, level in texts.items() if level == DIAGNOSTIC_WARNING and t not in serious]
     return serious[:_MAX_MESSAGES], mild[:_MAX_MESSAGES]
 
 
@@ -96,3 +114,167 @@ def _chosen(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, str]
 
 def _short(value: Any) -> str | None:
     return None if value is None else str(value)[:_MAX_MESSAGE_CHARS]
+
+
+_KEY: Final = ("processId", "contextId", "streamId")
+_CONTEXT: Final = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
+_STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
+_MAX_LISTED: Final = 256
+_MAX_PACKED: Final = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLabels:
+    """A label for each row (negative: none), and the (process, device, context, stream) that rows lie on."""
+
+    codes: Int64
+    labels: list[str]
+    keys: Int64  # (number of streams, 4)
+
+
+def label_streams(recorded: TraceRows, places: Places) -> StreamLabels:
+    """Device streams are their number, with `context/` before it where a process has the number twice.
+
+    Streams on which hprof's own ranges computed or copied are "compute" and "copy", as in its captures; calls
+    of the host are on "thread N".
+    """
+    rows, n_calls = recorded.rows, recorded.n_calls
+    threads, thread_line = distinct(rows["thread"][:n_calls])
+    others = rows.part(slice(n_calls, len(rows)))
+    keys, line = _distinct_streams(others)
+    codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
+    texts = [f"thread {thread & ID_MASK}" for thread in threads.tolist()]
+    roles = _roles(others, places, keys, line)
+    texts += [role or text for role, text in zip(roles, _numbers(keys), strict=True)]
+    # Two processes may have the same number: one label for both.
+    labels = list(dict.fromkeys(texts))
+    code_of = {text: code for code, text in enumerate(labels)}
+    return StreamLabels(look_up(np.array([code_of[text] for text in texts], np.int64), codes, ABSENT), labels, keys)
+
+
+def stream_facts(tables: ExportTables, streams: StreamLabels) -> list[dict[str, Any]]:
+    """What the export says of the streams in use: name, kind, priority."""
+    used = {(process & ID_MASK, context, stream) for process, _, context, stream in streams.keys.tolist()}
+    names = {_key(row): row["name"] for row in tables.small("TARGET_INFO_NVTX_CUDA_STREAM", ["name", *_KEY])}
+    table = first_present(tables, *_CONTEXT)
+    null_column = "nullStreamId" if table == _CONTEXT[0] else "streamId"
+    null = {
+        (row["processId"], row["contextId"]): row[null_column]
+        for row in tables.small(table, ["processId", "contextId", null_column])
+    }
+    facts = []
+    for row in tables.small("TARGET_INFO_CUDA_STREAM", [*_KEY, "priority", "flag"]):
+        if (key := _key(row)) in used:
+            is_null = row["flag"] == 3 or null.get(key[:2]) == key[2]
+            kind = "null" if is_null else _STREAM_FLAGS.get(row["flag"])
+            fact = {"process": key[0], "context": key[1], "stream": key[2], "kind": kind}
+            facts.append(fact | {"name": names.get(key), "priority": _signed(row["priority"])})
+    return facts[:_MAX_LISTED]
+
+
+def _distinct_streams(rows: EventRows) -> tuple[Int64, Int64]:
+    """The distinct (process, device, context, stream), one a line, and the line of each row."""
+    names = ("process", "device", "context", "stream")
+    packed = np.zeros(len(rows), np.int64)
+    for name in names:
+        values, code = distinct(rows[name])
+        if len(packed) and len(values) * (int(packed.max()) + 1) > _MAX_PACKED:
+            packed = distinct(packed)[1]
+        packed = packed * len(values) + code
+    found, line = distinct(packed)
+    first = np.zeros(len(found), np.int64)
+    first[line[::-1]] = np.arange(len(line))[::-1]
+    return np.stack([rows[name][first] for name in names], axis=1), line
+
+
+def _numbers(keys: Int64) -> list[str]:
+    contexts: dict[tuple[int, int], set[int]] = {}
+    for process, _, context, stream in keys.tolist():
+        contexts.setdefault((process, stream), set()).add(context)
+    return [
+        f"{context}/{stream}" if len(contexts[process, stream]) > 1 else str(stream)
+        for process, _, context, stream in keys.tolist()
+    ]
+
+
+def _roles(others: EventRows, places: Places, keys: Int64, line: Int64) -> list[str | None]:
+    """ "compute" and "copy" for the stream of each device that hprof's compute and copy ranges used most."""
+    if places.in_compute_step is None or places.in_copy_step is None:
+        return [None] * len(keys)
+    last = slice(len(places.in_copy_step) - len(others), None)
+    computes = places.in_compute_step[last] & (others["kind"] == kind_code("compute"))
+    copies = places.in_copy_step[last] & (others["kind"] == kind_code("h2d"))
+    roles: list[str | None] = [None] * len(keys)
+    for role, mask in (("compute", computes), ("copy", copies)):
+        count = np.bincount(line[mask], minlength=len(keys))
+        taken: set[tuple[int, int]] = set()
+        for index in np.argsort(-count, kind="stable").tolist():
+            device = (int(keys[index, 0]), int(keys[index, 1]))
+            if count[index] and roles[index] is None and device not in taken:
+                roles[index] = role
+                taken.add(device)
+    return roles
+
+
+def _key(row: dict[str, Any]) -> tuple[int, int, int]:
+    return row["processId"], row["contextId"], row["streamId"]
+
+
+def _signed(priority: Any) -> int | None:
+    """-5 is stored as 4294967291."""
+    if not isinstance(priority, int):
+        return None
+    return priority - (1 << 32) if priority >= 1 << 31 else priority
+
+
+_NO_PASSES: Final = (
+    "arms, passes, tokens and experts: the trace has no NVTX ranges of domain hprof, so figures cover all of it"
+)
+
+
+def export_cannot_say(tables: ExportTables, recorded: TraceRows, *, has_passes: bool) -> list[str]:
+    """What this export could not give."""
+    said = ["experts, slots, VRAM and which copy a kernel waits for: Nsight Systems does not record them"]
+    if not has_passes:
+        said.append(_NO_PASSES)
+    rows = recorded.device_rows
+    explicit = rows["correlation"] != NULL
+    no_call = int(np.count_nonzero(explicit & (recorded.launches.call[recorded.device_slice] == NONE)))
+    if no_call:
+        said.append(
+            f"when the host issued {no_call} of {int(np.count_nonzero(explicit))} device operations: "
+            "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
+        )
+    has_work = np.zeros(recorded.n_calls + 1, np.bool_)
+    has_work[recorded.launches.call[recorded.device_slice]] = True  # NONE marks the last place
+    call_names = recorded.rows["name"][: recorded.n_calls]
+    said += unanswered_launches(call_names, recorded.labels.texts, has_work[:-1])
+    if (rows["process"] == NULL).any():
+        said.append("which process the device work belongs to: the export has no globalPid")
+    if nameless := int(np.count_nonzero(recorded.rows["name"] == ABSENT)):
+        said.append(f"the names of {nameless:,} of {len(recorded.rows):,} rows: StringIds does not hold them")
+    if tables.columns(MEMCPY) and "srcKind" not in tables.columns(MEMCPY):
+        said.append("whether copies read pinned or pageable memory: the export has no srcKind")
+    if not tables.columns("TARGET_INFO_GPU"):
+        said.append("the names and limits of the GPUs: the export has no TARGET_INFO_GPU")
+    return said
+
+
+def export_warnings(recorded: TraceRows, hprof: HprofRanges | None) -> list[str]:
+    """What a reader of the figures must know."""
+    said = []
+    if recorded.n_device == 0:
+        said.append(
+            "The export holds no device work (no kernel, copy or memset): record with `nsys profile -t cuda,nvtx`."
+        )
+    graph = recorded.labels.code("graph")
+    if graphs := int(np.count_nonzero(recorded.device_rows["detail"] == graph)):
+        said.append(
+            f"{graphs} CUDA graph launches were recorded as a whole: the kernels and copies inside them have no "
+            "rows and count in no figure; record with `--cuda-graph-trace=node` to see them."
+        )
+    if hprof is not None and hprof.n_unknown:
+        said.append(
+            f"{hprof.n_unknown} ranges of domain hprof have names that this hprof does not know; upgrade hprof."
+        )
+    return said

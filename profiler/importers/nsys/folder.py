@@ -43,7 +43,7 @@ class FolderTables:
         self._pool.shutdown(cancel_futures=True)
 
     def expect(self, table: str, columns: Sequence[str]) -> None:
-        """Begin to read; see `tables.Tables`. What goes wrong is said when the columns are asked for."""
+        """Begin to read; see `tables.ExportTables`. What goes wrong is said when the columns are asked for."""
         if present := [name for name in columns if name in self.columns(table)]:
             self._expected[table, *present] = self._pool.submit(_read_file, self._files[table], present)
 
@@ -57,7 +57,7 @@ class FolderTables:
         return self._columns[table]
 
     def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
-        """Whole columns; see `tables.Tables`."""
+        """Whole columns; see `tables.ExportTables`."""
         present = [name for name in columns if name in self.columns(table)]
         read = self._read(table, present)
         self.warnings += [
@@ -70,13 +70,13 @@ class FolderTables:
         return {name: found[name] if name in found else np.full(n_rows, NULL) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
-        """A whole text column; see `tables.Tables`."""
+        """A whole text column; see `tables.ExportTables`."""
         if column not in self.columns(table):
             return pa.chunked_array([pa.nulls(self._n_rows(table), pa.string())])
         return self._convert(table, self._read(table, [column])[column], _text)
 
     def small(self, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """A table of facts; see `tables.Tables`."""
+        """A table of facts; see `tables.ExportTables`."""
         present = [name for name in columns if name in self.columns(table)]
         if not present:
             return []

@@ -2,6 +2,10 @@
 
 A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
 threads are laid end to end on one axis (`profiler.arithmetic.intervals.Line`), so one search serves them all.
+`Places` holds the answer: the pass, phase, ubatch, layer and tensor of each row.
+
+A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
+threads are laid end to end on one axis (`profiler.arithmetic.intervals.Line`), so one search serves them all.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from profiler.arithmetic.groups import NONE, distinct
 from profiler.arithmetic.intervals import Line
-from profiler.arithmetic.joins import NONE, distinct
+from profiler.importers.nsys.rows import Mask
 from profiler.importers.nsys.tables import Int64
 
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
@@ -21,7 +26,7 @@ _MAX_RANGE_LEVELS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class GroupedSpans:
     """Intervals in groups (threads, or processes): int64 arrays of one length."""
 
     group: Int64
@@ -31,13 +36,13 @@ class Spans:
     def __len__(self) -> int:
         return len(self.start)
 
-    def part(self, rows: slice) -> Spans:
+    def part(self, rows: slice) -> GroupedSpans:
         """A view of some neighbours."""
-        return Spans(self.group[rows], self.start[rows], self.end[rows])
+        return GroupedSpans(self.group[rows], self.start[rows], self.end[rows])
 
-    def take(self, rows: Int64) -> Spans:
+    def take(self, rows: Int64) -> GroupedSpans:
         """Only these rows."""
-        return Spans(self.group[rows], self.start[rows], self.end[rows])
+        return GroupedSpans(self.group[rows], self.start[rows], self.end[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Projection:
     last_ns: Int64
 
 
-def project(ranges: Spans, calls: Spans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:
+def project(ranges: GroupedSpans, calls: GroupedSpans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:
     """The operations that each range owns; `op_call` is the row of each operation's call, or NONE."""
     owned = op_call != NONE
     if not owned.all():
@@ -63,7 +68,7 @@ def project(ranges: Spans, calls: Spans, op_call: Int64, op_start: Int64, op_end
     return _projected(ranges, calls.take(used), n_ops[used], first[used], last[used])
 
 
-def _projected(ranges: Spans, calls: Spans, n_ops: Int64, first: Int64, last: Int64) -> Projection:
+def _projected(ranges: GroupedSpans, calls: GroupedSpans, n_ops: Int64, first: Int64, last: Int64) -> Projection:
     result = Projection(
         np.zeros(len(ranges), np.int64),
         np.full(len(ranges), np.iinfo(np.int64).max),
@@ -88,7 +93,7 @@ def _projected(ranges: Spans, calls: Spans, n_ops: Int64, first: Int64, last: In
     return result
 
 
-def innermost(ranges: Spans, inside: Spans) -> Int64:
+def innermost(ranges: GroupedSpans, inside: GroupedSpans) -> Int64:
     """For each interval of `inside` the row of the innermost range around it in its group, or NONE.
 
     Innermost is the latest start; ranges that overlap without nesting are allowed.
@@ -118,14 +123,14 @@ def _outermost(rows: Int64, ends: Int64) -> tuple[Int64, Int64]:
     return rows[free], rows[~free]
 
 
-def _on_one_axis(outer: Spans, inner: Spans) -> tuple[Spans, Spans]:
+def _on_one_axis(outer: GroupedSpans, inner: GroupedSpans) -> tuple[GroupedSpans, GroupedSpans]:
     groups, codes = distinct(np.concatenate([outer.group, inner.group]))
     if len(groups) == 1:
         return outer, inner
     starts = np.concatenate([outer.start, inner.start])
     ends = np.concatenate([outer.end, inner.end])
     line = Line(codes, starts, ends, len(groups))
-    placed = Spans(codes, line.place(codes, starts), line.place(codes, ends))
+    placed = GroupedSpans(codes, line.place(codes, starts), line.place(codes, ends))
     n_outer = len(outer)
     return placed.part(slice(n_outer)), placed.part(slice(n_outer, len(placed)))
 
@@ -143,3 +148,32 @@ def _slice_minimum(values: Int64, low: Int64, high: Int64) -> Int64:
         result[rows] = np.minimum(blocks[low[rows]], blocks[high[rows] - width])
         blocks, width = np.minimum(blocks[:-width], blocks[width:]), 2 * width
     return result
+
+
+@dataclass(slots=True)
+class Places:
+    """One element a row, NULL (labels: ABSENT) where nothing says it; None where nothing says it of any row."""
+
+    pass_id: Int64 | None = None
+    phase: Int64 | None = None  # codes of rows.PHASES
+    ubatch: Int64 | None = None
+    layer: Int64 | None = None
+    tensor: Int64 | None = None  # codes of Labels
+    whole_bytes: Int64 | None = None
+    in_copy_step: Mask | None = None
+    in_compute_step: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchingCalls:
+    """The host side of the rows: all CUDA calls as spans on their threads, and each row's call."""
+
+    calls: GroupedSpans  # group: globalTid
+    call: Int64  # for each row of the events: its row in `calls`, or NONE; a call is its own
+
+    def gather(self, of_calls: Int64) -> Int64:
+        """What was found for the calls, for each row; NONE where a row has no call."""
+        if len(self.calls) == 0:
+            return np.full(len(self.call), NONE)
+        found: Int64 = np.append(of_calls, NONE)[self.call]  # NONE, -1, is the last place
+        return found

@@ -1,16 +1,23 @@
-"""Rows of an export as parallel int64 columns, before they become an arrow table."""
+"""Rows of an export as parallel int64 columns: made, cleaned, and turned into the arrow table `events`.
+
+Names are small codes into one list of texts. A row that is left out is counted under the first reason that it
+meets: no times, end before start, longer than 13 days, far from all others. `nsys_stats` uses the same rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from profiler.importers.nsys.tables import NULL, Int64
-from profiler.schema import EVENT_KINDS
+from profiler.importers.nsys.tables import NULL, ExportTables, Int64, check_aligned
+from profiler.schema import EVENT_KINDS, EVENTS
 
 MEMORIES: Final = ("pinned", "pageable", "device", "managed")
 PHASES: Final = ("prefill", "decode")
@@ -27,7 +34,7 @@ _KIND_CODES: Final = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 
 @dataclass(slots=True)
-class Rows:
+class EventRows:
     """Parallel columns, see COLUMNS. `process` and `thread` keep nsys's whole 64-bit ids (globalTid >> 24)."""
 
     columns: dict[str, Int64]
@@ -38,25 +45,27 @@ class Rows:
     def __getitem__(self, name: str) -> Int64:
         return self.columns[name]
 
-    def where(self, mask: Mask) -> Rows:
+    def where(self, mask: Mask) -> EventRows:
         """Only the rows that `mask` keeps."""
-        return Rows({name: values[mask] for name, values in self.columns.items()})
+        return EventRows({name: values[mask] for name, values in self.columns.items()})
 
-    def part(self, rows: slice) -> Rows:
+    def part(self, rows: slice) -> EventRows:
         """A view of some neighbouring rows."""
-        return Rows({name: values[rows] for name, values in self.columns.items()})
+        return EventRows({name: values[rows] for name, values in self.columns.items()})
 
-    def shifted(self, by_ns: int) -> Rows:
+    def shifted(self, by_ns: int) -> EventRows:
         """The same rows, later."""
-        return Rows(self.columns | {name: self.columns[name] + by_ns for name in ("start", "end")})
+        return EventRows(self.columns | {name: self.columns[name] + by_ns for name in ("start", "end")})
 
 
-def make_rows(kind: str | Int64, **given: Int64 | int) -> Rows:
+def make_rows(kind: str | Int64, **given: Int64 | int) -> EventRows:
     """Rows of one kind (or of kind codes); scalars are repeated, missing columns are NULL."""
     n_rows = len(np.asarray(given["start"]))
     kinds = _KIND_CODES[kind] if isinstance(kind, str) else kind
     values: Mapping[str, Int64 | int] = {"kind": kinds, **given}
-    return Rows({name: np.broadcast_to(np.asarray(values.get(name, NULL), np.int64), (n_rows,)) for name in COLUMNS})
+    return EventRows(
+        {name: np.broadcast_to(np.asarray(values.get(name, NULL), np.int64), (n_rows,)) for name in COLUMNS}
+    )
 
 
 def kind_code(kind: str) -> int:
@@ -64,9 +73,9 @@ def kind_code(kind: str) -> int:
     return _KIND_CODES[kind]
 
 
-def concatenate(parts: Sequence[Rows]) -> Rows:
+def concatenate(parts: Sequence[EventRows]) -> EventRows:
     """The rows of all parts."""
-    return Rows({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
+    return EventRows({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
 
 
 def compacted(codes: Int64, texts: Sequence[str]) -> tuple[Int64, list[str]]:
@@ -82,3 +91,182 @@ def compacted(codes: Int64, texts: Sequence[str]) -> tuple[Int64, list[str]]:
 def look_up(values: Int64, index: Int64, missing: int) -> Int64:
     """values[index], `missing` where the index is negative."""
     return np.append(values, missing)[np.maximum(index, -1)]
+
+
+_MAX_TABLE: Final = 1 << 21
+_API_VERSION: Final = re.compile(r"_v\d+$")
+
+
+class TextCodes:
+    """Codes for texts. `code(text)` for one, `of_ids(ids)` for a column of StringIds; ABSENT where unknown."""
+
+    def __init__(self, tables: ExportTables) -> None:
+        ids = tables.ints("StringIds", ["id"])["id"]
+        values = tables.texts("StringIds", "value")
+        check_aligned("StringIds", ids, values)
+        order = np.argsort(ids, kind="stable")
+        self._ids = ids[order]
+        self._values = values.combine_chunks().take(pa.array(order))
+        self._codes: dict[str, int] = {}
+        self._row_of_id: Int64 | None = None
+        if len(order) and self._ids[0] >= 0 and self._ids[-1] < _MAX_TABLE:
+            self._row_of_id = np.zeros(self._ids[-1] + 1, np.int64)
+            self._row_of_id[self._ids[::-1]] = np.arange(len(order))[::-1]
+
+    def code(self, text: str) -> int:
+        """The code of a text, a new one where needed."""
+        return self._codes.setdefault(text, len(self._codes))
+
+    def of_ids(self, ids: Int64, clean: Callable[[str], str] | None = None) -> Int64:
+        """Codes of StringIds; `clean` changes a text first. A repeated id means its first row."""
+        if self._row_of_id is not None:
+            return self._of_small_ids(ids, self._row_of_id, clean)
+        at, known = self._find(ids)
+        if len(self._ids) == 0:
+            return at
+        return np.where(known, self._translation(at[known], clean)[at], ABSENT)
+
+    def _of_small_ids(self, ids: Int64, row_of_id: Int64, clean: Callable[[str], str] | None) -> Int64:
+        """As `of_ids`, by a table of codes by id: a trace has many rows and few names."""
+        none = len(row_of_id)
+        place = np.where((ids >= 0) & (ids < none), ids, none)
+        is_used = np.zeros(none + 1, np.bool_)
+        is_used[place] = True
+        used = np.flatnonzero(is_used[:none])
+        used = used[self._ids[row_of_id[used]] == used]
+        codes = np.full(none + 1, ABSENT)
+        codes[used] = self._translation(row_of_id[used], clean)[row_of_id[used]]
+        return codes[place]
+
+    def _find(self, ids: Int64) -> tuple[Int64, Mask]:
+        """Where each id lies among the sorted ones (ABSENT where there are none), and whether it is there."""
+        if len(self._ids) == 0:
+            return np.full(len(ids), ABSENT), np.zeros(len(ids), np.bool_)
+        at = self._rows_of(ids)
+        return at, (self._ids[at] == ids) & (ids != NULL)
+
+    def _rows_of(self, ids: Int64) -> Int64:
+        """Some row for each id; the right one where the id is there. Usual ids are small: a table of them."""
+        if self._row_of_id is not None:
+            return self._row_of_id[np.clip(ids, 0, len(self._row_of_id) - 1)]
+        at = np.searchsorted(self._ids, ids)
+        at[at == len(self._ids)] = 0
+        return at
+
+    def values_of_ids(self, ids: Int64) -> tuple[Int64, pa.StringArray]:
+        """For columns with names by the 100,000: codes into the strings beside them, ABSENT where unknown."""
+        at, known = self._find(ids)
+        used = np.zeros(len(self._ids), np.bool_)
+        used[at[known]] = True
+        codes = np.cumsum(used) - 1
+        strings = self._values.filter(pa.array(used))
+        return (np.where(known, codes[at], ABSENT) if len(codes) else at), strings
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts, by code."""
+        return list(self._codes)
+
+    def _translation(self, used_rows: Int64, clean: Callable[[str], str] | None) -> Int64:
+        used = np.zeros(len(self._ids), np.bool_)
+        used[used_rows] = True
+        rows = np.flatnonzero(used)
+        codes = np.full(len(self._ids), ABSENT)
+        for row, text in zip(rows.tolist(), self._values.take(pa.array(rows)).to_pylist(), strict=True):
+            if text is not None:
+                codes[row] = self.code(clean(text) if clean else text)
+        return codes
+
+
+def api_name(text: str) -> str:
+    """`cudaMemcpyAsync_v3020` -> `cudaMemcpyAsync`: runtime calls carry the version that introduced them."""
+    return _API_VERSION.sub("", text)
+
+
+MAX_DURATION_NS: Final = 1 << 50  # 13 days
+MAX_FROM_MIDDLE_NS: Final = 1 << 52  # 52 days before or after the median row
+
+
+class _Maskable(Protocol):
+    def __len__(self) -> int: ...
+    def where(self: _T, mask: Mask) -> _T: ...
+
+
+_T = TypeVar("_T", bound=_Maskable)
+
+
+def drop(rows: _T, what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> _T:
+    """Without the rows that any of `reasons` marks."""
+    bad = np.zeros(len(rows), np.bool_)
+    for reason, mask in reasons.items():
+        first = mask & ~bad
+        if count := int(np.count_nonzero(first)):
+            dropped[f"{what}: {reason}"] += count
+            bad |= first
+    return rows.where(~bad) if bad.any() else rows
+
+
+def impossible_times(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
+    """Times that cannot be. CUPTI says 0 and 0 where it could not collect the times of device work."""
+    untimed = (start == NULL) | (end == NULL)
+    if on_device:
+        untimed |= (start == 0) & (end == 0)
+    # The difference of two hostile int64 can overflow, that of their floats cannot.
+    long = end.astype(np.float64) - start.astype(np.float64) > MAX_DURATION_NS
+    return {"no times": untimed, "end before start": end < start, "longer than 13 days": long}
+
+
+def time_limits(start: Int64) -> tuple[int, int]:
+    """52 days before and after the median start: what lies outside has damaged times."""
+    middle = int(np.partition(start, len(start) // 2)[len(start) // 2]) if len(start) else 0
+    low = max(middle - MAX_FROM_MIDDLE_NS, NULL + 1)
+    return low, min(middle + MAX_FROM_MIDDLE_NS, np.iinfo(np.int64).max - MAX_DURATION_NS)
+
+
+def far_times(start: Int64, limits: tuple[int, int]) -> dict[str, Mask]:
+    """Starts outside of `time_limits`."""
+    return {"more than 52 days from the others": (start < limits[0]) | (start > limits[1])}
+
+
+def event_table(
+    rows: EventRows, texts: Sequence[str], extra: Mapping[str, Int64], labels: Mapping[str, Sequence[str]]
+) -> pa.Table:
+    """Rows as the `events` table.
+
+    texts: what `name` and `detail` codes mean. extra: more columns of the schema, NULL (for labels: negative)
+    where unknown. labels: what the codes of the label columns in `extra` mean.
+    """
+    columns: dict[str, pa.Array] = {
+        "process": _ints(rows["process"], pa.int64()),
+        "device": _ints(rows["device"], pa.int32()),
+        "t_start": _ints(rows["start"], pa.int64()),
+        "t_end": _ints(rows["end"], pa.int64()),
+        "bytes": _ints(rows["bytes"], pa.int64()),
+        "correlation_id": _ints(rows["correlation"], pa.int64()),
+        "kind": _labels(rows["kind"], EVENT_KINDS),
+        "name": _labels(*compacted(rows["name"], texts)),
+        "source_memory": _labels(rows["memory"], MEMORIES),
+        "detail": _labels(*compacted(rows["detail"], texts)),
+    }
+    for name, values in extra.items():
+        known = labels.get(name)
+        columns[name] = _ints(values, EVENTS.field(name).type) if known is None else _labels(values, known)
+    arrays = [columns.get(field.name) for field in EVENTS]
+    filled = [pa.nulls(len(rows), f.type) if a is None else a for a, f in zip(arrays, EVENTS, strict=True)]
+    return pa.Table.from_arrays(filled, schema=EVENTS)
+
+
+def _ints(values: Int64, kind: pa.DataType) -> pa.Array:
+    if kind == pa.int32():
+        small = values.astype(np.int32)
+        missing = small != values  # NULL, and what does not fit
+        return pa.array(small, kind, mask=missing if missing.any() else None)
+    missing = values == NULL
+    return pa.array(values, kind, mask=missing if missing.any() else None)
+
+
+def _labels(codes: Int64, texts: Sequence[str]) -> pa.DictionaryArray:
+    small = codes.astype(np.int32)  # NULL wraps to 0, so the mask comes from the whole number
+    missing = codes < 0
+    indices = pa.array(small, pa.int32(), mask=missing if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()), safe=False)

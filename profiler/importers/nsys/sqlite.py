@@ -1,12 +1,19 @@
 """Reads the SQLite export: read-only, no views, no code of the file runs, and every query has a budget.
 
-Nine columns of 1 M kernels took 2.5 s fetched as tuples and 1.1 s when SQLite joins each column into one text that
-numpy parses; so numbers travel as text, 65,536 rows a query.
+Nine columns of 1 M kernels took 2.5 s fetched as tuples and 1.1 s when SQLite joins each column into one text
+that numpy parses; so numbers travel as text, 65,536 rows a query.
+A `.nsys-rep` is NVIDIA's own format: nsys itself exports it to SQLite first.
+
+Nine columns of 1 M kernels took 2.5 s fetched as tuples and 1.1 s when SQLite joins each column into one text
+that numpy parses; so numbers travel as text, 65,536 rows a query.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -68,7 +75,7 @@ class SqliteTables:
         """A connection reads for one thread, so nothing is read ahead."""
 
     def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
-        """Whole columns; see `tables.Tables`."""
+        """Whole columns; see `tables.ExportTables`."""
         present = [name for name in columns if name in self.columns(table)]
         with self._one_error():
             n_rows = self._count(table)
@@ -81,7 +88,7 @@ class SqliteTables:
         return {name: read[name] if name in read else np.full(n_rows, NULL) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
-        """A whole text column; see `tables.Tables`."""
+        """A whole text column; see `tables.ExportTables`."""
         if column not in self.columns(table):
             n_rows = self._count(table)
             return pa.chunked_array([pa.nulls(n_rows, pa.string())])
@@ -93,7 +100,7 @@ class SqliteTables:
             return pa.chunked_array([pa.array([c for (c,) in part], pa.string()) for part in parts], pa.string())
 
     def small(self, table: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """A table of facts; see `tables.Tables`."""
+        """A table of facts; see `tables.ExportTables`."""
         present = [name for name in columns if name in self.columns(table)]
         if not present:
             return []
@@ -212,3 +219,36 @@ def _parsed(text: str, n_rows: int) -> Int64 | None:
         except ValueError:
             return None
     return values if len(values) == n_rows else None
+
+
+_TIMEOUT_S: Final = 3600
+
+
+@contextmanager
+def exported(report: Path) -> Iterator[Path]:
+    """A SQLite export of `report` for as long as the context lasts.
+
+    Raises HprofError with the command to type where nsys is not on PATH, and with nsys's own words if it fails.
+    """
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        target = report.with_suffix(".sqlite")
+        raise HprofError(
+            f"{report} needs Nsight Systems to be read and nsys is not on PATH; where it is installed, run "
+            f"`nsys export --type sqlite --output {target.name} {report.name}` and import {target.name}."
+        )
+    with tempfile.TemporaryDirectory(prefix="hprof-nsys-") as folder:
+        target = Path(folder) / "export.sqlite"
+        _export(nsys, report.absolute(), target)
+        yield target
+
+
+def _export(nsys: str, report: Path, target: Path) -> None:
+    command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target), str(report)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HprofError(f"{report}: `nsys export` did not finish ({error}); run it by hand.") from error
+    if done.returncode != 0 or not target.exists():
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise HprofError(f"{report}: `nsys export` failed ({said[:300]}); use the nsys that wrote the report.")

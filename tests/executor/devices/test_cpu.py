@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from executor.devices.base import STREAMS, Range, Work
+from executor.devices.base import STREAMS, CopyRange, Work
 from executor.devices.cpu import CpuDevice
 from executor.errors import HprofError
 
@@ -97,7 +97,7 @@ def test_recycled_events_are_used_again_and_blank(device: CpuDevice) -> None:
 def test_copies_move_exactly_their_ranges(device: CpuDevice, stream: str) -> None:
     source = torch.arange(256, dtype=torch.uint8)
     target = torch.zeros(256, dtype=torch.uint8)
-    device.copy_in(stream, [Range(source, 10, target, 100, 20), Range(source, 0, target, 0, 5)])  # type: ignore[arg-type]
+    device.copy_in(stream, [CopyRange(source, 10, target, 100, 20), CopyRange(source, 0, target, 0, 5)])  # type: ignore[arg-type]
     device.drain()
     want = torch.zeros(256, dtype=torch.uint8)
     want[100:120], want[0:5] = source[10:30], source[0:5]
@@ -108,7 +108,7 @@ def test_a_long_copy_arrives_whole() -> None:
     device = CpuDevice(link_gb_s=50.0, link_latency_us=0.0, n_threads=1)
     source = torch.randint(256, (5_000_011,), dtype=torch.uint8)
     target = torch.zeros_like(source)
-    device.copy_in("copy", [Range(source, 0, target, 0, source.numel())])
+    device.copy_in("copy", [CopyRange(source, 0, target, 0, source.numel())])
     device.drain()
     device.close()
     assert torch.equal(source, target)

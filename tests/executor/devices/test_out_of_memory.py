@@ -10,7 +10,7 @@ import torch
 
 from executor.devices.cpu import CpuDevice
 from executor.devices.factory import DeviceOptions
-from executor.devices.out_of_memory import told_plainly, what_ran_out
+from executor.devices.out_of_memory import explain_oom, what_ran_out
 from executor.devices.sim import SimMachine
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
@@ -36,7 +36,7 @@ def too_much_host_memory() -> Any:
 
 
 def a_graph_that_failed_in_its_memory() -> None:
-    """As `executor.devices.cuda_replay` fails: ending the capture raises over the error that broke it."""
+    """As `executor.devices.cuda` fails: ending the capture raises over the error that broke it."""
     try:
         raise torch.OutOfMemoryError(CUDA_SAYS)
     finally:
@@ -75,14 +75,14 @@ def test_torchs_own_errors() -> None:
     ],
 )
 def test_the_sentence(fail: Callable[[], Any], sentence: str) -> None:
-    with pytest.raises(HprofError) as caught, told_plainly("it ran", lambda memory: "lower it"):
+    with pytest.raises(HprofError) as caught, explain_oom("it ran", lambda memory: "lower it"):
         fail()
     assert str(caught.value) == sentence
 
 
 def test_other_errors_pass_as_they_are() -> None:
     for error in (RuntimeError("a bug"), HprofError("said already"), KeyboardInterrupt()):
-        with pytest.raises(type(error)) as caught, told_plainly("it ran", lambda memory: "lower it"):
+        with pytest.raises(type(error)) as caught, explain_oom("it ran", lambda memory: "lower it"):
             raise error
         assert caught.value is error
 
@@ -143,7 +143,7 @@ def test_memory_that_cannot_be_pinned_says_how_many_layers_can(monkeypatch: pyte
         pinned.append(memory.numel())
 
     monkeypatch.setattr(CpuDevice, "register", register)
-    monkeypatch.setattr("executor.weights.host_memory.LOADERS", 1)
+    monkeypatch.setattr("executor.weights.transfer_units.LOADERS", 1)
     with pytest.raises(HprofError) as caught:
         Session(model, placement, ["on"], SessionOptions(DeviceOptions("cpu", n_threads=1), 64, 32, 8))
     assert str(caught.value) == "the driver refused to pin it: use --load-mode mmap, or --layers 3, which would fit"

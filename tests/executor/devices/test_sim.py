@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor.devices.base import Range, Work
+from executor.devices.base import CopyRange, Work
 from executor.devices.factory import DeviceOptions, make_devices
 from executor.devices.sim import SimDevice, SimLink, SimMachine
 from executor.errors import HprofError
@@ -34,9 +34,9 @@ def at(device: SimDevice, stream: str) -> int:
     return device.time_ns(event)
 
 
-def piece(device: SimDevice, n_bytes: int) -> Range:
+def piece(device: SimDevice, n_bytes: int) -> CopyRange:
     slab = device.host_slab(n_bytes, pinned=True)
-    return Range(slab, 0, slab, 0, n_bytes)
+    return CopyRange(slab, 0, slab, 0, n_bytes)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from executor.passes import EventRecord, PassResult
 from executor.policies.base import PolicyOptions
-from executor.records import EventRecord, PassResult
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.support import smollm2_path
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from executor import placed_model
 from executor.devices.base import ReplayKey, StreamName, Work
 from executor.devices.cpu import CpuDevice
-from executor.placed import lane
 from executor.policies.base import PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass
 
@@ -61,7 +61,7 @@ def test_generated_tokens_share_one_recording(spec: str, monkeypatch: pytest.Mon
     launches = Repeating()
     launches.install(monkeypatch)
     monkeypatch.setattr(CpuDevice, "replays", True)
-    monkeypatch.setattr(lane, "flash_serves", lambda keys: True)
+    monkeypatch.setattr(placed_model, "flash_serves", lambda keys: True)
     for got, want in zip(logits_of(spec, "on", torch.float32), wanted, strict=True):
         torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-3)
     attention = [(key.step, key.variant) for key in launches.first if "attn" in str(key.step)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from executor.devices.factory import DeviceOptions
-from executor.job import PassJob
-from executor.model import Model
+from executor.model import AttentionShape, LayerShape, Model, ModelShape, MoeFfn, RopeShape
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
+from executor.passes import PassJob
 from executor.placement.place import place
 from executor.session import Session, SessionOptions
-from executor.shape import AttentionShape, LayerShape, ModelShape, MoeFfn, RopeShape
 
 
 def _model() -> Model:

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes
-from executor.model import TensorInfo
-from executor.shape import MoeFfn
+from executor.model import MoeFfn, TensorInfo
 
 N_WEIGHTS = 64 * 256
 Q4_K = TensorInfo("blk.0.ffn_up.weight", "Q4_K", (64, 256), N_WEIGHTS * 9 // 16)

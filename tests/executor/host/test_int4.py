@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType, quants
 
 from executor.host import int4
-from executor.host.affine import GROUP, is_affine, unpack_affine
+from executor.host.int4 import GROUP, is_affine, unpack_affine
 from executor.quants import fill_random, tensor_bytes
 from executor.quants.dispatch import dequantise
 

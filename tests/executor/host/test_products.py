@@ -11,22 +11,24 @@ import torch
 
 from executor.devices.cpu import CpuDevice
 from executor.host import int4
-from executor.host.compute import host_experts, host_ffn
-from executor.host.prepare import run_jobs
-from executor.host.products import product_kind
-from executor.host.weights import HostStepWeights, HostWeights, host_product_bytes, host_products, step_matrices
-from executor.layers.expert_gemm import looped_experts
-from executor.layers.ffn import dense_ffn
-from executor.layers.moe import Routed
-from executor.model import Model
+from executor.host.products import product_kind, run_jobs
+from executor.host.steps import (
+    HostStepWeights,
+    HostWeights,
+    host_experts,
+    host_ffn,
+    host_product_bytes,
+    host_products,
+    step_matrices,
+)
+from executor.layers.dense import dense_ffn
+from executor.layers.moe import Routed, looped_experts
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, model_tensors
 from executor.placement.place import place
-from executor.shape import MoeFfn
-from executor.weights.host_memory import build_splits
-from executor.weights.splits import Split
-from executor.weights.views import in_dtype, rows_view
+from executor.weights.transfer_units import TransferUnit, build_transfer_units, in_dtype, rows_view
 
 BF16, F32 = torch.bfloat16, torch.float32
 needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")
@@ -64,10 +66,10 @@ class Exact:
 
 
 @contextmanager
-def splits_of(model: Model, overrides: str | None = None) -> Iterator[list[Split]]:
+def splits_of(model: Model, overrides: str | None = None) -> Iterator[list[TransferUnit]]:
     device = CpuDevice(n_threads=1)
     try:
-        yield build_splits(model, place(model.tensors, overrides=overrides), device, "none")
+        yield build_transfer_units(model, place(model.tensors, overrides=overrides), device, "none")
     finally:
         device.close()
 

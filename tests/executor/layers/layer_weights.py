@@ -6,8 +6,8 @@ import zlib
 
 import torch
 
+from executor.model import LayerShape, ModelShape
 from executor.models.tensors import layer_shapes
-from executor.shape import LayerShape, ModelShape
 
 
 class RandomWeights:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from executor.layers.delta_rule import chunked_delta_rule
+from executor.layers.delta_net import chunked_delta_rule
 from executor.layers.mixer import mix
 from executor.layers.state import DeltaNetState, new_state
-from executor.shape import DeltaNetShape, DenseFfn, LayerShape
+from executor.model import DeltaNetShape, DenseFfn, LayerShape
 from tests.executor.layers.layer_weights import RandomWeights
 
 CPU = torch.device("cpu")

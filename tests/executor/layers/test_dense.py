@@ -6,9 +6,8 @@ import dataclasses
 
 import torch
 
-from executor.layers.ffn import dense_ffn
-from executor.layers.head import embed, logits
-from executor.shape import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
+from executor.layers.dense import dense_ffn, embed, logits
+from executor.model import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
 
 LAYER = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), DenseFfn(24))

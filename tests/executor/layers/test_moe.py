@@ -7,9 +7,19 @@ import dataclasses
 import pytest
 import torch
 
-from executor.layers.expert_gemm import grouped_experts, looped_experts, one_token_experts
-from executor.layers.moe import Routed, combine, experts, route, route_given, shared_expert, used_flags
-from executor.shape import AttentionShape, LayerShape, MoeFfn, RopeShape
+from executor.layers.moe import (
+    Routed,
+    combine,
+    experts,
+    grouped_experts,
+    looped_experts,
+    one_token_experts,
+    route,
+    route_given,
+    shared_expert,
+    used_flags,
+)
+from executor.model import AttentionShape, LayerShape, MoeFfn, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
 
 HIDDEN, N = 16, 11

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executor.layers.rope import frequencies, rope_table, rotate
-from executor.shape import RopeShape
+from executor.model import RopeShape
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from executor.layers.state import new_state
+from executor.model import Mixer
 from executor.models.presets import load_preset, preset_names
-from executor.shape import Mixer
 
 
 def mixers() -> list[Mixer]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import HprofError
-from executor.memory.budget import Share, fit_to_budget
-from executor.memory.sizes import parse_bytes, spell_bytes
+from executor.memory.budget import DeviceShare, fit_to_budget
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.place import Placement
 from executor.policies import make_policy
 from executor.policies.base import PolicyOptions
+from executor.units import parse_bytes, spell_bytes
 
 
 def _fit(model: Model, arm: str, budget: int, working: int = 0) -> Placement:
     policy = make_policy(arm, PolicyOptions(cache_bytes=1 << 20))
-    share = Share(range(len(model.shape.layers)), model.n_bytes + working)
+    share = DeviceShare(range(len(model.shape.layers)), model.n_bytes + working)
     return fit_to_budget(model, {arm: policy}, budget, [share])[arm]
 
 
@@ -58,7 +58,7 @@ def test_everything_resident_when_it_fits() -> None:
 def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
     model = load_model("tiny-moe")
     policies = {arm: make_policy(arm, PolicyOptions()) for arm in ("off", "on")}
-    shares = [Share(range(len(model.shape.layers)), model.n_bytes)]
+    shares = [DeviceShare(range(len(model.shape.layers)), model.n_bytes)]
     with pytest.raises(HprofError, match=r"--vram-budget 1kB is too small for arm 'on' .* needs \d+MiB") as caught:
         fit_to_budget(model, policies, 1000, shares)
     least = int(str(caught.value).split("which needs ")[1].split("MiB")[0])
@@ -70,7 +70,7 @@ def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
 def test_every_device_keeps_within_the_budget() -> None:
     model = load_model("tiny-moe")
     ffn = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
-    shares = [Share([0, 1, 2, 3], 4 * ffn), Share([4, 5], 2 * ffn)]
+    shares = [DeviceShare([0, 1, 2, 3], 4 * ffn), DeviceShare([4, 5], 2 * ffn)]
     placement = fit_to_budget(model, {"on": make_policy("on", PolicyOptions())}, 3 * ffn, shares)["on"]
     assert placement.host_layers() == [0, 1, 2]  # 1 resident and 2 slots; the second device holds all of its own
     assert "first 3+0 layers" in placement.spelled

@@ -10,8 +10,7 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.layers.state import new_state
-from executor.memory.footprint import footprint, state_bytes
-from executor.memory.holdings import Footprint
+from executor.memory.footprint import Footprint, footprint, state_bytes
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions

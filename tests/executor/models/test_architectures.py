@@ -9,11 +9,10 @@ import pytest
 
 from executor.errors import HprofError
 from executor.gguf.file import open_gguf
-from executor.model import TensorInfo
+from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, TensorInfo
 from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
 from executor.models.presets import load_preset
 from executor.models.tensors import QuantPlan, model_tensors
-from executor.shape import AttentionShape, DenseFfn, ModelShape, MoeFfn
 from tests.support import shared_path
 
 Metadata = dict[str, Any]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
+from executor.model import AttentionShape, DeltaNetShape, DenseFfn, MlaShape, MoeFfn
 from executor.models.hf_config import read_config, shape_from_config
-from executor.models.hf_families import FAMILIES
+from executor.models.hf_families import MODEL_FAMILIES
 from executor.models.load import load_model
 from executor.models.presets import load_preset
 from executor.models.tensors import QuantPlan
-from executor.shape import AttentionShape, DeltaNetShape, DenseFfn, MlaShape, MoeFfn
 from tests.executor.models.hf_configs import DEEPSEEK_V3, GLM, GPT_OSS, LLAMA, QWEN3_MOE, QWEN35_MOE, written
 
 
@@ -183,7 +183,7 @@ def test_weights_are_stored_as_they_are_published(
 def test_unknown_families_are_told_all_known_ones() -> None:
     with pytest.raises(HprofError) as caught:
         shape_from_config({"model_type": "t5"}, "m", "config.json")
-    assert all(name in str(caught.value) for name in FAMILIES)
+    assert all(name in str(caught.value) for name in MODEL_FAMILIES)
 
 
 def test_numbers_beyond_all_models_are_one_sentence(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from executor.model import AttentionShape
 from executor.models.hf_config import shape_from_config
 from executor.models.load import load_model
-from executor.shape import AttentionShape
 from tests.executor.models.hf_configs import OTHERS, written
 
 

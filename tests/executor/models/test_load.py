@@ -12,11 +12,11 @@ import torch
 
 from executor.errors import HprofError
 from executor.layers.rope import frequencies
+from executor.model import AttentionShape, ModelShape, RopeShape
 from executor.models.load import load_model
 from executor.models.presets import load_preset
 from executor.models.tensors import all_shapes
 from executor.reference import forward
-from executor.shape import AttentionShape, ModelShape, RopeShape
 
 
 def write_llama(path: Path, rope_freqs: np.ndarray | None) -> None:

@@ -13,15 +13,13 @@ import pytest
 import torch
 
 from executor.errors import HprofError
-from executor.model import Model
+from executor.model import Model, ModelShape, MoeFfn
 from executor.models.load import load_model
-from executor.models.presets import load_preset, preset_names
-from executor.models.presets.loader import parse_preset
+from executor.models.presets import load_preset, parse_preset, preset_names
 from executor.models.synthetic import SyntheticSource
 from executor.models.tensors import QuantPlan, fitting, layer_tensors, model_tensors
 from executor.quants import dequantise
 from executor.reference import forward
-from executor.shape import ModelShape, MoeFfn
 
 # Published parameter counts in 1e9, as reference tables of llama-bench and the models' makers give them.
 PARAMETERS = {

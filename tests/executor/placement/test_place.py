@@ -10,8 +10,7 @@ import pytest
 from executor.errors import HprofError
 from executor.model import Model
 from executor.models.load import load_model
-from executor.placement.overrides import DEFAULT_OVERRIDE, parse_overrides, split_configurations
-from executor.placement.patience import time_limit
+from executor.placement.overrides import DEFAULT_OVERRIDE, parse_overrides, regex_timeout, split_configurations
 from executor.placement.place import place
 
 
@@ -146,7 +145,7 @@ def test_the_limit_leaves_others_alarms_as_they_were() -> None:
     handler = signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
     before = signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
-        with pytest.raises(TimeoutError), time_limit(0.05):
+        with pytest.raises(TimeoutError), regex_timeout(0.05):
             time.sleep(5)
         time.sleep(0.6)
     finally:

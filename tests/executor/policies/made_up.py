@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from executor.job import Ubatch
+from executor.passes import EventRecord, ExpertsRecord, PassResult, Ubatch, UbatchRecord
 from executor.policies.base import Flags, Item, Plan, Policy
-from executor.records import EventRecord, ExpertsRecord, PassResult, UbatchRecord
-from executor.weights.splits import Segment, Split
+from executor.weights.transfer_units import HostSegment, StepKind, TransferUnit
 
 N_EXPERTS = 16
 EXPERT_BYTES = 100
 
 
-def split(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS * EXPERT_BYTES) -> Split:
+def split(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS * EXPERT_BYTES) -> TransferUnit:
     """A split without tensors; `n_experts` 0 makes it a dense one."""
     source = torch.zeros(n_bytes, dtype=torch.uint8)
-    what = "experts" if n_experts else "ffn"
-    return Split(layer, layer, what, (), n_bytes, n_experts, (Segment(source, 0, n_bytes // max(1, n_experts)),))  # type: ignore[arg-type]
+    what: StepKind = "experts" if n_experts else "ffn"
+    return TransferUnit(
+        layer, layer, what, (), n_bytes, n_experts, (HostSegment(source, 0, n_bytes // max(1, n_experts)),)
+    )
 
 
 def ubatch(n_tokens: int, *, number: int = 0, n_past: int = 0) -> Ubatch:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from executor.devices.sim import SimMachine
-from executor.job import PassJob
+from executor.passes import PassJob
 from executor.policies import make_policy
 from executor.policies.auto import Auto, layer_cost_ns
 from executor.policies.base import PolicyOptions

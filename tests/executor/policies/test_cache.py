@@ -14,14 +14,14 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from executor.devices.base import Device, Range
+from executor.devices.base import CopyRange, Device
 from executor.devices.cpu import CpuDevice
 from executor.errors import HprofError
+from executor.passes import ExpertsRecord, PassResult
 from executor.policies import arm_names, make_policy
 from executor.policies.base import FROM_BANK, Plan, PolicyOptions
 from executor.policies.cache import MAX_BATCH
-from executor.records import ExpertsRecord, PassResult
-from executor.session import Session, make_arms
+from executor.session import Session, arms
 from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, split, ubatch
@@ -189,7 +189,7 @@ def test_no_copy_ahead_touches_the_bank_in_a_recorded_pass(monkeypatch: pytest.M
     copied: list[tuple[str, int, int]] = []
     copy_in = CpuDevice.copy_in
 
-    def spying(device: CpuDevice, stream: Any, ranges: Sequence[Range]) -> None:
+    def spying(device: CpuDevice, stream: Any, ranges: Sequence[CopyRange]) -> None:
         copied.extend((stream, piece.target.data_ptr() + piece.target_from, piece.n_bytes) for piece in ranges)
         copy_in(device, stream, ranges)
 
@@ -232,13 +232,13 @@ def test_the_cache_is_refused_where_the_device_has_no_kernel_for_it(monkeypatch:
         return [Gpu(n_threads=1)]
 
     monkeypatch.setattr(session_module, "make_devices", one_gpu)
-    monkeypatch.setattr(make_arms, "has_fused", lambda: False)
+    monkeypatch.setattr(arms, "has_fused", lambda: False)
     with (
         pytest.raises(HprofError, match=r"arm 'hot\+cache' is refused.*no kernel.*cached experts.*install triton"),
         moe_session(["off", "hot+cache"]),
     ):
         pass
-    monkeypatch.setattr(make_arms, "has_fused", lambda: True)
+    monkeypatch.setattr(arms, "has_fused", lambda: True)
     with moe_session(["off", "hot+cache"]) as session:
         assert session.vram("hot+cache")["vram_bank"] > 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import HprofError
+from executor.passes import PassResult
 from executor.policies import ARMS, arm_names, make_policy
 from executor.policies.base import Plan, PolicyOptions
-from executor.records import PassResult
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.executor.policies.made_up import dense_item, moe_item, plans, split, ubatch
 

@@ -19,7 +19,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton")
 
 from executor.quants import fused
-from executor.quants.fused_launch import Tiling
+from executor.quants.fused import Tiling
 
 SMALL = Tiling(weights=1024, warps=4, tiles=2)
 POISON = 12345.0

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from executor.errors import HprofError
-from executor.routing.kinds import RandomRouting, Routing
-from executor.routing.popularity import draw_popularity, expected_distinct, inclusion
+from executor.routing.routers import RandomRouting, Routing, draw_popularity, expected_distinct, inclusion
 from executor.routing.spec import DEFAULT_ROUTING, routing_from_spec
 
 

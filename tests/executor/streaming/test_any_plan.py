@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.passes import PassResult
 from executor.policies import ARMS
 from executor.policies.base import (
     AHEAD_WHOLE,
@@ -20,7 +21,6 @@ from executor.policies.base import (
     Policy,
     PolicyOptions,
 )
-from executor.records import PassResult
 from tests.executor.engine_runs import open_session, run_pass
 
 EVERYTHING = "attn_(q|k|v|output)|ffn_.*_exps=CPU"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from executor.devices.sim import SimMachine
-from executor.job import PassJob
+from executor.passes import EventRecord, PassJob, PassResult
 from executor.policies.base import PolicyOptions
-from executor.records import EventRecord, PassResult
 from tests.executor.engine_runs import open_session, run_pass
 
 KINDS = ["cpu", "sim"]

@@ -13,15 +13,15 @@ import pytest
 from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
-from profiler.compare.tables import differences_table, headline
-from profiler.manifest import Arm
+from profiler.compare.renderers import differences_table, headline
+from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
 
 
 def _bench(path: Path, prefill_ns: list[int], *, n_prompt: int = 512, arm: str = "x", **fields: Any) -> str:
     """A capture of passes with nothing but a prefill time and a length."""
-    writer = new_capture(path, **({"source": "llama-bench", "arms": [Arm(arm)]} | fields))
+    writer = new_capture(path, **({"source": "llama-bench", "arms": [ManifestArm(arm)]} | fields))
     for order, ns in enumerate(prefill_ns):
         key = PassKey(arm, 512, 0, n_prompt, 0, order, order, 0)
         writer.add_pass_row(order, key, prefill_ns=ns, t_start=0, t_end=ns)
@@ -36,7 +36,7 @@ def _change(result: CompareResult, figure: str) -> Change:
 
 def _holding(path: Path, vram_peak: int) -> str:
     """A capture of six passes that took the same time and held so much device memory."""
-    writer = new_capture(path, source="hprof", arms=[Arm("x")])
+    writer = new_capture(path, source="hprof", arms=[ManifestArm("x")])
     for order in range(6):
         key = PassKey("x", 512, 0, 512, 0, order, order, 0)
         writer.add_pass_row(order, key, t_start=0, t_end=1000, vram_peak=vram_peak)
@@ -74,7 +74,7 @@ def test_gpus_differ_setting_by_setting(tmp_path: Path) -> None:
 def _on_host(*layers: list[int]) -> dict[str, Any]:
     """Manifest fields of an arm whose configurations keep weights of these layers in host memory."""
     return {
-        "arms": [Arm("x", options={"effective": {"host_layers": layers[0]}})],
+        "arms": [ManifestArm("x", options={"effective": {"host_layers": layers[0]}})],
         "placement": {"configurations": [{"host_layers": one} for one in layers]},
     }
 
@@ -213,7 +213,7 @@ def test_a_side_without_passes_is_told_how_to_get_one(tmp_path: Path) -> None:
 
 def test_a_size_that_a_source_cannot_give_is_unknown(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "a", 6)
-    writer = new_capture(tmp_path / "b", source="nsys", arms=[Arm("on")])
+    writer = new_capture(tmp_path / "b", source="nsys", arms=[ManifestArm("on")])
     for repetition in range(6):
         writer.add_pass_row(repetition, PassKey("on", repetition=repetition), t_start=0, t_end=10)
     writer.finish()

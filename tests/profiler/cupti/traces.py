@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from executor.records import EventRecord, PassResult
+from executor.passes import EventRecord, PassResult
 from tests.profiler.importers.kineto.traces import Event, h2d, kernel, write, x
 
 BASE_NS = 1_790_857_026 * 10**9
@@ -39,7 +39,7 @@ def _work(record: EventRecord, shift_ns: int) -> list[Event]:
 
 
 class FakeTracing:
-    """`profiler.cupti.recorder.Tracing` for passes of the cpu device; `result` and `zero_unix_ns` are of the last."""
+    """`profiler.cupti.Tracing` for passes of the cpu device; `result` and `zero_unix_ns` are of the last."""
 
     def __init__(self, *, is_empty: bool = False, **keys: Any) -> None:
         self.result: PassResult | None = None

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from profiler.capture import Capture
 from profiler.export.chrome import write_chrome
-from profiler.export.selection import chosen_passes
+from profiler.export.tracks import chosen_passes
 from profiler.storage.writer import new_capture
 from tests.profiler.makers import dense_off_on, empty, imported_without_passes
 

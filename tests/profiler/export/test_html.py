@@ -13,10 +13,9 @@ import pytest
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
 from profiler.export import export
-from profiler.export.page_timeline import MAX_SLICES, page_timeline
+from profiler.export.html import MAX_SLICES, page_timeline
 from profiler.export.tracks import tracks_of
-from profiler.planning.abba import Cell
-from profiler.planning.request import RunRequest
+from profiler.planning.request import GridPoint, RunRequest
 from profiler.storage.writer import new_capture
 from tests.profiler.makers import dense_off_on, empty, imported_without_passes, passes_without_events
 from tests.profiler.runs import make_capture
@@ -67,7 +66,7 @@ def _column(track: dict[str, Any], name: str, kind: str) -> np.ndarray:
 
 def test_the_page_says_where_weights_lie_and_what_each_device_did(tmp_path: Path) -> None:
     device = DeviceOptions("sim", n_devices=2)
-    request = RunRequest(cells=(Cell(64, 0, 32, 0),), device=device, model="tiny-moe", arms=("off", "on"))
+    request = RunRequest(cells=(GridPoint(64, 0, 32, 0),), device=device, model="tiny-moe", arms=("off", "on"))
     page = _written(make_capture(tmp_path / "c", request), tmp_path / "r.html")
     assert "<h2>Device memory by arm</h2>" in page
     assert "<h2>By device, in one pass</h2>" in page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from profiler.findings import Finding, View, find_in
+from profiler.findings import CopyAnalysis, Finding, find_in
 from profiler.manifest import Manifest
 from profiler.schema import TABLES
 from profiler.storage.writer import conform
@@ -39,10 +39,10 @@ def api(start_ms: float, end_ms: float, name: str, correlation: int) -> Row:
     return row("api", start_ms, end_ms, "thread 1", name=name, correlation_id=correlation, device=None)
 
 
-def view(rows: Sequence[Row], passes: Sequence[Row] = (), **manifest: Any) -> View:
+def view(rows: Sequence[Row], passes: Sequence[Row] = (), **manifest: Any) -> CopyAnalysis:
     """The rows laid out for the rules (source nsys unless given)."""
     tables = {name: _table(name, given) for name, given in (("events", rows), ("passes", passes))}
-    return View(tables["events"], tables["passes"], Manifest(**({"source": "nsys"} | manifest)))
+    return CopyAnalysis(tables["events"], tables["passes"], Manifest(**({"source": "nsys"} | manifest)))
 
 
 def findings(rows: Sequence[Row], passes: Sequence[Row] = (), **manifest: Any) -> dict[str, Finding]:

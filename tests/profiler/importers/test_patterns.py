@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.importers.patterns import NOTHING, Kernels, Repeats, find_repeats, hashes
+from profiler.importers.patterns import NOTHING, KernelSequence, Repeats, find_repeats, hashes
 
 ATTENTION, LINEAR, GATHER, PRODUCT = 0, 1, 2, 3  # names; from here on others
 NORM, QUANT, ADD, ROPE, ACT, COPY, OTHER = range(4, 11)
@@ -49,7 +49,7 @@ def _trace(ubatches: list[tuple[list[int], list[Layer], list[int]]]) -> tuple[li
 def _found(names: list[int]) -> Repeats | None:
     codes = np.array(names, np.int64)
     return find_repeats(
-        Kernels(
+        KernelSequence(
             codes,
             codes == ATTENTION,
             np.isin(codes, (GATHER, LOOKUP_IN_LAYER)),

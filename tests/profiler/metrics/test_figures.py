@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 
 import hprof
+from profiler.arithmetic.groups import sum_by
 from profiler.capture import Capture
 from profiler.metrics import (
     FIGURES,
-    Recording,
+    OverlapByPass,
     device_figures,
     layer_figures,
     load_tables,
     pass_figures,
     ubatch_figures,
 )
-from profiler.metrics.groups import sum_by
 from profiler.storage.writer import conform, new_capture
 from tests.profiler import makers
 from tests.support import ROOT
@@ -84,7 +84,7 @@ def test_selective_copy_and_experts(tmp_path: Path) -> None:
 def test_pieces_of_one_tensor_name_its_whole_size_once() -> None:
     rows = {"kind": ["h2d"] * 3, "pass_id": [0] * 3, "ubatch": [0] * 3, "layer": [0] * 3, "t_start": [0, 1, 2]}
     rows |= {"t_end": [1, 2, 3], "tensor": ["up", "up", None], "bytes": [10, 20, 5], "whole_bytes": [100, 100, None]}
-    moved = Recording([conform("events", rows)]).transfers(("pass_id",))
+    moved = OverlapByPass([conform("events", rows)]).transfers(("pass_id",))
     assert moved.bytes_h2d.tolist() == [35]
     assert moved.whole_bytes.tolist() == [105], "a copy that names no whole size is whole"
     assert moved.selective_saving_bytes.tolist() == [70]
@@ -92,7 +92,7 @@ def test_pieces_of_one_tensor_name_its_whole_size_once() -> None:
 
 def test_bytes_are_null_where_one_copy_does_not_say() -> None:
     rows = {"kind": ["h2d"] * 2, "pass_id": [0, 0], "t_start": [0, 1], "t_end": [1, 2], "bytes": [10, None]}
-    moved = Recording([conform("events", rows)]).transfers(("pass_id",))
+    moved = OverlapByPass([conform("events", rows)]).transfers(("pass_id",))
     assert np.isnan(moved.bytes_h2d[0])
     assert np.isnan(moved.selective_saving_bytes[0])
 
@@ -185,7 +185,7 @@ def test_rows_with_impossible_times_count_nowhere_and_are_counted() -> None:
         "t_end": [10, 4, 7, None, 0, 2**62 + 5],
         "bytes": [1] * 6,
     }
-    recording = Recording([conform("events", rows)])
+    recording = OverlapByPass([conform("events", rows)])
     assert (recording.n_rows, recording.n_impossible) == (1, 5)
     assert recording.transfers(("pass_id",)).bytes_h2d.tolist() == [1]
 
@@ -222,7 +222,7 @@ def test_overlapping_copies_and_kernels_are_united_not_added() -> None:
         "t_start": [0, 5, 8, 9],
         "t_end": [10, 15, 12, 20],
     }
-    found = Recording([conform("events", rows)]).overlap(("pass_id",))
+    found = OverlapByPass([conform("events", rows)]).overlap(("pass_id",))
     assert found.busy_copy_ns.tolist() == [15]
     assert found.busy_compute_ns.tolist() == [12]
     assert found.hidden_copy_ns.tolist() == [7]

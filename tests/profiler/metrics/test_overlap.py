@@ -10,8 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.metrics import Recording, activity, device_figures, segments
-from profiler.metrics.roles import CPU_COMPUTE, WAIT
+from profiler.arithmetic import intervals
+from profiler.metrics import OverlapByPass, device_figures, overlap
+from profiler.metrics.events import CPU_COMPUTE, WAIT
 from profiler.storage.writer import conform
 
 US = 1000
@@ -38,7 +39,7 @@ rows_of = st.lists(
 )
 
 
-def recording_of(rows: list[Row], n_tables: int = 1, *, by_layer: bool = True) -> Recording:
+def recording_of(rows: list[Row], n_tables: int = 1, *, by_layer: bool = True) -> OverlapByPass:
     """Rows in `n_tables` tables, each pass in one of them."""
     tables = []
     for table in range(n_tables):
@@ -50,7 +51,7 @@ def recording_of(rows: list[Row], n_tables: int = 1, *, by_layer: bool = True) -
         columns["t_end"] = [(start + more) * US for start, more in zip(columns["t_start"], length, strict=True)]
         columns["t_start"] = [start * US for start in columns["t_start"]]
         tables.append(conform("events", columns))
-    return Recording(tables, by_layer=by_layer)
+    return OverlapByPass(tables, by_layer=by_layer)
 
 
 def cells(rows: list[Row], kind: str, detail: str | None = None) -> dict[tuple[Any, ...], set[int]]:
@@ -111,7 +112,7 @@ def test_pieces_change_nothing(rows: list[Row]) -> None:
 @given(rows_of, st.integers(1, 5), st.sampled_from([0, 16]))
 def test_without_layers_and_in_slices_nothing_changes(rows: list[Row], slice_rows: int, few_groups: int) -> None:
     fine = recording_of(rows)
-    with mock.patch.object(activity, "_SLICE_ROWS", slice_rows), mock.patch.object(segments, "_FEW_GROUPS", few_groups):
+    with mock.patch.object(overlap, "_SLICE_ROWS", slice_rows), mock.patch.object(intervals, "_FEW_GROUPS", few_groups):
         coarse = recording_of(rows, by_layer=False)
         for names in (("pass_id",), ("pass_id", "phase"), ("pass_id", "device")):
             assert rows_by_key(coarse.overlap(names), names) == rows_by_key(fine.overlap(names), names)

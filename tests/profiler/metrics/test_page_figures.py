@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.cli.ranges import parse_numbers
+from profiler.cli.run_request import parse_numbers
 from profiler.metrics import layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics.devices import TIME_PARTS, device_spent, time_spent
+from profiler.metrics.experts import distinct_by_ubatch, expert_heat, uniform_curve
+from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers, typical_ubatches
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
-from profiler.metrics.selective import distinct_by_ubatch, expert_heat, uniform_curve
-from profiler.metrics.spent import PARTS, device_spent, time_spent
 from profiler.metrics.timeline import timeline
-from profiler.metrics.typical import paying_share, prefetch_margin, typical_layers, typical_ubatches
 from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
@@ -28,7 +28,7 @@ def test_time_spent_adds_up_to_the_wall(tmp_path: Path) -> None:
     capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
     figures = pass_figures(*load_tables(capture))["pass"]
     spent = time_spent(figures)
-    assert spent[list(PARTS)].sum(axis=1).tolist() == pytest.approx(figures["wall_ns"].tolist())
+    assert spent[list(TIME_PARTS)].sum(axis=1).tolist() == pytest.approx(figures["wall_ns"].tolist())
     on = capture.passes.query("arm == 'on' and not warmup")["pass_id"].iloc[0]
     assert spent.loc[on, "hidden_ns"] == ON_HIDDEN_US * US
     assert spent.loc[on, "exposed_ns"] == (N_COPIES * COPY_US - ON_HIDDEN_US) * US

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiler.metrics.anchors import layer_starts, ubatch_spans
-from profiler.metrics.lanes import MAX_STREAMS
-from profiler.metrics.level_of_detail import bin_edges, bounded_window, busy_shares, exposed_shares, joint_extent
 from profiler.metrics.timeline import (
+    MAX_STREAMS,
     Timeline,
     exposed_copies,
     lane_figures,
@@ -21,7 +19,16 @@ from profiler.metrics.timeline import (
     rows_between,
     timeline,
 )
-from profiler.metrics.waits import waited_for
+from profiler.metrics.timeline_detail import (
+    bin_edges,
+    bounded_window,
+    busy_shares,
+    exposed_shares,
+    joint_extent,
+    layer_starts,
+    ubatch_spans,
+    waited_for,
+)
 from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, US

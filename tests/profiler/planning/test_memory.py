@@ -19,40 +19,38 @@ from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.planning.abba import Cell
-from profiler.planning.demand import Wanted, demands
-from profiler.planning.free_memory import Free, free_host_bytes, free_memory
-from profiler.planning.memory import check_needs
+from profiler.planning.memory import FreeMemory, MemoryRequest, check_needs, demands, free_host_bytes, free_memory
 from profiler.planning.plan import plan_run
+from profiler.planning.request import GridPoint
 from tests.profiler.runs import small_request
 
 GIB = 1 << 30
-PROMPT = Cell(512, 0, 512, 0)  # nothing is computed on the host
+PROMPT = GridPoint(512, 0, 512, 0)  # nothing is computed on the host
 
 
 def wanted(
     spec: str,
     kind: DeviceKind = "cuda",
-    cell: Cell = PROMPT,
+    cell: GridPoint = PROMPT,
     arms: tuple[str, ...] = ("off", "on"),
     n_devices: int = 1,
     overrides: str | None = None,
     **policy: Any,
-) -> Wanted:
+) -> MemoryRequest:
     model = load_model(spec)
     device = DeviceOptions(kind, n_devices=n_devices)
     sizes = (cell.n_positions, min(cell.n_ubatch, cell.n_prompt), cell.n_ubatches)
     options = SessionOptions(device, *sizes, torch.bfloat16, policy=PolicyOptions(**policy))
-    return Wanted(model, place(model.tensors, overrides=overrides), arms, options, (cell,))
+    return MemoryRequest(model, place(model.tensors, overrides=overrides), arms, options, (cell,))
 
 
-def refusal(run: Wanted, free: Free) -> str:
+def refusal(run: MemoryRequest, free: FreeMemory) -> str:
     with pytest.raises(HprofError) as caught:
         check_needs(run.model, run.placement, run.arms, run.options, run.cells, free)
     return str(caught.value)
 
 
-def accept(run: Wanted, free: Free) -> None:
+def accept(run: MemoryRequest, free: FreeMemory) -> None:
     check_needs(run.model, run.placement, run.arms, run.options, run.cells, free)
 
 
@@ -61,79 +59,83 @@ def accept(run: Wanted, free: Free) -> None:
     [
         (
             wanted("llama-3.1-8b", overrides=""),
-            Free(64 * GIB, (4 * GIB,)),
+            FreeMemory(64 * GIB, (4 * GIB,)),
             "of GPU memory for this run and 4.0 GiB are free; resident weights take 4.5 GiB: -ngl 16 or --layers 18",
         ),
         (
             wanted("llama-3.1-8b", arms=("off", "full")),
-            Free(64 * GIB, (4 * GIB,)),
+            FreeMemory(64 * GIB, (4 * GIB,)),
             "resident weights take 4.5 GiB: --arms off or --layers 18 would fit",
         ),
         (
-            wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, 1_000_000)),
-            Free(64 * GIB, (24 * GIB,)),
+            wanted("llama-3.1-8b", cell=GridPoint(2048, 0, 512, 1_000_000)),
+            FreeMemory(64 * GIB, (24 * GIB,)),
             "the context alone takes 122.6 GiB: a context (-d, -p and -n together) of ",
         ),
         (
-            wanted("llama-3.1-8b", cell=Cell(131_072, 0, 131_072, 0)),
-            Free(64 * GIB, (22 * GIB,)),
+            wanted("llama-3.1-8b", cell=GridPoint(131_072, 0, 131_072, 0)),
+            FreeMemory(64 * GIB, (22 * GIB,)),
             "the context alone takes 16.0 GiB",
         ),
         (
-            wanted("tiny-moe", cell=Cell(131_072, 0, 131_072, 0)),
-            Free(64 * GIB, (GIB,)),
+            wanted("tiny-moe", cell=GridPoint(131_072, 0, 131_072, 0)),
+            FreeMemory(64 * GIB, (GIB,)),
             "a dequantised weight and the rows computed with it take 516.0 MiB: -ub 65536, a context ",
         ),
         (
             wanted("qwen3-30b-a3b", arms=("off", "cache"), cache_bytes=12 * GIB, op_offload_min_batch=1),
-            Free(64 * GIB, (8 * GIB,)),
+            FreeMemory(64 * GIB, (8 * GIB,)),
             "the expert cache's bank takes 12.0 GiB: --moe-cache-mib ",
         ),
         (
             wanted("llama-3.1-8b", slots=32),
-            Free(64 * GIB, (3 * GIB,)),
+            FreeMemory(64 * GIB, (3 * GIB,)),
             "the slots that weights are streamed into take 3.0 GiB: --slots 2",
         ),
         (
             wanted("llama-3.1-8b", overrides="", n_devices=2),
-            Free(64 * GIB, (8 * GIB, 3 * GIB)),
+            FreeMemory(64 * GIB, (8 * GIB, 3 * GIB)),
             "of GPU 1's memory for this run and 3.0 GiB are free",
         ),
         (
             wanted("qwen3-235b-a22b"),
-            Free(64 * GIB, (140 * GIB,)),
+            FreeMemory(64 * GIB, (140 * GIB,)),
             "of host memory for this run and 64.0 GiB are free; weights in host memory take 119.0 GiB: --layers 4",
         ),
         (
-            wanted("qwen3-235b-a22b", cell=Cell(512, 16, 512, 0)),
-            Free(128 * GIB, (140 * GIB,)),
+            wanted("qwen3-235b-a22b", cell=GridPoint(512, 16, 512, 0)),
+            FreeMemory(128 * GIB, (140 * GIB,)),
             "weights computed on the host take 132.2 GiB beside the bytes that are streamed: "
             "--op-offload-min-batch 1 or ",
         ),
         (
-            wanted("llama-3.1-8b", cell=Cell(512, 16, 512, 0)),
-            Free(3 * GIB, (80 * GIB,)),
+            wanted("llama-3.1-8b", cell=GridPoint(512, 16, 512, 0)),
+            FreeMemory(3 * GIB, (80 * GIB,)),
             "weights computed on the host take 3.3 GiB beside the bytes that are streamed: --layers 13 would fit",
         ),
         (
-            wanted("tiny-dense", cell=Cell(1, 400_000, 32, 0), op_offload_min_batch=1),
-            Free(64 * GIB, (8 * GIB,)),
+            wanted("tiny-dense", cell=GridPoint(1, 400_000, 32, 0), op_offload_min_batch=1),
+            FreeMemory(64 * GIB, (8 * GIB,)),
             "the logits of -n tokens take 12.2 GiB: -n ",
         ),
         (
             wanted("llama-3.1-8b", kind="sim"),
-            Free(None, (1 * GIB,)),
+            FreeMemory(None, (1 * GIB,)),
             "of device memory for this run and 1.0 GiB are free; resident weights take 1.5 GiB: no option alone would",
         ),
         (
-            wanted("llama-3.1-8b", kind="cpu", cell=Cell(512, 16, 256, 4_000_000)),
-            Free(9 * GIB, (None,)),
+            wanted("llama-3.1-8b", kind="cpu", cell=GridPoint(512, 16, 256, 4_000_000)),
+            FreeMemory(9 * GIB, (None,)),
             "the context alone takes 489.3 GiB: --op-offload-min-batch 1 with a context (-d, -p and -n together) of ",
         ),
-        (wanted("llama-3.1-8b", kind="cpu"), Free(4 * GIB, (None,)), "of memory for this run and 4.0 GiB are free"),
+        (
+            wanted("llama-3.1-8b", kind="cpu"),
+            FreeMemory(4 * GIB, (None,)),
+            "of memory for this run and 4.0 GiB are free",
+        ),
     ],
 )
-def test_the_largest_part_and_what_would_fit(run: Wanted, free: Free, said: str) -> None:
+def test_the_largest_part_and_what_would_fit(run: MemoryRequest, free: FreeMemory, said: str) -> None:
     start = time.perf_counter()
     sentence = refusal(run, free)
     assert said in sentence
@@ -144,7 +146,7 @@ def test_the_largest_part_and_what_would_fit(run: Wanted, free: Free, said: str)
 
 
 def test_what_is_said_to_fit_does() -> None:
-    run, free = wanted("llama-3.1-8b", overrides=""), Free(64 * GIB, (4 * GIB,))
+    run, free = wanted("llama-3.1-8b", overrides=""), FreeMemory(64 * GIB, (4 * GIB,))
     sentence = refusal(run, free)
     assert "-ngl 16 or --layers 18 would fit" in sentence
     accept(replace(run, placement=place(run.model.tensors, overrides="", n_gpu_layers=16)), free)
@@ -154,49 +156,49 @@ def test_what_is_said_to_fit_does() -> None:
 
 
 def test_what_was_said_of_the_context_does() -> None:
-    run, free = wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, 1_000_000)), Free(64 * GIB, (24 * GIB,))
+    run, free = wanted("llama-3.1-8b", cell=GridPoint(2048, 0, 512, 1_000_000)), FreeMemory(64 * GIB, (24 * GIB,))
     n = int(refusal(run, free).split("together) of ")[1].split(" ")[0].replace(",", ""))
     assert 100_000 < n < 250_000
-    accept(wanted("llama-3.1-8b", cell=Cell(2048, 0, 512, n - 2048)), free)
+    accept(wanted("llama-3.1-8b", cell=GridPoint(2048, 0, 512, n - 2048)), free)
 
 
 def test_enough_is_enough() -> None:
     """To the byte: a demand that is met exactly is met."""
     run = wanted("tiny-dense")
-    device, host = demands(run, Free(64 * GIB, (64 * GIB,)))
-    accept(run, Free(host.needed, (device.needed,)))
-    refusal(run, Free(host.needed, (device.needed - 1,)))
-    refusal(run, Free(host.needed - 1, (device.needed,)))
+    device, host = demands(run, FreeMemory(64 * GIB, (64 * GIB,)))
+    accept(run, FreeMemory(host.needed, (device.needed,)))
+    refusal(run, FreeMemory(host.needed, (device.needed - 1,)))
+    refusal(run, FreeMemory(host.needed - 1, (device.needed,)))
 
 
 def test_on_cpu_device_memory_is_host_memory() -> None:
     run = wanted("tiny-dense", kind="cpu")
-    [memory] = demands(run, Free(64 * GIB, (None,)))
-    device, host = demands(wanted("tiny-dense"), Free(64 * GIB, (64 * GIB,)))
+    [memory] = demands(run, FreeMemory(64 * GIB, (None,)))
+    device, host = demands(wanted("tiny-dense"), FreeMemory(64 * GIB, (64 * GIB,)))
     assert memory.needed == device.needed + host.needed
-    assert [d.memory for d in demands(run, Free(64 * GIB, (GIB,)))] == ["device memory", "memory"]
+    assert [d.memory for d in demands(run, FreeMemory(64 * GIB, (GIB,)))] == ["device memory", "memory"]
 
 
 def test_the_cpu_devices_own_limit() -> None:
     """What the check lets pass a session can reserve; what the session would not get is refused before."""
     run = wanted("tiny-dense", kind="cpu")
-    device, _ = demands(run, Free(64 * GIB, (GIB,)))
+    device, _ = demands(run, FreeMemory(64 * GIB, (GIB,)))
     limited = replace(run.options, device=DeviceOptions("cpu", n_threads=1, memory_bytes=device.needed))
-    accept(run, Free(64 * GIB, (device.needed,)))
+    accept(run, FreeMemory(64 * GIB, (device.needed,)))
     Session(run.model, run.placement, run.arms, limited).close()
-    refusal(run, Free(64 * GIB, (device.parts["resident"] + device.parts["slots"] - 1,)))
+    refusal(run, FreeMemory(64 * GIB, (device.parts["resident"] + device.parts["slots"] - 1,)))
 
 
 def test_computing_on_the_host_is_seen_in_the_grid() -> None:
-    def computes(cell: Cell, *arms: str) -> bool:
+    def computes(cell: GridPoint, *arms: str) -> bool:
         return wanted("tiny-dense", cell=cell, arms=arms).computes_on_host
 
-    assert not computes(Cell(64, 0, 32, 0), "off")
-    assert computes(Cell(64, 0, 32, 0), "off", "cpu")
-    assert computes(Cell(65, 0, 32, 0), "off")  # one token is left
-    assert computes(Cell(64, 2, 32, 0), "off")
-    assert not computes(Cell(64, 1, 32, 0), "off")  # the first token comes from the prompt
-    assert not computes(Cell(65, 8, 32, 0), "full")
+    assert not computes(GridPoint(64, 0, 32, 0), "off")
+    assert computes(GridPoint(64, 0, 32, 0), "off", "cpu")
+    assert computes(GridPoint(65, 0, 32, 0), "off")  # one token is left
+    assert computes(GridPoint(64, 2, 32, 0), "off")
+    assert not computes(GridPoint(64, 1, 32, 0), "off")  # the first token comes from the prompt
+    assert not computes(GridPoint(65, 8, 32, 0), "full")
 
 
 def test_a_run_asks_the_machine_before_it_writes_or_loads(
@@ -230,7 +232,7 @@ def test_free_memory_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.devices == (5, 5)
     assert cpu.host is not None
     assert 0 < cpu.host <= psutil.virtual_memory().total
-    assert free_memory(DeviceOptions("sim")) == Free(None, (None,))
+    assert free_memory(DeviceOptions("sim")) == FreeMemory(None, (None,))
 
 
 @pytest.mark.parametrize(

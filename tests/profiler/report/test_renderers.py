@@ -10,14 +10,12 @@ import pytest
 from rich.console import Console
 
 import hprof
+from executor.units import format_bytes, format_ns, format_rate, format_share
 from profiler.capture import Capture
-from profiler.manifest import Arm
+from profiler.manifest import ManifestArm
 from profiler.report.build import build_report
-from profiler.report.json_ import render_json
-from profiler.report.markdown import render_markdown
+from profiler.report.renderers import print_report, render_json, render_markdown
 from profiler.report.report import Report
-from profiler.report.terminal import print_report
-from profiler.report.units import format_bytes, format_ns, format_rate, format_share
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
@@ -49,7 +47,7 @@ def test_an_import_gets_one_table_a_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [80, 120, 250])
 def test_many_arms_are_split_and_repeat_the_baseline(tmp_path: Path, width: int) -> None:
     names = ["off", "off-whole", "on", "gated", "auto", "hot", "cache"]
-    writer = new_capture(tmp_path / "c", arms=[Arm(name) for name in names])
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in names])
     for order, name in enumerate(names):
         writer.add_pass_row(order, PassKey(name, repetition=0, order=order, boot=0), ttft_ns=1_000_000 + order)
     text = terminal(build_report(Capture.open(tmp_path / "c")), width)
@@ -59,7 +57,7 @@ def test_many_arms_are_split_and_repeat_the_baseline(tmp_path: Path, width: int)
 
 
 def test_text_of_a_capture_is_never_markup(tmp_path: Path) -> None:
-    writer = new_capture(tmp_path / "c", arms=[Arm(HOSTILE, "on", HOSTILE)], model={"name": HOSTILE})
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(HOSTILE, "on", HOSTILE)], model={"name": HOSTILE})
     writer.add_pass_row(0, PassKey(HOSTILE, 4, 0, 8, 2, 0, 0, 0), ttft_ns=5)
     writer.update_manifest(warnings=[HOSTILE], cannot_say=[HOSTILE])
     report = build_report(Capture.open(tmp_path / "c"))

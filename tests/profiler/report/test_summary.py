@@ -10,12 +10,12 @@ import pytest
 
 from profiler.arithmetic.stats import estimate
 from profiler.capture import Capture
-from profiler.manifest import Arm
+from profiler.manifest import ManifestArm
+from profiler.report.blocks import cell_tables
 from profiler.report.build import build_report
+from profiler.report.places import Residency
 from profiler.report.report import Report
-from profiler.report.residency import Residency
 from profiler.report.summary import summarise
-from profiler.report.tables import cell_tables
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
@@ -73,7 +73,7 @@ def _two_placements(path: Path) -> Capture:
     """`off`, `on` and `full`, then `off` and `on` with one host layer more: a pass takes 60, 50, 30, 100 and 80 us."""
     took = {"off": 60, "on": 50, "full": 30, "off@2": 100, "on@2": 80}
     arms = [
-        Arm(name, name.partition("@")[0], options={"placement": "-ncmoe 16" if "@" in name else "-ncmoe 8"})
+        ManifestArm(name, name.partition("@")[0], options={"placement": "-ncmoe 16" if "@" in name else "-ncmoe 8"})
         for name in took
     ]
     writer = new_capture(path, arms=arms)

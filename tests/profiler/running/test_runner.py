@@ -11,16 +11,15 @@ import torch
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
-from profiler.planning.abba import Cell
 from profiler.planning.plan import plan_run
-from profiler.planning.request import PlacementOptions
+from profiler.planning.request import GridPoint, PlacementOptions
 from profiler.report.build import build_report
-from profiler.running.runner import InterruptedRunError, Position, run_capture
+from profiler.running.runner import CapturePosition, InterruptedRunError, run_capture
 from profiler.storage.writer import CaptureWriter
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
 from tests.support import shared_path
 
-CELLS = (SMALL_CELL, Cell(64, 2, 64, 16))
+CELLS = (SMALL_CELL, GridPoint(64, 2, 64, 16))
 
 
 class Steps:
@@ -232,7 +231,7 @@ def test_a_later_process_goes_on_where_the_last_one_ended(tmp_path: Path) -> Non
     plan = plan_run(small_request(repetitions=1))
     writer = start_capture(plan, tmp_path / "c")
     first = run_capture(plan, writer)
-    second = run_capture(plan, writer, position=Position(first.next_pass, first.end_ns, boot=1))
+    second = run_capture(plan, writer, position=CapturePosition(first.next_pass, first.end_ns, boot=1))
     assert second.next_pass == 2 * first.next_pass
     assert second.end_ns == 2 * first.end_ns  # virtual time
 
@@ -246,7 +245,7 @@ def test_without_recording_only_passes_are_written(tmp_path: Path) -> None:
 
 def test_prefill_moves_the_ffn_bytes_once_a_ubatch_in_every_pass(tmp_path: Path) -> None:
     """Issue 2's check, to the byte: weights in the prefill of each pass = host bytes x ubatches."""
-    cells = (Cell(96, 2, 32, 0), Cell(96, 2, 64, 0))
+    cells = (GridPoint(96, 2, 32, 0), GridPoint(96, 2, 64, 0))
     capture = make_capture(tmp_path / "c", small_request("cpu", cells=cells))
     [placement] = capture.manifest.placement["configurations"]
     events = capture.frame("events")

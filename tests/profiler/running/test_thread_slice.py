@@ -13,10 +13,9 @@ import pytest
 
 from executor.devices.factory import DeviceOptions
 from profiler.capture import Capture
-from profiler.planning.abba import Cell
-from profiler.planning.request import PlacementOptions, RunRequest
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.report.build import build_report
-from profiler.report.data import Cell as Judged
+from profiler.report.cells import Cell as Judged
 from tests.profiler.runs import make_capture
 
 ARMS = ("off", "off-whole", "on", "gated")
@@ -27,7 +26,7 @@ def _laguna(path: Path, n_prompt: int, arms: tuple[str, ...]) -> Capture:
     return make_capture(
         path,
         RunRequest(
-            cells=(Cell(n_prompt, n_gen=1, n_ubatch=2048, n_depth=0),),
+            cells=(GridPoint(n_prompt, n_gen=1, n_ubatch=2048, n_depth=0),),
             device=DeviceOptions("sim"),
             model="laguna-s-2.1",
             arms=arms,
@@ -118,7 +117,7 @@ def test_a_shrunk_one_moves_the_same_shares_as_real_bytes(tmp_path: Path) -> Non
     config = tmp_path / "config.json"
     config.write_text(_shrunk_config())
     request = RunRequest(
-        cells=(Cell(34, n_gen=4, n_ubatch=2048, n_depth=0),),
+        cells=(GridPoint(34, n_gen=4, n_ubatch=2048, n_depth=0),),
         device=DeviceOptions("cpu", n_threads=1, link_gb_s=4.0),
         model=str(config),
         arms=ARMS,

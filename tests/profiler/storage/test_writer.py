@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from executor.errors import HprofError
-from executor.records import OrderingRecord
+from executor.passes import OrderingRecord
 from profiler.capture import Capture
 from profiler.manifest import Manifest
 from profiler.schema import TABLES

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from executor.records import EventRecord
+from executor.passes import EventRecord
 from profiler.arithmetic.intervals import Intervals, intersect, union
 
 CLOSE_NS: Final = 20_000

@@ -8,7 +8,7 @@ import json
 import pyarrow.compute as pc
 import pytest
 
-from executor.records import EventRecord
+from executor.passes import EventRecord
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
 from tests.profiler.importers.kineto.agreement import (

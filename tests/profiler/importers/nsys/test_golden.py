@@ -14,8 +14,8 @@ import pytest
 from profiler.capture import Capture
 from profiler.findings import find
 from profiler.importers import import_files, read_file
-from profiler.importers.nsys.build import projection
-from profiler.importers.nsys.recorded import record
+from profiler.importers.nsys import projection
+from profiler.importers.nsys.recorded import read_trace_rows
 from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.metrics import CopyFigures, DeviceFigures
 from profiler.report.build import build_report
@@ -86,7 +86,7 @@ def test_the_schema_is_told(name: str) -> None:
     ],
 )
 def test_ranges_project_as_nsys_stats_does(name: str, n_ranges: int, n_owning: int, projected_ns: int) -> None:
-    recorded = record(SqliteTables(shared_path("data", "nsys", name)), Counter())
+    recorded = read_trace_rows(SqliteTables(shared_path("data", "nsys", name)), Counter())
     work = projection(recorded, recorded.ranges.spans)
     owning = work.n_ops > 0
     assert len(recorded.ranges) == n_ranges

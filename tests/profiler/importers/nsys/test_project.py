@@ -6,18 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.arithmetic.joins import NONE
-from profiler.importers.nsys.project import Spans, innermost, project
+from profiler.arithmetic.groups import NONE
+from profiler.importers.nsys.project import GroupedSpans, innermost, project
 
 _INTERVAL = st.tuples(st.integers(0, 2), st.integers(-20, 20), st.integers(0, 15))
 
 
-def _spans(rows: list[tuple[int, int, int]]) -> Spans:
+def _spans(rows: list[tuple[int, int, int]]) -> GroupedSpans:
     group, start, length = np.array(rows, np.int64).reshape(-1, 3).T
-    return Spans(group, start, start + length)
+    return GroupedSpans(group, start, start + length)
 
 
-def _is_inside(inner: Spans, i: int, outer: Spans, o: int) -> bool:
+def _is_inside(inner: GroupedSpans, i: int, outer: GroupedSpans, o: int) -> bool:
     same = inner.group[i] == outer.group[o]
     return bool(same and outer.start[o] <= inner.start[i] and inner.end[i] <= outer.end[o])
 

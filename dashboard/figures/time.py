@@ -1,0 +1,171 @@
+"""Charts of time: where a pass's time went, copy against compute for each layer, and how busy each lane was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.figures.style import DIVERGING, GREY, SEQUENTIAL, SPENT, styled
+from dashboard.text import for_plotly, lane_label
+from profiler.metrics.timeline import Timeline
+from profiler.metrics.timeline_detail import bin_edges, busy_shares, joint_extent
+
+PART_LABELS: Final = {
+    "compute_ns": "compute",
+    "hidden_ns": "hidden copy (both at once)",
+    "exposed_ns": "exposed copy",
+    "other_ns": "other copies",
+    "idle_ns": "idle",
+}
+_PATTERNS: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
+_NS_A_MS: Final = 1e6
+_LEGEND_HEIGHT: Final = 76  # three lines: it wraps where the page is narrow
+
+
+def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
+    """Stacked horizontal bars; `spent` has a row a bar and the columns of `profiler.metrics.devices.PARTS`."""
+    figure = go.Figure()
+    for part, text in PART_LABELS.items():
+        values = spent[part].to_numpy(float)
+        if not (values > 0).any():
+            continue
+        figure.add_bar(
+            y=[for_plotly(label) for label in labels],
+            x=values / _NS_A_MS,
+            orientation="h",
+            name=text.partition(" (")[0],
+            marker={"color": SPENT[part.removesuffix("_ns")], "pattern": _pattern(part), "line": {"width": 0}},
+            hovertemplate=f"{text}: %{{x:,.2f}} ms<extra></extra>",
+        )
+    styled(figure, height=_LEGEND_HEIGHT + 60 + 54 * len(labels), barmode="stack", bargap=0.35)
+    # From the top down, so that lines of it on a phone do not run into the bars.
+    legend = {"traceorder": "normal", "yref": "container", "y": 1.0, "yanchor": "top"}
+    figure.update_layout(legend=legend, margin={"t": _LEGEND_HEIGHT})
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="ms", rangemode="tozero")
+    return figure
+
+
+def _pattern(part: str) -> Mapping[str, object] | None:
+    shape = _PATTERNS.get(part)
+    return (
+        {"shape": shape, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.9)"}
+        if shape
+        else None
+    )
+
+
+_MS: Final = 1e6
+_FEW: Final = 12  # so many numbers fit side by side on a phone
+_PATTERN: Final = {"size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"}
+_T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
+
+
+def layer_figure(rows: pd.DataFrame) -> go.Figure:
+    """Bars of C and T for each layer, T split into hidden and exposed; a mark over layers that are copy-bound.
+
+    rows: `profiler.metrics.layers.typical_layers`.
+    """
+    figure = go.Figure()
+    layer = rows["layer"].to_numpy()
+    figure.add_bar(
+        x=layer, y=rows["compute_ns"] / _MS, name="C: compute", marker={"color": SPENT["compute"]}, offsetgroup="C",
+        hovertemplate="layer %{x}: C %{y:,.3f} ms<extra></extra>",
+    )  # fmt: skip
+    for part, pattern, base in (("hidden", ".", None), ("exposed", "/", rows["hidden_ns"] / _MS)):
+        figure.add_bar(
+            x=layer,
+            y=rows[f"{part}_ns"] / _MS,
+            base=base,
+            name=f"T: {part} copy",
+            offsetgroup="T",
+            marker={"color": SPENT[part], "pattern": _PATTERN | {"shape": pattern}},
+            hovertemplate=f"layer %{{x}}: T: {part} copy %{{y:,.3f}} ms<extra></extra>",
+        )
+    _mark_bound(figure, rows)
+    styled(figure, height=380, barmode="group", bargap=0.25)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW else None)
+    figure.update_yaxes(title="ms", rangemode="tozero")
+    return figure
+
+
+def _mark_bound(figure: go.Figure, rows: pd.DataFrame) -> None:
+    """A triangle over the copy of each layer that is copy-bound."""
+    bound = rows[rows["copy_bound"]]
+    clear = 0.025 * float(np.nanmax(rows["copy_ns"].to_numpy(float), initial=0.0)) / _MS  # of the bar's top
+    figure.add_scatter(
+        x=bound["layer"] + _T_BAR,
+        y=bound["copy_ns"] / _MS + clear,
+        mode="markers",
+        name="copy-bound: T > C",
+        marker={"symbol": "triangle-down", "size": 10, "color": GREY},
+        hoverinfo="skip",
+    )
+
+
+def margin_figure(margin: pd.DataFrame) -> go.Figure:
+    """Layer x ubatch: how much time C + T leaves over the next layer's whole copy T'; positive means prefetch pays.
+
+    margin: index ubatch, columns layer, values in ns.
+    """
+    values = margin.to_numpy(float) / _MS
+    largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
+    figure = go.Figure(
+        go.Heatmap(
+            z=values.astype(np.float32),
+            x=margin.columns.to_numpy(),
+            y=[str(int(number)) for number in margin.index],
+            zmid=0,
+            zmin=-largest,
+            zmax=largest,
+            colorscale=DIVERGING,
+            colorbar={"title": "ms", "thickness": 10},
+            xgap=1,
+            ygap=1,
+            hovertemplate="ubatch %{y}, layer %{x}: C + T - T' = %{z:,.3f} ms<extra></extra>",
+        )
+    )
+    styled(figure, height=int(np.clip(120 + 26 * len(margin), 200, 640)), legend=False)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= _FEW else None)
+    figure.update_yaxes(title="ubatch", type="category", autorange="reversed", showgrid=False)
+    return figure
+
+
+N_BINS: Final = 1500
+_MANY_MS: Final = 10_000  # from here on an axis in seconds reads better
+_ONE_BYTE: Final = 100  # shares are drawn in whole per cent, a byte each
+
+
+def busy_figure(lines: Sequence[Timeline], titles: Sequence[str]) -> go.Figure:
+    """A heatmap: lanes of every side down, time across; all sides start at their own pass's start."""
+    extent = joint_extent(lines)
+    edges = bin_edges(extent, N_BINS)
+    rows, labels = [], []
+    for letter, title, line in zip("AB", titles, lines, strict=False):
+        prefix = f"{letter} {title} · " if len(lines) > 1 else ""
+        rows.append(busy_shares(line, edges))
+        labels += [for_plotly(prefix + lane_label(lane, line.lanes)) for lane in line.lanes]
+    shares = np.concatenate(rows) if rows else np.empty((0, N_BINS))
+    scale, unit = (1e9, "s") if edges[-1] - edges[0] > _MANY_MS * 1e6 else (1e6, "ms")
+    step = float(edges[-1] - edges[0]) / N_BINS / scale
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.round(shares * _ONE_BYTE).astype(np.uint8),
+            x0=float(edges[0]) / scale + step / 2,
+            dx=step,
+            y=labels,
+            zmin=0,
+            zmax=_ONE_BYTE,
+            colorscale=SEQUENTIAL,
+            colorbar={"title": "busy, %", "thickness": 10, "len": 0.9},
+            hovertemplate=f"%{{y}}<br>%{{x:.2f}} {unit}: busy %{{z}} %<extra></extra>",
+        )
+    )
+    styled(figure, height=70 + 26 * max(len(labels), 2), legend=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, fixedrange=True)
+    figure.update_xaxes(title=f"{unit} after the start", showgrid=False)
+    return figure

@@ -1,0 +1,38 @@
+"""Writes the help of every command into one Markdown file: `python docs/write_commands.py docs/commands.md`, part of
+`make docs`. It needs the whole command line, so it stands outside the packages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def reference() -> str:
+    """All commands' help, as Markdown."""
+    from hprof import cli
+
+    parts = ["# Commands\n\nWritten by `make docs` from the commands' own help.\n"]
+    context = click.Context(cli, info_name="hprof", **cli.context_settings)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        if command is not None:
+            parts.append(f"## hprof {name}\n\n```\n{_help(command, context, name)}\n```\n")
+    return "\n".join(parts)
+
+
+def _help(command: click.Command, parent: click.Context, name: str) -> str:
+    settings = {key: parent.__dict__[key] for key in ("help_option_names", "show_default")}
+    return command.get_help(click.Context(command, parent=parent, info_name=name, max_content_width=100, **settings))
+
+
+@click.command(help=__doc__)
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
+def main(target: Path) -> None:
+    target.write_text(reference(), encoding="utf-8")
+    click.echo(f"Wrote {target}")
+
+
+if __name__ == "__main__":
+    main()

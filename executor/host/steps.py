@@ -1,0 +1,212 @@
+"""A dense FFN and a layer's experts computed on the host, from the bytes that copies start from.
+
+Each weight's product is made once, when the session opens or when a step first asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from executor.host.products import (
+    PrepareJob,
+    Product,
+    ProductKind,
+    StoredTensor,
+    can_stack,
+    make_product,
+    product_bytes,
+    product_kind,
+    run_jobs,
+)
+from executor.layers.dense import MOST_ROWS, ffn_norm
+from executor.layers.moe import DOWN, GATE, UP, Routed, activate, bias_name
+from executor.model import Model, MoeFfn, TensorInfo
+from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view, in_dtype, rows_view
+
+_MATRICES: Final[dict[StepKind, tuple[str, str, str]]] = {
+    "ffn": ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),
+    "experts": ("ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepProducts:
+    """The products of one FFN or of one layer's experts. `inputs`: gate and up stacked, or each alone."""
+
+    inputs: tuple[Product, ...]
+    down: Product
+
+    def gate_up(self, rows: torch.Tensor, place: int) -> torch.Tensor:
+        """rows (n, hidden) to gate and up side by side, (n, 2 n_ff)."""
+        found = [product(rows, place) for product in self.inputs]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+
+
+class HostWeights:
+    """Products are made by `prepare`, or when a step first asks for one."""
+
+    def __init__(self, model: Model, dtype: torch.dtype, splits: Sequence[TransferUnit]) -> None:
+        self._model, self.dtype = model, dtype
+        self._stored = {part.info.name: (split, part) for split in splits for part in split.parts}
+        self._products: dict[tuple[int, StepKind], StepProducts] = {}
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def prepare(self, splits: Iterable[TransferUnit]) -> None:
+        """Make the products of every step that reads one of `splits`, on all cores."""
+        jobs: list[PrepareJob] = []
+        for split in splits:
+            if split.what in _MATRICES:
+                self._make(split.layer, split.what, jobs)
+        run_jobs(jobs)
+
+    def products(self, layer: int, what: StepKind) -> StepProducts:
+        """Those of one step."""
+        if (layer, what) not in self._products:
+            jobs: list[PrepareJob] = []
+            self._make(layer, what, jobs)
+            run_jobs(jobs)
+        return self._products[layer, what]
+
+    def get(self, name: str) -> torch.Tensor:
+        """A vector (norm, bias) in the dtype that is computed in."""
+        if name not in self._kept:
+            info = self._model.tensors[name]
+            self._kept[name] = in_dtype(rows_view(self._read(info), info), info, self.dtype)
+        return self._kept[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._model.tensors
+
+    def _make(self, layer: int, what: StepKind, jobs: list[PrepareJob]) -> None:
+        gate, up, down = (self._raw(info) for info in step_matrices(self._model, layer, what))
+        stacks = [[gate, up]] if can_stack(gate.info, up.info, self.dtype) else [[gate], [up]]
+        inputs = tuple(make_product(stack, self.dtype, jobs) for stack in stacks)
+        self._products[layer, what] = StepProducts(inputs, make_product([down], self.dtype, jobs))
+
+    def _raw(self, info: TensorInfo) -> StoredTensor:
+        stored = self._stored.get(info.name)
+        if stored is not None:
+            return StoredTensor(info, _in_segment(*stored))
+        return StoredTensor(
+            info, rows_view(self._read(info), info).view(-1, info.shape[-2], info.n_bytes // _n_rows(info))
+        )
+
+    def _read(self, info: TensorInfo) -> torch.Tensor:
+        raw = self._model.source.mapped(info.name)
+        if raw is None:
+            raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+            self._model.source.read_into(info.name, raw)
+        return raw
+
+
+class HostStepWeights:
+    """`Weights` for the vectors of one step on the host."""
+
+    def __init__(self, weights: HostWeights, layer: int) -> None:
+        self._weights, self._prefix = weights, f"blk.{layer}."
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        return self._weights.get(self._prefix + short_name)
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._weights else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(short_name)[ids]
+
+
+def host_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the host computes in where the device computes in `dtype`: CPUs have no arithmetic for float16."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def host_products(model: Model, splits: Iterable[TransferUnit], dtype: torch.dtype) -> dict[str, ProductKind]:
+    """How each quant type of the steps that read `splits` is multiplied on the host."""
+    matrices = _all_matrices(model, splits)
+    return {info.quant: product_kind(info, dtype) for info in sorted(matrices, key=lambda info: info.quant)}
+
+
+def host_product_bytes(model: Model, splits: Iterable[TransferUnit], dtype: torch.dtype) -> int:
+    """Host memory that those products take beside the bytes that are streamed."""
+    return sum(product_bytes(info, dtype) for info in _all_matrices(model, splits))
+
+
+def step_matrices(model: Model, layer: int, what: StepKind) -> list[TensorInfo]:
+    """Gate, up and down of a step, wherever they are placed: a step is computed in one place."""
+    return [model.tensors[f"blk.{layer}.{name}"] for name in _MATRICES[what]]
+
+
+def _all_matrices(model: Model, splits: Iterable[TransferUnit]) -> list[TensorInfo]:
+    steps = [(split.layer, split.what) for split in splits if split.what in _MATRICES]
+    return [info for layer, what in steps for info in step_matrices(model, layer, what)]
+
+
+def _in_segment(split: TransferUnit, part: TensorLayout) -> torch.Tensor:
+    """A part's bytes where copies start from, as (places, rows, row_bytes)."""
+    segment = next(s for s in split.segments if s.target_from <= part.offset < s.target_from + max(s.source.numel(), 1))
+    there = TensorLayout(part.info, part.offset - segment.target_from, part.stride)
+    if split.n_experts:
+        return expert_view(segment.source, there)
+    raw = segment.source[there.offset : there.offset + part.info.n_bytes]
+    return raw.view(1, part.info.shape[-2], -1)
+
+
+def _n_rows(info: TensorInfo) -> int:
+    return torch.Size(info.shape[:-1]).numel()
+
+
+Groups = list[tuple[int, int, int]]
+"""(expert, from, to): the rows that each used expert multiplies."""
+
+
+def host_ffn(x: torch.Tensor, products: StepProducts, weights: HostStepWeights, eps: float) -> torch.Tensor:
+    """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
+    pieces = [_swiglu(rows, products) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
+    return x + (pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+
+
+def _swiglu(h: torch.Tensor, products: StepProducts) -> torch.Tensor:
+    gate, up = products.gate_up(h, 0).chunk(2, dim=-1)
+    return products.down(F.silu(gate).mul_(up), 0)
+
+
+def host_experts(routed: Routed, products: StepProducts, moe: MoeFfn, biases: HostStepWeights) -> torch.Tensor:
+    """The weighted sum (n, hidden) of the chosen experts' outputs. Rows that share an expert go through it together."""
+    n, n_used = routed.ids.shape
+    expert, order, groups = _by_expert(routed.ids, moe.n_experts)
+    rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
+    gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
+    if moe.expert_bias:
+        gate, up = gate + biases(bias_name(GATE))[expert], up + biases(bias_name(UP))[expert]
+    by_expert = _each(products.down, activate(gate, up, moe), groups)
+    if moe.expert_bias:
+        by_expert = by_expert + biases(bias_name(DOWN))[expert]
+    outputs = by_expert if order is None else torch.empty_like(by_expert).index_copy_(0, order, by_expert)
+    return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs.view(n, n_used, -1)).squeeze(1)
+
+
+def _by_expert(ids: torch.Tensor, n_experts: int) -> tuple[torch.Tensor, torch.Tensor | None, Groups]:
+    """The (token, choice) pairs ordered by expert: each one's expert, its place before, and the experts' rows.
+
+    One token's choices need no order.
+    """
+    flat = ids.flatten()
+    if ids.shape[0] == 1:
+        return flat, None, [(expert, i, i + 1) for i, expert in enumerate(flat.tolist())]
+    expert, order = flat.sort(stable=True)
+    counts = torch.bincount(flat, minlength=n_experts).tolist()
+    groups, start = [], 0
+    for number, count in enumerate(counts):
+        if count:
+            groups.append((number, start, start + count))
+        start += count
+    return expert, order, groups
+
+
+def _each(product: Product, rows: torch.Tensor, groups: Groups) -> torch.Tensor:
+    return torch.cat([product(rows[start:end], expert) for expert, start, end in groups])

@@ -1,0 +1,82 @@
+"""What every decoder has: access to a step's weights, the norm, the dense FFN, embedding and logits.
+
+`Weights` and `ExpertStack` are what a layer asks of whoever holds its weights: device, host or the reference
+forward.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from executor.model import ModelShape
+
+
+class Weights(Protocol):
+    """One step's tensors by short name (`attn_q.weight`), dequantised to the compute dtype, on its device."""
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        """The whole tensor in numpy order: a linear layer's weight is (out, in)."""
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        """The same, or None where the model has no such tensor."""
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        """Rows `ids` (n,) of a matrix, (n, in): an embedding lookup that dequantises only these rows."""
+
+
+class ExpertStack(Protocol):
+    """One MoE layer's routed experts; `name` is `ffn_gate_exps.weight`, `ffn_up_exps…`, `ffn_down_exps…`."""
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        """One expert's matrix (out, in): what the loop over used experts on the CPU reads."""
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        """The stack (n_experts, out, in) for a grouped GEMM.
+
+        `flags` (n_experts,) uint8 on the device: an expert whose flag is 0 is not read and may hold anything.
+        """
+
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        """The matrices (n, out, in) of the experts ids (n,) int64 on the device, in their order."""
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * weight over the last dimension (any leading shape)."""
+    return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
+
+
+MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
+
+
+def dense_ffn(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
+    """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
+    gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")
+    pieces = [swiglu(rows, gate, up, down) for rows in ffn_norm(x, w, eps).split(MOST_ROWS)]
+    return x + (pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+
+
+def swiglu(h: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """down(silu(gate(h)) * up(h)), (n, hidden)."""
+    return F.linear(F.silu(F.linear(h, gate)).mul_(F.linear(h, up)), down)
+
+
+def ffn_norm(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
+    """The norm before the FFN; some architectures' files call it `post_attention_norm`."""
+    weight = w.maybe("ffn_norm.weight")
+    return rms_norm(x, w("post_attention_norm.weight") if weight is None else weight, eps)
+
+
+def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
+    """Embeddings (n, hidden) of token ids (n,)."""
+    x = w.rows("token_embd.weight", ids)
+    return x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
+
+
+def logits(x: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
+    """Float32 logits (m, vocab) of the hidden rows x (m, hidden) whose next token is wanted."""
+    h = rms_norm(x, w("output_norm.weight"), shape.norm_eps)
+    name = "token_embd.weight" if shape.tied_embeddings else "output.weight"
+    return F.linear(h, w(name)).float()

@@ -1,0 +1,168 @@
+"""One pass as plain data: what it is asked to do (`PassJob`, cut into ubatches) and what it gives to a `Recorder`.
+
+Times are integer nanoseconds. The executor imports nothing of the profiler; whoever runs it passes something that
+has a `Recorder`'s methods.
+
+The executor imports nothing of the profiler; whoever runs it passes something with a `Recorder`'s methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+_WARMUP_TOKENS = 500_000  # repetitions are fewer
+
+
+@dataclass(frozen=True, slots=True)
+class Ubatch:
+    """Tokens that go through the layers together."""
+
+    number: int  # from 0 in each pass
+    phase: Phase
+    n_tokens: int
+    n_past: int  # positions before it: the depth, and the ubatches that came earlier
+
+
+@dataclass(frozen=True, slots=True)
+class PassJob:
+    """One pass of one arm. Arms get the same tokens and the same routing in passes of the same `repetition`."""
+
+    pass_id: int
+    arm: str
+    n_prompt: int
+    n_gen: int
+    n_ubatch: int
+    n_depth: int
+    repetition: int
+    warmup: bool = False
+
+    @property
+    def token_set(self) -> int:
+        """Numbers the pass's tokens (and synthetic routing): warm-ups never see what is measured later."""
+        return self.repetition + (_WARMUP_TOKENS if self.warmup else 0)
+
+    @property
+    def n_decode(self) -> int:
+        """Decode steps: the first generated token comes from the prompt's logits, if there is a prompt."""
+        return max(0, self.n_gen - 1) if self.n_prompt else self.n_gen
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that the KV cache must hold."""
+        return self.n_depth + self.n_prompt + self.n_decode
+
+    @property
+    def n_logits(self) -> int:
+        """How often logits are computed: after the prompt, and after each decode step."""
+        return self.n_decode + (1 if self.n_prompt else 0)
+
+    def ubatches(self) -> list[Ubatch]:
+        """The prompt's ubatches (the last may be shorter), then one a decode step."""
+        prefill = [
+            Ubatch(number, "prefill", min(self.n_ubatch, self.n_prompt - start), self.n_depth + start)
+            for number, start in enumerate(range(0, self.n_prompt, self.n_ubatch))
+        ]
+        first = self.n_depth + self.n_prompt
+        decode = [Ubatch(len(prefill) + i, "decode", 1, first + i) for i in range(self.n_decode)]
+        return prefill + decode
+
+
+Phase = Literal["prefill", "decode"]
+EventKind = Literal["h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api"]
+
+
+@dataclass(slots=True)
+class EventRecord:
+    """A copy, a compute interval, a wait or a host call. `None` means: does not apply, or is not known."""
+
+    kind: EventKind
+    name: str
+    t_start: int
+    t_end: int
+    device: int
+    stream: str
+    phase: Phase
+    ubatch: int
+    layer: int | None = None
+    tensor: str | None = None
+    bytes: int | None = None
+    whole_bytes: int | None = None  # what a whole copy of the same tensors would have moved
+    n_tokens: int | None = None
+    n_experts: int | None = None  # experts that a copy carried
+    slot: int | None = None
+    correlation_id: int | None = None  # a copy's own number, unique in its pass
+    source_memory: str | None = None  # a copy's: "pinned" | "pageable"; None where it makes no difference
+    waits_for: int | None = None  # correlation_id of the (last) copy that this interval's work reads
+
+
+@dataclass(slots=True)
+class UbatchRecord:
+    """One ubatch of a pass: what was asked of it and which policy served it."""
+
+    phase: Phase
+    ubatch: int
+    n_tokens: int
+    n_past: int
+    policy: str  # the effective one: "off", "on", "hot:64", "cpu", ...
+    t_start: int
+    t_end: int
+
+
+@dataclass(slots=True)
+class ExpertsRecord:
+    """One MoE layer in one ubatch. `used` is a bitmap, little-endian, expert 0 in bit 0 of byte 0."""
+
+    phase: Phase
+    ubatch: int
+    layer: int
+    n_tokens: int
+    n_experts: int
+    distinct: int
+    copied: int  # experts that crossed the bus for this layer and ubatch
+    hits: int | None
+    misses: int | None
+    used: bytes
+
+
+@dataclass(slots=True)
+class OrderingRecord:
+    """One operation for the hazard check, in host issue order."""
+
+    sequence: int
+    stream: str
+    op: Literal["launch", "copy", "record", "wait", "sync", "alloc", "free"]
+    event: int | None = None
+    generation: int | None = None
+    reads: list[tuple[str, int, int, str]] = field(default_factory=list)  # (space, from, to, tag)
+    writes: list[tuple[str, int, int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What one pass took and gave. Times in ns; `vram_*` in bytes; `tokens` are the generated ids."""
+
+    t_start: int
+    t_end: int
+    ttft_ns: int | None
+    prefill_ns: int | None
+    decode_ns: int | None
+    sampling_ns: int | None
+    tokens: list[int]
+    bytes_h2d: int
+    vram_peak: int | None
+    vram_resident: int | None
+    vram_slots: int | None
+    vram_bank: int | None
+    logits_digest: str | None  # sha256 of the float32 logits after the prompt and after each step; None on sim
+    events: list[EventRecord] = field(default_factory=list)
+    ubatches: list[UbatchRecord] = field(default_factory=list)
+    experts: list[ExpertsRecord] = field(default_factory=list)
+    ordering: list[OrderingRecord] = field(default_factory=list)
+
+
+class Recorder(Protocol):
+    """Takes finished passes. Called between passes, never inside a timed region."""
+
+    def record_pass(self, pass_id: int, result: PassResult) -> None:
+        """Keep a finished pass; `pass_id` is unique in the run."""

@@ -1,1 +1,0 @@
-"""A model, placed: what stays on each device and on the host from pass to pass."""

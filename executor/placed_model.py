@@ -1,0 +1,239 @@
+"""A model where it lies from pass to pass: one shard a device, the transfer units in host memory, and who routes.
+
+A `DeviceShard` holds a device's layers: resident weights, mixer states, slots and the fixed buffers that a ubatch
+lies in. Steps work on these buffers in place, so nothing is allocated between steps and a device may replay their
+launches.
+
+Steps read and write these buffers in place, so nothing is allocated between steps and a device may replay a
+step's launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from executor.devices.base import Device
+from executor.host.steps import HostWeights
+from executor.layers.attention_kernels import OneToken, PositionOnDevice, flash_serves, position_on_device, rows_for
+from executor.layers.moe import Routed
+from executor.layers.state import AttentionState, MixerState, new_state
+from executor.model import LayerShape, Model, MoeFfn, TensorInfo
+from executor.placement.place import Placement
+from executor.weights.device_weights import ResidentStore
+from executor.weights.transfer_units import StepKind, TransferUnit, step_kind
+
+if TYPE_CHECKING:
+    from executor.routing.routers import Routing
+
+
+@dataclass(slots=True)
+class Activations:
+    """A ubatch on its way through the layers; rows are tokens. On the device, or (pinned) on the host."""
+
+    x: torch.Tensor  # (n, hidden), the residual stream
+    h: torch.Tensor  # (n, hidden), normed for the experts
+    ids: torch.Tensor  # (n * n_used,) int64, the router's choice
+    shares: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
+    added: torch.Tensor  # (n, hidden), what routed experts add
+    shared: torch.Tensor  # (n, hidden), what the shared expert adds
+    token: torch.Tensor  # (1,) int64, the sampled token
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all buffers."""
+        buffers = (self.x, self.h, self.ids, self.shares, self.added, self.shared, self.token)
+        return sum(buffer.nbytes for buffer in buffers)
+
+    def rows(self, n: int) -> Activations:
+        """Views of the first n rows; `ids` and `shares` stay whole, as their width is a layer's."""
+        return Activations(self.x[:n], self.h[:n], self.ids, self.shares, self.added[:n], self.shared[:n], self.token)
+
+    def routed(self, n_used: int) -> Routed:
+        """The rows as the experts take them."""
+        n = self.h.shape[0]
+        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.shares[: n * n_used].view(n, n_used))
+
+
+def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
+    """Zeroed buffers for ubatches of up to `n` tokens, on the device or (`host`) in its pinned host memory.
+
+    A model without experts gets rows for none.
+    """
+
+    def buffer(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        if not host:
+            return torch.zeros(shape, dtype=dtype, device=device.torch_device)
+        n_bytes = torch.Size(shape).numel() * dtype.itemsize
+        return device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
+
+    moe = [s.ffn for s in model.shape.layers if isinstance(s.ffn, MoeFfn)]
+    n_moe = n if moe else 0
+    n_shared = n if any(ffn.n_ff_shared for ffn in moe) else 0
+    n_used = max((ffn.n_used for ffn in moe), default=0)
+    hidden = model.shape.hidden
+    return Activations(
+        x=buffer(dtype, n, hidden),
+        h=buffer(dtype, n_moe, hidden),
+        ids=buffer(torch.int64, n_moe * n_used),
+        shares=buffer(torch.float32, n_moe * n_used),
+        added=buffer(dtype, n_moe, hidden),
+        shared=buffer(dtype, n_shared, hidden),
+        token=buffer(torch.int64, 1),
+    )
+
+
+@dataclass(slots=True)
+class DeviceShard:
+    """One device and the layers that live on it."""
+
+    device: Device
+    layers: tuple[int, ...]
+    store: ResidentStore
+    states: dict[int, MixerState]
+    on_device: Activations
+    on_host: Activations
+    flags: torch.Tensor
+    """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
+    max_tokens: int
+    begin: torch.Tensor
+    """(1,) int64 on the device: where the ubatch begins among the pass's tokens."""
+    position: PositionOnDevice
+    """Where it begins in the context."""
+    slots: dict[StepKind, list[torch.Tensor]] = field(default_factory=dict)
+    given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
+    """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Device memory of the layers' mixer states (KV caches and others)."""
+        return sum(state.n_bytes for state in self.states.values())
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Device memory of states and activations, which every arm needs alike."""
+        given = sum(ids.nbytes for ids in self.given_ids.values())
+        return self.state_bytes + self.on_device.n_bytes + self.flags.nbytes + given
+
+    def give_ids(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
+        """Keep a layer's choice (n, n_used) for the pass that begins; returns where it lies on the device."""
+        if layer not in self.given_ids:
+            shape = (self.max_tokens, ids.shape[1])
+            self.given_ids[layer] = torch.zeros(shape, dtype=torch.int64, device=self.device.torch_device)
+        kept = self.given_ids[layer][: ids.shape[0]]
+        kept.copy_(ids)
+        return kept
+
+    def set_begin(self, row: int, position: int) -> None:
+        """Launched with each ubatch: recorded steps read its place from the device, and so serve every ubatch.
+
+        `row` counts from the pass's first token, `position` from the context's.
+        """
+        self.begin.fill_(row)
+        self.position.set(position)
+
+    def one_token(self, layer: int, position: int) -> OneToken | None:
+        """Where one token stands, for a step that is recorded once for many positions; None where each is recorded."""
+        state = self.states[layer]
+        if not (self.device.replays and isinstance(state, AttentionState) and flash_serves(state.keys)):
+            return None
+        return OneToken(self.position, rows_for(position, self.max_tokens))
+
+    def given_rows(self, layer: int, n: int) -> torch.Tensor:
+        """The synthetic choice (n, n_used) for the ubatch under way."""
+        rows = torch.arange(n, device=self.begin.device) + self.begin
+        return self.given_ids[layer].index_select(0, rows)
+
+    def reserve_slots(self, kind: StepKind, n_slots: int, n_bytes: int) -> None:
+        """Reserve the slots of one kind of step. Once only: steps keep their addresses."""
+        if kind not in self.slots:
+            self.slots[kind] = [self.device.allocate(n_bytes, f"slot {i} for {kind} tensors") for i in range(n_slots)]
+
+
+def make_device_shard(
+    model: Model, device: Device, layers: Sequence[int], dtype: torch.dtype, *, max_tokens: int, max_ubatch: int
+) -> DeviceShard:
+    """Reserve a device's states and buffers for contexts of `max_tokens` and ubatches of `max_ubatch`.
+
+    Slots and resident weights come later: `reserve_slots`, `store.ensure`. Torch's errors where memory runs out.
+    """
+    store = ResidentStore(model, device, dtype)
+    shapes = model.shape.layers
+    states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}
+    n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=1)
+    flags = torch.zeros((len(shapes), n_experts), dtype=torch.uint8, device=device.torch_device)
+    on_device = new_activations(model, device, dtype, max_ubatch, host=False)
+    on_host = new_activations(model, device, dtype, max_ubatch, host=True)
+    begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
+    position = position_on_device(device.torch_device)
+    return DeviceShard(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin, position)
+
+
+@dataclass(slots=True)
+class PlacedModel:
+    """One model, placed. `routing` None means that the model's own router decides."""
+
+    model: Model
+    lanes: Sequence[DeviceShard]
+    lane_of: Sequence[int]  # a layer's lane
+    splits: Sequence[TransferUnit]
+    host: HostWeights
+    routing: Routing | None
+    dtype: torch.dtype
+    seed: int
+    prompt: Sequence[int] | None = None
+    """Tokens that every prompt repeats; None: seeded random ones, new in each repetition."""
+    tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(init=False, repr=False)
+    """What each layer's step reads, resident or not."""
+    split_of: dict[tuple[int, StepKind], TransferUnit] = field(init=False, repr=False)
+    """What each layer's step streams, where it does."""
+
+    def __post_init__(self) -> None:
+        self.tensors_of = {}
+        for tensor in self.model.tensors.values():
+            if tensor.layer is not None:
+                kind = step_kind(tensor, is_moe=self.moe(tensor.layer) is not None)
+                self.tensors_of.setdefault((tensor.layer, kind), []).append(tensor)
+        self.split_of = {(split.layer, split.what): split for split in self.splits}
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether nothing is computed: no logits, no tokens, no router to read."""
+        return self.lanes[0].device.kind == "sim"
+
+    @property
+    def layers(self) -> tuple[LayerShape, ...]:
+        """The model's layers, in order."""
+        return self.model.shape.layers
+
+    def moe(self, layer: int) -> MoeFfn | None:
+        """The layer's MoE part, None for a dense layer."""
+        ffn = self.layers[layer].ffn
+        return ffn if isinstance(ffn, MoeFfn) else None
+
+    def lane(self, layer: int) -> DeviceShard:
+        """The lane that a layer lives on."""
+        return self.lanes[self.lane_of[layer]]
+
+    def tensors(self, layer: int, kind: StepKind) -> list[TensorInfo]:
+        """The tensors that a step reads."""
+        return self.tensors_of.get((layer, kind), [])
+
+    def prompt_ids(self, repetition: int, n_tokens: int) -> torch.Tensor:
+        """The prompt (n_tokens,) int64: the same for every arm of a repetition."""
+        if self.prompt:
+            given = torch.tensor(self.prompt, dtype=torch.int64)
+            return given.repeat(-(-n_tokens // given.numel()))[:n_tokens]
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
+        return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
+
+    def splits_of(self, placement: Placement) -> list[TransferUnit]:
+        """The splits whose tensors a placement has in host memory."""
+        return [split for split in self.splits if placement.is_host(split.parts[0].info.name)]
+
+    def with_splits(self, splits: Sequence[TransferUnit]) -> PlacedModel:
+        """The same with another set of streamed splits (the `full` arm streams none)."""
+        return replace(self, splits=splits)

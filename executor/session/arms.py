@@ -1,0 +1,140 @@
+"""The arms of a session: each one's policy, transfer units and streamers, and the slots that all of them share.
+
+Also each arm's entry in the manifest: what was asked for, and what is in effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from executor.errors import HprofError
+from executor.host.steps import host_products
+from executor.placed_model import DeviceShard, PlacedModel
+from executor.placement.place import Placement, devices_of
+from executor.policies import FULL
+from executor.policies.base import Policy
+from executor.quants.dispatch import has_fused
+from executor.session.options import SessionOptions
+from executor.streaming.expert_cache import ExpertCacheBuffer, build_banks
+from executor.streaming.streamer import Streamer
+from executor.weights.transfer_units import LoadMode, StepKind, TransferUnit
+
+
+@dataclass(frozen=True, slots=True)
+class SessionArm:
+    """One arm, ready to run passes."""
+
+    policy: Policy
+    placement: Placement
+    placed: PlacedModel
+    """The session's, with the splits that this arm streams."""
+    streamers: Sequence[Streamer]
+    """One a lane."""
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of weights that the arm keeps in host memory."""
+        return sum(split.n_bytes for split in self.placed.splits)
+
+    def vram(self) -> dict[str, int]:
+        """Device memory in bytes: `vram_resident` weights, `vram_slots`, and the cache's `vram_bank`."""
+        return {part: sum(n_bytes) for part, n_bytes in self.vram_by_device().items()}
+
+    def vram_by_device(self) -> dict[str, list[int]]:
+        """The same, on each device in their order."""
+        slot_bytes = [sum(sizes.values()) for sizes in largest_unit_bytes(self.placed, self.placed.splits)]
+        return {
+            "vram_resident": self._resident_bytes(),
+            "vram_slots": [self.policy.n_slots * n_bytes for n_bytes in slot_bytes],
+            "vram_bank": [streamer.bank_bytes for streamer in self.streamers],
+        }
+
+    def _resident_bytes(self) -> list[int]:
+        """On each device; what two devices read lies on both."""
+        placed, is_tied = self.placed, self.placed.model.shape.tied_embeddings
+        n_bytes = [0] * len(placed.lanes)
+        for tensor in placed.model.tensors.values():
+            if tensor.name not in self.placement.host:
+                for device in devices_of(tensor, placed.lane_of, tied_embeddings=is_tied):
+                    n_bytes[device] += tensor.n_bytes
+        return n_bytes
+
+
+def largest_unit_bytes(placed: PlacedModel, splits: Sequence[TransferUnit]) -> list[dict[StepKind, int]]:
+    """The bytes of the largest split of each kind of step, for each lane: what a slot must hold."""
+    sizes: list[dict[StepKind, int]] = [{} for _ in placed.lanes]
+    for split in splits:
+        of_lane = sizes[placed.lane_of[split.layer]]
+        of_lane[split.what] = max(of_lane.get(split.what, 0), split.n_bytes)
+    return sizes
+
+
+def make_arms(
+    placed: PlacedModel, policies: Mapping[str, Policy], placements: Mapping[str, Placement]
+) -> dict[str, SessionArm]:
+    """Every arm by name. Raises HprofError where an arm's bank does not fit, or its device has no kernel for it."""
+    most_slots = max(policy.n_slots for policy in policies.values())
+    return {name: _make_arm(placed, policy, placements[name], most_slots) for name, policy in policies.items()}
+
+
+def _make_arm(placed: PlacedModel, policy: Policy, placement: Placement, most_slots: int) -> SessionArm:
+    mine = placed.with_splits(placed.splits_of(placement))
+    streamers = []
+    for lane, sizes in zip(placed.lanes, largest_unit_bytes(placed, placed.splits), strict=True):
+        for kind, n_bytes in sizes.items():
+            lane.reserve_slots(kind, most_slots, n_bytes)
+        slots = {kind: buffers[: policy.n_slots] for kind, buffers in lane.slots.items()}
+        streamers.append(Streamer(lane.device, policy, slots, _make_banks(mine, policy, lane)))
+    return SessionArm(policy, placement, mine, streamers)
+
+
+def _make_banks(placed: PlacedModel, policy: Policy, lane: DeviceShard) -> dict[int, ExpertCacheBuffer]:
+    if not policy.cache_bytes:
+        return {}
+    if lane.device.kind == "cuda" and not has_fused():
+        raise HprofError(
+            f"arm '{policy.name}' is refused: without Triton this GPU has no kernel for products with cached "
+            "experts, and copying the bank for each ubatch would cost more than it saves; install triton"
+        )
+    splits = [split for split in placed.splits if split.layer in lane.layers]
+    budget = policy.cache_bytes // len(placed.lanes)
+    moe = {split.layer: placed.moe(split.layer) for split in splits}
+    n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
+    return build_banks(lane.device, splits, budget, policy.options.cache_policy, n_used)
+
+
+def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode: LoadMode) -> dict[str, Any]:
+    """An arm's entry: `name`, `requested` and `effective`; bytes are those of all devices together.
+
+    Where there are several devices, `by_device` has those of each. `load_mode` is the effective one.
+    """
+    policy = arm.policy
+    return {
+        "name": name,
+        "requested": {
+            "arm": name,
+            "load_mode": options.load_mode,
+            "slots": options.policy.slots,
+            "op_offload_min_batch": options.policy.op_offload_min_batch,
+        },
+        "effective": {
+            "load_mode": None if options.device.kind == "sim" else load_mode,
+            "slots": 0 if name == FULL else policy.n_slots,
+            "streams_ahead": policy.streams_ahead and bool(arm.placed.splits),
+            "host_bytes": arm.host_bytes,
+            "host_layers": arm.placement.host_layers(),
+            "host_products": _host_products(arm, options),
+            **arm.vram(),
+            **({"by_device": arm.vram_by_device()} if len(arm.placed.lanes) > 1 else {}),
+        },
+    }
+
+
+def _host_products(arm: SessionArm, options: SessionOptions) -> dict[str, str] | None:
+    """How each quant type is multiplied on the host; None where nothing is."""
+    if not options.computes_on_host or options.device.kind == "sim":
+        return None
+    placed = arm.placed
+    return dict(host_products(placed.model, placed.splits, placed.host.dtype)) or None

@@ -1,0 +1,140 @@
+"""Numbers as people write and read them: sizes given on the command line; durations, bytes, rates, shares and counts
+in reports and errors. The only module that spells a unit, so that every surface agrees.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from executor.errors import HprofError
+
+_PREFIXES: Final = ("k", "m", "g", "t")
+_UNITS: Final = (
+    {"": 1, "b": 1}
+    | {f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
+    | {f"{prefix}ib": 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
+)
+_SPELLED: Final = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
+_MAX_BYTES: Final = 2**62
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """`24GiB`, `500 MB` or a plain number, in bytes. Raises HprofError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    n_bytes = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else math.inf
+    if n_bytes > _MAX_BYTES:
+        raise HprofError(
+            f"{option} '{text[:80]}' is not a size: write 24GiB (of 2^30 bytes), 24GB (of 10^9) or 500MiB."
+        )
+    return int(n_bytes)
+
+
+def spell_bytes(n_bytes: int) -> str:
+    """The size in the largest unit that gives it exactly, as `24.5GiB`: `parse_bytes` reads it back."""
+    for unit, each in _SPELLED:
+        if n_bytes >= each and n_bytes * 10 % each == 0:
+            return f"{n_bytes / each:.1f}".removesuffix(".0") + unit
+    return f"{n_bytes}B"
+
+
+_TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns"))
+_BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
+
+def format_ns(value: float) -> str:
+    """Nanoseconds with three significant digits: `71.3 ms`."""
+    return _scaled(value, _TIMES)
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in powers of 1000, as links and files are sold: `1.23 GB`."""
+    return _scaled(value, _BYTES)
+
+
+def format_rate(value: float) -> str:
+    """Tokens a second: `38.4`, `1,650`."""
+    return _digits(value)
+
+
+def format_share(value: float) -> str:
+    """A share of one as per cent: `71.2 %`."""
+    if value == 0:
+        return "0 %"
+    return f"{value * 100:.{1 if abs(value) < 0.9995 else 0}f} %"
+
+
+def format_gb_s(value: float) -> str:
+    """10^9 bytes a second: `24.1 GB/s`."""
+    return f"{_digits(value)} GB/s"
+
+
+def format_value(value: float, unit: str) -> str:
+    """By the unit of a Figure."""
+    formats = {"ns": format_ns, "bytes": format_bytes, "tokens/s": format_rate, "share": format_share}
+    return formats[unit](value)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """`0-2, 5` for 0, 1, 2, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def plain(text: str) -> str:
+    """Text from a file on one line, without the control characters that could steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def _scaled(value: float, scales: tuple[tuple[float, str], ...]) -> str:
+    # 999.6 us would round to "1000 us": the next unit starts half a digit early.
+    size, unit = next(((s, u) for s, u in scales if abs(value) >= s * 0.9995), scales[-1])
+    return f"{_digits(value / size)} {unit}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, all digits above a hundred."""
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.{2 if abs(value) < 9.995 else 1}f}" if abs(value) >= 0.9995 else f"{value:.3g}"
+
+
+def duration(ns: float) -> str:
+    """`920.9 ms`, `38.4 us`, `12.31 s`."""
+    if ns == 0:
+        return "0 ms"
+    for limit, unit, size in ((1e3, "ns", 1.0), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
+        if abs(ns) < limit:
+            return f"{ns / size:.0f} {unit}" if unit == "ns" else f"{ns / size:.1f} {unit}"
+    return f"{ns / 1e9:.2f} s"
+
+
+def size(n_bytes: float) -> str:
+    """Decimal units, as link rates are: `25.5 GB`, `1.1 MB`."""
+    for limit, unit, scale in ((1e3, "B", 1.0), (1e6, "kB", 1e3), (1e9, "MB", 1e6)):
+        if n_bytes < limit:
+            return f"{n_bytes:.0f} B" if unit == "B" else f"{n_bytes / scale:.1f} {unit}"
+    return f"{n_bytes / 1e9:.1f} GB"
+
+
+def rate(n_bytes: float, ns: float) -> str:
+    """`27.7 GB/s`."""
+    return f"{n_bytes / ns:.1f} GB/s" if ns > 0 else "an unknown rate"
+
+
+def share(part: float, whole: float) -> str:
+    """`12.3 %`."""
+    return f"{100 * part / whole:.1f} %" if whole > 0 else "0.0 %"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 copy`, `12 copies`, `2 launches`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

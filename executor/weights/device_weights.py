@@ -1,0 +1,159 @@
+"""Where a step on a device finds its weights: a slot, the expert cache, or resident memory.
+
+Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it. Vectors
+(norms, biases) and routers are kept in the compute dtype.
+
+Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it.
+Vectors (norms, biases) and routers are kept in the compute dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import torch
+
+from executor.devices.base import Device
+from executor.model import Model, TensorInfo
+from executor.placement.place import is_movable
+from executor.quants.dispatch import dequantise, dequantise_chosen, dequantise_experts
+from executor.weights.transfer_units import TransferUnit, expert_view, in_dtype, rows_view
+
+_ALIGNMENT: Final = 256  # bytes
+
+
+class ResidentStore:
+    """The resident tensors of one device, in arenas reserved up front."""
+
+    def __init__(self, model: Model, device: Device, dtype: torch.dtype) -> None:
+        self._model, self._device, self.dtype = model, device, dtype
+        self._raw: dict[str, torch.Tensor] = {}
+        self._constants: dict[str, torch.Tensor] = {}
+
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        """What is resident."""
+        return [self._model.tensors[name] for name in self._raw]
+
+    @property
+    def n_bytes(self) -> int:
+        """Device memory of all resident tensors, each from an aligned address."""
+        return sum(_aligned(tensor.n_bytes) for tensor in self.tensors)
+
+    def ensure(self, names: Iterable[str]) -> None:
+        """Make tensors resident; those that are already cost nothing."""
+        missing = [self._model.tensors[name] for name in names if name not in self._raw]
+        if not missing:
+            return
+        sizes = [_aligned(t.n_bytes) for t in missing]
+        arena = self._device.allocate(sum(sizes), f"{len(missing)} resident tensors")
+        offset = 0
+        for tensor, size in zip(missing, sizes, strict=True):
+            self._raw[tensor.name] = arena[offset : offset + tensor.n_bytes]
+            offset += size
+            self._upload(tensor)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._raw
+
+    def raw(self, name: str) -> torch.Tensor:
+        """The stored bytes as (..., row_bytes)."""
+        return rows_view(self._raw[name], self._model.tensors[name])
+
+    def get(self, name: str) -> torch.Tensor:
+        """The tensor in the compute dtype."""
+        if name in self._constants:
+            return self._constants[name]
+        info = self._model.tensors[name]
+        return in_dtype(self.raw(name), info, self.dtype)
+
+    def _upload(self, tensor: TensorInfo) -> None:
+        if self._device.torch_device.type == "meta":
+            return
+        staging = self._model.source.mapped(tensor.name)
+        if staging is None:
+            staging = torch.empty(tensor.n_bytes, dtype=torch.uint8)
+            self._model.source.read_into(tensor.name, staging)
+        self._raw[tensor.name].copy_(staging)
+        if (not is_movable(tensor) and tensor.layer is not None) or len(tensor.shape) == 1:
+            self._constants[tensor.name] = in_dtype(self.raw(tensor.name), tensor, self.dtype)
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class StepWeights:
+    """`executor.layers.dense.Weights` for one step on a device: a slot's parts first, then the resident ones."""
+
+    def __init__(
+        self,
+        model: Model,
+        store: ResidentStore,
+        layer: int | None,
+        split: TransferUnit | None,
+        slot: torch.Tensor | None,
+    ) -> None:
+        self._tensors, self._store = model.tensors, store
+        self._prefix = "" if layer is None else f"blk.{layer}."
+        self._slot = slot
+        self._parts = {part.info.name: part for part in split.parts} if split is not None else {}
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        name = self._prefix + short_name
+        part = self._parts.get(name)
+        if part is None:
+            return self._store.get(name)
+        assert self._slot is not None
+        raw = self._slot[part.offset : part.offset + part.info.n_bytes]
+        return in_dtype(rows_view(raw, part.info), part.info, self._store.dtype)
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self(short_name) if self._prefix + short_name in self._tensors else None
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        name = self._prefix + short_name
+        return dequantise(self._store.raw(name)[ids], self._tensors[name].quant, self._store.dtype)
+
+
+class SlotExperts:
+    """`ExpertStack` for one MoE step: each projection lies in the slot (or bank), or is resident.
+
+    `place_of` (n_experts,) int32 maps an expert to its place in the buffer; None is the identity.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        store: ResidentStore,
+        layer: int,
+        split: TransferUnit | None,
+        buffer: torch.Tensor | None,
+        place_of: torch.Tensor | None = None,
+    ) -> None:
+        self._model, self._store, self._layer = model, store, layer
+        self._parts = {part.info.short_name: part for part in split.parts} if split is not None else {}
+        self._buffer, self._place_of = buffer, place_of
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        place = expert if not in_slot or self._place_of is None else int(self._place_of[expert])
+        return dequantise(raw[place], info.quant, self._store.dtype)
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        place_of = self._place_of if in_slot else None
+        return dequantise_experts(raw, info.quant, self._store.dtype, flags, place_of)
+
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        info, raw, in_slot = self._stack(name)
+        places = ids if not in_slot or self._place_of is None else self._place_of[ids]
+        return dequantise_chosen(raw, info.quant, self._store.dtype, places)
+
+    def _stack(self, name: str) -> tuple[TensorInfo, torch.Tensor, bool]:
+        part = self._parts.get(name)
+        if part is not None and self._buffer is not None:
+            return part.info, expert_view(self._buffer, part), True
+        full = f"blk.{self._layer}.{name}"
+        return self._model.tensors[full], self._store.raw(full), False

@@ -1,1 +1,0 @@
-"""Many machines: a Dask cluster that measures the cells of a sweep, or judges many captures."""

@@ -1,1 +1,0 @@
-"""`hprof run --recorder cupti`: the kernels of each pass, recorded by torch.profiler beside hprof's own intervals."""

@@ -1,0 +1,375 @@
+"""The rules: how weights are copied, what stood still meanwhile, and what the recording does not show or lost.
+
+Each is a function from a `CopyAnalysis` to any number of findings. It gives figures as evidence, says what to do,
+and stays silent below 1 % of the time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from executor import units
+from profiler.arithmetic.groups import NONE, match
+from profiler.arithmetic.intervals import Int64, covered_length, union
+from profiler.findings.analysis import CopyAnalysis, WorkRows
+from profiler.findings.finding import Finding, Judged
+
+_AHEAD_ARMS: Final = ("on", "hot")
+_CHOOSING_ARMS: Final = ("auto", "gated")
+_IN_LINE: Final = "In line by design: compare with an arm that copies ahead (on, auto, hot)."
+_CHOSEN: Final = (
+    "In line by design, in ubatches of which the policy decides that copying ahead does not pay; `on` beside it shows "
+    "whether it is right."
+)
+_MISSED: Final = (
+    "In line by design: what the expert cache misses is uploaded once the router has chosen, so that nothing could "
+    "copy it ahead. A larger bank (--moe-cache-mib) misses less."
+)
+_CALL_NS: Final = 5_000  # what one copy call costs whatever its size (docs/importing.md)
+_EFFICIENCY_FACTOR: Final = 9  # t = call + bytes/rate is 90 % efficient at bytes = 9 * call * rate
+_MIN_SMALL_COPIES: Final = 16
+_RATE_SAMPLE_BYTES: Final = 4 << 20
+_SYNCHRONOUS_CALL: Final = re.compile(r"(cuda|cu|hip)Memcpy(?!.*(Async|Batch))")
+_BLOCKING_NS: Final = 20_000
+_BATCHED: Final = ", or batch the calls (cudaMemcpyBatchAsync)"
+
+
+def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies that wait for the computing before them, and make the computing behind them wait."""
+    rows = view.in_line
+    copied = view.sum(rows.context, rows.length)
+    exposed = view.sum(rows.context, rows.length - view.hidden_of(rows))
+    # Compute that already hides other copies cannot hide these as well.
+    hideable = np.minimum(exposed, view.compute_ns - view.hidden(view.busy_h2d))
+    for told in view.judged(exposed):
+        copied_ns, exposed_ns, hideable_ns, compute_ns = (
+            view.typical(told.group, values) for values in (copied, exposed, hideable, view.compute_ns)
+        )
+        hidden_ns = view.typical(told.group, copied - exposed)
+        mine = rows.where(rows.group == told.group)
+        design = _design(_requested(view, told.group)) if view.manifest.source == "hprof" else None
+        yield Finding(
+            "copies-on-compute-stream",
+            "info" if design else told.severity,
+            f"{_copied(view, told, mine)} on {_compute_streams(view, mine)}: {units.duration(copied_ns)} of copies, "
+            f"{units.duration(hidden_ns)} ({units.share(hidden_ns, copied_ns)}) hidden behind "
+            f"{units.duration(compute_ns)} of compute.",
+            design or _in_line_advice(exposed_ns, compute_ns, hideable_ns),
+        )
+
+
+def _design(requested: str | None) -> str | None:
+    """Why an arm of hprof copies in line on purpose; null for one that never should."""
+    arm, _, cache = (requested or "").partition("+")
+    if arm in _AHEAD_ARMS:
+        return _MISSED if cache else None
+    return _CHOSEN if arm in _CHOOSING_ARMS else _IN_LINE
+
+
+def _requested(view: CopyAnalysis, group: int) -> str | None:
+    """The policy that an arm was asked for: `off` of the arms off, off@2 and off@copy2."""
+    name = view.groups.members[group].arm
+    return next((arm.requested for arm in view.manifest.arms if arm.name == name), None) or name
+
+
+def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float) -> str:
+    stream = (
+        "Copy the next layer on a stream of its own while this one computes, ordered by events and not by the "
+        "host (llama.cpp: -pw 1; PyTorch: a side stream, record_event and wait_event)"
+    )
+    if hideable_ns >= exposed_ns / 4:
+        return f"{stream}: up to {units.duration(hideable_ns)} of the {units.duration(exposed_ns)} can be hidden."
+    ratio = exposed_ns / max(compute_ns, 1)
+    return (
+        f"{stream}; but copying takes {ratio:.0f}x as long as computing, so that hides at most "
+        f"{units.duration(hideable_ns)} ({units.share(hideable_ns, exposed_ns)}). Above all move fewer bytes (more "
+        "layers resident, a smaller quantisation, only the experts in use) or do more with each copy (larger "
+        "ubatches, more requests at a time)."
+    )
+
+
+def pageable_copies(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies from memory that the driver must stage: slower, and the host takes part in them."""
+    memory = view.codes("source_memory")[view.weights.row]
+    pageable = view.weights.where(memory == view.code("source_memory", "pageable"))
+    pinned = view.weights.where(memory == view.code("source_memory", "pinned"))
+    lost = view.sum(pageable.context, pageable.length)
+    for told in view.judged(lost):
+        mine, others = (rows.where(rows.group == told.group) for rows in (pageable, pinned))
+        lost_ns, all_ns = (view.typical(told.group, values) for values in (lost, view.h2d_ns))
+        beside = f"; copies from pinned memory reach {_rate(view, others)}" if len(others) else ""
+        yield Finding(
+            "pageable-copies",
+            told.severity,
+            f"{_copied(view, told, mine)} in {units.duration(lost_ns)}, {units.share(lost_ns, all_ns)} of the time "
+            f"spent on copies to the device{beside}.",
+            "Pin the weights: a copy from pageable memory goes through a staging buffer, holds up the host and "
+            "overlaps with nothing reliably (hprof: --load-mode none or register; llama.cpp: --no-mmap; PyTorch: "
+            "tensor.pin_memory()).",
+        )
+
+
+def synchronous_copies(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies whose host call came back only when they had ended."""
+    rows, call = _calls_of(view, view.weights)
+    if len(rows) == 0:
+        return
+    names = np.array([bool(_SYNCHRONOUS_CALL.match(text)) for text in view.labels["name"][1]] + [False])
+    waited = view.ints["t_end"][call] >= view.ints["t_end"][rows.row]
+    blocking = names[view.codes("name")[call]] | (waited & (rows.length >= _BLOCKING_NS))
+    rows, call = rows.where(blocking), call[blocking]
+    lost = view.sum(rows.context, rows.length)
+    for told in view.judged(lost):
+        mine = rows.group == told.group
+        used = sorted({view.labels["name"][1][code] for code in np.unique(view.codes("name")[call[mine]]) if code >= 0})
+        yield Finding(
+            "synchronous-copies",
+            told.severity,
+            f"{_copied(view, told, rows.where(mine))} held up the host until they had ended ({', '.join(used[:3])}), "
+            f"{units.duration(view.typical(told.group, lost))} in all.",
+            "Copy with cudaMemcpyAsync from pinned memory (PyTorch: tensor.to(device, non_blocking=True) from a "
+            "pinned tensor), so that the host can queue the next layer's copy and the kernels behind it.",
+        )
+
+
+def small_copies(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies so small that the fixed cost of each one outweighs the transfer."""
+    rows = view.weights.where(view.ints["bytes"][view.weights.row] > 0)
+    n_bytes = view.ints["bytes"][rows.row]
+    peak = _peak_bytes_per_ns(view, rows, n_bytes)
+    efficient = _EFFICIENCY_FACTOR * _CALL_NS * peak
+    small = n_bytes < efficient[rows.group]  # nowhere where the peak is not known
+    rows, n_bytes = rows.where(small), n_bytes[small]
+    lost = view.sum(rows.context, rows.length - n_bytes / peak[rows.group])
+    for told in view.judged(lost):
+        mine, link = rows.where(rows.group == told.group), peak[told.group]
+        if view.typical(told.group, view.count(mine)) < _MIN_SMALL_COPIES:
+            continue
+        yield Finding(
+            "small-copies",
+            told.severity,
+            f"{_copied(view, told, mine)} are smaller than the {units.size(efficient[told.group])} from which this "
+            f"link is 90 % efficient ({link:.1f} GB/s, {units.duration(_CALL_NS)} a call): "
+            f"{units.duration(view.typical(told.group, lost))} more than the bytes alone would take.",
+            "Merge neighbours into one copy: keep a layer's tensors, or an expert's gate, up and down, side by side "
+            f"in one buffer, copy runs of experts together{_BATCHED if view.is_gpu else ''}.",
+        )
+
+
+def _peak_bytes_per_ns(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> npt.NDArray[np.float64]:
+    """What the link of each group carries: as measured, else its best large copy; NaN where it has none."""
+    if view.manifest.link_h2d_gb_s:
+        return np.full(len(view.groups), view.manifest.link_h2d_gb_s)
+    large = (n_bytes >= _RATE_SAMPLE_BYTES) & (rows.length > 0)
+    peak = np.full(len(view.groups), np.nan)
+    np.fmax.at(peak, rows.group[large], n_bytes[large] / rows.length[large])
+    return peak
+
+
+def _calls_of(view: CopyAnalysis, rows: WorkRows) -> tuple[WorkRows, Int64]:
+    """The rows whose host call is known, and the row of that call."""
+    calls = np.flatnonzero(view.is_any("kind", ["api"]))
+    if len(calls) == 0:
+        return rows.where(calls), calls
+    scope, number = view.scope, view.ints["correlation_id"]
+    at = match(scope[rows.row], number[rows.row], scope[calls], number[calls])
+    return rows.where(at != NONE), calls[at[at != NONE]]
+
+
+def _copied(view: CopyAnalysis, told: Judged, rows: WorkRows) -> str:
+    """`GPU 0 of process 111, over the trace: 25.5 GB pinned H2D in 223 copies at 27.7 GB/s`."""
+    n_bytes = view.ints["bytes"][rows.row]
+    known = bool((n_bytes >= 0).all())
+    moved = view.typical(told.group, view.sum(rows.context, n_bytes))
+    what = f"{units.size(moved)} {_memory(view, rows, n_bytes)}H2D" if known else "H2D"
+    at = f" at {_rate(view, rows)}" if known else ""
+    number = round(view.typical(told.group, view.count(rows)))
+    return f"{told.label}: {what} in {units.count(number, 'copy')}{at}"
+
+
+def _memory(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> str:
+    codes = view.codes("source_memory")[rows.row]
+    for memory in ("pinned", "pageable", "managed"):
+        if n_bytes[codes == view.code("source_memory", memory)].sum() >= 0.99 * n_bytes.sum() > 0:
+            return f"{memory} "
+    return ""
+
+
+def _rate(view: CopyAnalysis, rows: WorkRows) -> str:
+    return units.rate(view.ints["bytes"][rows.row].sum(dtype=np.float64), rows.length.sum())
+
+
+def _compute_streams(view: CopyAnalysis, rows: WorkRows) -> str:
+    names = view.labels["stream"][1]
+    used = [names[code] for code in np.unique(view.codes("stream")[rows.row]).tolist()]
+    if len(used) == 1:
+        return f"stream {used[0]}, which also runs the kernels"
+    return f"streams {', '.join(used[:8])}, which also run the kernels"
+
+
+_LONG_GAP_NS: Final = 100_000
+_WORTH_A_SLOT: Final = 0.02  # of the pass; for less, nobody should give up device memory
+_IDLE_GPU: Final = (
+    "Look at what the host does there: synchronisations, many small launches (CUDA graphs help), work on the CPU, or "
+    "waiting for input; leave start-up out with a capture range."
+)
+_IDLE_DEVICE: Final = "Look at what the host does there: synchronisations, many small steps, or other work on the CPU."
+_AFTER_ROUTER: Final = ("missing", "missed", "selective")  # copies that cannot be issued before the router's choice
+
+
+def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
+    """The copy engine idles between copies while others that nothing hides are still to come.
+
+    Said of devices that copy mostly on streams of their own, and of those copies alone; what is copied in line keeps
+    the engine busy too, and is for `copies-on-compute-stream` to judge.
+    """
+    busy = union(view.ahead.start, view.ahead.end)
+    copied = view.length(busy)
+    exposed = copied - view.hidden(busy)
+    first, last = view.spans(view.ahead)
+    idle = last - first - covered_length(view.busy_h2d, first, last)
+    in_line = view.sum(view.in_line.context, view.in_line.length)
+    gain = np.where(in_line < copied, np.minimum(idle, exposed), 0)
+    lost = np.where(gain >= _WORTH_A_SLOT * view.window_ns, gain, 0)
+    for told in view.judged(lost):
+        lost_ns, idle_ns, exposed_ns, copied_ns = (
+            view.typical(told.group, values) for values in (lost, idle, exposed, copied)
+        )
+        yield Finding(
+            "idle-copy-engine",
+            told.severity,
+            f"{told.label}: the copy engine was idle for {units.duration(idle_ns)} between the first and last copy "
+            f"that ran ahead, while {units.duration(exposed_ns)} of their {units.duration(copied_ns)} were not hidden "
+            "by compute.",
+            f"Issue copies earlier: up to {units.duration(lost_ns)} could have been copied in those gaps. They come "
+            "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
+            "late to issue (look for synchronisations), or from copies that wait for the router.",
+        )
+
+
+def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies on the copy stream that began only when the work that reads them stood ready."""
+    waits = np.flatnonzero(view.is_any("kind", ["wait"]) & (view.ints["waits_for"] > 0))
+    if len(waits) == 0:
+        return
+    h2d, scope = view.h2d.row, view.scope
+    copy = match(scope[waits], view.ints["waits_for"][waits], scope[h2d], view.ints["correlation_id"][h2d])
+    waits, copy = waits[copy != NONE], h2d[copy[copy != NONE]]
+    stream, start, end = view.codes("stream"), view.ints["t_start"], view.ints["t_end"]
+    ahead = (stream[copy] != stream[waits]) & ~_after_router(view)[view.codes("name")[copy]]
+    waits, copy = waits[ahead], copy[ahead]
+    late = start[copy] >= start[waits]
+    context = view.context_of_row[copy]
+    late_ns = np.where(late, np.maximum(np.minimum(start[copy], end[waits]) - start[waits], 0), 0)
+    lost, n_late, n_waited = (view.sum(context, values) for values in (late_ns, late, np.ones(len(late))))
+    for told in view.judged(lost):
+        late_count, all_count = (round(view.typical(told.group, counts)) for counts in (n_late, n_waited))
+        yield Finding(
+            "late-prefetch",
+            told.severity,
+            f"{told.label}: {late_count:,} of {all_count:,} prefetched copies that were waited for began after the "
+            f"layer that reads them was ready, {units.duration(view.typical(told.group, lost))} too late in all.",
+            "Issue the copy one layer earlier, before the previous layer's kernels are queued, and keep a slot free "
+            "for it (one more slot where all are in use).",
+        )
+
+
+def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
+    """Gaps in which a device neither computed nor copied, nor the host computed in its place."""
+    busy = union(view.everything.start, view.everything.end)
+    context = view.context_of(busy.starts)
+    gaps = np.where(context[1:] == context[:-1], busy.starts[1:] - busy.ends[:-1], 0)
+    idle, n_long = (view.sum(context[1:], values) for values in (gaps, gaps >= _LONG_GAP_NS))
+    longest = np.zeros(len(idle), np.int64)
+    np.maximum.at(longest, context[1:], gaps)
+    for told in view.judged(idle):
+        idle_ns, window_ns = (view.typical(told.group, values) for values in (idle, view.window_ns))
+        n_gaps = round(view.typical(told.group, n_long))
+        yield Finding(
+            "device-idle",
+            # A trace can hold start-up or a pause that nobody minds.
+            "warning" if told.severity == "serious" else told.severity,
+            f"{told.label}: neither computing nor copying for {units.duration(idle_ns)} of "
+            f"{units.duration(window_ns)} ({units.share(idle_ns, window_ns)}); "
+            f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
+            _IDLE_GPU if view.is_gpu else _IDLE_DEVICE,
+        )
+
+
+def _gaps(n_long: int, longest_ns: int) -> str:
+    if longest_ns < _LONG_GAP_NS:
+        return f"no gap is longer than {units.duration(longest_ns)}"
+    return f"{units.count(n_long, 'gap')} of 0.1 ms or more, the longest {units.duration(longest_ns)}"
+
+
+def _after_router(view: CopyAnalysis) -> np.ndarray:
+    texts = view.labels["name"][1]
+    return np.array([any(word in text for word in _AFTER_ROUTER) for text in texts] + [False], np.bool_)
+
+
+def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
+    """Graph launches recorded as a whole: the kernels and copies inside have no rows."""
+    rows = view.rows(view.codes("detail") == view.code("detail", "graph"))
+    lost = view.sum(rows.context, rows.length)
+    for told in view.judged(lost, floor="info"):
+        number = round(view.typical(told.group, view.count(rows)))
+        yield Finding(
+            "cuda-graphs",
+            told.severity,
+            f"{told.label}: {units.count(number, 'CUDA graph launch')} took "
+            f"{units.duration(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
+            "neither as compute nor as copies, and hides nothing.",
+            "Record with `nsys profile --cuda-graph-trace=node` to see inside, or compare without graphs.",
+        )
+
+
+def unified_memory(view: CopyAnalysis) -> Iterator[Finding]:
+    """Pages that migrate when a kernel touches them: no prefetch, whatever the overlap looks like."""
+    is_uvm = view.codes("detail") == view.code("detail", "uvm")
+    rows = view.rows(is_uvm & (view.codes("kind") == view.code("kind", "h2d")))
+    lost = view.sum(rows.context, rows.length)
+    moved = view.sum(rows.context, view.ints["bytes"][rows.row].clip(0))
+    for told in view.judged(lost):
+        n_bytes, ns, number = (view.typical(told.group, values) for values in (moved, lost, view.count(rows)))
+        yield Finding(
+            "unified-memory",
+            told.severity,
+            f"{told.label}: {units.size(n_bytes)} migrated to the device in {units.count(round(number), 'piece')} at "
+            f"{units.rate(n_bytes, ns)}, while kernels stood still for the pages.",
+            "Prefetch the range (cudaMemPrefetchAsync) or hold the weights in pinned memory and copy them.",
+        )
+
+
+def dropped_rows(view: CopyAnalysis) -> Iterator[Finding]:
+    """Rows of the source that could not be used."""
+    dropped = {reason: number for reason, number in view.manifest.dropped.items() if number > 0}
+    if not dropped:
+        return
+    listed = "; ".join(f"{number:,} {reason}" for reason, number in sorted(dropped.items(), key=lambda d: -d[1])[:5])
+    yield Finding(
+        "dropped-events",
+        "warning",
+        f"{units.count(sum(dropped.values()), 'row')} of the source left out: {listed}.",
+        "Figures cover the rest. If it is more than a handful, the file is damaged: export or record it again.",
+    )
+
+
+def lost_events(view: CopyAnalysis) -> Iterator[Finding]:
+    """The profiler said itself that it lost events, or met an error."""
+    said = view.manifest.extra.get("profiler_errors")
+    texts = [str(text) for text in said] if isinstance(said, list) else []
+    if not texts:
+        return
+    yield Finding(
+        "lost-events",
+        "warning",
+        f"The profiler reported: {' | '.join(text[:200] for text in texts[:3])}"
+        + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else ""),
+        "Record for a shorter time or with fewer event types (`nsys profile -t cuda,nvtx`); until then read the "
+        "figures as lower bounds.",
+    )

@@ -1,0 +1,304 @@
+"""What NVTX ranges say of each row: pass, phase, ubatch, layer, tensor; and the tables `passes` and `ubatches`.
+
+Ranges of domain `hprof` restore what only the executor knew when it issued the work. Other people's ranges give
+layers and ubatches where their names spell them out, and nothing otherwise.
+
+Their range nests in the ubatch that issues them, so its name would say the wrong one. Layers are computed in
+order: a copy for a layer that lies before one already computed in this ubatch belongs to the next ubatch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
+from profiler.arithmetic.groups import NONE
+from profiler.arithmetic.intervals import Line
+from profiler.importers.device_traces import phase_durations
+from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
+from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
+from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, Mask, kind_code, look_up
+from profiler.importers.nsys.tables import NULL, TID_BITS, Int64
+from profiler.schema import PASSES, UBATCHES
+
+_WHOLE: Final = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSpans:
+    """Ranges of one sort, by start; `code` indexes the distinct names."""
+
+    spans: GroupedSpans  # group: globalTid
+    code: Int64
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    @property
+    def by_process(self) -> GroupedSpans:
+        """The same spans, grouped by process: for sorts that never overlap inside one."""
+        return GroupedSpans(self.spans.group >> TID_BITS, self.spans.start, self.spans.end)
+
+
+@dataclass(frozen=True, slots=True)
+class HprofRanges:
+    """All ranges of the domain whose names parse."""
+
+    names: list[Name | None]  # distinct
+    passes: NamedSpans
+    ubatches: NamedSpans
+    steps: NamedSpans
+    n_unknown: int  # ranges of the domain whose name this hprof does not understand
+
+    def values(self, get: Callable[[Name], int | None], missing: int = NULL) -> Int64:
+        """One number of each distinct name, `missing` where it has none."""
+        found = [get(name) if name is not None else None for name in self.names]
+        return np.array([missing if value is None else value for value in found], np.int64)
+
+    def pass_names(self) -> list[PassName]:
+        """The names of the passes, in the order of `passes`."""
+        found = [self.names[code] for code in self.passes.code.tolist()]
+        return [name for name in found if isinstance(name, PassName)]
+
+    def pass_ids(self) -> Int64:
+        """A number for each pass: its own where all are distinct, else (several runs in one file) the order."""
+        own = [name.pass_id for name in self.pass_names()]
+        return np.array(own if len(set(own)) == len(own) else range(len(own)), np.int64)
+
+
+def hprof_ranges(ranges: NvtxRanges) -> HprofRanges | None:
+    """The domain's ranges; None when the trace has none."""
+    ours = pc.index_in(pa.array([DOMAIN]), ranges.texts).to_pylist()[0]
+    ranges = ranges.where(ranges.domain == (ABSENT - 1 if ours is None else ours))
+    if len(ranges) == 0:
+        return None
+    used, code = np.unique(ranges.name, return_inverse=True)
+    texts = ranges.texts.take(pa.array(np.maximum(used, 0))).to_pylist()
+    names = [None if number == ABSENT else parse(text) for number, text in zip(used.tolist(), texts, strict=True)]
+    passes, ubatches, steps = (_of_sort(s, names, code, ranges.spans) for s in (PassName, UbatchName, StepName))
+    n_unknown = int(np.count_nonzero(_is(type(None), names)[code]))
+    return HprofRanges(names, passes, ubatches, steps, n_unknown)
+
+
+def _of_sort(sort: type[Name], names: Sequence[Name | None], code: Int64, spans: GroupedSpans) -> NamedSpans:
+    mine = np.flatnonzero(_is(sort, names)[code])
+    mine = mine[np.argsort(spans.start[mine], kind="stable")]
+    return NamedSpans(spans.take(mine), code[mine])
+
+
+def _is(sort: type[Name] | type[None], names: Sequence[Name | None]) -> Mask:
+    return np.array([isinstance(name, sort) for name in names], np.bool_)
+
+
+_WHOLE_COPY: Final = "whole"
+
+
+def places_by_hprof_ranges(hprof: HprofRanges, recorded: TraceRows) -> Places:
+    """What the ranges around each row's launching call say, but for the pass: see `pass_of`."""
+    launches = recorded.launches
+    in_step = launches.gather(innermost(hprof.steps.spans, launches.calls))
+    step = look_up(hprof.steps.code, in_step, NONE)
+    layer = look_up(hprof.values(lambda name: getattr(name, "layer", None)), step, NULL)
+    tensor = _tensors(hprof, recorded, step)
+    is_copy = (step != NONE) & (tensor != ABSENT)
+    in_ubatch = launches.gather(innermost(hprof.ubatches.spans, launches.calls))
+    serves = ubatch_served(hprof, launches, in_ubatch, np.where(is_copy, layer, NULL))
+    ubatch = look_up(hprof.ubatches.code, serves, NONE)
+    phases = hprof.values(lambda name: PHASES.index(name.phase) if isinstance(name, UbatchName) else None, ABSENT)
+    return Places(
+        phase=look_up(phases, ubatch, ABSENT),
+        ubatch=look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch, NULL),
+        layer=layer,
+        tensor=tensor,
+        whole_bytes=_whole_bytes(hprof, recorded, in_step, step),
+        in_copy_step=is_copy,
+        in_compute_step=(step != NONE) & ~is_copy,
+    )
+
+
+def pass_of(hprof: HprofRanges, recorded: TraceRows) -> Int64:
+    """The pass id of each row, by its launching call, else by its own time; NULL outside of passes.
+
+    Passes of a process never overlap, so any of its threads counts.
+    """
+    launches, rows = recorded.launches, recorded.rows
+    calls, passes = launches.calls, hprof.passes.by_process
+    of_calls = innermost(passes, GroupedSpans(calls.group >> TID_BITS, calls.start, calls.end))
+    by_time = innermost(passes, GroupedSpans(rows["process"], rows["start"], rows["end"]))
+    return look_up(hprof.pass_ids(), np.where(launches.call == NONE, by_time, launches.gather(of_calls)), NULL)
+
+
+def _tensors(hprof: HprofRanges, recorded: TraceRows, step: Int64) -> Int64:
+    """The label code of each row's tensor, ABSENT outside of copies."""
+    tensors = [name.tensor if isinstance(name, StepName) else None for name in hprof.names]
+    codes = [ABSENT if tensor is None else recorded.labels.code(tensor) for tensor in tensors]
+    return look_up(np.array(codes, np.int64), step, ABSENT)
+
+
+def _whole_bytes(hprof: HprofRanges, recorded: TraceRows, in_step: Int64, step: Int64) -> Int64:
+    """What a whole copy of each row's tensor moves: seen where the trace holds one, of any pass.
+
+    A copy may be several operations, so the bytes of a step are those of all rows in its range.
+    """
+    n_bytes = recorded.rows["bytes"]
+    known = (in_step != NONE) & (n_bytes != NULL)
+    of_step = np.bincount(in_step[known], weights=n_bytes[known], minlength=len(hprof.steps))
+    whole: dict[tuple[int | None, str | None], int] = {}
+    for code, size in zip(hprof.steps.code.tolist(), of_step.astype(np.int64).tolist(), strict=True):
+        name = hprof.names[code]
+        if isinstance(name, StepName) and name.what == _WHOLE_COPY and size > 0:
+            whole[name.layer, name.tensor] = max(size, whole.get((name.layer, name.tensor), 0))
+    sizes = [whole.get((n.layer, n.tensor), NULL) if isinstance(n, StepName) else NULL for n in hprof.names]
+    return look_up(np.array(sizes, np.int64), step, NULL)
+
+
+_LAYERS: Final = 1 << 32
+
+
+def ubatch_served(hprof: HprofRanges, launches: LaunchingCalls, ubatch: Int64, copied_layer: Int64) -> Int64:
+    """The row of the ubatch range that each row works for.
+
+    ubatch: the range that each row was issued in, or NONE. copied_layer: the layer of rows that are copies of a
+    step, NULL for all others.
+    """
+    copies = np.flatnonzero((ubatch != NONE) & (copied_layer != NULL) & (launches.call != NONE))
+    computed = _computed_before(hprof, ubatch[copies], launches.calls.start[launches.call[copies]])
+    ahead = copies[(computed != NULL) & (computed > copied_layer[copies])]
+    served = ubatch.copy()
+    served[ahead] = _next(hprof)[ubatch[ahead]]
+    return served
+
+
+def _computed_before(hprof: HprofRanges, ubatch: Int64, at: Int64) -> Int64:
+    """The highest layer whose computing the ubatch had issued before each time, NULL for none."""
+    layers = hprof.values(lambda n: n.layer if isinstance(n, StepName) and n.tensor is None else None)
+    layer = look_up(layers, hprof.steps.code, NULL)
+    steps = np.flatnonzero(layer != NULL)
+    spans = hprof.steps.spans.take(steps)
+    within = innermost(hprof.ubatches.spans, spans)
+    known = within != NONE
+    within, start, layer = within[known], spans.start[known], layer[steps][known]
+    if len(within) == 0 or len(ubatch) == 0:
+        return np.full(len(ubatch), NULL)
+    groups, times = np.concatenate([within, ubatch]), np.concatenate([start, at])
+    line = Line(groups, times, times, len(hprof.ubatches))
+    position = line.place(within, start)
+    order = np.argsort(position, kind="stable")
+    # One running maximum serves all ubatches, as later ones count from a higher base.
+    highest = np.maximum.accumulate(within[order] * _LAYERS + layer[order])
+    before = np.searchsorted(position[order], line.place(ubatch, at)) - 1
+    found = look_up(highest, before, NULL)
+    return np.where((found != NULL) & (found // _LAYERS == ubatch), found % _LAYERS, NULL)
+
+
+def _next(hprof: HprofRanges) -> Int64:
+    """For each ubatch the next one of its pass and thread, itself where it is the last."""
+    ubatches = hprof.ubatches
+    of_pass = innermost(hprof.passes.by_process, ubatches.by_process)
+    own = np.arange(len(ubatches))
+    order = np.lexsort((own, ubatches.spans.group, of_pass))
+    following = own.copy()
+    same = (of_pass[order][1:] == of_pass[order][:-1]) & (
+        ubatches.spans.group[order][1:] == ubatches.spans.group[order][:-1]
+    )
+    following[order[:-1][same]] = order[1:][same]
+    return following
+
+
+def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
+    """One row a pass. It ends when its range and all the work that it launched have ended."""
+    numbers = hprof.pass_ids()
+    last_end, bytes_h2d = _work_of_passes(rows, pass_id, numbers)
+    spans = hprof.passes.spans
+    records = []
+    for index, (name, number) in enumerate(zip(hprof.pass_names(), numbers.tolist(), strict=True)):
+        end = max(int(spans.end[index]), int(last_end[index]))
+        own = ubatches.filter(pc.equal(ubatches["pass_id"], number))
+        window = {"t_start": int(spans.start[index]), "t_end": end}
+        records.append(
+            _asked(name) | window | phase_durations(own, end) | {"pass_id": number, "order": index, "boot": 0}
+        )
+        records[-1]["bytes_h2d"] = int(bytes_h2d[index])
+    return pa.Table.from_pylist(records, schema=PASSES)
+
+
+def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
+    """One row a ubatch inside a pass: the host's start, and the end of its range or of its work if later."""
+    ubatches, passes = hprof.ubatches, hprof.passes
+    in_pass = innermost(passes.by_process, ubatches.by_process)
+    names = [hprof.names[code] for code in ubatches.code.tolist()]
+    ends = np.maximum(ubatches.spans.end, np.where(work.n_ops > 0, work.last_ns, NULL))
+    pass_ids, pass_names = hprof.pass_ids(), hprof.pass_names()
+    seen: dict[int, int] = {}
+    records: list[dict[str, Any]] = []
+    for index, name in enumerate(names):
+        at = int(in_pass[index])
+        if at == NONE or not isinstance(name, UbatchName):
+            continue
+        n_past = seen.get(at, pass_names[at].n_depth)
+        seen[at] = n_past + name.n_tokens
+        where = {"pass_id": int(pass_ids[at]), "phase": name.phase, "ubatch": name.ubatch}
+        size = {"n_tokens": name.n_tokens, "n_past": n_past}
+        records.append(where | size | {"t_start": int(ubatches.spans.start[index]), "t_end": int(ends[index])})
+    return pa.Table.from_pylist(records, schema=UBATCHES)
+
+
+def _asked(name: PassName) -> dict[str, Any]:
+    columns = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
+    return {column: getattr(name, column) for column in columns}
+
+
+def _work_of_passes(rows: EventRows, pass_id: Int64, numbers: Int64) -> tuple[Int64, Int64]:
+    """When the last row of each pass ends (NULL: no rows), and the bytes that its explicit H2D copies moved."""
+    order = np.argsort(numbers, kind="stable")
+    at = np.flatnonzero(pass_id != NULL)
+    index = order[np.searchsorted(numbers[order], pass_id[at])] if len(numbers) else at[:0]
+    last_end = np.full(len(numbers), NULL)
+    np.maximum.at(last_end, index, rows["end"][at])
+    copied = (rows["kind"][at] == kind_code("h2d")) & (rows["bytes"][at] != NULL)
+    bytes_h2d = np.zeros(len(numbers), np.int64)
+    np.add.at(bytes_h2d, index[copied], rows["bytes"][at][copied])
+    return last_end, bytes_h2d
+
+
+# A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
+_WORD: Final = r"(?:^|[^a-z_0-9])"
+_NUMBER: Final = r"[ ._:=#\[(-]{0,2}([0-9]{1,4})(?:$|[^0-9.-]|\.[a-z_])"
+_ANY_WORD: Final = "layer|blk|batch"
+LAYER_NAME: Final = re.compile(_WORD + r"(?:layers?|blk|decoder_layers?)" + _NUMBER, re.IGNORECASE)
+UBATCH_NAME: Final = re.compile(_WORD + r"(?:u-?batch|micro[ _-]?batch)" + _NUMBER, re.IGNORECASE)
+
+
+def places_by_range_names(ranges: NvtxRanges, launches: LaunchingCalls) -> Places:
+    """The layer and ubatch of each row by the innermost range around its launching call that names one."""
+    # Arrow sifts: some traces have names by the 100,000.
+    sifted = pc.match_substring_regex(ranges.texts, _ANY_WORD, ignore_case=True).fill_null(False)
+    rows = np.flatnonzero(sifted.to_numpy(zero_copy_only=False))
+    names = dict(zip(rows.tolist(), ranges.texts.take(pa.array(rows)).to_pylist(), strict=True))
+    return Places(
+        layer=_numbers_in_names(LAYER_NAME, names, ranges, launches),
+        ubatch=_numbers_in_names(UBATCH_NAME, names, ranges, launches),
+    )
+
+
+def _numbers_in_names(
+    pattern: re.Pattern[str], names: Mapping[int, str], ranges: NvtxRanges, launches: LaunchingCalls
+) -> Int64 | None:
+    number = np.full(len(ranges.texts), NULL)
+    for code, name in names.items():
+        if (match := pattern.search(name)) is not None:
+            number[code] = int(match.group(1))
+    if (number == NULL).all():
+        return None
+    number = look_up(number, ranges.name, NULL)
+    mine = np.flatnonzero(number != NULL)
+    if len(mine) == 0:
+        return None
+    return look_up(number[mine], launches.gather(innermost(ranges.spans.take(mine), launches.calls)), NULL)

@@ -1,0 +1,91 @@
+"""A limit is decided by the whole interval; what cannot be decided does not pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executor.errors import HprofError
+from profiler.arithmetic.stats import Comparison
+from profiler.compare.data import CellKey, Change, Gate, decide, parse_limit
+
+_CELL = CellKey(512, 16, 64, 0)
+
+
+def _change(low: float, high: float, figure: str = "ttft_ns", n: int = 6, **changes: Any) -> Change:
+    ratio = (low + high) / 2
+    against = Comparison(ratio, low, high, n, "inconclusive")
+    fields: dict[str, Any] = {"a": 1.0, "b": ratio, "n_a": n, "n_b": n, "against": against, "different": None}
+    return Change(_CELL, _CELL, "on", "on", figure, "pass", **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high", "state"),
+    [
+        ("ttft>+5%", 1.06, 1.09, "failed"),
+        ("ttft>+5%", 0.99, 1.05, "passed"),
+        ("ttft>+5%", 1.02, 1.07, "inconclusive"),
+        ("ttft>5%", 0.5, 0.6, "passed"),
+        ("ttft<-3%", 0.90, 0.96, "failed"),
+        ("ttft<-3%", 0.97, 1.10, "passed"),
+        ("ttft<-3%", 0.95, 0.98, "inconclusive"),
+        (" ttft_ns > +0.5 % ", 1.006, 1.007, "failed"),
+    ],
+)
+def test_the_interval_decides(text: str, low: float, high: float, state: str) -> None:
+    assert decide(parse_limit(text), [_change(low, high)]).state == state
+
+
+@pytest.mark.parametrize(
+    "change", [_change(1.2, 1.3, n=5), _change(1.2, 1.3, different="another model"), _change(1.0, 1.0, n=1)]
+)
+def test_too_few_or_other_work_is_inconclusive(change: Change) -> None:
+    assert decide(parse_limit("ttft>+5%"), [change]).state == "inconclusive"
+
+
+def test_no_interval_is_inconclusive() -> None:
+    change = _change(1, 1, against=Comparison(1.0, None, None, 6, "inconclusive"))
+    assert decide(parse_limit("ttft>+5%"), [change]).state == "inconclusive"
+
+
+def test_a_figure_that_neither_has_is_inconclusive() -> None:
+    gate = decide(parse_limit("decode<-3%"), [_change(1.0, 1.0)])
+    assert gate == Gate("decode<-3%", "inconclusive", "neither side has decode to compare")
+
+
+def test_from_zero_is_an_endless_rise_and_to_zero_a_whole_fall() -> None:
+    assert (
+        decide(parse_limit("exposed>+5%"), [_change(1, 1, "exposed_copy_ns", a=0.0, b=9.0, against=None)]).state
+        == "failed"
+    )
+    assert (
+        decide(parse_limit("exposed>+5%"), [_change(1, 1, "exposed_copy_ns", a=9.0, b=0.0, against=None)]).state
+        == "passed"
+    )
+    assert (
+        decide(parse_limit("hidden<-5%"), [_change(1, 1, "hidden_ratio", a=9.0, b=0.0, against=None)]).state == "failed"
+    )
+    assert (
+        decide(parse_limit("exposed>+5%"), [_change(1, 1, "exposed_copy_ns", a=0.0, b=0.0, against=None)]).state
+        == "passed"
+    )
+
+
+def test_the_worst_cell_speaks() -> None:
+    gate = decide(parse_limit("ttft>+5%"), [_change(1.0, 1.01), _change(1.2, 1.3), _change(1.4, 1.5)])
+    assert gate.state == "failed"
+    assert gate.reason == "-p 512 -n 16 -ub 64 -d 0 · on: +45.0 [+40.0, +50.0] %, and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft", "no limit"), ("ttft>5", "no limit"), ("ttft>=5%", "no limit"), ("__import__('os')>5%", "no limit"),
+        ("ttft>+5%; exit", "no limit"), ("ttft>" + "9" * 400 + "%", "no limit"), ("tftt>5%", "did you mean ttft"),
+        ("zzz>5%", "the figures are ttft"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused_in_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(HprofError, match=said):
+        parse_limit(text)
