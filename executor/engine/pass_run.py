@@ -53,7 +53,7 @@ class PassRun:
         self._ubatches = job.ubatches()
         self._routed = RoutedFlags(placed, self._ubatches, job.token_set, host_flags)
         self._items = plan_items(placed, policy, self._ubatches)
-        by_step = {(item.ubatch.number, item.split.number): item for lane in self._items for item in lane}
+        by_step = {(item.ubatch.number, item.unit.number): item for lane in self._items for item in lane}
         self._steps = StepRunner(placed, policy, streamers, by_step, self._routed, self._trace)
         self._first, self._last = placed.lanes[0], placed.lanes[-1]
         self._ends = EmbeddingAndHead(placed, job, self._trace)

@@ -210,7 +210,7 @@ class StepLauncher:
         item = self.item(ubatch, layer, kind)
         streamer = self.streamer(layer)
         fetched = streamer.fetch(item, None) if item is not None else None
-        split = item.split if item is not None else None
+        split = item.unit if item is not None else None
         weights = StepWeights(placed.model, lane.store, layer, split, fetched.buffer if fetched else None)
         self.step(ubatch, layer, name, lambda: compute(weights), work, fetched, key)
         if item is not None:

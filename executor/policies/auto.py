@@ -57,7 +57,7 @@ class Auto(Policy):
     def plan(self, item: Item) -> Plan:
         if not item.is_moe:
             return AHEAD_WHOLE
-        self._bytes_of_layer[item.split.layer] = item.split.n_bytes
+        self._bytes_of_layer[item.unit.layer] = item.unit.n_bytes
         return self._candidates[self._choice(item.ubatch)].plan(item)
 
     def describe(self, ubatch: Ubatch) -> str:

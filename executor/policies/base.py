@@ -26,12 +26,12 @@ class Item:
 
     number: int
     ubatch: Ubatch
-    split: TransferUnit
+    unit: TransferUnit
 
     @property
     def is_moe(self) -> bool:
         """Whether the split holds a layer's experts."""
-        return self.split.n_experts > 0
+        return self.unit.n_experts > 0
 
 
 @dataclass(frozen=True, slots=True)

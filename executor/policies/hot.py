@@ -127,7 +127,7 @@ class Hot(On):
         return Plan("ahead", "selective", self._hottest(item))
 
     def observe(self, item: Item, used: Flags) -> None:
-        self.popularity.observe(item.split.layer, item.ubatch.n_tokens, used)
+        self.popularity.observe(item.unit.layer, item.ubatch.n_tokens, used)
 
     def learn(self, result: PassResult) -> None:
         layers = {record.layer for record in result.experts}
@@ -138,11 +138,11 @@ class Hot(On):
         """How many experts' copies fit under one layer's compute time."""
         compute_ns = self.times.compute_ns(item.ubatch)
         if compute_ns is None or self.times.bytes_per_ns is None:
-            return item.split.n_experts // 2
-        return int(compute_ns * self.times.bytes_per_ns / item.split.expert_bytes)
+            return item.unit.n_experts // 2
+        return int(compute_ns * self.times.bytes_per_ns / item.unit.expert_bytes)
 
     def _hottest(self, item: Item) -> Flags | None:
-        chance = self.popularity.chance_of_use(item.split.layer, item.ubatch.n_tokens)
+        chance = self.popularity.chance_of_use(item.unit.layer, item.ubatch.n_tokens)
         if chance is None:
             return None
         hottest = np.argsort(-chance, kind="stable")[: self.n_hidden(item)]

@@ -49,7 +49,7 @@ class SlotRotation:
             for slot in slots:
                 slot.free = None
         for item in items:
-            slots, before = self.slots[item.split.what], taken[item.split.what]
+            slots, before = self.slots[item.unit.what], taken[item.unit.what]
             self._slot_of.append(slots[len(before) % len(slots)])
             self._previous.append(before[-len(slots)] if len(before) >= len(slots) else -1)
             before.append(item.number)
@@ -99,13 +99,13 @@ class CopyIssuer:
 
     def whole(self, flight: PendingCopy, stream: StreamName) -> None:
         """All bytes of a flight's split, into its slot."""
-        split = flight.item.split
+        split = flight.item.unit
         self._over_the_bus(flight, stream, split.whole(flight.slot.buffer), "whole", n_experts=split.n_experts or None)
         flight.n_copied = split.n_experts
 
     def experts(self, flight: PendingCopy, stream: StreamName, what: str, experts: Flags) -> None:
         """Some experts of a flight's split, into its slot, neighbours merged."""
-        ranges = flight.item.split.runs(flight.slot.buffer, experts)
+        ranges = flight.item.unit.runs(flight.slot.buffer, experts)
         n_experts = int(experts.sum())
         self._over_the_bus(flight, stream, ranges, what, n_experts=n_experts)
         flight.n_copied += n_experts
@@ -119,7 +119,7 @@ class CopyIssuer:
 
     def cached(self, flight: PendingCopy, bank: ExpertCacheBuffer, cached: Mapping[int, int]) -> None:
         """Experts that a bank has (expert -> place), into the flight's slot: inside the device."""
-        split = flight.item.split
+        split = flight.item.unit
         start = self._trace.mark(self._device, "compute")
         n_bytes = len(cached) * bank.expert_bytes
         fn = partial(bank.copy_cached, split, cached, flight.slot.buffer)
@@ -138,7 +138,7 @@ class CopyIssuer:
         n_experts: int | None,
         n_bytes: int | None = None,
     ) -> None:
-        device, split = self._device, flight.item.split
+        device, split = self._device, flight.item.unit
         if stream == "copy" and flight.slot.free is not None and flight.copy_id is None:
             device.wait("copy", flight.slot.free)
         n_bytes = sum(piece.n_bytes for piece in ranges) if n_bytes is None else n_bytes
@@ -231,7 +231,7 @@ class Streamer:
             self._device.wait("compute", flight.ready)
         hits = flight.n_cached
         misses = None if hits is None or used is None else int(used.sum()) - hits
-        return StagedWeights(flight.slot.buffer, item.split, flight.copy_id, flight.n_copied, hits, misses)
+        return StagedWeights(flight.slot.buffer, item.unit, flight.copy_id, flight.n_copied, hits, misses)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
@@ -277,9 +277,9 @@ class Streamer:
 
     def _serve_from_bank(self, flight: PendingCopy, used: Flags | None) -> StagedWeights | None:
         """The bank, once its missing experts are on their way; None where it is too small for the batch."""
-        bank = self._banks.get(flight.item.split.number)
+        bank = self._banks.get(flight.item.unit.number)
         assert used is not None, "the bank serves the router's choice"
-        serving = bank.serve(flight.item.split, used) if bank is not None else None
+        serving = bank.serve(flight.item.unit, used) if bank is not None else None
         if bank is None or serving is None:
             return None
         self._copies.missed(flight, serving)
@@ -295,7 +295,7 @@ class Streamer:
 
     def _take_cached(self, flight: PendingCopy, missing: Flags) -> Flags:
         """Large batches read the bank: cached experts move inside the device; what is left crosses the bus."""
-        split = flight.item.split
+        split = flight.item.unit
         bank = self._banks.get(split.number)
         if bank is None or flight.plan.when == "ahead":
             return missing

@@ -170,7 +170,7 @@ def spy(policy: Any) -> list[dict[tuple[int, int], Flags | None]]:
 
     def planned(item: Item) -> Plan:
         decision: Plan = plan(item)
-        seen[-1][item.ubatch.number, item.split.layer] = decision.hot
+        seen[-1][item.ubatch.number, item.unit.layer] = decision.hot
         return decision
 
     policy.plan, policy.begin_pass = planned, begin_pass

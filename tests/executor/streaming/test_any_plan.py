@@ -43,7 +43,7 @@ class Anything(Policy):
         rng = np.random.default_rng((self.seed, item.number))
         if not item.is_moe:
             return (INLINE_WHOLE, AHEAD_WHOLE)[rng.integers(2)]
-        hot = rng.random(item.split.n_experts) < rng.random()
+        hot = rng.random(item.unit.n_experts) < rng.random()
         plans = [INLINE_WHOLE, INLINE_SELECTIVE, AHEAD_WHOLE, FROM_BANK, Plan("ahead", "selective", hot)]
         return plans[rng.integers(len(plans))]
 
