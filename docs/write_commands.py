@@ -11,7 +11,7 @@ import click
 
 def reference() -> str:
     """All commands' help, as Markdown."""
-    from hprof import cli
+    from hprof.command_line import cli
 
     parts = ["# Commands\n\nWritten by `make docs` from the commands' own help.\n"]
     context = click.Context(cli, info_name="hprof", **cli.context_settings)

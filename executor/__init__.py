@@ -3,4 +3,4 @@
 `session` is the way in; docs/architecture.md says what stands on what.
 """
 
-HPROF_PACKAGE = "hprof.executor"  # hprof.py looks for this mark: PyPI has another package called "executor"
+HPROF_PACKAGE = "hprof.executor"  # hprof looks for this mark: PyPI has another package called "executor"

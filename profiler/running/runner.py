@@ -5,6 +5,7 @@ N` does all of it again in fresh processes, as the first placement of memory is 
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -189,13 +190,14 @@ def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:
 
     Raises what ended a process early; the capture then keeps the passes that were finished.
     """
-    import hprof
-
+    # -P keeps the current folder off the path, where a package of another project may be called `profiler`.
+    start = [sys.executable, "-P", "-m", "hprof", "run", *arguments]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
     for boot in range(n_boots):
-        own = ["--boot", str(boot), "--boot-path", path]
-        command = [sys.executable, str(Path(hprof.__file__).resolve()), "run", *arguments, *own]
+        command = [*start, "--boot", str(boot), "--boot-path", path]
         try:
-            code = subprocess.run(command, check=False).returncode
+            code = subprocess.run(command, env=environment, check=False).returncode
         except KeyboardInterrupt as interrupt:
             code = exit_code_of(interrupt)
         if code != 0:

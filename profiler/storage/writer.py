@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from executor.errors import HprofError
 from executor.passes import PassResult
+from executor.version import __version__
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
 from profiler.schema import TABLES
 from profiler.storage import compact
@@ -183,8 +184,6 @@ def new_capture(
     path: str | os.PathLike[str], *, force: bool = False, origin_ns: int = 0, **manifest_fields: Any
 ) -> CaptureWriter:
     """Start a capture at `path`; `manifest_fields` are Manifest's, version and time are filled in."""
-    from hprof import __version__
-
     now = datetime.now(UTC).isoformat(timespec="seconds")
     defaults = {"hprof_version": __version__, "created_utc": now, "run_id": uuid4().hex, "state": "running"}
     return CaptureWriter(path, Manifest(**(defaults | manifest_fields)), force=force, origin_ns=origin_ns)

@@ -120,7 +120,10 @@ def test_an_arm_named_twice(tmp_path: Path) -> None:
         assert [arm.name for arm in Capture.open(tmp_path / str(number)).manifest.arms] == ["off", "off@copy2"]
 
 
-def test_boots_are_fresh_processes(tmp_path: Path) -> None:
+def test_boots_are_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "profiler").mkdir()
+    (tmp_path / "profiler" / "__init__.py").write_text("")  # another project's, in the folder where hprof is called
+    monkeypatch.chdir(tmp_path)
     assert run(*FAST, "--boots", "2", "-o", tmp_path / "c", "--json") == 0
     capture = Capture.open(tmp_path / "c")
     passes = capture.passes

@@ -47,7 +47,7 @@ def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
 @pytest.mark.parametrize("boots", ["1", "2"])
 def test_an_ended_run_says_so(tmp_path: Path, number: signal.Signals, code: int, word: str, boots: str) -> None:
     path = tmp_path / "capture"
-    command = [sys.executable, str(ROOT / "hprof.py"), *RUN, "--boots", boots, "-o", str(path)]
+    command = [sys.executable, "-m", "hprof", *RUN, "--boots", boots, "-o", str(path)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(list(path.glob("passes/*pass-*.parquet"))) < 3 and time.monotonic() < deadline:

@@ -1,4 +1,6 @@
-"""The public face of hprof: `import hprof; hprof.open(path)`, `python -m hprof`, and the `hprof` command."""
+"""The command line as a whole: which commands there are, and what becomes of errors. Loads click alone; a command's
+module is imported when it is called.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,11 @@ import errno
 import importlib
 import io
 import sys
-from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from profiler.opened import OpenedCapture
-
-__version__ = "0.1.0"
-__all__ = ["main", "open"]
-
-# command -> (module that holds it as `command`, one line for `hprof --help`); modules import only when called
-_COMMANDS = {
+# command -> (module that holds it as `command`, one line for `hprof --help`)
+COMMANDS = {
     "run": ("profiler.cli.run", "Run A/B passes of a hybrid model and write a capture."),
     "report": ("profiler.cli.report", "Judge a capture: arms side by side, intervals, verdicts."),
     "compare": ("profiler.cli.compare", "Compare two captures or cells; can fail a build."),
@@ -33,21 +26,31 @@ _PRINTING_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what becomes of fi
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when it is called, so that `hprof --help` loads click alone."""
+    """Imports a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = importlib.import_module(entry[0]).command
+        module, _ = entry
+        _refuse_foreign(module.partition(".")[0])
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from executor.version import __version__
+
+        click.echo(f"hprof, version {__version__}")
+        ctx.exit()
 
 
 @click.group(
@@ -58,37 +61,26 @@ class _LazyGroup(click.Group):
         "auto_envvar_prefix": "HPROF",
     },
 )
-@click.version_option(__version__, prog_name="hprof")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Measure, simulate and explain what prefetching offloaded weights does to a language model."""
 
 
-def _shadowed() -> str | None:
-    for name in ("executor", "profiler"):
-        module = importlib.import_module(name)
-        if getattr(module, "HPROF_PACKAGE", None) != f"hprof.{name}":
-            return (
-                f"hprof: the package '{name}' at {module.__file__} is another project's and hides hprof's own; "
-                "install hprof into an environment of its own (pipx install hprof, or a fresh venv)."
-            )
-    return None
-
-
-def _print_any_text() -> None:
-    """A terminal whose encoding lacks a character gets `?` for it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit code (0 fine, 1 a check failed, 2 wrong usage or bad input)."""
-    if (problem := _shadowed()) is not None:
-        click.echo(problem, err=True)
+    if (problem := foreign_package()) is not None:
+        click.echo(f"hprof: {problem}", err=True)
         return 2
     from executor.errors import HprofError
 
-    _print_any_text()
+    print_any_text()
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:
@@ -112,16 +104,31 @@ def main(args: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.open` is the name users expect
-    """Open the capture at `path` (a folder or any fsspec URL); tables and metrics come as pandas frames."""
-    from profiler.opened import OpenedCapture
+def _refuse_foreign(package: str) -> None:
+    if (problem := foreign_package(package)) is not None:
+        from executor.errors import HprofError
 
-    return OpenedCapture.open(path)
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'hprof' has no attribute {name!r}")
+        raise HprofError(problem)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def foreign_package(*names: str) -> str | None:
+    """A sentence about the first package that is another project's and hides hprof's own; None where none is.
+
+    `dashboard` is looked at by the command that needs it alone: many projects have a package of that name.
+    """
+    for name in names or ("executor", "profiler"):
+        module = importlib.import_module(name)
+        if getattr(module, "HPROF_PACKAGE", None) != f"hprof.{name}":
+            where = module.__file__ or next(iter(module.__path__))  # a folder without __init__.py has no file
+            return (
+                f"the package '{name}' at {where} is another project's and hides hprof's own; "
+                "install hprof into an environment of its own (pipx install hprof, or a fresh venv)."
+            )
+    return None
+
+
+def print_any_text() -> None:
+    """Let a terminal whose encoding lacks a character print `?` for it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
