@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from profiler.facts.machine import describe_machine
+from profiler.facts import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = list[dict[str, Any]]

@@ -20,7 +20,7 @@ from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.overrides import DEFAULT_OVERRIDE
 from executor.placement.place import place
-from profiler.facts.model import model_fields
+from profiler.facts import model_fields
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from executor.errors import HprofError
 from profiler.engines.process import FinishedProgram, run_program
-from profiler.facts.machine import command_output, describe_machine, result_variables
+from profiler.facts import command_output, describe_machine, result_variables
 from profiler.importers import import_files
 from profiler.importers.llama_bench import cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns

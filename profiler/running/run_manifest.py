@@ -9,8 +9,7 @@ from executor.model import Model
 from executor.placement.place import Placement
 from executor.policies import FULL
 from executor.session import Session
-from profiler.facts.machine import describe_machine, result_variables, source_commit
-from profiler.facts.model import model_fields
+from profiler.facts import describe_machine, model_fields, result_variables, source_commit
 from profiler.manifest import ManifestArm
 from profiler.planning.plan import BudgetPlacements, PlacedArms, RunPlan
 from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE

@@ -1,4 +1,7 @@
-"""The machine that a capture was taken on, as far as it can be told; what cannot be told is None."""
+"""What a manifest says of the machine and of the model: facts, as far as they can be told, else None.
+
+Imports nothing heavy: `hprof models` describes models and needs no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import psutil
-import torch
+if TYPE_CHECKING:
+    from executor.model import Model
 
 _TIMEOUT_S: Final = 10
 _GPU_QUERY: Final = {
@@ -35,6 +38,9 @@ _SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
 
 def describe_machine() -> dict[str, Any]:
     """CPU, memory, system, versions and GPUs."""
+    import psutil
+    import torch
+
     return {
         "cpu": cpu_model(),
         "cores": psutil.cpu_count(logical=False),
@@ -133,3 +139,36 @@ def _read_line(path: Path) -> str | None:
         return path.read_text().strip() or None
     except OSError:
         return None
+
+
+def model_fields(model: Model) -> dict[str, Any]:
+    """Name, origin, digest, bytes, quant types and shape of a model."""
+    quants: dict[str, int] = {}
+    for tensor in model.tensors.values():
+        quants[tensor.quant] = quants.get(tensor.quant, 0) + tensor.n_bytes
+    shape = model.shape
+    return {
+        "name": shape.name,
+        "origin": model.origin,
+        "digest": model.source.digest(),
+        "architecture": shape.architecture,
+        "n_bytes": model.n_bytes,
+        "quant_bytes": dict(sorted(quants.items(), key=lambda item: -item[1])),
+        "n_layers": len(shape.layers),
+        "hidden": shape.hidden,
+        "n_vocab": shape.n_vocab,
+        "layer_kinds": layer_kinds(model),
+        "notes": list(shape.notes),
+    }
+
+
+def layer_kinds(model: Model) -> dict[str, int]:
+    """How many layers there are of each kind, e.g. `attention + dense ffn`."""
+    kinds: dict[str, int] = {}
+    for layer in model.shape.layers:
+        mixer = type(layer.mixer).__name__.removesuffix("Shape").lower()
+        ffn = "experts" if hasattr(layer.ffn, "n_experts") else "dense ffn"
+        window = getattr(layer.mixer, "window", None)
+        name = f"{mixer}{f' (window {window})' if window else ''} + {ffn}"
+        kinds[name] = kinds.get(name, 0) + 1
+    return kinds

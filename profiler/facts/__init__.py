@@ -1,1 +1,0 @@
-"""What a capture's manifest says of where it was taken: the machine and the model."""
