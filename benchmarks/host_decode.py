@@ -81,12 +81,12 @@ class Layers:
 
     def __init__(self, spec: str, quant: str, n_layers: int) -> None:
         self.model = load_model(spec, quant=quant, layers=n_layers)
-        self.splits = _splits(self.model)
-        self.weights = HostWeights(self.model, BF16, self.splits)
+        self.units = _units(self.model)
+        self.weights = HostWeights(self.model, BF16, self.units)
         start = time.perf_counter()
-        self.weights.prepare(self.splits)
+        self.weights.prepare(self.units)
         self.prepared_s = time.perf_counter() - start
-        self.n_weights = sum(torch.Size(part.info.shape).numel() for s in self.splits for part in s.parts)
+        self.n_weights = sum(torch.Size(part.info.shape).numel() for s in self.units for part in s.parts)
         self.before = [Before(self.weights, self.model, layer) for layer in range(n_layers)]
         self.moe = self.model.shape.layers[0].ffn
         self.x = torch.randn(1, self.model.shape.hidden, generator=torch.Generator().manual_seed(1)).to(BF16)
@@ -104,11 +104,11 @@ class Layers:
 
     def read_bytes(self) -> int:
         """What a token reads of one layer."""
-        n_bytes = self.splits[0].n_bytes
+        n_bytes = self.units[0].n_bytes
         return n_bytes * self.moe.n_used // self.moe.n_experts if isinstance(self.moe, MoeFfn) else n_bytes
 
 
-def _splits(model: Model) -> list[TransferUnit]:
+def _units(model: Model) -> list[TransferUnit]:
     from executor.devices.cpu import CpuDevice
 
     device = CpuDevice(n_threads=1)
@@ -131,7 +131,7 @@ def measure(spec: str, n_layers: int, quant: str, rounds: int) -> Row:
             way()
             times.append(time.perf_counter() - start)
     now_s, before_s = (statistics.median(times[2:]) for times in taken)
-    product = host_products(layers.model, layers.splits, BF16)[quant]
+    product = host_products(layers.model, layers.units, BF16)[quant]
     kind = "experts" if isinstance(layers.moe, MoeFfn) else "dense FFN"
     return Row(
         f"{spec} {kind}",

@@ -177,9 +177,9 @@ class PlacedModel:
     """One model, placed. `routing` None means that the model's own router decides."""
 
     model: Model
-    lanes: Sequence[DeviceShard]
-    lane_of: Sequence[int]  # a layer's lane
-    splits: Sequence[TransferUnit]
+    shards: Sequence[DeviceShard]
+    shard_of: Sequence[int]  # a layer's shard
+    units: Sequence[TransferUnit]
     host: HostWeights
     routing: Routing | None
     dtype: torch.dtype
@@ -188,7 +188,7 @@ class PlacedModel:
     """Tokens that every prompt repeats; None: seeded random ones, new in each repetition."""
     tensors_of: dict[tuple[int, StepKind], list[TensorInfo]] = field(init=False, repr=False)
     """What each layer's step reads, resident or not."""
-    split_of: dict[tuple[int, StepKind], TransferUnit] = field(init=False, repr=False)
+    unit_of: dict[tuple[int, StepKind], TransferUnit] = field(init=False, repr=False)
     """What each layer's step streams, where it does."""
 
     def __post_init__(self) -> None:
@@ -197,12 +197,12 @@ class PlacedModel:
             if tensor.layer is not None:
                 kind = step_kind(tensor, is_moe=self.moe(tensor.layer) is not None)
                 self.tensors_of.setdefault((tensor.layer, kind), []).append(tensor)
-        self.split_of = {(split.layer, split.what): split for split in self.splits}
+        self.unit_of = {(unit.layer, unit.what): unit for unit in self.units}
 
     @property
     def is_simulated(self) -> bool:
         """Whether nothing is computed: no logits, no tokens, no router to read."""
-        return self.lanes[0].device.kind == "sim"
+        return self.shards[0].device.kind == "sim"
 
     @property
     def layers(self) -> tuple[LayerShape, ...]:
@@ -214,9 +214,9 @@ class PlacedModel:
         ffn = self.layers[layer].ffn
         return ffn if isinstance(ffn, MoeFfn) else None
 
-    def lane(self, layer: int) -> DeviceShard:
-        """The lane that a layer lives on."""
-        return self.lanes[self.lane_of[layer]]
+    def shard(self, layer: int) -> DeviceShard:
+        """The shard that a layer lives on."""
+        return self.shards[self.shard_of[layer]]
 
     def tensors(self, layer: int, kind: StepKind) -> list[TensorInfo]:
         """The tensors that a step reads."""
@@ -230,10 +230,10 @@ class PlacedModel:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
         return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
 
-    def splits_of(self, placement: Placement) -> list[TransferUnit]:
-        """The splits whose tensors a placement has in host memory."""
-        return [split for split in self.splits if placement.is_host(split.parts[0].info.name)]
+    def units_of(self, placement: Placement) -> list[TransferUnit]:
+        """The units whose tensors a placement has in host memory."""
+        return [unit for unit in self.units if placement.is_host(unit.parts[0].info.name)]
 
-    def with_splits(self, splits: Sequence[TransferUnit]) -> PlacedModel:
-        """The same with another set of streamed splits (the `full` arm streams none)."""
-        return replace(self, splits=splits)
+    def with_units(self, units: Sequence[TransferUnit]) -> PlacedModel:
+        """The same with another set of streamed units (the `full` arm streams none)."""
+        return replace(self, units=units)

@@ -39,7 +39,7 @@ def hprof(model: Model, repetitions: int = 3) -> dict[int, dict[str, float]]:
             rows[n] = {
                 "on_ms": prefill_ms(on),
                 "peak_gib": max(r.vram_peak or 0 for r in on) / 2**30,
-                "limit_t_ms": session.split_bytes / (session.devices[0].link_gb_s or 1) / 1e6,
+                "limit_t_ms": session.unit_bytes / (session.devices[0].link_gb_s or 1) / 1e6,
                 "bytes": float(on[0].bytes_h2d),
             }
         with open_session(model, ["full"], [cell], overrides="") as session:

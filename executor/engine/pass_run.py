@@ -34,7 +34,7 @@ from executor.weights.transfer_units import TransferUnit
 class PassRun:
     """One pass. Use once: `PassRun(...).run()`.
 
-    `streamers`: one a lane. `host_flags`: (ubatches, layers, experts) uint8 on the host, where routers' choices
+    `streamers`: one a device. `host_flags`: (ubatches, layers, experts) uint8 on the host, where routers' choices
     land; None where nothing is computed or nothing routed.
     """
 
@@ -53,9 +53,9 @@ class PassRun:
         self._ubatches = job.ubatches()
         self._routed = RoutedFlags(placed, self._ubatches, job.token_set, host_flags)
         self._items = plan_items(placed, policy, self._ubatches)
-        by_step = {(item.ubatch.number, item.unit.number): item for lane in self._items for item in lane}
+        by_step = {(item.ubatch.number, item.unit.number): item for shard in self._items for item in shard}
         self._steps = StepRunner(placed, policy, streamers, by_step, self._routed, self._trace)
-        self._first, self._last = placed.lanes[0], placed.lanes[-1]
+        self._first, self._last = placed.shards[0], placed.shards[-1]
         self._ends = EmbeddingAndHead(placed, job, self._trace)
         self._prompt = self._prompt_ids()
         self._marks: list[UbatchMarks] = []
@@ -63,8 +63,8 @@ class PassRun:
     def run(self) -> PassResult:
         """Run the pass and give its figures, tokens and records."""
         self._prepare_states()
-        for lane in self._placed.lanes:
-            lane.device.begin_pass()
+        for shard in self._placed.shards:
+            shard.device.begin_pass()
         host = self._first.device
         t_start = host.now_ns()
         with torch.inference_mode(), pass_range(self._job):
@@ -73,11 +73,11 @@ class PassRun:
             t_first = self._run_prompt()
             self._run_decode()
             t_end = host.now_ns()
-            for lane in self._placed.lanes:
-                lane.device.drain()
+            for shard in self._placed.shards:
+                shard.device.drain()
         result = self._result(t_start, t_first, t_end)
-        for lane in self._placed.lanes:
-            lane.device.recycle()
+        for shard in self._placed.shards:
+            shard.device.recycle()
         return result
 
     @property
@@ -110,18 +110,18 @@ class PassRun:
         self._marks.append(UbatchMarks(ubatch, start, self._trace.mark(self._last.device, "compute")))
 
     def _run_layers(self, ubatch: Ubatch) -> None:
-        lane = self._first
+        shard = self._first
         for layer in range(len(self._placed.layers)):
-            if self._placed.lane(layer) is not lane:
+            if self._placed.shard(layer) is not shard:
                 transfer_activations(
-                    ubatch, lane, self._placed.lane(layer), ubatch.n_past - self._job.n_depth, self._trace
+                    ubatch, shard, self._placed.shard(layer), ubatch.n_past - self._job.n_depth, self._trace
                 )
-                lane = self._placed.lane(layer)
+                shard = self._placed.shard(layer)
             self._steps.layer(ubatch, layer)
 
     def _prepare_states(self) -> None:
-        for lane in self._placed.lanes:
-            for layer, state in lane.states.items():
+        for shard in self._placed.shards:
+            for layer, state in shard.states.items():
                 state.reset()
                 if self._job.n_depth and not self._placed.is_simulated:
                     state.fill_noise(self._job.n_depth, self._placed.seed + layer)
@@ -147,7 +147,7 @@ class PassRun:
             sampling_ns=times.sampling_ns,
             tokens=[] if is_simulated else list(self._ends.tokens),
             bytes_h2d=self._trace.bytes_h2d,
-            vram_peak=sum_known(lane.device.peak_bytes() for lane in self._placed.lanes),
+            vram_peak=sum_known(shard.device.peak_bytes() for shard in self._placed.shards),
             vram_resident=None,
             vram_slots=None,
             vram_bank=None,
@@ -159,27 +159,27 @@ class PassRun:
 
 
 def plan_items(placed: PlacedModel, policy: Policy, ubatches: Sequence[Ubatch]) -> list[list[Item]]:
-    """The streamed items of each lane, numbered from 0 in the order in which its steps reach them."""
-    lanes: list[list[Item]] = [[] for _ in placed.lanes]
+    """The streamed items of each shard, numbered from 0 in the order in which its steps reach them."""
+    shards: list[list[Item]] = [[] for _ in placed.shards]
     for ubatch in ubatches:
-        for split in placed.splits:
-            if _is_on_device(policy, ubatch, split):
-                lane = lanes[placed.lane_of[split.layer]]
-                lane.append(Item(len(lane), ubatch, split))
-    return lanes
+        for unit in placed.units:
+            if _is_on_device(policy, ubatch, unit):
+                shard = shards[placed.shard_of[unit.layer]]
+                shard.append(Item(len(shard), ubatch, unit))
+    return shards
 
 
-def _is_on_device(policy: Policy, ubatch: Ubatch, split: TransferUnit) -> bool:
+def _is_on_device(policy: Policy, ubatch: Ubatch, unit: TransferUnit) -> bool:
     """Mixers and shared experts work beside what is on the device: their weights stream whatever the regime."""
-    return split.what not in ("ffn", "experts") or policy.regime(ubatch.n_tokens, split) == "stream"
+    return unit.what not in ("ffn", "experts") or policy.regime(ubatch.n_tokens, unit) == "stream"
 
 
 class EmbeddingAndHead:
-    """The ends of one pass: what goes in lies on the first lane, what comes out on the last."""
+    """The ends of one pass: what goes in lies on the first shard, what comes out on the last."""
 
     def __init__(self, placed: PlacedModel, job: PassJob, trace: PassTrace) -> None:
         self._placed, self._job, self._trace = placed, job, trace
-        self._first, self._last = placed.lanes[0], placed.lanes[-1]
+        self._first, self._last = placed.shards[0], placed.shards[-1]
         shape = (job.n_logits, placed.model.shape.n_vocab)
         self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
         """(n_logits, vocab) float32 on the last device: after the prompt, then after each decode step."""
@@ -202,9 +202,9 @@ class EmbeddingAndHead:
 
     def head(self, ubatch: Ubatch) -> None:
         """Logits of the ubatch's last token, and the likeliest next token."""
-        placed, lane = self._placed, self._last
-        weights = StepWeights(placed.model, lane.store, None, None, None)
-        x, token = lane.on_device.rows(ubatch.n_tokens).x, lane.on_device.token
+        placed, shard = self._placed, self._last
+        weights = StepWeights(placed.model, shard.store, None, None, None)
+        x, token = shard.on_device.rows(ubatch.n_tokens).x, shard.on_device.token
         row = self.logits[len(self.tokens)]
 
         def compute() -> None:
@@ -214,33 +214,33 @@ class EmbeddingAndHead:
             token.copy_(row.argmax().view(1))
 
         name = "token_embd.weight" if placed.model.shape.tied_embeddings else "output.weight"
-        self._launch(lane, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1, placed.dtype))
+        self._launch(shard, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1, placed.dtype))
         if ubatch.phase == "prefill":
-            self.prompt_logits = lane.device.event()
-            lane.device.record("compute", self.prompt_logits)
-        self._launch(lane, ubatch, "sample", sample, Work())
+            self.prompt_logits = shard.device.event()
+            shard.device.record("compute", self.prompt_logits)
+        self._launch(shard, ubatch, "sample", sample, Work())
 
     def take_token(self) -> int:
         """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
-        lane = self._last
-        lane.device.copy_out("compute", lane.on_device.token, lane.on_host.token)
-        known = lane.device.event()
-        lane.device.record("compute", known)
-        lane.device.synchronize(known)
-        at_ns = lane.device.now_ns()
-        self.tokens.append(-1 if self._placed.is_simulated else int(lane.on_host.token[0]))
-        if lane is not self._first:
+        shard = self._last
+        shard.device.copy_out("compute", shard.on_device.token, shard.on_host.token)
+        known = shard.device.event()
+        shard.device.record("compute", known)
+        shard.device.synchronize(known)
+        at_ns = shard.device.now_ns()
+        self.tokens.append(-1 if self._placed.is_simulated else int(shard.on_host.token[0]))
+        if shard is not self._first:
             first = self._first
-            first.on_host.token.copy_(lane.on_host.token)
+            first.on_host.token.copy_(shard.on_host.token)
             first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
         return at_ns
 
-    def _launch(self, lane: DeviceShard, ubatch: Ubatch, name: str, compute: Callable[[], None], work: Work) -> None:
-        start = self._trace.mark(lane.device, "compute")
+    def _launch(self, shard: DeviceShard, ubatch: Ubatch, name: str, compute: Callable[[], None], work: Work) -> None:
+        start = self._trace.mark(shard.device, "compute")
         with compute_range(None, name):
-            lane.device.launch("compute", compute, work)
-        end = self._trace.mark(lane.device, "compute")
-        self._trace.add(lane.device, "compute", "compute", name, ubatch, start, end)
+            shard.device.launch("compute", compute, work)
+        end = self._trace.mark(shard.device, "compute")
+        self._trace.add(shard.device, "compute", "compute", name, ubatch, start, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class RoutedFlags:
         ids = {layer: torch.from_numpy(placed.routing.ids(layer, self._position0, n)) for layer in moe_layers}
         if placed.is_simulated:
             return ids
-        return {layer: placed.lane(layer).give_ids(layer, choice) for layer, choice in ids.items()}
+        return {layer: placed.shard(layer).give_ids(layer, choice) for layer, choice in ids.items()}
 
     def ids(self, ubatch: Ubatch, layer: int) -> torch.Tensor | None:
         """The synthetic choice (n, k) for a ubatch; None where the model's own router decides."""
@@ -60,8 +60,8 @@ class RoutedFlags:
 
     def read_back(self, ubatch: Ubatch, layer: int, trace: PassTrace) -> None:
         """Queue the copy of the flags to the host, behind the router on the compute stream."""
-        lane = self._placed.lane(layer)
-        device, source = lane.device, lane.flags[layer]
+        shard = self._placed.shard(layer)
+        device, source = shard.device, shard.flags[layer]
         start = trace.mark(device, "compute")
         target = source if self._host_flags is None else self._host_flags[ubatch.number, layer]
         device.copy_out("compute", source, target)
@@ -72,7 +72,7 @@ class RoutedFlags:
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
-        self._placed.lane(layer).device.synchronize(self._events[ubatch.number, layer])
+        self._placed.shard(layer).device.synchronize(self._events[ubatch.number, layer])
         return self.flags(ubatch, layer)
 
     def flags(self, ubatch: Ubatch, layer: int) -> Flags:

@@ -4,7 +4,7 @@ A step is launched behind the copies that it reads, and marked in the trace. Its
 stream, and works in place on fixed buffers. Its `key` names everything that it depends on, so that a device may
 record the launches once and replay them.
 
-A step's function runs later, on a compute stream, and works in place on the lane's fixed buffers. Its `key`
+A step's function runs later, on a compute stream, and works in place on the shard's fixed buffers. Its `key`
 names everything that it depends on, so that a device may record the launches once and replay them.
 """
 
@@ -61,11 +61,11 @@ class StepRunner:
         self._experts(ubatch, layer, moe)
 
     def _mix(self, ubatch: Ubatch, layer: int) -> None:
-        placed, lane = self._placed, self._placed.lane(layer)
-        shape, state = placed.layers[layer], lane.states[layer]
-        a = lane.on_device.rows(ubatch.n_tokens)
+        placed, shard = self._placed, self._placed.shard(layer)
+        shape, state = placed.layers[layer], shard.states[layer]
+        a = shard.on_device.rows(ubatch.n_tokens)
 
-        one_token = lane.one_token(layer, ubatch.n_past) if ubatch.n_tokens == 1 else None
+        one_token = shard.one_token(layer, ubatch.n_past) if ubatch.n_tokens == 1 else None
 
         def compute(w: Weights) -> None:
             a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps, one_token))
@@ -81,7 +81,7 @@ class StepRunner:
             work = dense_work(tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
             ffn_on_host(placed, ubatch, layer, work, self._trace)
             return
-        a = placed.lane(layer).on_device.rows(ubatch.n_tokens)
+        a = placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
             a.x.copy_(dense_ffn(a.x, w, self._eps))
@@ -90,17 +90,17 @@ class StepRunner:
         self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work)
 
     def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        lane = self._placed.lane(layer)
-        flags = lane.flags[layer][: moe.n_experts]
+        shard = self._placed.shard(layer)
+        flags = shard.flags[layer][: moe.n_experts]
         given = self._routed.ids(ubatch, layer)
-        a = lane.on_device.rows(ubatch.n_tokens)
+        a = shard.on_device.rows(ubatch.n_tokens)
         kept = a.routed(moe.n_used)
 
         def compute(w: Weights) -> None:
             if given is None:
                 routed = route(a.x, w, moe, self._eps)
             else:
-                routed = route_given(a.x, w, moe, lane.given_rows(layer, ubatch.n_tokens), self._eps)
+                routed = route_given(a.x, w, moe, shard.given_rows(layer, ubatch.n_tokens), self._eps)
             kept.h.copy_(routed.h)
             kept.ids.copy_(routed.ids)
             kept.weights.copy_(routed.weights)
@@ -111,7 +111,7 @@ class StepRunner:
         self._routed.read_back(ubatch, layer, self._trace)
 
     def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        a = self._placed.lane(layer).on_device.rows(ubatch.n_tokens)
+        a = self._placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
             a.shared.copy_(shared_expert(a.h, w, moe))
@@ -134,21 +134,21 @@ class StepRunner:
             return
         streamer = self._launches.streamer(layer)
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-        fetched = streamer.fetch(item, used)
-        self._routed.note_copied(ubatch, layer, fetched.n_copied, fetched.n_hits, fetched.n_misses)
-        self._launch_experts(ubatch, layer, moe, work, fetched)
+        staged = streamer.fetch(item, used)
+        self._routed.note_copied(ubatch, layer, staged.n_copied, staged.n_hits, staged.n_misses)
+        self._launch_experts(ubatch, layer, moe, work, staged)
         streamer.release(item)
 
     def _launch_experts(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, fetched: StagedWeights | None
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, staged: StagedWeights | None
     ) -> None:
-        placed, lane = self._placed, self._placed.lane(layer)
-        split = fetched.layout if fetched is not None else None
-        buffer = fetched.buffer if fetched is not None else None
-        place_of = fetched.place_of if fetched is not None else None
-        stack = SlotExperts(placed.model, lane.store, layer, split, buffer, place_of)
-        biases = StepWeights(placed.model, lane.store, layer, None, None)
-        a = lane.on_device.rows(ubatch.n_tokens)
+        placed, shard = self._placed, self._placed.shard(layer)
+        unit = staged.layout if staged is not None else None
+        buffer = staged.buffer if staged is not None else None
+        place_of = staged.place_of if staged is not None else None
+        stack = SlotExperts(placed.model, shard.store, layer, unit, buffer, place_of)
+        biases = StepWeights(placed.model, shard.store, layer, None, None)
+        a = shard.on_device.rows(ubatch.n_tokens)
 
         def compute() -> None:
             added = experts(a.routed(moe.n_used), stack, moe, biases)
@@ -156,11 +156,11 @@ class StepRunner:
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         key = place_of is not None if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
-        self._launches.step(ubatch, layer, "experts", compute, work, fetched, key)
+        self._launches.step(ubatch, layer, "experts", compute, work, staged, key)
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
-        split = self._placed.split_of.get((layer, kind))
-        return split is not None and self._policy.regime(ubatch.n_tokens, split) == "cpu"
+        unit = self._placed.unit_of.get((layer, kind))
+        return unit is not None and self._policy.regime(ubatch.n_tokens, unit) == "cpu"
 
 
 def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hashable:
@@ -175,7 +175,7 @@ NOT_REPLAYABLE = object()
 
 
 class StepLauncher:
-    """The launches of one pass. `items` are what it streams, by the numbers of ubatch and split."""
+    """The launches of one pass. `items` are what it streams, by the numbers of ubatch and unit."""
 
     def __init__(
         self,
@@ -188,12 +188,12 @@ class StepLauncher:
 
     def item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
         """What a step streams in this ubatch; None where its weights are resident, or used on the host."""
-        split = self._placed.split_of.get((layer, kind))
-        return None if split is None else self._items.get((ubatch.number, split.number))
+        unit = self._placed.unit_of.get((layer, kind))
+        return None if unit is None else self._items.get((ubatch.number, unit.number))
 
     def streamer(self, layer: int) -> Streamer:
         """The streamer of a layer's device."""
-        return self._streamers[self._placed.lane_of[layer]]
+        return self._streamers[self._placed.shard_of[layer]]
 
     def dense(
         self,
@@ -205,14 +205,14 @@ class StepLauncher:
         work: Work,
         key: Hashable = None,
     ) -> None:
-        """Launch a dense step, streaming its split first where it has one in this ubatch."""
-        placed, lane = self._placed, self._placed.lane(layer)
+        """Launch a dense step, streaming its unit first where it has one in this ubatch."""
+        placed, shard = self._placed, self._placed.shard(layer)
         item = self.item(ubatch, layer, kind)
         streamer = self.streamer(layer)
-        fetched = streamer.fetch(item, None) if item is not None else None
-        split = item.unit if item is not None else None
-        weights = StepWeights(placed.model, lane.store, layer, split, fetched.buffer if fetched else None)
-        self.step(ubatch, layer, name, lambda: compute(weights), work, fetched, key)
+        staged = streamer.fetch(item, None) if item is not None else None
+        unit = item.unit if item is not None else None
+        weights = StepWeights(placed.model, shard.store, layer, unit, staged.buffer if staged else None)
+        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, key)
         if item is not None:
             streamer.release(item)
 
@@ -223,19 +223,19 @@ class StepLauncher:
         name: str,
         compute: Callable[[], None],
         work: Work,
-        fetched: StagedWeights | None,
+        staged: StagedWeights | None,
         key: Hashable,
     ) -> None:
-        """Launch a step that reads what was `fetched` (None: resident weights only).
+        """Launch a step that reads what was `staged` (None: resident weights only).
 
         `key` names what it depends on besides its layer, name, tokens and slot.
         """
-        device = self._placed.lane(layer).device
-        buffer = None if fetched is None else fetched.buffer.data_ptr()
+        device = self._placed.shard(layer).device
+        buffer = None if staged is None else staged.buffer.data_ptr()
         start = self._trace.mark(device, "compute")
         replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
         with compute_range(layer, name):
             device.launch("compute", compute, work, replay)
         end = self._trace.mark(device, "compute")
-        waits_for = fetched.waits_for if fetched is not None else None
+        waits_for = staged.waits_for if staged is not None else None
         self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)

@@ -23,7 +23,7 @@ _NAME = "copy activations"
 def transfer_activations(
     ubatch: Ubatch, source: DeviceShard, target: DeviceShard, begin: int, trace: PassTrace
 ) -> None:
-    """Carry a ubatch's residual stream to the next lane; the ubatch begins at token `begin` of the pass."""
+    """Carry a ubatch's residual stream to the next shard; the ubatch begins at token `begin` of the pass."""
     on_source, on_host = (a.rows(ubatch.n_tokens).x for a in (source.on_device, source.on_host))
     start = trace.mark(source.device, "compute")
     source.device.copy_out("compute", on_source, on_host)
@@ -49,15 +49,15 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, trace: PassTrace) -> None:
     """A dense FFN on the host: the hidden rows go out, the rows after the residual come back."""
-    lane, eps = placed.lane(layer), placed.model.shape.norm_eps
-    device, host = lane.on_device.rows(ubatch.n_tokens), lane.on_host.rows(ubatch.n_tokens)
+    shard, eps = placed.shard(layer), placed.model.shape.norm_eps
+    device, host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
     weights = HostStepWeights(placed.host, layer)
 
     def compute() -> None:
         products = placed.host.products(layer, "ffn")
         host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, eps))
 
-    trip = _HostRoundTrip(lane, ubatch, layer, "ffn", trace)
+    trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
     trip.compute(compute, work)
     trip.receive((device.x, host.x))
@@ -65,8 +65,8 @@ def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, tra
 
 def experts_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, trace: PassTrace) -> None:
     """Experts on the host: normed rows and the router's choice go out, the weighted sums come back."""
-    lane = placed.lane(layer)
-    device, host = lane.on_device.rows(ubatch.n_tokens), lane.on_host.rows(ubatch.n_tokens)
+    shard = placed.shard(layer)
+    device, host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
     weights, dtype = HostStepWeights(placed.host, layer), placed.host.dtype
     on_device, on_host = device.routed(moe.n_used), host.routed(moe.n_used)
 
@@ -78,18 +78,18 @@ def experts_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn
     def add() -> None:
         device.x.copy_(combine(device.x, device.added, device.shared if moe.n_ff_shared else None))
 
-    trip = _HostRoundTrip(lane, ubatch, layer, "experts", trace)
+    trip = _HostRoundTrip(shard, ubatch, layer, "experts", trace)
     trip.send([(on_device.h, on_host.h), (on_device.ids, on_host.ids), (on_device.weights, on_host.weights)])
     trip.compute(compute, work)
     trip.receive((device.added, host.added))
-    lane.device.launch("compute", add, Work(), ReplayKey((layer, "add", ubatch.n_tokens), None))
+    shard.device.launch("compute", add, Work(), ReplayKey((layer, "add", ubatch.n_tokens), None))
 
 
 class _HostRoundTrip:
     """Out over the bus, computed on the host's stream, and back."""
 
-    def __init__(self, lane: DeviceShard, ubatch: Ubatch, layer: int, name: str, trace: PassTrace) -> None:
-        self._device, self._ubatch, self._layer = lane.device, ubatch, layer
+    def __init__(self, shard: DeviceShard, ubatch: Ubatch, layer: int, name: str, trace: PassTrace) -> None:
+        self._device, self._ubatch, self._layer = shard.device, ubatch, layer
         self._name, self._trace = name, trace
 
     def send(self, pairs: Sequence[Pair]) -> None:

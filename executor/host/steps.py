@@ -50,18 +50,18 @@ class StepProducts:
 class HostWeights:
     """Products are made by `prepare`, or when a step first asks for one."""
 
-    def __init__(self, model: Model, dtype: torch.dtype, splits: Sequence[TransferUnit]) -> None:
+    def __init__(self, model: Model, dtype: torch.dtype, units: Sequence[TransferUnit]) -> None:
         self._model, self.dtype = model, dtype
-        self._stored = {part.info.name: (split, part) for split in splits for part in split.parts}
+        self._stored = {part.info.name: (unit, part) for unit in units for part in unit.parts}
         self._products: dict[tuple[int, StepKind], StepProducts] = {}
         self._kept: dict[str, torch.Tensor] = {}
 
-    def prepare(self, splits: Iterable[TransferUnit]) -> None:
-        """Make the products of every step that reads one of `splits`, on all cores."""
+    def prepare(self, units: Iterable[TransferUnit]) -> None:
+        """Make the products of every step that reads one of `units`, on all cores."""
         jobs: list[PrepareJob] = []
-        for split in splits:
-            if split.what in _MATRICES:
-                self._make(split.layer, split.what, jobs)
+        for unit in units:
+            if unit.what in _MATRICES:
+                self._make(unit.layer, unit.what, jobs)
         run_jobs(jobs)
 
     def products(self, layer: int, what: StepKind) -> StepProducts:
@@ -125,15 +125,15 @@ def host_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.float16 else dtype
 
 
-def host_products(model: Model, splits: Iterable[TransferUnit], dtype: torch.dtype) -> dict[str, ProductKind]:
-    """How each quant type of the steps that read `splits` is multiplied on the host."""
-    matrices = _all_matrices(model, splits)
+def host_products(model: Model, units: Iterable[TransferUnit], dtype: torch.dtype) -> dict[str, ProductKind]:
+    """How each quant type of the steps that read `units` is multiplied on the host."""
+    matrices = _all_matrices(model, units)
     return {info.quant: product_kind(info, dtype) for info in sorted(matrices, key=lambda info: info.quant)}
 
 
-def host_product_bytes(model: Model, splits: Iterable[TransferUnit], dtype: torch.dtype) -> int:
+def host_product_bytes(model: Model, units: Iterable[TransferUnit], dtype: torch.dtype) -> int:
     """Host memory that those products take beside the bytes that are streamed."""
-    return sum(product_bytes(info, dtype) for info in _all_matrices(model, splits))
+    return sum(product_bytes(info, dtype) for info in _all_matrices(model, units))
 
 
 def step_matrices(model: Model, layer: int, what: StepKind) -> list[TensorInfo]:
@@ -141,16 +141,16 @@ def step_matrices(model: Model, layer: int, what: StepKind) -> list[TensorInfo]:
     return [model.tensors[f"blk.{layer}.{name}"] for name in _MATRICES[what]]
 
 
-def _all_matrices(model: Model, splits: Iterable[TransferUnit]) -> list[TensorInfo]:
-    steps = [(split.layer, split.what) for split in splits if split.what in _MATRICES]
+def _all_matrices(model: Model, units: Iterable[TransferUnit]) -> list[TensorInfo]:
+    steps = [(unit.layer, unit.what) for unit in units if unit.what in _MATRICES]
     return [info for layer, what in steps for info in step_matrices(model, layer, what)]
 
 
-def _in_segment(split: TransferUnit, part: TensorLayout) -> torch.Tensor:
+def _in_segment(unit: TransferUnit, part: TensorLayout) -> torch.Tensor:
     """A part's bytes where copies start from, as (places, rows, row_bytes)."""
-    segment = next(s for s in split.segments if s.target_from <= part.offset < s.target_from + max(s.source.numel(), 1))
+    segment = next(s for s in unit.segments if s.target_from <= part.offset < s.target_from + max(s.source.numel(), 1))
     there = TensorLayout(part.info, part.offset - segment.target_from, part.stride)
-    if split.n_experts:
+    if unit.n_experts:
         return expert_view(segment.source, there)
     raw = segment.source[there.offset : there.offset + part.info.n_bytes]
     return raw.view(1, part.info.shape[-2], -1)

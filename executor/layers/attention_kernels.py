@@ -168,7 +168,7 @@ _FEWEST_ROWS = 256
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PositionOnDevice:
-    """Where a lane's single token stands; filled before its layers run, at fixed addresses."""
+    """Where a ubatch's single token stands; filled before its layers run, at fixed addresses."""
 
     index: torch.Tensor  # (1,) int64: the position
     lengths: torch.Tensor  # (2,) int32: 0, and the number of positions seen, as flash kernels take them

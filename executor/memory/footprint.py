@@ -68,17 +68,17 @@ class Footprint:
     host: HostFootprint
 
 
-def scratch_bytes(model: Model, lane: DeviceShard, options: SessionOptions) -> int:
-    """The most that a step of a lane needs, in bytes.
+def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions) -> int:
+    """The most that a step of a shard needs, in bytes.
 
     That is a layer's largest weight dequantised beside its rows, or the output matrix for one row. Experts are
     dequantised one by one on cpu, a whole projection elsewhere.
     """
     itemsize = options.dtype.itemsize
-    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in lane.layers), default=0)
+    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in shard.layers), default=0)
     most = 0
     for tensor in model.tensors.values():
-        if _is_dequantised(model, tensor, lane):
+        if _is_dequantised(model, tensor, shard):
             one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
             n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
             in_place = is_stored_as(tensor, options.dtype)
@@ -86,13 +86,13 @@ def scratch_bytes(model: Model, lane: DeviceShard, options: SessionOptions) -> i
     return most * itemsize
 
 
-def _is_dequantised(model: Model, tensor: TensorInfo, lane: DeviceShard) -> bool:
+def _is_dequantised(model: Model, tensor: TensorInfo, shard: DeviceShard) -> bool:
     if len(tensor.shape) < 2:
         return False
     if tensor.layer is not None:
-        return tensor.layer in lane.layers
+        return tensor.layer in shard.layers
     is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
-    return not is_embedding and len(model.shape.layers) - 1 in lane.layers
+    return not is_embedding and len(model.shape.layers) - 1 in shard.layers
 
 
 def _width(layer: LayerShape) -> int:
@@ -117,10 +117,10 @@ def footprint(
     sim = DeviceOptions("sim", n_devices=options.device.n_devices)
     session = Session(model, placement, arms, replace(options, device=sim, max_positions=1, madvise=False))
     try:
-        lanes, splits = session.lanes, session.splits
-        devices = [_on_device(model, lane, options) for lane in lanes]
+        shards, units = session.shards, session.units
+        devices = [_on_device(model, shard, options) for shard in shards]
         devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
-        return Footprint(tuple(devices), _on_host(model, lanes, splits, options, session.load_mode, computes_on_host))
+        return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode, computes_on_host))
     finally:
         session.close()
 
@@ -139,39 +139,39 @@ def state_bytes(layers: Iterable[LayerShape], n_positions: int, dtype: torch.dty
     return total
 
 
-def _on_device(model: Model, lane: DeviceShard, options: SessionOptions) -> DeviceFootprint:
-    layers = [model.shape.layers[layer] for layer in lane.layers]
-    slots = sum(slot.numel() for buffers in lane.slots.values() for slot in buffers)
+def _on_device(model: Model, shard: DeviceShard, options: SessionOptions) -> DeviceFootprint:
+    layers = [model.shape.layers[layer] for layer in shard.layers]
+    slots = sum(slot.numel() for buffers in shard.slots.values() for slot in buffers)
     ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
     tables = sum(rope.dims for rope in ropes) * options.max_positions * options.dtype.itemsize
     chosen = sum(s.ffn.n_used for s in layers if isinstance(s.ffn, MoeFfn)) if options.routing is not None else 0
     return DeviceFootprint(
-        resident=lane.store.n_bytes,
+        resident=shard.store.n_bytes,
         slots=slots,
-        bank=lane.device.reserved_bytes - slots - lane.store.n_bytes,
+        bank=shard.device.reserved_bytes - slots - shard.store.n_bytes,
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
-        activations=lane.fixed_bytes - lane.state_bytes + chosen * options.max_positions * 8,
-        scratch=scratch_bytes(model, lane, options),
+        activations=shard.fixed_bytes - shard.state_bytes + chosen * options.max_positions * 8,
+        scratch=scratch_bytes(model, shard, options),
     )
 
 
 def _on_host(
     model: Model,
-    lanes: Sequence[DeviceShard],
-    splits: Sequence[TransferUnit],
+    shards: Sequence[DeviceShard],
+    units: Sequence[TransferUnit],
     options: SessionOptions,
     load_mode: str,
     computes_on_host: bool,
 ) -> HostFootprint:
-    packed = [split for split in splits if split.segments[0].source.device.type == "meta"]
-    held = splits if load_mode == "register" else packed
-    experts = [part.info.n_bytes for split in packed if split.n_experts for part in split.parts]
-    unmapped = [t.n_bytes for lane in lanes for t in lane.store.tensors if model.source.mapped(t.name) is None]
+    packed = [unit for unit in units if unit.segments[0].source.device.type == "meta"]
+    held = units if load_mode == "register" else packed
+    experts = [part.info.n_bytes for unit in packed if unit.n_experts for part in unit.parts]
+    unmapped = [t.n_bytes for shard in shards for t in shard.store.tensors if model.source.mapped(t.name) is None]
     n_experts = max((s.ffn.n_experts for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=0)
     flags = options.max_ubatches * len(model.shape.layers) * n_experts
     return HostFootprint(
-        weights=sum(split.n_bytes for split in held),
+        weights=sum(unit.n_bytes for unit in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
-        activations=sum(lane.on_host.n_bytes for lane in lanes) + flags,
-        products=host_product_bytes(model, splits, host_dtype(options.dtype)) if computes_on_host else 0,
+        activations=sum(shard.on_host.n_bytes for shard in shards) + flags,
+        products=host_product_bytes(model, units, host_dtype(options.dtype)) if computes_on_host else 0,
     )

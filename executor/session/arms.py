@@ -29,14 +29,14 @@ class SessionArm:
     policy: Policy
     placement: Placement
     placed: PlacedModel
-    """The session's, with the splits that this arm streams."""
+    """The session's, with the units that this arm streams."""
     streamers: Sequence[Streamer]
-    """One a lane."""
+    """One a device."""
 
     @property
     def host_bytes(self) -> int:
         """Bytes of weights that the arm keeps in host memory."""
-        return sum(split.n_bytes for split in self.placed.splits)
+        return sum(unit.n_bytes for unit in self.placed.units)
 
     def vram(self) -> dict[str, int]:
         """Device memory in bytes: `vram_resident` weights, `vram_slots`, and the cache's `vram_bank`."""
@@ -44,7 +44,7 @@ class SessionArm:
 
     def vram_by_device(self) -> dict[str, list[int]]:
         """The same, on each device in their order."""
-        slot_bytes = [sum(sizes.values()) for sizes in largest_unit_bytes(self.placed, self.placed.splits)]
+        slot_bytes = [sum(sizes.values()) for sizes in largest_unit_bytes(self.placed, self.placed.units)]
         return {
             "vram_resident": self._resident_bytes(),
             "vram_slots": [self.policy.n_slots * n_bytes for n_bytes in slot_bytes],
@@ -54,20 +54,20 @@ class SessionArm:
     def _resident_bytes(self) -> list[int]:
         """On each device; what two devices read lies on both."""
         placed, is_tied = self.placed, self.placed.model.shape.tied_embeddings
-        n_bytes = [0] * len(placed.lanes)
+        n_bytes = [0] * len(placed.shards)
         for tensor in placed.model.tensors.values():
             if tensor.name not in self.placement.host:
-                for device in devices_of(tensor, placed.lane_of, tied_embeddings=is_tied):
+                for device in devices_of(tensor, placed.shard_of, tied_embeddings=is_tied):
                     n_bytes[device] += tensor.n_bytes
         return n_bytes
 
 
-def largest_unit_bytes(placed: PlacedModel, splits: Sequence[TransferUnit]) -> list[dict[StepKind, int]]:
-    """The bytes of the largest split of each kind of step, for each lane: what a slot must hold."""
-    sizes: list[dict[StepKind, int]] = [{} for _ in placed.lanes]
-    for split in splits:
-        of_lane = sizes[placed.lane_of[split.layer]]
-        of_lane[split.what] = max(of_lane.get(split.what, 0), split.n_bytes)
+def largest_unit_bytes(placed: PlacedModel, units: Sequence[TransferUnit]) -> list[dict[StepKind, int]]:
+    """The bytes of the largest unit of each kind of step, for each shard: what a slot must hold."""
+    sizes: list[dict[StepKind, int]] = [{} for _ in placed.shards]
+    for unit in units:
+        of_shard = sizes[placed.shard_of[unit.layer]]
+        of_shard[unit.what] = max(of_shard.get(unit.what, 0), unit.n_bytes)
     return sizes
 
 
@@ -80,29 +80,29 @@ def make_arms(
 
 
 def _make_arm(placed: PlacedModel, policy: Policy, placement: Placement, most_slots: int) -> SessionArm:
-    mine = placed.with_splits(placed.splits_of(placement))
+    mine = placed.with_units(placed.units_of(placement))
     streamers = []
-    for lane, sizes in zip(placed.lanes, largest_unit_bytes(placed, placed.splits), strict=True):
+    for shard, sizes in zip(placed.shards, largest_unit_bytes(placed, placed.units), strict=True):
         for kind, n_bytes in sizes.items():
-            lane.reserve_slots(kind, most_slots, n_bytes)
-        slots = {kind: buffers[: policy.n_slots] for kind, buffers in lane.slots.items()}
-        streamers.append(Streamer(lane.device, policy, slots, _make_banks(mine, policy, lane)))
+            shard.reserve_slots(kind, most_slots, n_bytes)
+        slots = {kind: buffers[: policy.n_slots] for kind, buffers in shard.slots.items()}
+        streamers.append(Streamer(shard.device, policy, slots, _make_banks(mine, policy, shard)))
     return SessionArm(policy, placement, mine, streamers)
 
 
-def _make_banks(placed: PlacedModel, policy: Policy, lane: DeviceShard) -> dict[int, ExpertCacheBuffer]:
+def _make_banks(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> dict[int, ExpertCacheBuffer]:
     if not policy.cache_bytes:
         return {}
-    if lane.device.kind == "cuda" and not has_fused():
+    if shard.device.kind == "cuda" and not has_fused():
         raise HprofError(
             f"arm '{policy.name}' is refused: without Triton this GPU has no kernel for products with cached "
             "experts, and copying the bank for each ubatch would cost more than it saves; install triton"
         )
-    splits = [split for split in placed.splits if split.layer in lane.layers]
-    budget = policy.cache_bytes // len(placed.lanes)
-    moe = {split.layer: placed.moe(split.layer) for split in splits}
+    units = [unit for unit in placed.units if unit.layer in shard.layers]
+    budget = policy.cache_bytes // len(placed.shards)
+    moe = {unit.layer: placed.moe(unit.layer) for unit in units}
     n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
-    return build_banks(lane.device, splits, budget, policy.options.cache_policy, n_used)
+    return build_banks(shard.device, units, budget, policy.options.cache_policy, n_used)
 
 
 def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode: LoadMode) -> dict[str, Any]:
@@ -122,12 +122,12 @@ def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode:
         "effective": {
             "load_mode": None if options.device.kind == "sim" else load_mode,
             "slots": 0 if name == FULL else policy.n_slots,
-            "streams_ahead": policy.streams_ahead and bool(arm.placed.splits),
+            "streams_ahead": policy.streams_ahead and bool(arm.placed.units),
             "host_bytes": arm.host_bytes,
             "host_layers": arm.placement.host_layers(),
             "host_products": _host_products(arm, options),
             **arm.vram(),
-            **({"by_device": arm.vram_by_device()} if len(arm.placed.lanes) > 1 else {}),
+            **({"by_device": arm.vram_by_device()} if len(arm.placed.shards) > 1 else {}),
         },
     }
 
@@ -137,4 +137,4 @@ def _host_products(arm: SessionArm, options: SessionOptions) -> dict[str, str] |
     if not options.computes_on_host or options.device.kind == "sim":
         return None
     placed = arm.placed
-    return dict(host_products(placed.model, placed.splits, placed.host.dtype)) or None
+    return dict(host_products(placed.model, placed.units, placed.host.dtype)) or None

@@ -94,19 +94,19 @@ class Session:
         return [describe_arm(name, arm, self.options, self.load_mode) for name, arm in self._arms.items()]
 
     @property
-    def lanes(self) -> Sequence[DeviceShard]:
+    def shards(self) -> Sequence[DeviceShard]:
         """What is held on each device."""
-        return self._placed.lanes
+        return self._placed.shards
 
     @property
-    def splits(self) -> Sequence[TransferUnit]:
+    def units(self) -> Sequence[TransferUnit]:
         """What any arm streams, where its bytes are."""
-        return self._placed.splits
+        return self._placed.units
 
     @property
-    def split_bytes(self) -> int:
+    def unit_bytes(self) -> int:
         """Bytes that a ubatch streams when everything is copied whole."""
-        return sum(split.n_bytes for split in self._placed.splits)
+        return sum(unit.n_bytes for unit in self._placed.units)
 
     def close(self) -> None:
         """Stop the devices' threads and free their memory."""
@@ -119,7 +119,7 @@ class Session:
         The session reserves for all its arms at once, so the measured peak counts what other arms need too.
         """
         if measured_peak is None:
-            return sum(lane.fixed_bytes for lane in self._placed.lanes)
+            return sum(shard.fixed_bytes for shard in self._placed.shards)
         return max(0, measured_peak - sum(device.reserved_bytes for device in self.devices))
 
     def _memory_advice(self, memory: Memory) -> str:
@@ -139,23 +139,23 @@ def place_model(
     options: SessionOptions,
     load_mode: LoadMode,
 ) -> PlacedModel:
-    """The model with all that any of `placements` keeps on a device resident, and all that any streams in splits.
+    """The model placed: resident what any of `placements` keeps on a device, in units what any of them streams.
 
     Raises HprofError where memory runs out or cannot be pinned.
     """
-    lane_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(devices))
-    lanes = _make_lanes(model, devices, lane_of, options)
-    _place_resident(model, placements, lanes, lane_of)
+    shard_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(devices))
+    shards = _make_shards(model, devices, shard_of, options)
+    _place_resident(model, placements, shards, shard_of)
     streamed = Placement(frozenset().union(*(placement.host for placement in placements)), "what any arm streams")
     if options.madvise:
         for name in streamed.host:
             model.source.will_need(name)
-    splits = _load(model, streamed, devices[0], load_mode)
-    host = HostWeights(model, host_dtype(options.dtype), splits)
+    units = _load(model, streamed, devices[0], load_mode)
+    host = HostWeights(model, host_dtype(options.dtype), units)
     if options.computes_on_host and options.device.kind != "sim":
-        host.prepare(splits)
+        host.prepare(units)
     return PlacedModel(
-        model, lanes, lane_of, splits, host, options.routing, options.dtype, options.seed, options.prompt
+        model, shards, shard_of, units, host, options.routing, options.dtype, options.seed, options.prompt
     )
 
 
@@ -171,14 +171,14 @@ def reserve_flags(device: Device, layers: Sequence[LayerShape], max_ubatches: in
     return device.host_slab(torch.Size(shape).numel(), pinned=True).view(shape)
 
 
-def _make_lanes(
-    model: Model, devices: Sequence[Device], lane_of: Sequence[int], options: SessionOptions
+def _make_shards(
+    model: Model, devices: Sequence[Device], shard_of: Sequence[int], options: SessionOptions
 ) -> list[DeviceShard]:
     return [
         make_device_shard(
             model,
             device,
-            [layer for layer, lane in enumerate(lane_of) if lane == number],
+            [layer for layer, shard in enumerate(shard_of) if shard == number],
             options.dtype,
             max_tokens=options.max_positions,
             max_ubatch=options.max_ubatch,
@@ -188,16 +188,16 @@ def _make_lanes(
 
 
 def _place_resident(
-    model: Model, placements: Collection[Placement], lanes: Sequence[DeviceShard], lane_of: Sequence[int]
+    model: Model, placements: Collection[Placement], shards: Sequence[DeviceShard], shard_of: Sequence[int]
 ) -> None:
     """Upload what any arm keeps on each device."""
     on_host_for_all = frozenset.intersection(*(placement.host for placement in placements))
-    for number, lane in enumerate(lanes):
-        lane.store.ensure(
+    for number, shard in enumerate(shards):
+        shard.store.ensure(
             tensor.name
             for tensor in model.tensors.values()
             if tensor.name not in on_host_for_all
-            and number in devices_of(tensor, lane_of, tied_embeddings=model.shape.tied_embeddings)
+            and number in devices_of(tensor, shard_of, tied_embeddings=model.shape.tied_embeddings)
         )
 
 

@@ -171,107 +171,107 @@ class CachedBatch:
 
     uploads: list[CopyRange]
     n_bytes: int  # of missed experts
-    layout: TransferUnit  # the split, with its tensors where the bank has them
+    layout: TransferUnit  # the unit, with its tensors where the bank has them
     place_of: torch.Tensor  # (n_experts,) int32 on the device; means nothing for experts that the batch does not use
     n_hits: int
     n_misses: int
 
 
 class ExpertCacheBuffer:
-    """Places for single experts of splits that have the same layout.
+    """Places for single experts of units that have the same layout.
 
     What a slot holds `n_experts` times the bank holds `n_places` times: a segment that begins at byte b of a
     slot begins at byte b / n_experts * n_places of the bank, with the same stride.
     """
 
-    def __init__(self, device: Device, splits: Sequence[TransferUnit], n_places: int, eviction: Eviction) -> None:
-        first = splits[0]
+    def __init__(self, device: Device, units: Sequence[TransferUnit], n_places: int, eviction: Eviction) -> None:
+        first = units[0]
         self.cache = ExpertCacheIndex(n_places, eviction)
         self.expert_bytes = first.expert_bytes
         self.n_bytes = n_places * first.expert_bytes
         self.buffer = device.allocate(self.n_bytes, f"the expert cache's bank of {n_places} places")
-        shape = (len(splits), first.n_experts)
+        shape = (len(units), first.n_experts)
         n_bytes = shape[0] * shape[1] * 4
         # one row a layer: a row is rewritten a whole ubatch later, when the router has been waited for
         on_host = device.host_slab(n_bytes, pinned=True).view(torch.int32).view(shape).zero_()
         self._places = None if on_host.device.type == "meta" else on_host.numpy()
         self._on_device = torch.zeros(shape, dtype=torch.int32, device=device.torch_device)
         self._row_copies = [whole_copy_range(*rows) for rows in zip(on_host, self._on_device, strict=True)]
-        self._row = {split.number: row for row, split in enumerate(splits)}
-        self._layout = {split.number: _laid_out_for(split, n_places) for split in splits}
+        self._row = {unit.number: row for row, unit in enumerate(units)}
+        self._layout = {unit.number: _laid_out_for(unit, n_places) for unit in units}
 
-    def serve(self, split: TransferUnit, used: Flags) -> CachedBatch | None:
+    def serve(self, unit: TransferUnit, used: Flags) -> CachedBatch | None:
         """Admit a batch's experts; None when they are more than the bank has places."""
         experts = np.flatnonzero(used)
         if not self.cache.can_hold(experts.size):
             return None
-        admission = self.cache.admit(split.layer, experts.tolist())
+        admission = self.cache.admit(unit.layer, experts.tolist())
         missed = admission.uploads
-        uploads = [piece for run in merge_places(missed) for piece in self._upload(split, *run)]
-        row = self._row[split.number]
+        uploads = [piece for run in merge_places(missed) for piece in self._upload(unit, *run)]
+        row = self._row[unit.number]
         if self._places is not None:
             self._places[row, experts] = admission.places
         uploads.append(self._row_copies[row])
         return CachedBatch(
             uploads,
             len(missed) * self.expert_bytes,
-            self._layout[split.number],
+            self._layout[unit.number],
             self._on_device[row],
             experts.size - len(missed),
             len(missed),
         )
 
-    def copy_cached(self, split: TransferUnit, cached: Mapping[int, int], slot: torch.Tensor) -> None:
+    def copy_cached(self, unit: TransferUnit, cached: Mapping[int, int], slot: torch.Tensor) -> None:
         """Copy cached experts to their places in a slot, inside the device."""
-        for here, there in zip(split.segments, self._layout[split.number].segments, strict=True):
+        for here, there in zip(unit.segments, self._layout[unit.number].segments, strict=True):
             for expert, place in cached.items():
                 source, target = there.target_from + place * here.stride, here.target_from + expert * here.stride
                 slot[target : target + here.stride].copy_(self.buffer[source : source + here.stride])
 
-    def _upload(self, split: TransferUnit, expert: int, place: int, count: int) -> list[CopyRange]:
+    def _upload(self, unit: TransferUnit, expert: int, place: int, count: int) -> list[CopyRange]:
         return [
             CopyRange(s.source, expert * s.stride, self.buffer, s.target_from + place * s.stride, count * s.stride)
-            for s in self._layout[split.number].segments
+            for s in self._layout[unit.number].segments
         ]
 
 
-def _laid_out_for(split: TransferUnit, n_places: int) -> TransferUnit:
-    """The split laid out for `n_places` experts instead of `n_experts`."""
-    packed = len(split.segments) == 1
+def _laid_out_for(unit: TransferUnit, n_places: int) -> TransferUnit:
+    """The unit laid out for `n_places` experts instead of `n_experts`."""
+    packed = len(unit.segments) == 1
     parts = tuple(
-        part if packed else replace(part, offset=part.offset // split.n_experts * n_places) for part in split.parts
+        part if packed else replace(part, offset=part.offset // unit.n_experts * n_places) for part in unit.parts
     )
-    segments = tuple(replace(s, target_from=s.target_from // split.n_experts * n_places) for s in split.segments)
-    return replace(split, parts=parts, segments=segments, n_bytes=n_places * split.expert_bytes)
+    segments = tuple(replace(s, target_from=s.target_from // unit.n_experts * n_places) for s in unit.segments)
+    return replace(unit, parts=parts, segments=segments, n_bytes=n_places * unit.expert_bytes)
 
 
 _MIB: Final = 1 << 20
 
 
 def build_banks(
-    device: Device, splits: Sequence[TransferUnit], n_bytes: int, eviction: Eviction, n_used: Mapping[int, int]
+    device: Device, units: Sequence[TransferUnit], n_bytes: int, eviction: Eviction, n_used: Mapping[int, int]
 ) -> dict[int, ExpertCacheBuffer]:
-    """One bank a group of expert splits of equal shape, by split number; the budget is shared by the groups' bytes.
+    """One bank a group of expert units of equal shape, by unit number; the budget is shared by the groups' bytes.
 
     `n_used` says how many experts one token of a layer needs. Raises HprofError when a group's share holds
     fewer: it would serve nothing.
     """
     groups: dict[tuple[int, ...], list[TransferUnit]] = {}
-    for split in splits:
-        if split.n_experts:
-            places = (number for part in split.parts for number in (part.offset, part.stride))
-            groups.setdefault((split.n_experts, split.expert_bytes, *places), []).append(split)
-    total = sum(split.n_bytes for group in groups.values() for split in group)
+    for unit in units:
+        if unit.n_experts:
+            places = (number for part in unit.parts for number in (part.offset, part.stride))
+            groups.setdefault((unit.n_experts, unit.expert_bytes, *places), []).append(unit)
+    total = sum(unit.n_bytes for group in groups.values() for unit in group)
     banks: dict[int, ExpertCacheBuffer] = {}
     for group in groups.values():
-        of_group = sum(split.n_bytes for split in group)
+        of_group = sum(unit.n_bytes for unit in group)
         n_places = min(n_bytes * of_group // total // group[0].expert_bytes, len(group) * group[0].n_experts)
-        needed = max(n_used[split.layer] for split in group)
+        needed = max(n_used[unit.layer] for unit in group)
         if n_places < needed:
             enough = -(-needed * group[0].expert_bytes * total // of_group)
             raise HprofError(_too_small(n_bytes, n_places, needed, enough))
         bank = ExpertCacheBuffer(device, group, n_places, eviction)
-        banks.update({split.number: bank for split in group})
+        banks.update({unit.number: bank for unit in group})
     return banks
 
 

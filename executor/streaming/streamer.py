@@ -26,7 +26,7 @@ from executor.weights.transfer_units import StepKind, TransferUnit
 
 @dataclass(slots=True)
 class Slot:
-    """A device buffer that split after split is copied into. `free` happens when its last reader is done."""
+    """A device buffer that unit after unit is copied into. `free` happens when its last reader is done."""
 
     index: int
     buffer: torch.Tensor  # (n_bytes,) uint8
@@ -92,45 +92,45 @@ class StagedWeights:
 
 
 class CopyIssuer:
-    """The copies of one pass on one device. What a flight carries is noted in it."""
+    """The copies of one pass on one device. What a pending copy carries is noted in it."""
 
     def __init__(self, device: Device, trace: PassTrace) -> None:
         self._device, self._trace = device, trace
 
-    def whole(self, flight: PendingCopy, stream: StreamName) -> None:
-        """All bytes of a flight's split, into its slot."""
-        split = flight.item.unit
-        self._over_the_bus(flight, stream, split.whole(flight.slot.buffer), "whole", n_experts=split.n_experts or None)
-        flight.n_copied = split.n_experts
+    def whole(self, pending: PendingCopy, stream: StreamName) -> None:
+        """All bytes of a copy's unit, into its slot."""
+        unit = pending.item.unit
+        self._over_the_bus(pending, stream, unit.whole(pending.slot.buffer), "whole", n_experts=unit.n_experts or None)
+        pending.n_copied = unit.n_experts
 
-    def experts(self, flight: PendingCopy, stream: StreamName, what: str, experts: Flags) -> None:
-        """Some experts of a flight's split, into its slot, neighbours merged."""
-        ranges = flight.item.unit.runs(flight.slot.buffer, experts)
+    def experts(self, pending: PendingCopy, stream: StreamName, what: str, experts: Flags) -> None:
+        """Some experts of a copy's unit, into its slot, neighbours merged."""
+        ranges = pending.item.unit.runs(pending.slot.buffer, experts)
         n_experts = int(experts.sum())
-        self._over_the_bus(flight, stream, ranges, what, n_experts=n_experts)
-        flight.n_copied += n_experts
-        flight.present = experts if flight.present is None else flight.present | experts
+        self._over_the_bus(pending, stream, ranges, what, n_experts=n_experts)
+        pending.n_copied += n_experts
+        pending.present = experts if pending.present is None else pending.present | experts
 
-    def missed(self, flight: PendingCopy, serving: CachedBatch) -> None:
+    def missed(self, pending: PendingCopy, serving: CachedBatch) -> None:
         """What a bank lacks, on the compute stream, which alone reads and writes it."""
         self._over_the_bus(
-            flight, "compute", serving.uploads, "missed", n_bytes=serving.n_bytes, n_experts=serving.n_misses
+            pending, "compute", serving.uploads, "missed", n_bytes=serving.n_bytes, n_experts=serving.n_misses
         )
 
-    def cached(self, flight: PendingCopy, bank: ExpertCacheBuffer, cached: Mapping[int, int]) -> None:
-        """Experts that a bank has (expert -> place), into the flight's slot: inside the device."""
-        split = flight.item.unit
+    def cached(self, pending: PendingCopy, bank: ExpertCacheBuffer, cached: Mapping[int, int]) -> None:
+        """Experts that a bank has (expert -> place), into the copy's slot: inside the device."""
+        unit = pending.item.unit
         start = self._trace.mark(self._device, "compute")
         n_bytes = len(cached) * bank.expert_bytes
-        fn = partial(bank.copy_cached, split, cached, flight.slot.buffer)
+        fn = partial(bank.copy_cached, unit, cached, pending.slot.buffer)
         self._device.launch("compute", fn, Work(n_bytes=2.0 * n_bytes))
         end = self._trace.mark(self._device, "compute")
-        fields = {"layer": split.layer, "tensor": split.label, "bytes": n_bytes, "n_experts": len(cached)}
-        self._trace.add(self._device, "compute", "d2d", "copy cached", flight.item.ubatch, start, end, **fields)
+        fields = {"layer": unit.layer, "tensor": unit.label, "bytes": n_bytes, "n_experts": len(cached)}
+        self._trace.add(self._device, "compute", "d2d", "copy cached", pending.item.ubatch, start, end, **fields)
 
     def _over_the_bus(
         self,
-        flight: PendingCopy,
+        pending: PendingCopy,
         stream: StreamName,
         ranges: list[CopyRange],
         what: str,
@@ -138,34 +138,34 @@ class CopyIssuer:
         n_experts: int | None,
         n_bytes: int | None = None,
     ) -> None:
-        device, split = self._device, flight.item.unit
-        if stream == "copy" and flight.slot.free is not None and flight.copy_id is None:
-            device.wait("copy", flight.slot.free)
+        device, unit = self._device, pending.item.unit
+        if stream == "copy" and pending.slot.free is not None and pending.copy_id is None:
+            device.wait("copy", pending.slot.free)
         n_bytes = sum(piece.n_bytes for piece in ranges) if n_bytes is None else n_bytes
         start = self._trace.mark(device, stream)
-        with copy_range(split.layer, split.label, what, n_bytes):
+        with copy_range(unit.layer, unit.label, what, n_bytes):
             device.copy_in(stream, ranges)
         end = self._trace.mark(device, stream)
         if stream == "copy":
-            flight.ready = end or self._ordering_event(stream)
-        flight.copy_id = self._trace.new_copy_id()
+            pending.ready = end or self._ordering_event(stream)
+        pending.copy_id = self._trace.new_copy_id()
         self._trace.count_h2d(n_bytes)
         self._trace.add(
             device,
             stream,
             "h2d",
             f"copy {what}",
-            flight.item.ubatch,
+            pending.item.ubatch,
             start,
             end,
-            layer=split.layer,
-            tensor=split.label,
+            layer=unit.layer,
+            tensor=unit.label,
             bytes=n_bytes,
-            whole_bytes=split.n_bytes,
+            whole_bytes=unit.n_bytes,
             n_experts=n_experts,
-            slot=None if what == "missed" else flight.slot.index,
-            correlation_id=flight.copy_id,
-            source_memory=split.memory,
+            slot=None if what == "missed" else pending.slot.index,
+            correlation_id=pending.copy_id,
+            source_memory=unit.memory,
         )
 
     def _ordering_event(self, stream: StreamName) -> Event:
@@ -177,7 +177,7 @@ class CopyIssuer:
 class Streamer:
     """One device's slots and copies under one policy.
 
-    `slots` holds each kind of step's buffers, (n_bytes,) uint8; `banks` the bank of each split's number, for arms
+    `slots` holds each kind of step's buffers, (n_bytes,) uint8; `banks` the bank of each unit's number, for arms
     with an expert cache.
     """
 
@@ -193,7 +193,7 @@ class Streamer:
         self._banks = banks or {}
         self._turns = SlotRotation(slots)
         self._items: Sequence[Item] = ()
-        self._flights: dict[int, PendingCopy] = {}
+        self._pending: dict[int, PendingCopy] = {}
         self._copies = CopyIssuer(device, PassTrace(enabled=False))
 
     @property
@@ -204,14 +204,14 @@ class Streamer:
     def begin(self, items: Sequence[Item], trace: PassTrace) -> None:
         """Start a pass over `items`; issues the first copies ahead."""
         self._items = items
-        self._flights.clear()
+        self._pending.clear()
         self._copies = CopyIssuer(self._device, trace)
         self._turns.begin(items)
         self._look_ahead(-1)
 
     def needs_routing(self, item: Item) -> bool:
         """Whether `fetch` must be given the router's choice."""
-        return item.is_moe and self._flight(item).plan.needs_routing
+        return item.is_moe and self._pending_copy(item).plan.needs_routing
 
     def fetch(self, item: Item, used: Flags | None) -> StagedWeights:
         """Complete an item's copies, make the compute stream wait for them, and send the next ones ahead.
@@ -219,30 +219,30 @@ class Streamer:
         On the copy stream this item's missing experts go before the next item's hot ones: the other order
         would make this step wait for bytes it does not need.
         """
-        flight = self._flight(item)
+        pending = self._pending_copy(item)
         if used is not None:
             self._policy.observe(item, used)
-        if flight.plan.what == "bank" and (served := self._serve_from_bank(flight, used)) is not None:
+        if pending.plan.what == "bank" and (served := self._serve_from_bank(pending, used)) is not None:
             self._look_ahead(item.number)
             return served
-        self._complete(flight, used)
+        self._complete(pending, used)
         self._look_ahead(item.number)
-        if flight.ready is not None and flight.plan.when == "ahead":
-            self._device.wait("compute", flight.ready)
-        hits = flight.n_cached
+        if pending.ready is not None and pending.plan.when == "ahead":
+            self._device.wait("compute", pending.ready)
+        hits = pending.n_cached
         misses = None if hits is None or used is None else int(used.sum()) - hits
-        return StagedWeights(flight.slot.buffer, item.unit, flight.copy_id, flight.n_copied, hits, misses)
+        return StagedWeights(pending.slot.buffer, item.unit, pending.copy_id, pending.n_copied, hits, misses)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
-        slot = self._flights.pop(item.number).slot
+        slot = self._pending.pop(item.number).slot
         slot.free = self._device.event()
         self._device.record("compute", slot.free)
 
-    def _flight(self, item: Item) -> PendingCopy:
-        if item.number not in self._flights:
-            self._flights[item.number] = PendingCopy(item, self._policy.plan(item), self._turns.slot(item.number))
-        return self._flights[item.number]
+    def _pending_copy(self, item: Item) -> PendingCopy:
+        if item.number not in self._pending:
+            self._pending[item.number] = PendingCopy(item, self._policy.plan(item), self._turns.slot(item.number))
+        return self._pending[item.number]
 
     def _look_ahead(self, number: int) -> None:
         """Send what follows item `number` as far as its slots are released: all items before `number` are."""
@@ -251,59 +251,59 @@ class Streamer:
         for index in range(number + 1, len(self._items)):
             if self._turns.previous(index) >= max(number, 0):
                 return
-            flight = self._flight(self._items[index])
-            if flight.plan.when == "ahead" and flight.ready is None:
-                self._send_ahead(flight)
-            if flight.plan.when == "ahead" and flight.plan.needs_routing:
+            pending = self._pending_copy(self._items[index])
+            if pending.plan.when == "ahead" and pending.ready is None:
+                self._send_ahead(pending)
+            if pending.plan.when == "ahead" and pending.plan.needs_routing:
                 return  # its missing experts go before what later items need
 
-    def _send_ahead(self, flight: PendingCopy) -> None:
-        if flight.plan.what == "whole":
-            self._copies.whole(flight, "copy")
-        elif flight.plan.hot is not None and flight.plan.hot.any():
-            self._copies.experts(flight, "copy", "hot", flight.plan.hot)
+    def _send_ahead(self, pending: PendingCopy) -> None:
+        if pending.plan.what == "whole":
+            self._copies.whole(pending, "copy")
+        elif pending.plan.hot is not None and pending.plan.hot.any():
+            self._copies.experts(pending, "copy", "hot", pending.plan.hot)
 
-    def _complete(self, flight: PendingCopy, used: Flags | None) -> None:
-        stream: StreamName = "copy" if flight.plan.when == "ahead" else "compute"
-        if flight.plan.what == "whole":
-            if flight.copy_id is None:
-                self._copies.whole(flight, stream)
+    def _complete(self, pending: PendingCopy, used: Flags | None) -> None:
+        stream: StreamName = "copy" if pending.plan.when == "ahead" else "compute"
+        if pending.plan.what == "whole":
+            if pending.copy_id is None:
+                self._copies.whole(pending, stream)
             return
         assert used is not None, "a selective copy needs the router's choice"
-        missing = used if flight.present is None else used & ~flight.present
-        missing = self._take_cached(flight, missing)
+        missing = used if pending.present is None else used & ~pending.present
+        missing = self._take_cached(pending, missing)
         if missing.any():
-            self._copies.experts(flight, stream, "selective" if flight.present is None else "missing", missing)
+            self._copies.experts(pending, stream, "selective" if pending.present is None else "missing", missing)
 
-    def _serve_from_bank(self, flight: PendingCopy, used: Flags | None) -> StagedWeights | None:
+    def _serve_from_bank(self, pending: PendingCopy, used: Flags | None) -> StagedWeights | None:
         """The bank, once its missing experts are on their way; None where it is too small for the batch."""
-        bank = self._banks.get(flight.item.unit.number)
+        bank = self._banks.get(pending.item.unit.number)
         assert used is not None, "the bank serves the router's choice"
-        serving = bank.serve(flight.item.unit, used) if bank is not None else None
+        serving = bank.serve(pending.item.unit, used) if bank is not None else None
         if bank is None or serving is None:
             return None
-        self._copies.missed(flight, serving)
+        self._copies.missed(pending, serving)
         return StagedWeights(
             bank.buffer,
             serving.layout,
-            flight.copy_id,
+            pending.copy_id,
             serving.n_misses,
             serving.n_hits,
             serving.n_misses,
             serving.place_of,
         )
 
-    def _take_cached(self, flight: PendingCopy, missing: Flags) -> Flags:
+    def _take_cached(self, pending: PendingCopy, missing: Flags) -> Flags:
         """Large batches read the bank: cached experts move inside the device; what is left crosses the bus."""
-        split = flight.item.unit
-        bank = self._banks.get(split.number)
-        if bank is None or flight.plan.when == "ahead":
+        unit = pending.item.unit
+        bank = self._banks.get(unit.number)
+        if bank is None or pending.plan.when == "ahead":
             return missing
-        cached = bank.cache.lookup(split.layer, np.flatnonzero(missing))
-        flight.n_cached = len(cached)
+        cached = bank.cache.lookup(unit.layer, np.flatnonzero(missing))
+        pending.n_cached = len(cached)
         if not cached:
             return missing
-        self._copies.cached(flight, bank, cached)
+        self._copies.cached(pending, bank, cached)
         left = missing.copy()
         left[list(cached)] = False
         return left

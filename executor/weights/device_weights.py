@@ -92,13 +92,13 @@ class StepWeights:
         model: Model,
         store: ResidentStore,
         layer: int | None,
-        split: TransferUnit | None,
+        unit: TransferUnit | None,
         slot: torch.Tensor | None,
     ) -> None:
         self._tensors, self._store = model.tensors, store
         self._prefix = "" if layer is None else f"blk.{layer}."
         self._slot = slot
-        self._parts = {part.info.name: part for part in split.parts} if split is not None else {}
+        self._parts = {part.info.name: part for part in unit.parts} if unit is not None else {}
 
     def __call__(self, short_name: str) -> torch.Tensor:
         name = self._prefix + short_name
@@ -128,12 +128,12 @@ class SlotExperts:
         model: Model,
         store: ResidentStore,
         layer: int,
-        split: TransferUnit | None,
+        unit: TransferUnit | None,
         buffer: torch.Tensor | None,
         place_of: torch.Tensor | None = None,
     ) -> None:
         self._model, self._store, self._layer = model, store, layer
-        self._parts = {part.info.short_name: part for part in split.parts} if split is not None else {}
+        self._parts = {part.info.short_name: part for part in unit.parts} if unit is not None else {}
         self._buffer, self._place_of = buffer, place_of
 
     def one(self, name: str, expert: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ adjacent too, so that neighbouring experts are one run of bytes. *In place* (mem
 each tensor where the file has it, so a run costs one copy a tensor. Stored bytes are seen as rows, as one
 expert's matrices, or as numbers.
 
-Two layouts. *Packed* (pinned slabs): the tensors of a split adjacent; for experts the projections of one
+Two layouts. *Packed* (pinned slabs): the tensors of a unit adjacent; for experts the projections of one
 expert adjacent too, so neighbouring experts are one run of bytes. *In place* (memory-mapped or registered
 files): each tensor where the file has it, so a run costs one copy a tensor.
 """
@@ -100,13 +100,13 @@ LoadMode = Literal["none", "mmap", "register"]
 """Pinned copies of the file's bytes; the mapped file as it is; the mapped file, pinned in place."""
 _STEP_ORDER: Final[tuple[StepKind, ...]] = ("mix", "ffn", "router", "shared", "experts")
 LOADERS = 8
-"""Splits that are loaded at once."""
+"""Units that are loaded at once."""
 
 
 def build_transfer_units(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[TransferUnit]:
     """Group the host tensors by layer and step and put their bytes where copies will start from.
 
-    The splits come in the order in which a ubatch reaches them. Raises HprofError where memory runs out or the file
+    The units come in the order in which a ubatch reaches them. Raises HprofError where memory runs out or the file
     cannot be read, PinningRefusedError where the driver pins no more.
     """
     groups = _group(model, placement)

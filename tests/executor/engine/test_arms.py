@@ -56,7 +56,7 @@ def test_tokens_are_the_likeliest() -> None:
 def test_any_number_of_slots(slots: int, spec: str) -> None:
     with open_session(spec, ["off", "on"], policy=PolicyOptions(slots=slots)) as session:
         off, on = run_pass(session, "off"), run_pass(session, "on")
-        assert session.vram("on")["vram_slots"] == slots * session.split_bytes // len(session.model.shape.layers)
+        assert session.vram("on")["vram_slots"] == slots * session.unit_bytes // len(session.model.shape.layers)
     assert off[0].logits_digest == on[0].logits_digest
     assert {e.slot for e in on[0].events if e.stream == "copy"} == set(range(slots))
 
@@ -108,14 +108,14 @@ def test_two_devices_do_what_one_does() -> None:
 @pytest.mark.parametrize("spec", ["tiny-dense", "qwen2.5-0.5b"])  # the second with one matrix for both ends
 def test_each_device_holds_what_its_steps_read(spec: str) -> None:
     with open_session(spec, ["full"], kind="sim", layers=4, n_devices=2) as session:
-        first, last = (lane.store for lane in session.lanes)
+        first, last = (shard.store for shard in session.shards)
         is_tied = session.model.shape.tied_embeddings
         assert "token_embd.weight" in first
         assert ("token_embd.weight" in last) == is_tied
         assert "output_norm.weight" in last
         assert "output_norm.weight" not in first
         assert "output.weight" not in first
-        assert session.vram("full")["vram_resident"] == sum(t.n_bytes for lane in (first, last) for t in lane.tensors)
+        assert session.vram("full")["vram_resident"] == sum(t.n_bytes for shard in (first, last) for t in shard.tensors)
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3])
@@ -124,7 +124,7 @@ def test_what_an_arm_holds_is_told_by_device(n_devices: int) -> None:
     more: dict[str, Any] = {"layers": 4, "n_devices": n_devices, "policy": cached, "synthetic_routing": True}
     with open_session("tiny-moe", arms, kind="sim", **more) as session:
         described = {arm["name"]: arm["effective"] for arm in session.describe_arms()}
-        stores = [lane.store.n_bytes for lane in session.lanes]
+        stores = [shard.store.n_bytes for shard in session.shards]
     if n_devices == 1:
         assert all("by_device" not in found for found in described.values())
         return
@@ -151,8 +151,8 @@ def test_a_slow_second_device_gets_every_ubatch(monkeypatch: pytest.MonkeyPatch)
             launch(stream, fn, work, key)
 
         monkeypatch.setattr(second, "launch", slow_launch)
-        split = run_pass(session, "off", 96, 2, 16)[0]
-    assert split.logits_digest == alone.logits_digest
+        alike = run_pass(session, "off", 96, 2, 16)[0]
+    assert alike.logits_digest == alone.logits_digest
 
 
 @pytest.mark.model

@@ -24,7 +24,7 @@ def copies(result: PassResult) -> list[EventRecord]:
 @pytest.mark.parametrize(("n_prompt", "n_ubatch", "n_ubatches"), [(96, 32, 3), (128, 64, 2), (100, 64, 2)])
 def test_dense_prefill_moves_the_ffn_once_a_ubatch(arm: str, n_prompt: int, n_ubatch: int, n_ubatches: int) -> None:
     with open_session("tiny-dense", [arm], layers=LAYERS) as session:
-        assert session.split_bytes == LAYERS * TINY_FFN_BYTES
+        assert session.unit_bytes == LAYERS * TINY_FFN_BYTES
         result, _ = run_pass(session, arm, n_prompt, 0, n_ubatch)
     assert weight_bytes(result) == result.bytes_h2d == n_ubatches * LAYERS * TINY_FFN_BYTES
 
@@ -56,7 +56,7 @@ def test_the_cpu_and_full_arms_stream_nothing() -> None:
 def test_a_selective_copy_moves_the_experts_in_use(n_ubatch: int) -> None:
     with open_session("tiny-moe", ["off", "on"], synthetic_routing=True) as session:
         off, on = (run_pass(session, arm, 96, 0, n_ubatch)[0] for arm in ("off", "on"))
-        expert_bytes = session.split_bytes // (len(session.model.shape.layers) * 32)
+        expert_bytes = session.unit_bytes // (len(session.model.shape.layers) * 32)
     distinct = {(r.ubatch, r.layer): r.distinct for r in off.experts}
     assert all(r.copied == r.distinct < r.n_experts for r in off.experts)
     assert weight_bytes(off) == sum(distinct.values()) * expert_bytes

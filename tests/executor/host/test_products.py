@@ -66,7 +66,7 @@ class Exact:
 
 
 @contextmanager
-def splits_of(model: Model, overrides: str | None = None) -> Iterator[list[TransferUnit]]:
+def units_of(model: Model, overrides: str | None = None) -> Iterator[list[TransferUnit]]:
     device = CpuDevice(n_threads=1)
     try:
         yield build_transfer_units(model, place(model.tensors, overrides=overrides), device, "none")
@@ -84,9 +84,9 @@ def test_a_dense_ffn_of_every_type(quant: str, n: int) -> None:
     model = load_model("tiny-dense", quant=quant, layers=1)
     x = torch.randn(n, model.shape.hidden, generator=torch.Generator().manual_seed(n)).to(BF16)
     want = dense_ffn(x.float(), Exact(model, 0), 1e-5) - x.float()
-    with splits_of(model) as splits:
+    with units_of(model) as units:
         for dtype, bound in ((BF16, 0.02), (F32, 1e-5)):
-            weights = HostWeights(model, dtype, splits)
+            weights = HostWeights(model, dtype, units)
             got = host_ffn(x.to(dtype), weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
             assert relative_error(got.float() - x.float(), want) < bound
 
@@ -103,8 +103,8 @@ def test_experts_of_every_kind(quant: str, n: int, dtype: torch.dtype) -> None:
     exact = Routed(routed.h.float(), routed.ids, routed.weights)
     each = looped_experts(exact.h, exact.ids, Exact(model, 0), moe, None)
     want = (each * exact.weights.unsqueeze(-1)).sum(1)
-    with splits_of(model) as splits:
-        weights = HostWeights(model, dtype, splits)
+    with units_of(model) as units:
+        weights = HostWeights(model, dtype, units)
         got = host_experts(routed, weights.products(0, "experts"), moe, HostStepWeights(weights, 0))
     assert relative_error(got, want) < (0.02 if dtype == BF16 else 1e-5)
 
@@ -124,8 +124,8 @@ def test_biases_and_the_clamped_activation(n: int) -> None:
     routed, exact = routed_rows(n, model.shape.hidden, moe, BF16), Exact(model, 0)
     each = looped_experts(routed.h.float(), routed.ids, exact, moe, exact)
     want = (each * routed.weights.unsqueeze(-1)).sum(1)
-    with splits_of(model) as splits:
-        weights = HostWeights(model, BF16, splits)
+    with units_of(model) as units:
+        weights = HostWeights(model, BF16, units)
         got = host_experts(routed, weights.products(0, "experts"), moe, HostStepWeights(weights, 0))
     assert relative_error(got, want) < 0.02
 
@@ -144,9 +144,9 @@ def test_which_product_serves_which_type() -> None:
     kinds: dict[str, str] = {}
     for quant in ("Q4_0", "Q4_1", "Q4_K", "Q8_0", "Q6_K", "MXFP4"):
         model = load_model("tiny-dense", quant=quant, layers=1)
-        with splits_of(model) as splits:
-            kinds |= host_products(model, splits, BF16)
-            assert host_products(model, splits, F32) == {quant: "f32"}
+        with units_of(model) as units:
+            kinds |= host_products(model, units, BF16)
+            assert host_products(model, units, F32) == {quant: "f32"}
     assert kinds == dict.fromkeys(("Q4_0", "Q4_1", "Q4_K"), "int4") | dict.fromkeys(("Q8_0", "Q6_K", "MXFP4"), "bf16")
 
 
@@ -155,23 +155,23 @@ def test_without_the_operation_everything_is_bf16(monkeypatch: pytest.MonkeyPatc
     model = load_model("tiny-moe", quant="Q4_0", layers=1)
     infos = step_matrices(model, 0, "experts")
     assert {product_kind(info, BF16) for info in infos} == {"bf16"}
-    with splits_of(model) as splits:
+    with units_of(model) as units:
         n_weights = sum(torch.Size(info.shape).numel() for info in infos)
-        assert host_product_bytes(model, splits, BF16) == 2 * n_weights
+        assert host_product_bytes(model, units, BF16) == 2 * n_weights
 
 
 @pytest.mark.parametrize("quant", ["Q4_0", "Q8_0", "BF16"])
 def test_counted_is_what_is_held(quant: str) -> None:
     model = load_model("tiny-moe", quant=quant, layers=2)
-    with splits_of(model) as splits:
-        weights = HostWeights(model, BF16, splits)
-        weights.prepare(splits)
+    with units_of(model) as units:
+        weights = HostWeights(model, BF16, units)
+        weights.prepare(units)
         held = 0
         for layer in range(2):
             step = weights.products(layer, "experts")
             tensors = [t for product in (*step.inputs, step.down) for t in _tensors(product)]
             held += sum(t.nbytes for t in tensors)
-        counted = host_product_bytes(model, splits, BF16)
+        counted = host_product_bytes(model, units, BF16)
     assert counted == (0 if quant == "BF16" else held), "bf16 is used where it lies"
 
 
@@ -183,9 +183,9 @@ def _tensors(product: object) -> list[torch.Tensor]:
 def test_a_step_is_computed_whole_where_one_matrix_is_on_the_host() -> None:
     model = load_model("tiny-dense", quant="Q4_0", layers=1)
     x = torch.randn(2, model.shape.hidden, generator=torch.Generator().manual_seed(1))
-    with splits_of(model, "ffn_up=CPU") as splits:
-        weights = HostWeights(model, F32, splits)
-        weights.prepare(splits)
+    with units_of(model, "ffn_up=CPU") as units:
+        weights = HostWeights(model, F32, units)
+        weights.prepare(units)
         got = host_ffn(x, weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
     assert relative_error(got, dense_ffn(x, Exact(model, 0), 1e-5)) < 1e-5
 

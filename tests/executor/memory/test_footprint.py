@@ -43,25 +43,25 @@ def test_as_a_session_reserves_it(spec: str, n_devices: int, arms: list[str]) ->
     model = load_model(spec)
     session = Session(model, place(model.tensors), arms, options)
     try:
-        for lane, device in zip(session.lanes, found.devices, strict=True):
-            assert device.resident + device.slots + device.bank == lane.device.reserved_bytes
-            states = device.states - _rope_bytes(lane)
-            assert states == lane.state_bytes
-            given = sum(200 * 8 * layer.ffn.n_used for layer in _moe_layers(model, lane))
-            assert device.activations == lane.fixed_bytes - lane.state_bytes + given
-        assert found.host.weights == sum(split.n_bytes for split in session.splits)
+        for shard, device in zip(session.shards, found.devices, strict=True):
+            assert device.resident + device.slots + device.bank == shard.device.reserved_bytes
+            states = device.states - _rope_bytes(shard)
+            assert states == shard.state_bytes
+            given = sum(200 * 8 * layer.ffn.n_used for layer in _moe_layers(model, shard))
+            assert device.activations == shard.fixed_bytes - shard.state_bytes + given
+        assert found.host.weights == sum(unit.n_bytes for unit in session.units)
         assert [d.logits for d in found.devices] == [0] * (n_devices - 1) + [5 * model.shape.n_vocab * 4]
     finally:
         session.close()
 
 
-def _rope_bytes(lane: Any) -> int:
-    tables = {id(state.rope): state.rope for state in lane.states.values()}
+def _rope_bytes(shard: Any) -> int:
+    tables = {id(state.rope): state.rope for state in shard.states.values()}
     return sum(table.cos.nbytes + table.sin.nbytes for table in tables.values())
 
 
-def _moe_layers(model: Any, lane: Any) -> list[Any]:
-    layers = [model.shape.layers[i] for i in lane.layers]
+def _moe_layers(model: Any, shard: Any) -> list[Any]:
+    layers = [model.shape.layers[i] for i in shard.layers]
     return [layer for layer in layers if hasattr(layer.ffn, "n_used")]
 
 

@@ -1,4 +1,4 @@
-"""Splits, items and measured passes without a model, for tests of what an arm decides."""
+"""Units, items and measured passes without a model, for tests of what an arm decides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ N_EXPERTS = 16
 EXPERT_BYTES = 100
 
 
-def split(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS * EXPERT_BYTES) -> TransferUnit:
-    """A split without tensors; `n_experts` 0 makes it a dense one."""
+def unit(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS * EXPERT_BYTES) -> TransferUnit:
+    """A unit without tensors; `n_experts` 0 makes it a dense one."""
     source = torch.zeros(n_bytes, dtype=torch.uint8)
     what: StepKind = "experts" if n_experts else "ffn"
     return TransferUnit(
@@ -29,11 +29,11 @@ def ubatch(n_tokens: int, *, number: int = 0, n_past: int = 0) -> Ubatch:
 
 
 def moe_item(n_tokens: int = 64, *, layer: int = 0, number: int = 0, n_past: int = 0) -> Item:
-    return Item(number, ubatch(n_tokens, number=number, n_past=n_past), split(layer=layer))
+    return Item(number, ubatch(n_tokens, number=number, n_past=n_past), unit(layer=layer))
 
 
 def dense_item(n_tokens: int = 64) -> Item:
-    return Item(0, ubatch(n_tokens), split(n_experts=0))
+    return Item(0, ubatch(n_tokens), unit(n_experts=0))
 
 
 def flags(*experts: int, n: int = N_EXPERTS) -> Flags:

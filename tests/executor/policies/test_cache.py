@@ -1,6 +1,6 @@
 """The cache arm and its combinations, and the two cases of what must not be prefetched.
 
-The rule (llama.cpp's commit 3bce8bd50): a copy ahead may take only what is complete before the previous split
+The rule (llama.cpp's commit 3bce8bd50): a copy ahead may take only what is complete before the previous unit
 starts, so never the bank, which the router's choice makes somebody write later; and the cache is left alone
 where its device cannot compute with it.
 """
@@ -24,7 +24,7 @@ from executor.policies.cache import MAX_BATCH
 from executor.session import Session, arms
 from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
-from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, split, ubatch
+from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, ubatch, unit
 from tests.support import shared_path
 
 MIB = 1 << 20
@@ -56,8 +56,8 @@ def test_small_batches_come_from_the_bank_and_large_ones_from_the_arm_inside(arm
 
 def test_small_batches_of_experts_are_computed_on_the_device_and_others_are_not() -> None:
     policy = make_policy("cache", PolicyOptions(cache_bytes=1, op_offload_min_batch=64))
-    assert [policy.regime(n, split()) for n in (1, 32, 33, 64)] == ["stream", "stream", "cpu", "stream"]
-    assert policy.regime(1, split(n_experts=0)) == "cpu"
+    assert [policy.regime(n, unit()) for n in (1, 32, 33, 64)] == ["stream", "stream", "cpu", "stream"]
+    assert policy.regime(1, unit(n_experts=0)) == "cpu"
 
 
 def test_the_arm_inside_learns_from_what_the_bank_serves() -> None:
@@ -81,8 +81,8 @@ def test_a_cache_without_a_size_is_refused(arm: str) -> None:
 def test_decode_is_served_from_the_bank_and_only_misses_cross_the_bus() -> None:
     with moe_session(["cache"], cache_mib=16) as session:
         result, _ = run_pass(session, "cache", 0, 12, n_depth=8)
-        expert_bytes = session.split_bytes // (N_LAYERS * N_EXPERTS)
-        assert session.vram("cache")["vram_bank"] == session.split_bytes < 16 * MIB
+        expert_bytes = session.unit_bytes // (N_LAYERS * N_EXPERTS)
+        assert session.vram("cache")["vram_bank"] == session.unit_bytes < 16 * MIB
     assert weight_bytes(result) == sum(r.misses or 0 for r in result.experts) * expert_bytes
     seen: dict[int, set[int]] = {}
     for record in result.experts:
@@ -114,7 +114,7 @@ def test_large_batches_read_the_bank_and_leave_it_as_it_is() -> None:
         result, _ = run_pass(session, "cache", 96, 0, 48, repetition=1)
         off, _ = run_pass(session, "off", 96, 0, 48, repetition=1)
         assert _cached(session) == before
-        expert_bytes = session.split_bytes // (N_LAYERS * N_EXPERTS)
+        expert_bytes = session.unit_bytes // (N_LAYERS * N_EXPERTS)
     assert result.logits_digest == off.logits_digest
     hits = [len(_used(r) & before[r.layer].keys()) for r in result.experts]
     assert [r.hits for r in result.experts] == hits

@@ -125,7 +125,7 @@ def test_missing_experts_go_before_anything_of_a_later_step(kind: str, slots: in
     with open_session("tiny-moe", ["hot"], kind=kind, synthetic_routing=True, **options) as session:
         run_pass(session, "hot", 64, 0, 32)
         result, _ = run_pass(session, "hot", 128, 0, 32, repetition=1)
-        place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._placed.splits}
+        place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._placed.units}
     on_copy_stream = [e for e in copies(result) if e.stream == "copy"]
     assert len({e.name for e in on_copy_stream} & {"copy hot", "copy missing"}) == 2
     kinds = ["experts" if "exps" in (e.tensor or "") else "mix" for e in on_copy_stream]
@@ -148,7 +148,7 @@ def test_what_crosses_the_bus_is_the_hot_and_the_missing_once_each() -> None:
             result, _ = run_pass(session, "hot", 96, 0, 48, repetition=repetition)
             off, _ = run_pass(session, "off", 96, 0, 48, repetition=repetition)
             assert result.logits_digest == off.logits_digest
-        expert_bytes = session.split_bytes // (3 * 32)
+        expert_bytes = session.unit_bytes // (3 * 32)
     n_experts = 0
     for record in result.experts:
         used = np.unpackbits(np.frombuffer(record.used, np.uint8), bitorder="little")[:32].astype(np.bool_)

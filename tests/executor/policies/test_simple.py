@@ -9,7 +9,7 @@ from executor.passes import PassResult
 from executor.policies import ARMS, arm_names, make_policy
 from executor.policies.base import Plan, PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
-from tests.executor.policies.made_up import dense_item, moe_item, plans, split, ubatch
+from tests.executor.policies.made_up import dense_item, moe_item, plans, ubatch, unit
 
 IN_LINE, AHEAD = ("inline", "whole"), ("ahead", "whole")
 SELECTIVE = ("inline", "selective")
@@ -50,14 +50,14 @@ def test_the_gate_can_be_moved_and_left_open() -> None:
 @pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != "cpu"])
 def test_small_ubatches_are_computed_on_the_host(arm: str) -> None:
     policy = make_policy(arm, PolicyOptions())
-    assert [policy.regime(n, split()) for n in (1, 31, 32, 512)] == ["cpu", "cpu", "stream", "stream"]
+    assert [policy.regime(n, unit()) for n in (1, 31, 32, 512)] == ["cpu", "cpu", "stream", "stream"]
     never = make_policy(arm, PolicyOptions(op_offload_min_batch=0))
-    assert never.regime(1, split()) == "stream"
+    assert never.regime(1, unit()) == "stream"
 
 
 def test_the_cpu_arm_copies_no_weight_at_any_size() -> None:
     policy = make_policy("cpu", PolicyOptions(op_offload_min_batch=0))
-    assert {policy.regime(n, split()) for n in (1, 32, 100_000)} == {"cpu"}
+    assert {policy.regime(n, unit()) for n in (1, 32, 100_000)} == {"cpu"}
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])
@@ -99,7 +99,7 @@ def test_whole_arms_move_everything_and_off_what_is_in_use() -> None:
     arms = ["off", "off-whole", "on"]
     with open_session("tiny-moe", arms, layers=3, synthetic_routing=True) as session:
         results = {arm: run_pass(session, arm, 96, 0, 48)[0] for arm in arms}
-        whole_bytes, expert_bytes = session.split_bytes, session.split_bytes // (3 * 32)
+        whole_bytes, expert_bytes = session.unit_bytes, session.unit_bytes // (3 * 32)
     n_ubatches = 2
     assert weight_bytes(results["off-whole"]) == weight_bytes(results["on"]) == n_ubatches * whole_bytes
     distinct = sum(record.distinct for record in results["off"].experts)

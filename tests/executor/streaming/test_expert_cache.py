@@ -159,7 +159,7 @@ def device() -> Iterator[CpuDevice]:
     device.close()
 
 
-def make_split(number: int, *, in_place: bool = False, n_experts: int = N_EXPERTS, meta: bool = False) -> TransferUnit:
+def make_unit(number: int, *, in_place: bool = False, n_experts: int = N_EXPERTS, meta: bool = False) -> TransferUnit:
     """A layer's experts: byte b of expert e's part p holds a number that tells all four."""
     infos = [
         TensorInfo(f"blk.{number}.ffn_{name}_exps.weight", "Q8_0", (n_experts, 1, width), n_experts * width)
@@ -198,8 +198,8 @@ def found(layout: TransferUnit, buffer: torch.Tensor, part: int, place: int) -> 
     return numbers
 
 
-def serve(device: CpuDevice, bank: ExpertCacheBuffer, split: TransferUnit, *experts: int) -> Any:
-    serving = bank.serve(split, flags(*experts))
+def serve(device: CpuDevice, bank: ExpertCacheBuffer, unit: TransferUnit, *experts: int) -> Any:
+    serving = bank.serve(unit, flags(*experts))
     assert serving is not None
     device.copy_in("compute", serving.uploads)
     device.drain()
@@ -208,27 +208,27 @@ def serve(device: CpuDevice, bank: ExpertCacheBuffer, split: TransferUnit, *expe
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_served_experts_lie_where_the_device_is_told(device: CpuDevice, in_place: bool) -> None:
-    splits = [make_split(number, in_place=in_place) for number in (0, 1)]
-    bank = ExpertCacheBuffer(device, splits, 5, "lru")
+    units = [make_unit(number, in_place=in_place) for number in (0, 1)]
+    bank = ExpertCacheBuffer(device, units, 5, "lru")
     assert bank.n_bytes == bank.buffer.numel() == 5 * EXPERT_BYTES
     rng = np.random.default_rng(0)
     for step in range(40):
-        split = splits[step % 2]
+        unit = units[step % 2]
         experts = rng.choice(N_EXPERTS, 1 + step % 5, replace=False).tolist()
-        serving = serve(device, bank, split, *experts)
+        serving = serve(device, bank, unit, *experts)
         assert serving.n_hits + serving.n_misses == len(experts)
         assert serving.n_bytes == serving.n_misses * EXPERT_BYTES
         for expert in experts:
             place = int(serving.place_of[expert])
             for part in range(3):
-                want = content(split.number, part)[expert].tolist()
+                want = content(unit.number, part)[expert].tolist()
                 assert found(serving.layout, bank.buffer, part, place) == want
 
 
 def test_a_second_batch_uploads_only_what_is_new(device: CpuDevice) -> None:
-    split = make_split(0)
-    bank = ExpertCacheBuffer(device, [split], N_EXPERTS, "lru")
-    first, second, third = (serve(device, bank, split, *e) for e in ((0, 1, 2), (1, 2, 6), (0, 1, 2, 6)))
+    unit = make_unit(0)
+    bank = ExpertCacheBuffer(device, [unit], N_EXPERTS, "lru")
+    first, second, third = (serve(device, bank, unit, *e) for e in ((0, 1, 2), (1, 2, 6), (0, 1, 2, 6)))
     assert [(s.n_hits, s.n_misses, s.n_bytes) for s in (first, second, third)] == [
         (0, 3, 3 * EXPERT_BYTES),
         (2, 1, EXPERT_BYTES),
@@ -240,17 +240,17 @@ def test_a_second_batch_uploads_only_what_is_new(device: CpuDevice) -> None:
 
 
 def test_neighbours_are_uploaded_as_one_copy(device: CpuDevice) -> None:
-    split = make_split(0)
-    serving = ExpertCacheBuffer(device, [split], N_EXPERTS, "lru").serve(split, flags(2, 3, 4, 6))
+    unit = make_unit(0)
+    serving = ExpertCacheBuffer(device, [unit], N_EXPERTS, "lru").serve(unit, flags(2, 3, 4, 6))
     assert serving is not None
     assert [piece.n_bytes // EXPERT_BYTES for piece in serving.uploads[:-1]] == [3, 1]
 
 
 def test_a_batch_that_does_not_fit_is_not_served(device: CpuDevice) -> None:
-    split = make_split(0)
-    bank = ExpertCacheBuffer(device, [split], 3, "lru")
-    serve(device, bank, split, 0, 1, 2)
-    assert bank.serve(split, flags(3, 4, 5, 6)) is None
+    unit = make_unit(0)
+    bank = ExpertCacheBuffer(device, [unit], 3, "lru")
+    serve(device, bank, unit, 0, 1, 2)
+    assert bank.serve(unit, flags(3, 4, 5, 6)) is None
     assert bank.cache.lookup(0, range(N_EXPERTS)) == {0: 0, 1: 1, 2: 2}
 
 
@@ -258,19 +258,19 @@ def test_a_batch_that_does_not_fit_is_not_served(device: CpuDevice) -> None:
 def test_cached_experts_move_into_a_slot_as_a_copy_from_the_host_would_put_them(
     device: CpuDevice, in_place: bool
 ) -> None:
-    split = make_split(0, in_place=in_place)
-    bank = ExpertCacheBuffer(device, [split], 4, "lru")
-    serve(device, bank, split, 1, 5, 6)
-    slot, want = torch.zeros(split.n_bytes, dtype=torch.uint8), torch.zeros(split.n_bytes, dtype=torch.uint8)
-    bank.copy_cached(split, bank.cache.lookup(0, [1, 6]), slot)
-    device.copy_in("compute", split.runs(want, flags(1, 6)))
+    unit = make_unit(0, in_place=in_place)
+    bank = ExpertCacheBuffer(device, [unit], 4, "lru")
+    serve(device, bank, unit, 1, 5, 6)
+    slot, want = torch.zeros(unit.n_bytes, dtype=torch.uint8), torch.zeros(unit.n_bytes, dtype=torch.uint8)
+    bank.copy_cached(unit, bank.cache.lookup(0, [1, 6]), slot)
+    device.copy_in("compute", unit.runs(want, flags(1, 6)))
     device.drain()
     assert torch.equal(slot, want)
 
 
 def test_layers_of_equal_shape_share_a_bank(device: CpuDevice) -> None:
-    splits = [make_split(0), make_split(1), make_split(2, in_place=True), make_split(3, n_experts=4)]
-    banks = build_banks(device, splits, 20 * EXPERT_BYTES, "lru", dict.fromkeys(range(4), 1))
+    units = [make_unit(0), make_unit(1), make_unit(2, in_place=True), make_unit(3, n_experts=4)]
+    banks = build_banks(device, units, 20 * EXPERT_BYTES, "lru", dict.fromkeys(range(4), 1))
     assert banks[0] is banks[1]
     assert len({id(bank) for bank in banks.values()}) == 3
     assert [banks[n].cache.n_places for n in range(4)] == [11, 11, 5, 2]  # 16 : 8 : 4 of 20, rounded down
@@ -279,7 +279,7 @@ def test_layers_of_equal_shape_share_a_bank(device: CpuDevice) -> None:
 
 
 def test_a_bank_holds_no_more_than_there_is(device: CpuDevice) -> None:
-    banks = build_banks(device, [make_split(0), make_split(1)], 100 * MIB, "lru", {0: 2, 1: 2})
+    banks = build_banks(device, [make_unit(0), make_unit(1)], 100 * MIB, "lru", {0: 2, 1: 2})
     assert banks[0].cache.n_places == 2 * N_EXPERTS
 
 
@@ -293,15 +293,15 @@ def test_a_bank_too_small_for_one_token_is_refused(device: CpuDevice, n_bytes: i
     with pytest.raises(
         HprofError, match=rf"holds {n_places} experts of a layer and one token needs 4: give at least 1 MiB"
     ):
-        build_banks(device, [make_split(0)], n_bytes, "lru", {0: 4})
+        build_banks(device, [make_unit(0)], n_bytes, "lru", {0: 4})
     assert device.reserved_bytes == 0
 
 
 def test_on_the_sim_device_the_same_is_decided_without_bytes() -> None:
-    sim, split = SimDevice(), make_split(0, meta=True)
-    bank = ExpertCacheBuffer(sim, [split], 4, "lru")
-    assert bank.serve(split, flags(0, 1, 2)) is not None
-    serving = bank.serve(split, flags(1, 2, 5))
+    sim, unit = SimDevice(), make_unit(0, meta=True)
+    bank = ExpertCacheBuffer(sim, [unit], 4, "lru")
+    assert bank.serve(unit, flags(0, 1, 2)) is not None
+    serving = bank.serve(unit, flags(1, 2, 5))
     assert serving is not None
     assert (serving.n_hits, serving.n_misses, serving.n_bytes) == (2, 1, EXPERT_BYTES)
     assert sim.reserved_bytes == 4 * EXPERT_BYTES
