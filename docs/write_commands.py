@@ -1,4 +1,4 @@
-"""Writes the help of every command into one Markdown file: `python docs/write_commands.py docs/commands.md`, part of
+"""Writes the help of every command into one Markdown file: `python -m docs.write_commands docs/commands.md`, part of
 `make docs`. It needs the whole command line, so it stands outside the packages.
 """
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
+from hprof.command_line import cli
+
+_WIDTH = 78  # in characters; else the text would depend on the terminal
+
 
 def reference() -> str:
     """All commands' help, as Markdown."""
-    from hprof.command_line import cli
-
     parts = ["# Commands\n\nWritten by `make docs` from the commands' own help.\n"]
     context = click.Context(cli, info_name="hprof", **cli.context_settings)
     for name in cli.list_commands(context):
@@ -24,12 +26,13 @@ def reference() -> str:
 
 def _help(command: click.Command, parent: click.Context, name: str) -> str:
     settings = {key: parent.__dict__[key] for key in ("help_option_names", "show_default")}
-    return command.get_help(click.Context(command, parent=parent, info_name=name, max_content_width=100, **settings))
+    return command.get_help(click.Context(command, parent=parent, info_name=name, terminal_width=_WIDTH, **settings))
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
 def main(target: Path) -> None:
+    """Write the help of every command into the file TARGET, as Markdown."""
     target.write_text(reference(), encoding="utf-8")
     click.echo(f"Wrote {target}")
 

@@ -1,11 +1,9 @@
 """`--dask ADDRESS`: the workers of a Dask cluster measure the cells of a sweep, or judge many captures.
 
-Each worker writes its cell's capture beside the run's. Finished ones are laid into the run's capture one after
-the other, with the pass ids and the clock that one process would have given them. Somebody else starts the
-cluster: errors say what is missing there.
-
-Each worker writes the capture of its cell beside the run's; finished ones are laid into the run's capture one
-after the other, with the pass ids and on the clock that one process would have given them.
+Each worker writes the capture of its cell beside the run's; finished ones are laid into the run's capture one after
+the other, with the pass ids and on the clock that one process would have given them. hprof starts no cluster: errors
+say what is missing there. Dask comes with the extra `hprof[cluster]`; importing this module without it raises
+HprofError.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import Any, Final
 import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from distributed import Client, Future, KilledWorker
 
 from executor.errors import HprofError
 from profiler.capture import Capture
@@ -38,7 +35,17 @@ from profiler.running.termination import exit_code_of
 from profiler.schema import TABLES
 from profiler.storage.writer import CaptureWriter, new_capture
 
+try:
+    from distributed import Client, Future, KilledWorker
+except ModuleNotFoundError as error:
+    raise HprofError(
+        f"--dask needs Dask, and there is no module {error.name} here; pip install 'hprof[cluster]' brings it."
+    ) from error
+
 _LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed
+GPU: Final = "GPU"  # the resource that a worker with a GPU is started with: `dask worker --resources GPU=1`
+_CONNECT_S: Final = 10
+_LOOK_S: Final = 10  # how often a wait looks whether there is still a worker
 _TIMES: Final = ("t_start", "t_end")
 _IDS: Final = ("pass_id", "order")
 _ONE_AT_A_TIME: Final = Lock()  # a worker with several threads must not measure two cells beside each other
@@ -114,7 +121,7 @@ def _run(address: str, request: RunRequest, writer: CaptureWriter, progress: Run
 
 
 def measure_cell(request: RunRequest, cell: GridPoint, folder: str) -> str:
-    """Run one cell of a request into a capture of its own inside `folder`; gives its address. Called on a worker."""
+    """Run one cell of a request into a capture of its own inside `folder`; return its address. Called on a worker."""
     with _ONE_AT_A_TIME:
         plan = plan_run(request)  # of all cells: buffers are reserved for the largest ubatch of the whole sweep
         one = replace(plan, request=replace(request, cells=(cell,)))
@@ -201,11 +208,6 @@ def _remove(folder: str) -> None:
         files.rm(path, recursive=True)
 
 
-GPU: Final = "GPU"  # the resource that a worker with a GPU is started with: `dask worker --resources GPU=1`
-_CONNECT_S: Final = 10
-_LOOK_S: Final = 10  # how often a wait looks whether there is still a worker
-
-
 @contextmanager
 def connected(address: str, *, needs_gpu: bool = False) -> Iterator[Client]:
     """A client of the scheduler at `address`. Raises HprofError where nobody answers or no worker fits."""
@@ -224,7 +226,7 @@ def submit(client: Client, function: Callable[..., Any], *arguments: Any, needs_
 
 
 def results(client: Client, futures: Sequence[Future], jobs: Sequence[str]) -> Iterator[Any]:
-    """What the calls gave, in their order; `jobs` names them in errors.
+    """Yield what the calls returned, in their order; `jobs` names them in errors.
 
     The first error cancels what has not begun. Raises HprofError, a call's own or one that says what became of it.
     """

@@ -67,7 +67,7 @@ def noise_option(command: Command) -> Command:
 
 def dask_option(work: str) -> Callable[[Command], Command]:
     """`--dask ADDRESS`, as the parameter `dask` (None where it is left out); `work` is what the workers do."""
-    text = f"Have the workers of this Dask scheduler {work}."
+    text = f"Have the workers of this Dask scheduler {work} (pip install 'hprof[cluster]')."
     return click.option("--dask", metavar="ADDRESS", help=text)
 
 

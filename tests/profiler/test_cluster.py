@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,14 +18,16 @@ import pytest
 import hprof
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.cluster import connected, learning_warning, results, run_distributed, submit
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint
 from profiler.schema import TABLES
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request, start_capture
 
-distributed = pytest.importorskip("distributed")
+distributed = pytest.importorskip("distributed", reason="Dask is an extra: pip install 'hprof[cluster]'")
+
+from profiler.cluster import connected, learning_warning, results, run_distributed, submit  # noqa: E402
+
 CELLS = tuple(GridPoint(n_prompt=64, n_gen=2, n_ubatch=n_ubatch, n_depth=0) for n_ubatch in (16, 32, 64))
 SWEEP = ["--device", "sim", "--layers", "2", "-p", "64", "-n", "2", "-ub", "16,32,64", "-r", "2"]
 
@@ -148,3 +151,17 @@ def test_any_other_fault_of_a_worker_names_the_job(cluster: Any) -> None:
         assert next(found) == 7
         with pytest.raises(HprofError, match=r"two failed on its worker \(ValueError: .*seven"):
             next(found)
+
+
+@pytest.mark.parametrize("command", [["run", *SWEEP], ["report", "traces/example"]])
+def test_without_dask_the_extra_is_named(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "profiler.cluster")
+    monkeypatch.setitem(sys.modules, "distributed", None)  # importing it raises ModuleNotFoundError
+    assert hprof.main([*command, "--dask", "tcp://127.0.0.1:1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "hprof: --dask needs Dask, and there is no module distributed here; pip install 'hprof[cluster]' brings it.\n"
+    )
