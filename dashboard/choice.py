@@ -11,7 +11,7 @@ from dashboard import address, load, placements, trace_root
 from dashboard.text import arm_label, cell_key, cell_labels, escape_markdown, subject
 from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import ManifestArm
-from profiler.report.cells import Cell, CellSizes, cell_sizes, telling_sizes
+from profiler.report.cells import Cell, CellSizes, cell_sizes, telling_cell
 from profiler.report.report import Report
 
 _STATE: Final = "_choice"
@@ -56,7 +56,7 @@ class Choice:
 
     def _cell_of(self, report: Report) -> Cell:
         assert self.sizes is not None
-        return next(cell for cell in report.cells if self.sizes.names(cell))
+        return next(cell for cell in report.cells if cell.key == self.sizes.key)
 
     @property
     def arms_of_cell(self) -> list[ManifestArm]:
@@ -140,7 +140,7 @@ def _choose_cell(cells: list[CellSizes]) -> CellSizes:
     labels = dict(zip(keys, cell_labels(list(keys.values())), strict=True))
     names = list(keys)
     help_text = "Ubatch, depth, prompt tokens + generated tokens; those that all cells share are at the top of the page"
-    first = names.index(cell_key(telling_sizes(cells)))
+    first = names.index(cell_key(telling_cell(cells)))
     return keys[address.select("Cell", names, "cell", labels.__getitem__, first=first, help=help_text)]
 
 

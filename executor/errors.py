@@ -1,6 +1,11 @@
-"""The one error class of hprof: what a user did or brought that cannot work."""
+"""The one error class of hprof: what a user did or brought that cannot work; and the parts of its sentence that many
+share: what another library said, and which name was probably meant.
+"""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class HprofError(Exception):
@@ -21,3 +26,16 @@ class PinningRefusedError(HprofError):
     def __init__(self, message: str, pinned_bytes: int) -> None:
         super().__init__(message)
         self.pinned_bytes = pinned_bytes
+
+
+def first_line(error: BaseException, max_length: int = 160) -> str:
+    """What another library's error says, to be quoted inside a sentence: its first line, cut; its class where it says
+    nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:max_length].rstrip(". ") if lines else type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """`did you mean on or gated?`, of at most three names near to `name`; None where none is near."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=3)
+    return f"did you mean {' or '.join(near)}?" if near else None

@@ -1,12 +1,12 @@
-"""Numbers as people write and read them: sizes given on the command line; durations, bytes, rates, shares and counts
-in reports and errors. The only module that spells a unit, so that every surface agrees.
+"""Numbers as people write and read them: sizes given on the command line; durations, bytes, rates, shares, ratios and
+counts in reports, errors and pages. The only module that spells a unit, so that every surface agrees.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from executor.errors import HprofError
@@ -40,8 +40,11 @@ def spell_bytes(n_bytes: int) -> str:
     return f"{n_bytes}B"
 
 
+UNKNOWN: Final = "–"
+
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns"))
 _BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+_MEMORY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def format_ns(value: float) -> str:
@@ -54,8 +57,13 @@ def format_bytes(value: float) -> str:
     return _scaled(value, _BYTES)
 
 
+def format_memory(n_bytes: float) -> str:
+    """Bytes in powers of 1024, as memory is sold: `24 GiB`, `1.50 GiB`."""
+    return _scaled(n_bytes, _MEMORY)
+
+
 def format_rate(value: float) -> str:
-    """Tokens a second: `38.4`, `1,650`."""
+    """Tokens a second, without the unit, which stands in the row's name: `38.4`, `1,650`."""
     return _digits(value)
 
 
@@ -67,14 +75,60 @@ def format_share(value: float) -> str:
 
 
 def format_gb_s(value: float) -> str:
-    """10^9 bytes a second: `24.1 GB/s`."""
+    """10^9 bytes a second, which is also bytes a nanosecond: `24.1 GB/s`."""
     return f"{_digits(value)} GB/s"
 
 
-def format_value(value: float, unit: str) -> str:
-    """By the unit of a Figure."""
-    formats = {"ns": format_ns, "bytes": format_bytes, "tokens/s": format_rate, "share": format_share}
-    return formats[unit](value)
+_FORMATS: Final[dict[str, Callable[[float], str]]] = {
+    "ns": format_ns,
+    "bytes": format_bytes,
+    "tokens/s": format_rate,
+    "share": format_share,
+    "GB/s": format_gb_s,
+}
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """By the unit of a Figure (`ns`, `bytes`, `tokens/s`, `share`) or `GB/s`; UNKNOWN for None."""
+    return UNKNOWN if value is None else _FORMATS[unit](value)
+
+
+def format_in_words(value: float | None, unit: str) -> str:
+    """As `format_value`, for a sentence, where no row's name tells the unit: `1,650 t/s`, `unknown`."""
+    if value is None:
+        return "unknown"
+    return f"{format_value(value, unit)}{' t/s' if unit == 'tokens/s' else ''}"
+
+
+def format_interval(value: float, low: float | None, high: float | None, unit: str) -> str:
+    """An estimate and its interval, where it has one: `71.3 ms [70.1 ms, 72.0 ms]`."""
+    middle = format_value(value, unit)
+    if low is None or high is None or low == high:
+        return middle
+    return f"{middle} [{format_value(low, unit)}, {format_value(high, unit)}]"
+
+
+def format_ratio(ratio: float, low: float | None = None, high: float | None = None) -> str:
+    """One arm's figure over another's, with its interval where it has one: `x0.912 [0.900, 0.924]`."""
+    return f"x{ratio:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
+
+
+_MANY_TIMES: Final = 100  # from here on per cents are harder to read than a factor
+
+
+def format_change(ratio: float) -> str:
+    """A ratio as a change: `+3.1 %`, `-12.0 %`, `x 1,200`; `from 0` where it is infinite."""
+    if math.isinf(ratio):
+        return "from 0"
+    return f"x {ratio:,.0f}" if ratio >= _MANY_TIMES else f"{(ratio - 1) * 100:+.1f} %"
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 copy`, `12 copies`, `1,200 launches`."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
+    return f"{number:,} {plural}"
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
@@ -88,6 +142,12 @@ def number_ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """`off, on and hot`, or with another word before the last one."""
+    *rest, final = list(words) or [""]
+    return f"{', '.join(rest)} {last} {final}" if rest else final
+
+
 def plain(text: str) -> str:
     """Text from a file on one line, without the control characters that could steer a terminal."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
@@ -96,6 +156,8 @@ def plain(text: str) -> str:
 def _scaled(value: float, scales: tuple[tuple[float, str], ...]) -> str:
     # 999.6 us would round to "1000 us": the next unit starts half a digit early.
     size, unit = next(((s, u) for s, u in scales if abs(value) >= s * 0.9995), scales[-1])
+    if value % size == 0 and (scales is _MEMORY or size == 1):  # a round size; a whole number of bytes or ns
+        return f"{value / size:,.0f} {unit}"
     return f"{_digits(value / size)} {unit}"
 
 

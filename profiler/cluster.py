@@ -21,7 +21,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
 from profiler.capture import Capture
 from profiler.manifest import Manifest
 from profiler.planning.plan import plan_run
@@ -249,7 +249,7 @@ def _connect(address: str) -> Client:
         return Client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise HprofError(
-            f"--dask {address[:200]}: no scheduler answers there ({_first_line(error)}); "
+            f"--dask {address[:200]}: no scheduler answers there ({_told(error)}); "
             "start one with `dask scheduler`, and workers with `dask worker ADDRESS`."
         ) from error
 
@@ -276,7 +276,7 @@ def _result(client: Client, future: Future, job: str) -> Any:
             return future.result(timeout=_LOOK_S)
         except TimeoutError as error:
             if future.done():
-                raise HprofError(f"{job} failed on its worker: {_first_line(error)}.") from error
+                raise HprofError(f"{job} failed on its worker: {_told(error)}.") from error
             if not client.nthreads():
                 raise HprofError(f"{job} waits, and the last worker has gone; start workers and repeat.") from error
         except KilledWorker as error:
@@ -288,9 +288,8 @@ def _result(client: Client, future: Future, job: str) -> Any:
         except Exception as error:
             # Whatever went wrong went wrong in another process; a ModuleNotFoundError is the usual one.
             advice = "workers need this version of hprof, and a view of the same files"
-            raise HprofError(f"{job} failed on its worker ({_first_line(error)}); {advice}.") from error
+            raise HprofError(f"{job} failed on its worker ({_told(error)}); {advice}.") from error
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return f"{type(error).__name__}: {text.splitlines()[0][:200].rstrip('.')}"
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -21,7 +21,6 @@ from dashboard.text import escape_markdown, headline
 from executor.units import number_ranges
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
-from profiler.report.blocks import cell_title
 from profiler.report.cells import Cell
 from profiler.report.places import products_line
 
@@ -208,7 +207,7 @@ def with_passes(choice: Choice) -> None:
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         if any(size is not None for size in (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)):
-            st.caption(f"This cell alone, beside the other options of the run: `{cell_title(cell)}`")
+            st.caption(f"This cell alone, beside the other options of the run: `{cell.flags}`")
     where_time_went(choice)
 
 

@@ -22,6 +22,7 @@ import torch
 
 from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Work
 from executor.errors import HprofError, PinningRefusedError
+from executor.units import format_memory
 
 _MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
 _MOST_VARIANTS = 64  # of one step, lest those that differ at each position leave no room for the others
@@ -109,8 +110,8 @@ class CudaDevice(Device):
         except torch.OutOfMemoryError:
             free, total = torch.cuda.mem_get_info(self.torch_device)
             raise HprofError(
-                f"GPU {self.index} has {free / 2**30:.1f} of {total / 2**30:.1f} GiB free and {label} needs "
-                f"{n_bytes / 2**30:.1f} GiB: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
+                f"GPU {self.index} has {format_memory(free)} of {format_memory(total)} free and {label} needs "
+                f"{format_memory(n_bytes)}: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
             ) from None
         return self._hold(buffer)
 
@@ -137,8 +138,8 @@ class CudaDevice(Device):
             self._clear_last_error()
             pinned = sum(other.numel() for other in self._registered)
             raise PinningRefusedError(
-                f"the driver refused to pin {memory.numel() / 2**30:.2f} GiB of host memory beside the "
-                f"{pinned / 2**30:.2f} GiB that it pinned ({cudart.cudaGetErrorString(code)}): raise the limit of "
+                f"the driver refused to pin {format_memory(memory.numel())} of host memory beside the "
+                f"{format_memory(pinned)} that it pinned ({cudart.cudaGetErrorString(code)}): raise the limit of "
                 "locked memory (ulimit -l, or the container's), or use --load-mode mmap",
                 pinned,
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean
 from executor.model import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape, TensorInfo
 from executor.models.checks import Fields, check_shape
 from executor.models.tensors import all_shapes
@@ -241,6 +240,6 @@ def _unknown_architecture(name: object, origin: str) -> HprofError:
     known = ", ".join(ARCHITECTURES)
     if not isinstance(name, str):
         return HprofError(f"{origin} does not say its architecture; hprof runs {known}.")
-    near = difflib.get_close_matches(name, ARCHITECTURES, n=1)
-    hint = f"; the nearest is {near[0]}" if near else ""
-    return HprofError(f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}.")
+    near = did_you_mean(name, ARCHITECTURES)
+    hint = f"; {near}" if near else "."
+    return HprofError(f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}")

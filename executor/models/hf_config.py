@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
+from executor.files import bounded_read
 from executor.model import (
     AttentionShape,
     DeltaNetShape,
@@ -241,9 +242,8 @@ _QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 def read_json(path: Path) -> dict[str, Any]:
     """The table in the file; a multi-modal model's is that of its language part. HprofError where there is none."""
     try:
-        values = json.loads(_bounded(path).decode("utf-8-sig"))
-    except OSError as error:
-        raise HprofError(f"{path} cannot be read ({error.strerror or error}); name a model's config.json.") from error
+        content = bounded_read(path, _MAX_BYTES, "a model's config", "name a model's config.json")
+        values = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise HprofError(f"{path} is not JSON ({str(error)[:80]}); name a model's config.json.") from error
     if not isinstance(values, dict):
@@ -273,13 +273,3 @@ def published_quants(values: Mapping[str, Any]) -> tuple[QuantPlan, tuple[str, .
             named = str(method)[:40].encode(errors="replace").decode()  # JSON can hold half a surrogate pair
             note = f"{named} weights are stored as {plain.weights}: give --quant for a type of their size"
             return plain, (note,)
-
-
-def _bounded(path: Path) -> bytes:
-    if not path.is_file() and path.exists():  # a pipe or a device has no end
-        raise HprofError(f"{path} is not a regular file; name a model's config.json.")
-    with path.open("rb") as file:
-        content = file.read(_MAX_BYTES + 1)
-    if len(content) > _MAX_BYTES:
-        raise HprofError(f"{path} is larger than 1 MiB, which no model's config is; name a model's config.json.")
-    return content

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean
 from executor.policies.auto import Auto
 from executor.policies.base import Policy, PolicyOptions
 from executor.policies.cache import Cached
@@ -38,8 +36,7 @@ def make_policy(name: str, options: PolicyOptions) -> Policy:
     Raises HprofError for an unknown one, with the near names.
     """
     if name not in arm_names():
-        near = difflib.get_close_matches(name.lower(), arm_names(), n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the arms are {', '.join(arm_names())}."
+        hint = did_you_mean(name, arm_names()) or f"the arms are {', '.join(arm_names())}."
         raise HprofError(f"--arms '{name[:40]}' is not an arm: {hint}")
     base, plus, _ = name.partition(f"+{CACHE}")
     if name == CACHE or plus:

@@ -5,7 +5,6 @@ A trace is CSV `pos,layer,id0,id1,…`, one row a token and MoE layer, read with
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean, first_line
+from executor.files import bounded_read
 from executor.routing.routers import POPULARITY_FAMILIES, RandomRouting, Routing, TraceRouting
 
 DEFAULT_ROUTING: Final = "lognormal"
@@ -38,11 +38,10 @@ def routing_from_spec(spec: str, *, layers: Iterable[int], n_experts: int, n_use
     if name == "trace":
         return _recorded(rest, layers, n_experts, n_used)
     if name not in POPULARITY_FAMILIES:
-        near = difflib.get_close_matches(name, [*POPULARITY_FAMILIES, "trace"], n=1)
-        hint = f", did you mean {near[0]}?" if near else "."
+        near = did_you_mean(name, [*POPULARITY_FAMILIES, "trace"])
         raise HprofError(
             f"--routing {spec[:80]}: {name[:40]!r} is not known; known are "
-            f"{', '.join(POPULARITY_FAMILIES)} and trace:PATH{hint}"
+            f"{', '.join(POPULARITY_FAMILIES)} and trace:PATH{f', {near}' if near else '.'}"
         )
     parameters = {**POPULARITY_FAMILIES[name].defaults, "repeat": 0.0}
     for item in filter(None, rest.split(",")):
@@ -120,21 +119,17 @@ def _table(path: Path) -> tuple[list[str], NDArray[np.int64]]:
     import pyarrow as pa
     from pyarrow import csv
 
+    content = bounded_read(path, _MAX_BYTES, "a routing trace", "name a routing trace, or cut it to fewer positions")
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device may give bytes for ever, or none
-            raise HprofError(f"{path} is not a regular file; name a routing trace.")
-        if path.stat().st_size > _MAX_BYTES:
-            raise HprofError(f"{path} is larger than 1 GiB; cut the trace to fewer positions.")
-        table = csv.read_csv(path)
+        table = csv.read_csv(pa.BufferReader(content))
         names = table.column_names  # decoded here
         if any(pa.types.is_boolean(column.type) for column in table.columns):
             raise HprofError(f"{path} is not a CSV of whole numbers (true or false); write pos,layer,id0,… rows.")
         columns = [column.cast(pa.int64()).to_numpy() for column in table.columns]
-    except OSError as error:
-        raise HprofError(f"{path} cannot be read ({error.strerror or error}); name a routing trace.") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise HprofError(f"{path} is not a CSV of whole numbers ({reason}); write pos,layer,id0,… rows.") from error
+        raise HprofError(
+            f"{path} is not a CSV of whole numbers ({first_line(error)}); write pos,layer,id0,… rows."
+        ) from error
     if any(column.null_count for column in table.columns):
         raise HprofError(f"{path} is not a CSV of whole numbers (a cell is empty); write pos,layer,id0,… rows.")
     if table.num_rows == 0 or table.num_columns < 3:

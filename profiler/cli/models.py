@@ -20,6 +20,7 @@ from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.overrides import DEFAULT_OVERRIDE
 from executor.placement.place import place
+from executor.units import format_memory
 from profiler.facts import model_fields
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _list_table(entries: Sequence[ModelEntry]) -> Table:
         if entry.problem is not None:
             table.add_row(escape(entry.origin), escape(f"unreadable: {entry.problem}"))
             continue
-        sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), _size(entry.n_bytes or 0)]
+        sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), format_memory(entry.n_bytes or 0)]
         table.add_row(escape(entry.origin.removeprefix("preset:")), entry.architecture, *sizes)
     return table
 
@@ -80,7 +81,7 @@ def _model_table(described: dict[str, Any]) -> Table:
 
     table = _table("tensor", "type", "shape", ">count", ">bytes each", ">bytes", "default -ot")
     for kind in described["tensors"]:
-        sizes = [str(kind["count"]), _size(kind["n_bytes"]), _size(kind["total_bytes"])]
+        sizes = [str(kind["count"]), format_memory(kind["n_bytes"]), format_memory(kind["total_bytes"])]
         shape = " x ".join(map(str, kind["shape"]))
         table.add_row(escape(kind["name"]), kind["quant"], shape, *sizes, "host" if kind["on_host"] else "")
     return table
@@ -103,20 +104,13 @@ def _summary(described: dict[str, Any]) -> str:
     placement = described["default_placement"]
     lines = [
         f"{described['name']} ({described['architecture']}): {_millions(described['n_parameters'])} parameters, "
-        f"{_size(described['n_bytes'])}, {described['n_layers']} layers ({layers}), "
+        f"{format_memory(described['n_bytes'])}, {described['n_layers']} layers ({layers}), "
         f"hidden {described['hidden']}, vocabulary {described['n_vocab']}, context {described['context_length']}.",
-        f"Default placement ({placement['spelled']}): {_size(placement['host_bytes'])} in host memory, "
-        f"{_size(placement['resident_bytes'])} resident.",
+        f"Default placement ({placement['spelled']}): {format_memory(placement['host_bytes'])} in host memory, "
+        f"{format_memory(placement['resident_bytes'])} resident.",
         *(f"Note: {note}." for note in described["notes"]),
     ]
     return "\n".join(lines)
-
-
-def _size(n_bytes: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if n_bytes >= unit:
-            return f"{n_bytes / unit:.2f} {name}"
-    return f"{n_bytes} B"
 
 
 def _millions(number: int) -> str:

@@ -51,7 +51,7 @@ def _unmatched(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:
     found = token_warnings(a, b, pairs)
     taken = ({x for x, _ in pairs}, {y for _, y in pairs})
     for name, side, used in (("A", a, taken[0]), ("B", b, taken[1])):
-        alone = [f"{cell} · {arm}" for cell, arm in side.groups if (cell, arm) not in used]
+        alone = [f"{cell.flags} · {arm}" for cell, arm in side.groups if (cell, arm) not in used]
         if alone and pairs:
             more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
             found.append(f"Only {name} has {'; '.join(alone[:3])}{more}.")

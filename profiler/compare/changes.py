@@ -5,11 +5,11 @@ divided by its own tokens. Traces without passes are compared by rates and share
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,10 @@ import pandas as pd
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison, Floats, compare
 from profiler.capture import Capture
-from profiler.compare.data import PER_TOKEN, CellKey, Change, DeviceChange, DeviceUnit
+from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
-from profiler.report.cells import AFTER_FIRST_TOKEN, CELL_KEYS, PAIR_KEYS
+from profiler.metrics.passes import CellKey, by_cell, measured_passes
+from profiler.report.cells import AFTER_FIRST_TOKEN, PAIR_KEYS
 
 _COLUMN_OF_FLAG: Final = {"p": "n_prompt", "n": "n_gen", "ub": "n_ubatch", "d": "n_depth"}
 # an arm's own name may hold commas and equals signs: only these are taken out of it
@@ -49,7 +50,7 @@ class OpenedSide:
     def passes(self) -> pd.DataFrame:
         """The measured passes that were asked for; HprofError where there are none of that description."""
         passes: pd.DataFrame = self.tables.passes.to_pandas()
-        measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
+        measured = measured_passes(passes)
         found = measured
         for column, value in self.wanted.items():
             found = found[found[column] == value]
@@ -63,8 +64,9 @@ class OpenedSide:
     @cached_property
     def groups(self) -> dict[tuple[CellKey, str], pd.DataFrame]:
         """The passes by cell and arm."""
-        grouped = self.passes.groupby([*CELL_KEYS, "arm"], dropna=False, sort=True)
-        return {(_cell(key[:-1]), str(key[-1])): rows for key, rows in grouped}
+        return {
+            (cell, str(arm)): rows for cell, of_cell in by_cell(self.passes) for arm, rows in of_cell.groupby("arm")
+        }
 
 
 def open_side(spec: str) -> OpenedSide:
@@ -83,10 +85,6 @@ def _split(spec: str) -> tuple[str, str]:
     cuts = [*(at for at, letter in enumerate(spec) if letter == "#"), len(spec)]
     at = next((at for at in cuts if Path(spec[:at]).is_dir()), cuts[0])
     return spec[:at], spec[at + 1 :]
-
-
-def _cell(values: Iterable[Any]) -> CellKey:
-    return CellKey(*(None if value is None or pd.isna(value) else int(value) for value in values))
 
 
 GroupKey = tuple[CellKey, str]
@@ -238,7 +236,7 @@ def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | Non
 
 
 def _spelled(keys: list[GroupKey]) -> str:
-    shown = "; ".join(f"{cell} {arm}" for cell, arm in keys[:6])
+    shown = "; ".join(f"{cell.flags} {arm}" for cell, arm in keys[:6])
     return (shown + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")) or "no measured pass"
 
 

@@ -8,13 +8,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean
 from profiler.arithmetic.stats import MIN_PAIRS, Comparison, Verdict
 from profiler.metrics import FIGURES
 from profiler.metrics.figures import Unit
+from profiler.metrics.passes import CellKey
 
 COMPARE_SCHEMA: Final = 1
 DeviceUnit = Literal["GB/s", "share", "bytes"]
@@ -37,27 +37,6 @@ class Difference:
     key: str
     a: Any
     b: Any
-
-
-@dataclass(frozen=True, slots=True)
-class CellKey:
-    """What was asked of the model; null: the source does not say."""
-
-    n_prompt: int | None
-    n_gen: int | None
-    n_ubatch: int | None
-    n_depth: int | None
-
-    @property
-    def n_tokens(self) -> int | None:
-        """Tokens that go through the model in one pass."""
-        if self.n_prompt is None or self.n_gen is None:
-            return None
-        return (self.n_prompt + self.n_gen) or None
-
-    def __str__(self) -> str:
-        flags = (("-p", self.n_prompt), ("-n", self.n_gen), ("-ub", self.n_ubatch), ("-d", self.n_depth))
-        return " ".join(f"{flag} {value}" for flag, value in flags if value is not None) or "all passes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +93,7 @@ class Change:
     @property
     def cell(self) -> str:
         """The cell, both sides' where they differ."""
-        return _both(str(self.cell_a), str(self.cell_b))
+        return _both(self.cell_a.flags, self.cell_b.flags)
 
     @property
     def arm(self) -> str:
@@ -212,8 +191,7 @@ def parse_limit(text: str) -> Limit:
         raise HprofError(f'--fail-on "{text[:60]}" is no limit; write for example "ttft>+5%" or "decode<-3%".')
     name = ALIASES.get(match[1], match[1])
     if name not in FIGURES:
-        near = get_close_matches(match[1], [*ALIASES, *FIGURES], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the figures are {', '.join(ALIASES)}."
+        hint = did_you_mean(match[1], [*ALIASES, *FIGURES]) or f"the figures are {', '.join(ALIASES)}."
         raise HprofError(f'--fail-on "{text[:60]}" names no figure; {hint}')
     return Limit(text.strip(), name, match[2] == ">", float(match[3]) / 100)
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from executor.errors import HprofError
 from profiler.arithmetic.intervals import Int64
 from profiler.capture import Capture
+from profiler.metrics.passes import CELL_KEYS, measured_passes
 from profiler.metrics.timeline import Lane, Timeline, load_timeline
-from profiler.report.cells import CELL_KEYS
 
 ALL: Final = "all"
 _RANGE: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
@@ -44,7 +44,7 @@ def chosen_passes(capture: Capture, text: str | None) -> list[int] | None:
 
 def typical_passes(passes: pd.DataFrame) -> list[int]:
     """One pass an arm, all of the cell that most arms ran: the one of median length (the earlier of two)."""
-    measured = passes[~passes["warmup"].fillna(False).astype(bool)]
+    measured = measured_passes(passes)
     if measured.empty:
         measured = passes
     cells = [rows for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=False)]

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
+from executor.files import bounded_read
 from profiler.importers.base import Imported, ImportOptions, read_head
 from profiler.importers.device_traces import mark_collectives, remark_collectives
 from profiler.importers.nsys.rows import (
@@ -259,20 +260,18 @@ def read_columns(path: Path, dropped: Counter[str]) -> CsvColumns:
             if body.strip()
             else pa.table({name: pa.array([], pa.string()) for name in names})
         )
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise HprofError(f"{path} cannot be read as CSV ({reason}); write it again with `nsys stats`.") from error
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise HprofError(
+            f"{path} cannot be read as CSV ({first_line(error)}); write it again with `nsys stats`."
+        ) from error
     texts = dict(zip(names, table.columns, strict=True))
     return CsvColumns(texts, dict(columns), table.num_rows, path, is_cut=not data.endswith(b"\n"))
 
 
 def _utf8(path: Path, offset: int) -> bytes:
     """The file from `offset` on; bytes that are no UTF-8 are replaced, as arrow would stop at them."""
-    if path.stat().st_size > _MAX_BYTES:
-        raise HprofError(
-            f"{path} is larger than {_MAX_BYTES >> 30} GiB; import the SQLite export, which is read in parts."
-        )
-    data = path.read_bytes()[offset:]
+    advice = "import the SQLite export, which is read in parts"
+    data = bounded_read(path, _MAX_BYTES, "a CSV of `nsys stats`", advice)[offset:]
     try:
         data.decode()
     except UnicodeDecodeError:

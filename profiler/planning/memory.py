@@ -22,6 +22,7 @@ from executor.model import Model
 from executor.placement.place import Placement, is_movable
 from executor.policies import FULL
 from executor.session import SessionOptions
+from executor.units import format_memory
 from profiler.planning.request import GridPoint
 
 _CGROUPS: Final = (  # limit, use, and in the statistics the part of it that the kernel drops when asked for more
@@ -171,20 +172,15 @@ def check_needs(
         raise HprofError(_refusal(wanted, free, max(unmet, key=lambda demand: demand.needed - demand.free)))
 
 
-def gib(n_bytes: int) -> str:
-    """1.5 GiB, or MiB below one."""
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
-
-
 def _refusal(wanted: MemoryRequest, free: FreeMemory, worst: MemoryDemand) -> str:
     largest = max(worst.parts, key=lambda name: worst.parts[name])
-    said = _SAID[largest].format(gib(worst.parts[largest]))
+    said = _SAID[largest].format(format_memory(worst.parts[largest]))
     fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
     together = "no option alone would do: lower -d, -ub and --layers together, or use --device sim"
     advice = f"{_any_of(fitting)} would fit" if fitting else together
     return (
-        f"{wanted.model.origin} needs {gib(worst.needed)} of {worst.memory} for this run and {gib(worst.free)} are "
-        f"free; {said}: {advice}."
+        f"{wanted.model.origin} needs {format_memory(worst.needed)} of {worst.memory} for this run and "
+        f"{format_memory(worst.free)} are free; {said}: {advice}."
     )
 
 

@@ -41,7 +41,7 @@ def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
     step = max(max_arms, 2) - 1
     for start in range(0, max(len(others), 1), step):
         names = [baseline, *others[start : start + step]]
-        yield Table(cell_title(cell), ["", *names], list(_figure_rows(cell, names)))
+        yield Table(cell.flags, ["", *names], list(_figure_rows(cell, names)))
 
 
 def by_device_table(cell: Cell) -> Table | None:
@@ -60,12 +60,6 @@ def _device_row(found: DeviceMedians) -> list[str]:
         format_ns(found.busy_compute_ns),
         UNKNOWN if found.vram_held_bytes is None else format_bytes(found.vram_held_bytes),
     ]
-
-
-def cell_title(cell: Cell) -> str:
-    """`-p 512 -n 16 -ub 64 -d 0`: what to type to run this cell again."""
-    flags = (("-p", cell.n_prompt), ("-n", cell.n_gen), ("-ub", cell.n_ubatch), ("-d", cell.n_depth))
-    return " ".join(f"{flag} {value}" for flag, value in flags if value is not None) or "all passes"
 
 
 def sameness_line(cell: Cell) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import pandas as pd
 from profiler.arithmetic.stats import Comparison, Estimate, compare, estimate, paired
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, SCOPES, Scope
+from profiler.metrics.passes import CellKey, by_cell
 
 FULL: Final = "full"
 """The arm that keeps everything resident whatever the placement (the policy of that name brings torch along)."""
@@ -72,13 +73,9 @@ class ArmFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(CellKey):
     """One (n_prompt, n_gen, n_ubatch, n_depth) and the arms that ran it side by side."""
 
-    n_prompt: int | None
-    n_gen: int | None
-    n_ubatch: int | None
-    n_depth: int | None
     arms: dict[str, ArmFigures]  # the baseline first
     against_baseline: dict[str, dict[str, Comparison | None]]
     same_tokens: bool | None  # null: one arm alone, or no tokens were recorded
@@ -168,7 +165,6 @@ def _compare(values: Mapping[str, Mapping[tuple[Any, ...], Any]]) -> tuple[bool 
     return not differ, differ
 
 
-CELL_KEYS: Final = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
 Frames = dict[Scope, pd.DataFrame]
@@ -182,21 +178,20 @@ def judge_cells(
     passes: the `passes` table; frames: `pass_figures` of it, in the same order; arms: the manifest's, whose order
     sets the baseline. tokens_route: other tokens mean other experts, so other work.
     """
-    measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
     judge = _Judge(frames, arms, tokens_route, noise)
-    return [judge.cell(rows) for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=True)]
+    return [judge.cell(key, rows) for key, rows in by_cell(passes)]
 
 
 class _Judge:
     def __init__(self, frames: Frames, arms: Sequence[ManifestArm], tokens_route: bool, noise: float) -> None:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
-        self._order = {arm.name: position for position, arm in enumerate(arms)}
+        self._order = _order(arms)
         self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
         self._arms = arms
         self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
 
-    def cell(self, rows: pd.DataFrame) -> Cell:
-        names = sorted(rows["arm"].unique(), key=lambda name: self._order.get(name, len(self._order)))
+    def cell(self, key: CellKey, rows: pd.DataFrame) -> Cell:
+        names = _in_order(rows, self._order)
         by_arm = {name: rows[rows["arm"] == name] for name in names}
         in_part = {
             name: self._host_layers.get(name) for name, of_arm in by_arm.items() if self._computed_on_host(of_arm)
@@ -205,7 +200,7 @@ class _Judge:
         baseline, *others = names
         own = own_baselines(self._arms, names)
         return Cell(
-            **{key: _int(rows[key].iloc[0]) for key in CELL_KEYS},
+            *key.sizes,
             arms={name: self._figures(of_arm) for name, of_arm in by_arm.items()},
             against_baseline={
                 name: self._comparisons(by_arm[baseline], by_arm[name], name in same.other_tokens) for name in others
@@ -294,41 +289,30 @@ def _int(value: float | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CellSizes:
-    """One cell: its sizes (null: the source does not say) and its arms in the manifest's order."""
+class CellSizes(CellKey):
+    """What a cell asked of the model, and the arms that ran it: the report's cells without their figures."""
 
-    n_prompt: int | None
-    n_gen: int | None
-    n_ubatch: int | None
-    n_depth: int | None
     arms: tuple[str, ...]
-
-    def names(self, cell: Cell) -> bool:
-        """Whether this is that cell of a report."""
-        return all(getattr(self, key) == getattr(cell, key) for key in CELL_KEYS)
-
-    def rows_in(self, passes: pd.DataFrame) -> pd.Series[bool]:
-        """Which rows of the `passes` table are measured passes of this cell."""
-        mine = ~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()
-        for key in CELL_KEYS:
-            value = getattr(self, key)
-            mine &= passes[key].isna() if value is None else passes[key] == value
-        return mine
 
 
 def cell_sizes(passes: pd.DataFrame, arms: Sequence[ManifestArm]) -> list[CellSizes]:
     """Every cell with measured passes, in the order of the report's."""
-    order = {arm.name: position for position, arm in enumerate(arms)}
-    measured = passes[~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()]
-    found = []
-    for _, rows in measured.groupby(CELL_KEYS, dropna=False, sort=True):
-        names = sorted(rows["arm"].unique(), key=lambda name: order.get(name, len(order)))
-        sizes = {key: rows[key].iloc[0] for key in CELL_KEYS}
-        known = {key: None if pd.isna(size) else int(size) for key, size in sizes.items()}
-        found.append(CellSizes(**known, arms=tuple(names)))
-    return found
+    order = _order(arms)
+    return [CellSizes(*key.sizes, arms=tuple(_in_order(rows, order))) for key, rows in by_cell(passes)]
 
 
-def telling_sizes(cells: Sequence[CellSizes]) -> CellSizes:
-    """The cell to begin with: most arms compared, then most tokens; as `profiler.report.summary.telling_cell`."""
+AnyCell = TypeVar("AnyCell", Cell, CellSizes)
+
+
+def telling_cell(cells: Sequence[AnyCell]) -> AnyCell:
+    """The cell to speak about: most arms compared, then most tokens."""
     return max(cells, key=lambda cell: (len(cell.arms), cell.n_prompt or 0, cell.n_ubatch or 0))
+
+
+def _order(arms: Sequence[ManifestArm]) -> dict[str, int]:
+    return {arm.name: position for position, arm in enumerate(arms)}
+
+
+def _in_order(rows: pd.DataFrame, order: Mapping[str, int]) -> list[str]:
+    """The arms of these passes, as the manifest lists them; the ones it does not know last."""
+    return sorted(rows["arm"].unique(), key=lambda name: order.get(name, len(order)))

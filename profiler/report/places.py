@@ -263,9 +263,8 @@ def with_devices(cells: Sequence[Cell], tables: CaptureTables, residency: Mappin
         return list(cells)
     rows = _rows(tables)
     passes = tables.passes.to_pandas()
-    measured = passes[~passes["warmup"].fillna(False).astype(bool)]
     held = {arm: {one.device: one.n_bytes for one in found.by_device} for arm, found in residency.items()}
-    return [replace(cell, arms=_arms(cell, measured, rows, held)) for cell in cells]
+    return [replace(cell, arms=_arms(cell, passes, rows, held)) for cell in cells]
 
 
 def _rows(tables: CaptureTables) -> _MediansByDevice:
@@ -285,13 +284,9 @@ def _rows(tables: CaptureTables) -> _MediansByDevice:
 
 
 def _arms(
-    cell: Cell, measured: pd.DataFrame, rows: _MediansByDevice, held: Mapping[str, Mapping[int, int]]
+    cell: Cell, passes: pd.DataFrame, rows: _MediansByDevice, held: Mapping[str, Mapping[int, int]]
 ) -> dict[str, ArmFigures]:
-    size = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
-    wanted = [getattr(cell, name) for name in size]
-    in_cell = measured
-    for name, value in zip(size, wanted, strict=True):
-        in_cell = in_cell[in_cell[name].isna() if value is None else in_cell[name] == value]
+    in_cell = passes[cell.rows_in(passes)]
     return {
         name: replace(
             arm, by_device=rows.of(in_cell.loc[in_cell["arm"] == name, "pass_id"].tolist(), held.get(name, {}))

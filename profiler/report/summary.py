@@ -13,7 +13,7 @@ from executor.units import format_bytes, format_gb_s, format_ns, format_share, f
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
-from profiler.report.cells import FULL, ArmFigures, Cell, placement_number
+from profiler.report.cells import FULL, ArmFigures, Cell, placement_number, telling_cell
 from profiler.report.places import Residency
 from profiler.report.report import Report
 
@@ -167,27 +167,11 @@ def summarise(report: Report) -> str:
     return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
 
 
-def telling_cell(cells: Sequence[Cell]) -> Cell:
-    """The cell to speak about: most arms compared, then most tokens."""
-    return max(cells, key=lambda cell: (len(cell.arms), cell.n_prompt or 0, cell.n_ubatch or 0))
-
-
-def describe_cell(cell: Cell) -> str:
-    """The cell's sizes in words."""
-    parts = [
-        f"{cell.n_prompt} prompt tokens" if cell.n_prompt else None,
-        f"{cell.n_gen} generated" if cell.n_gen else None,
-        f"ubatches of {cell.n_ubatch}" if cell.n_ubatch else None,
-        f"depth {cell.n_depth}" if cell.n_depth else None,
-    ]
-    return ", ".join(part for part in parts if part) or "a pass of unknown size"
-
-
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     told = list(dict.fromkeys([*list(cell.arms)[:_MAX_ARMS], *best_arms(cell, report.arms).values()]))
     copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
     if copying:
-        yield f"In one pass ({describe_cell(cell)}), {'; '.join(copying)}."
+        yield f"In one pass ({cell.in_words}), {'; '.join(copying)}."
     if bound := _bound(cell, len({device.device for device in report.devices})):
         yield bound
     for name in told[1:]:

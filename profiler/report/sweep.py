@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pandas as pd
 
 from profiler.metrics.figures import FIGURES
+from profiler.metrics.passes import CELL_KEYS
 
 if TYPE_CHECKING:
     from profiler.report.cells import ArmFigures, Cell
 
-SIZES: Final = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
 _NS: Final = 1e9
 _MAX_FACTOR: Final = 2  # between neighbouring sizes, to say where between them two arms cross
 
@@ -51,13 +51,23 @@ def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
             if found is None:
                 continue
             rows.append(
-                {size: getattr(cell, size) for size in SIZES}
+                dict(zip(CELL_KEYS, cell.sizes, strict=True))
                 | {"arm": name, "median": found.median, "low": found.low, "high": found.high, "n": found.n}
                 | {"limit": overlap_limit(arm, figure, cell.n_prompt)}
                 | {f"ratio{part}": getattr(against, key, None) for part, key in _RATIO.items()}
                 | {"verdict": against.verdict if against is not None else None}
             )
-    columns = [*SIZES, "arm", "median", "low", "high", "n", "limit", *(f"ratio{part}" for part in _RATIO), "verdict"]
+    columns = [
+        *CELL_KEYS,
+        "arm",
+        "median",
+        "low",
+        "high",
+        "n",
+        "limit",
+        *(f"ratio{part}" for part in _RATIO),
+        "verdict",
+    ]
     frame = pd.DataFrame(rows, columns=columns)
     numbers = [name for name in columns if name not in ("arm", "verdict")]
     frame[numbers] = frame[numbers].astype(float)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
 from profiler.arithmetic.intervals import Int64
 from profiler.schema import TABLES
 from profiler.storage.store import Store
@@ -91,7 +91,7 @@ def _told(where: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise HprofError(f"{where} is not a readable parquet part ({_first_line(error)}){advice}") from error
+        raise HprofError(f"{where} is not a readable parquet part ({first_line(error)}){advice}") from error
 
 
 def _opened(source: Any) -> Any:
@@ -180,10 +180,6 @@ def _fit(table: pa.Table, schema: pa.Schema, columns: Collection[str]) -> pa.Tab
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column if column.type == kind else column.cast(kind)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160].rstrip(".")
 
 
 @dataclass(frozen=True, slots=True)

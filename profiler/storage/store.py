@@ -2,9 +2,6 @@
 
 Everything that touches the file system on behalf of a capture goes through `Store`, which keeps two promises:
 a reader sees a file whole or not at all, and nothing outside the capture's folder is touched.
-
-Everything that touches the file system on behalf of a capture goes through `Store`, which keeps two promises:
-a reader sees a file whole or not at all, and nothing outside the capture's folder is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from typing import IO, Any, cast
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
 
 
 class Store:
@@ -116,7 +113,7 @@ def _translated(where: str, verb: str) -> Any:
         if "://" not in where:
             raise
         # Each remote file system has errors of its own, such as botocore's for missing credentials.
-        raise _told(where, verb, (str(error) or type(error).__name__).splitlines()[0]) from error
+        raise _told(where, verb, first_line(error)) from error
 
 
 def _told(where: str, verb: str, reason: str) -> HprofError:

@@ -25,7 +25,6 @@ notes = ["what is approximated"]
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import tomllib
 import types
 import typing
@@ -34,7 +33,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Final, TypeVar
 
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean
 from executor.model import AttentionShape, DeltaNetShape, DenseFfn, Ffn, LayerShape, Mixer, MlaShape, ModelShape, MoeFfn
 from executor.models.checks import check_shape
 from executor.models.tensors import QuantPlan
@@ -65,7 +64,8 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> Preset:
     """The preset called `name`; HprofError names near ones where there is none."""
     if name not in preset_names():
-        raise HprofError(f"There is no model file and no preset {name[:80]!r}; {_hint(name, preset_names())}")
+        hint = did_you_mean(name, preset_names()) or f"presets are {', '.join(preset_names())}."
+        raise HprofError(f"There is no model file and no preset {name[:80]!r}; {hint}")
     text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     return parse_preset(tomllib.loads(text), name)
 
@@ -99,13 +99,6 @@ def _layers(entry: Mapping[str, Any], mixers: Mapping[str, Mixer], ffns: Mapping
     return cycle * int(entry["repeat"])
 
 
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    if not near:
-        return f"presets are {', '.join(known)}."
-    return f"did you mean {' or '.join(near)}?" if len(near) < 3 else f"near ones: {', '.join(near)}."
-
-
 T = TypeVar("T")
 
 
@@ -115,8 +108,8 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, **given: Any) -> T
     hints = typing.get_type_hints(cls)
     for key in table:
         if key not in fields or key in given:
-            near = difflib.get_close_matches(key, fields, n=1)
-            raise HprofError(f"{where}: unknown key {key!r}{f', did you mean {near[0]}?' if near else ''}")
+            near = did_you_mean(key, fields)
+            raise HprofError(f"{where}: unknown key {key!r}{f', {near}' if near else ''}")
     values = {key: _convert(hints[key], value, f"{where}.{key}") for key, value in table.items()} | given
     missing = [n for n, f in fields.items() if n not in values and f.default is dataclasses.MISSING]
     if missing:

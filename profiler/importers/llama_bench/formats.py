@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from executor.errors import HprofError
+from executor.files import bounded_read
 from profiler.importers.kineto.stream import scan
 
 Format = Literal["json", "jsonl", "csv", "sql", "md"]
@@ -45,13 +46,7 @@ MAX_BYTES: Final = 64 << 20  # of rows of about 1 kB
 
 def read_text(path: Path) -> str:
     """The file as text; bytes that are no UTF-8 become a replacement mark."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise HprofError(f"{path} cannot be read: {error.strerror}; check the path.") from error
-    if len(data) > MAX_BYTES:
-        raise HprofError(f"{path} is larger than {MAX_BYTES >> 20} MiB, which no llama-bench output is; split it.")
+    data = bounded_read(path, MAX_BYTES, "llama-bench output", "name a file of its rows, or split it")
     return data.decode("utf-8-sig", errors="replace")
 
 

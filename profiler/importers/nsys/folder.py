@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
 SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
@@ -205,5 +205,5 @@ def _checked(read: Callable[[], _T], file: Path) -> _T:
     try:
         return read()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise HprofError(f"{file} cannot be read as an exported table ({reason}); run `nsys export` again.") from error

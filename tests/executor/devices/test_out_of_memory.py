@@ -71,7 +71,7 @@ def test_torchs_own_errors() -> None:
             a_graph_that_failed_in_its_memory,
             "device memory ran out while it ran (2.00 GiB more were asked for and 1.20 GiB are free): lower it",
         ),
-        (too_much_host_memory, "host memory ran out while it ran (1048576.0 GiB more were asked for): lower it"),
+        (too_much_host_memory, "host memory ran out while it ran (1,048,576 GiB more were asked for): lower it"),
     ],
 )
 def test_the_sentence(fail: Callable[[], Any], sentence: str) -> None:

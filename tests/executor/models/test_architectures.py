@@ -145,7 +145,10 @@ def reshaped(tensors: Tensors, name: str) -> None:
 
 
 BAD: dict[str, tuple[Change, str]] = {
-    "unknown architecture": (lambda m, t: m.update({"general.architecture": "lama"}), "'lama'.*llama.*nearest"),
+    "unknown architecture": (
+        lambda m, t: m.update({"general.architecture": "lama"}),
+        "'lama'.*llama.*did you mean llama",
+    ),
     "no architecture": (lambda m, t: m.pop("general.architecture"), "does not say its architecture"),
     "odd architecture": (lambda m, t: m.update({"general.architecture": 3}), "does not say its architecture"),
     "missing key": (lambda m, t: dropped(m, "block_count"), "llama.block_count is missing"),

@@ -52,7 +52,7 @@ def test_groups_are_cells_with_unknown_sizes_too(tmp_path: Path) -> None:
         writer.add_pass_row(order, PassKey("trace", repetition=order, order=order))
     writer.finish()
     ((cell, arm),) = open_side(str(tmp_path / "c")).groups
-    assert (str(cell), cell.n_tokens, arm) == ("all passes", None, "trace")
+    assert (cell.flags, cell.n_tokens, arm) == ("all passes", None, "trace")
 
 
 def test_a_folder_may_have_a_hash_in_its_name(tmp_path: Path) -> None:

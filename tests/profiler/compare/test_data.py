@@ -8,7 +8,8 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison
-from profiler.compare.data import CellKey, Change, Gate, decide, parse_limit
+from profiler.compare.data import Change, Gate, decide, parse_limit
+from profiler.metrics.passes import CellKey
 
 _CELL = CellKey(512, 16, 64, 0)
 

@@ -60,17 +60,17 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
         (
             wanted("llama-3.1-8b", overrides=""),
             FreeMemory(64 * GIB, (4 * GIB,)),
-            "of GPU memory for this run and 4.0 GiB are free; resident weights take 4.5 GiB: -ngl 16 or --layers 18",
+            "of GPU memory for this run and 4 GiB are free; resident weights take 4.46 GiB: -ngl 16 or --layers 18",
         ),
         (
             wanted("llama-3.1-8b", arms=("off", "full")),
             FreeMemory(64 * GIB, (4 * GIB,)),
-            "resident weights take 4.5 GiB: --arms off or --layers 18 would fit",
+            "resident weights take 4.46 GiB: --arms off or --layers 18 would fit",
         ),
         (
             wanted("llama-3.1-8b", cell=GridPoint(2048, 0, 512, 1_000_000)),
             FreeMemory(64 * GIB, (24 * GIB,)),
-            "the context alone takes 122.6 GiB: a context (-d, -p and -n together) of ",
+            "the context alone takes 123 GiB: a context (-d, -p and -n together) of ",
         ),
         (
             wanted("llama-3.1-8b", cell=GridPoint(131_072, 0, 131_072, 0)),
@@ -80,7 +80,7 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
         (
             wanted("tiny-moe", cell=GridPoint(131_072, 0, 131_072, 0)),
             FreeMemory(64 * GIB, (GIB,)),
-            "a dequantised weight and the rows computed with it take 516.0 MiB: -ub 65536, a context ",
+            "a dequantised weight and the rows computed with it take 516 MiB: -ub 65536, a context ",
         ),
         (
             wanted("qwen3-30b-a3b", arms=("off", "cache"), cache_bytes=12 * GIB, op_offload_min_batch=1),
@@ -90,28 +90,28 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
         (
             wanted("llama-3.1-8b", slots=32),
             FreeMemory(64 * GIB, (3 * GIB,)),
-            "the slots that weights are streamed into take 3.0 GiB: --slots 2",
+            "the slots that weights are streamed into take 2.95 GiB: --slots 2",
         ),
         (
             wanted("llama-3.1-8b", overrides="", n_devices=2),
             FreeMemory(64 * GIB, (8 * GIB, 3 * GIB)),
-            "of GPU 1's memory for this run and 3.0 GiB are free",
+            "of GPU 1's memory for this run and 3 GiB are free",
         ),
         (
             wanted("qwen3-235b-a22b"),
             FreeMemory(64 * GIB, (140 * GIB,)),
-            "of host memory for this run and 64.0 GiB are free; weights in host memory take 119.0 GiB: --layers 4",
+            "of host memory for this run and 64 GiB are free; weights in host memory take 119 GiB: --layers 4",
         ),
         (
             wanted("qwen3-235b-a22b", cell=GridPoint(512, 16, 512, 0)),
             FreeMemory(128 * GIB, (140 * GIB,)),
-            "weights computed on the host take 132.2 GiB beside the bytes that are streamed: "
+            "weights computed on the host take 132 GiB beside the bytes that are streamed: "
             "--op-offload-min-batch 1 or ",
         ),
         (
             wanted("llama-3.1-8b", cell=GridPoint(512, 16, 512, 0)),
             FreeMemory(3 * GIB, (80 * GIB,)),
-            "weights computed on the host take 3.3 GiB beside the bytes that are streamed: --layers 13 would fit",
+            "weights computed on the host take 3.28 GiB beside the bytes that are streamed: --layers 13 would fit",
         ),
         (
             wanted("tiny-dense", cell=GridPoint(1, 400_000, 32, 0), op_offload_min_batch=1),
@@ -121,17 +121,17 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
         (
             wanted("llama-3.1-8b", kind="sim"),
             FreeMemory(None, (1 * GIB,)),
-            "of device memory for this run and 1.0 GiB are free; resident weights take 1.5 GiB: no option alone would",
+            "of device memory for this run and 1 GiB are free; resident weights take 1.51 GiB: no option alone would",
         ),
         (
             wanted("llama-3.1-8b", kind="cpu", cell=GridPoint(512, 16, 256, 4_000_000)),
             FreeMemory(9 * GIB, (None,)),
-            "the context alone takes 489.3 GiB: --op-offload-min-batch 1 with a context (-d, -p and -n together) of ",
+            "the context alone takes 489 GiB: --op-offload-min-batch 1 with a context (-d, -p and -n together) of ",
         ),
         (
             wanted("llama-3.1-8b", kind="cpu"),
             FreeMemory(4 * GIB, (None,)),
-            "of memory for this run and 4.0 GiB are free",
+            "of memory for this run and 4 GiB are free",
         ),
     ],
 )
@@ -221,7 +221,7 @@ def test_what_is_simulated_needs_no_memory(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory._replace(available=0))
     plan_run(small_request(device=DeviceOptions("sim"), model="llama-3.1-8b", layers=None))
     imagined = DeviceOptions("sim", machine=SimMachine(memory_bytes=GIB))
-    with pytest.raises(HprofError, match=r"of device memory for this run and 1\.0 GiB are free"):
+    with pytest.raises(HprofError, match=r"of device memory for this run and 1 GiB are free"):
         plan_run(small_request(device=imagined, model="llama-3.1-8b", layers=None))
 
 

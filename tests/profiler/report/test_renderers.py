@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 import hprof
-from executor.units import format_bytes, format_ns, format_rate, format_share
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.build import build_report
@@ -70,29 +69,6 @@ def test_text_of_a_capture_is_never_markup(tmp_path: Path) -> None:
     assert "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {3}
-
-
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (format_ns(0), "0 ns"),
-        (format_ns(999), "999 ns"),
-        (format_ns(1_000), "1.00 us"),
-        (format_ns(999_600), "1.00 ms"),
-        (format_ns(71_340_000), "71.3 ms"),
-        (format_ns(12_345_000_000), "12.3 s"),
-        (format_ns(123_456_000_000), "123 s"),
-        (format_bytes(25_475_253_792), "25.5 GB"),
-        (format_bytes(12), "12.0 B"),
-        (format_rate(1650.4), "1,650"),
-        (format_rate(0.0312), "0.0312"),
-        (format_share(0.7123), "71.2 %"),
-        (format_share(1.0), "100 %"),
-        (format_share(0), "0 %"),
-    ],
-)
-def test_numbers_as_people_read_them(shown: str, expected: str) -> None:
-    assert shown == expected
 
 
 def test_an_error_that_quotes_a_file_cannot_steer_the_terminal(

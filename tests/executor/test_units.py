@@ -1,0 +1,59 @@
+"""Each kind of number has one spelling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from executor import units
+
+
+@pytest.mark.parametrize(
+    ("spelled", "expected"),
+    [
+        (units.format_ns(0), "0 ns"),
+        (units.format_ns(999), "999 ns"),
+        (units.format_ns(12.5), "12.5 ns"),
+        (units.format_ns(1_000), "1.00 us"),
+        (units.format_ns(999_600), "1.00 ms"),
+        (units.format_ns(71_340_000), "71.3 ms"),
+        (units.format_ns(12_345_000_000), "12.3 s"),
+        (units.format_ns(123_456_000_000), "123 s"),
+        (units.format_bytes(25_475_253_792), "25.5 GB"),
+        (units.format_bytes(12), "12 B"),
+        (units.format_memory(24 * 2**30), "24 GiB"),
+        (units.format_memory(1.5 * 2**30), "1.50 GiB"),
+        (units.format_memory(1000), "1,000 B"),
+        (units.format_rate(1650.4), "1,650"),
+        (units.format_rate(0.0312), "0.0312"),
+        (units.format_gb_s(24.13), "24.1 GB/s"),
+        (units.format_share(0.7123), "71.2 %"),
+        (units.format_share(1.0), "100 %"),
+        (units.format_share(0), "0 %"),
+        (units.format_value(None, "ns"), "–"),
+        (units.format_value(1650.4, "tokens/s"), "1,650"),
+        (units.format_in_words(1650.4, "tokens/s"), "1,650 t/s"),
+        (units.format_in_words(None, "bytes"), "unknown"),
+        (units.format_interval(71_340_000, 70_000_000, 72_000_000, "ns"), "71.3 ms [70.0 ms, 72.0 ms]"),
+        (units.format_interval(71_340_000, None, None, "ns"), "71.3 ms"),
+        (units.format_ratio(0.9123, 0.9, 0.9241), "x0.912 [0.900, 0.924]"),
+        (units.format_ratio(0.9123), "x0.912"),
+        (units.format_change(1.031), "+3.1 %"),
+        (units.format_change(0.88), "-12.0 %"),
+        (units.format_change(1200), "x 1,200"),
+        (units.format_change(math.inf), "from 0"),
+        (units.format_count(1, "copy"), "1 copy"),
+        (units.format_count(1200, "copy"), "1,200 copies"),
+        (units.format_count(2, "launch"), "2 launches"),
+        (units.format_count(2, "pass"), "2 passes"),
+        (units.format_count(0, "kernel"), "0 kernels"),
+        (units.listed(["off"]), "off"),
+        (units.listed(["off", "on", "hot"]), "off, on and hot"),
+        (units.listed([]), ""),
+        (units.number_ranges([0, 1, 2, 5]), "0-2, 5"),
+        (units.plain("a\nb\x1b[31m"), "a b?[31m"),
+    ],
+)
+def test_numbers_as_people_read_them(spelled: str, expected: str) -> None:
+    assert spelled == expected
