@@ -18,6 +18,7 @@ import fsspec
 from executor.errors import HprofError
 from profiler.capture import CaptureSummary, list_captures
 from profiler.importers import import_files
+from profiler.importers.base import file_endings
 from profiler.manifest import MANIFEST_NAME
 from profiler.schema import TABLES
 from profiler.storage.store import Store
@@ -103,7 +104,7 @@ def _of_folder(folder: Path) -> tuple[int, int]:
     return newest_ns, sum(one.st_size for one in found)
 
 
-ENDINGS: Final = ["sqlite", "json", "gz", "jsonl", "csv", "md", "sql", "txt"]
+ENDINGS: Final = file_endings()
 _MAX_FILES: Final = 500
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, cast, get_args
@@ -12,7 +13,6 @@ from executor.errors import HprofError
 from profiler.schema import SCHEMA_VERSION
 
 State = Literal["running", "complete", "interrupted"]
-Source = Literal["hprof", "nsys", "kineto", "llama-bench"]
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
@@ -33,7 +33,7 @@ class ManifestArm:
 class Manifest:
     """What `manifest.json` holds. Keys that a file lacks take the defaults; unknown ones go to `extra`."""
 
-    source: Source = "hprof"
+    source: str = "hprof"  # or the tool whose trace was imported: "nsys", "kineto", "llama-bench", ...
     state: State = "running"
     schema: int = SCHEMA_VERSION
     hprof_version: str = ""
@@ -105,15 +105,17 @@ def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return values | {"extra": values.get("extra", {}) | unknown}
 
 
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {"state": get_args(State), "source": get_args(Source)}
+_SOURCE: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _TEXT_LISTS: Final = ("argv", "warnings", "cannot_say")
 
 
 def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     expected = (int, float, type(None)) if name == "link_h2d_gb_s" else type(default)
     fits = isinstance(value, expected) and isinstance(value, bool) == isinstance(default, bool)
-    if name in _CHOICES:
-        fits = value in _CHOICES[name]
+    if name == "state":
+        fits = value in get_args(State)
+    elif name == "source":
+        fits = fits and _SOURCE.fullmatch(value) is not None
     elif name in _TEXT_LISTS:
         fits = fits and all(isinstance(item, str) for item in value)
     elif name == "dropped":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from profiler.cli.options import force_option, json_option, output_option
-
-_KINDS = ("nsys", "nsys-stats", "kineto", "llama-bench")
+from profiler.importers.base import FORMATS
 
 
 def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, Path]]:
@@ -24,7 +22,7 @@ def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple
 
 @click.command("import")
 @click.argument("files", nargs=-1, metavar="[FILE_OR_DIR]...", type=click.Path(path_type=Path))
-@click.option("--kind", type=click.Choice(_KINDS), help="What the files are, where that cannot be detected.")
+@click.option("--kind", type=click.Choice(tuple(FORMATS)), help="What the files are, where that cannot be detected.")
 @click.option(
     "--arm", "arms", metavar="NAME=FILE", multiple=True, callback=_arm_files, help="One arm's trace; repeatable."
 )
@@ -34,7 +32,7 @@ def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple
 @json_option
 def command(
     files: tuple[Path, ...],
-    kind: Any,
+    kind: str | None,
     arms: list[tuple[str, Path]],
     arm_by: tuple[str, ...],
     output: str | None,

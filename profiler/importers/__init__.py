@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
-from profiler.importers.base import Imported, Importer, ImportOptions, Kind, check_file, check_unpacked, detect
+from profiler.importers.base import (
+    FORMATS,
+    Imported,
+    Importer,
+    ImportOptions,
+    check_file,
+    check_unpacked,
+    detect,
+    trace_format,
+    without_ending,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,42 +28,32 @@ if TYPE_CHECKING:
     from profiler.importers.combine import SourceFile
     from profiler.storage.writer import CaptureWriter
 
-__all__ = ["ImportOptions", "Imported", "Importer", "Kind", "detect", "import_files", "read_file"]
+__all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file"]
 
-# kind -> module with `read(path, options)`; imported when a file of that kind comes
-_IMPORTERS: Final[dict[Kind, str]] = {
-    "nsys": "profiler.importers.nsys",
-    "nsys-stats": "profiler.importers.nsys_stats",
-    "kineto": "profiler.importers.kineto",
-    "llama-bench": "profiler.importers.llama_bench",
-}
-_WITH_FIELDS: Final[tuple[Kind, ...]] = ("llama-bench",)
 _PART_ROWS: Final = 1 << 18
-_ENDINGS: Final = re.compile(
-    r"((\.pt)?\.trace)?\.(sqlite|nsys-rep|qdrep|json|jsonl|csv|md|sql|txt)(\.gz)?$|_(pqtdir|arwdir)$", re.IGNORECASE
-)
 
 
-def read_file(path: Path, kind: Kind | None = None, options: ImportOptions | None = None) -> Imported:
+def read_file(path: Path, kind: str | None = None, options: ImportOptions | None = None) -> Imported:
     """Read one trace with the importer of `kind`, or of the detected kind."""
     check_file(path)
     kind, options = kind or detect(path), options or ImportOptions()
-    if options.arm_by and kind not in _WITH_FIELDS:
+    found = trace_format(kind)
+    if options.arm_by and not found.has_fields:
+        with_fields = " and ".join(kind for kind in FORMATS if trace_format(kind).has_fields)
         raise HprofError(
-            f"--arm-by works for {' and '.join(_WITH_FIELDS)} alone, whose rows have fields, and {path} is of kind "
-            f"{kind}; leave it out, and name a trace's arm with --arm NAME=FILE."
+            f"--arm-by works for {with_fields} alone, whose rows have fields, and {path} is of kind {kind}; leave it "
+            "out, and name a trace's arm with --arm NAME=FILE."
         )
-    if kind != "kineto":
+    if not found.reads_gzip:
         check_unpacked(path)
-    read: Importer = importlib.import_module(_IMPORTERS[kind]).read
-    return read(path, options)
+    return found.read(path, options)
 
 
 def import_files(
     files: Sequence[Path],
     out: str | os.PathLike[str] | None = None,
     *,
-    kind: Kind | None = None,
+    kind: str | None = None,
     arms: Sequence[tuple[str, Path]] = (),
     arm_by: Sequence[str] = (),
     force: bool = False,
@@ -76,14 +74,14 @@ def import_files(
     wanted = [*((None, path) for path in files), *arms]
     if not wanted:
         raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
-    out = out or Path("traces") / _stem(wanted[0][1])
+    out = out or Path("traces") / without_ending(wanted[0][1].name)
     sources = []
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
         # Of several files each is an arm, unless its own passes say more.
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
-        named = arm or (None if len(wanted) == 1 or says_more else _stem(path))
+        named = arm or (None if len(wanted) == 1 or says_more else without_ending(path.name))
         sources.append(SourceFile(path.name, _size(path), named, imported))
     _check_one_source(sources)
     combined = combine(sources)
@@ -123,11 +121,6 @@ def _same_names(arms: Sequence[str | None]) -> list[str]:
         for arm, n in Counter(arms).items()
         if arm is not None and n > 1
     ]
-
-
-def _stem(path: Path) -> str:
-    """The name up to the ending of a trace: `3.1.2_run.sqlite` is `3.1.2_run`, `a.pt.trace.json.gz` is `a`."""
-    return _ENDINGS.sub("", path.name) or path.name
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,8 @@
-"""What every importer takes and gives back, and a bounded look at a file's head that tells its kind.
+"""What a trace format is made of, the list of all formats, and a bounded look at a file that tells which one it is.
 
-An importer is one pure function `read(path, options) -> Imported`; only `profiler.importers.import_files` writes
-a capture. This module imports nothing heavy: `hprof import -h` and the dashboard read the kinds from it.
+A format is one module with three pure functions: `detect` knows a file by its first bytes, `read` turns it into
+tables, `sample` gives the smallest file of the format. Its `FORMAT` names them; `FORMATS` below lists the modules.
+Nothing heavy is imported here: `hprof import -h` reads the kinds, and a format's module is loaded when a file comes.
 
 `profiler.importers.import_files` is the only place that writes a capture; importers only read.
 """
@@ -9,18 +10,26 @@ a capture. This module imports nothing heavy: `hprof import -h` and the dashboar
 from __future__ import annotations
 
 import gzip
+import importlib
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executor.errors import HprofError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["nsys", "nsys-stats", "kineto", "llama-bench"]
+FORMATS: Final[dict[str, str]] = {
+    "nsys": "profiler.importers.nsys",
+    "nsys-stats": "profiler.importers.nsys_stats",
+    "kineto": "profiler.importers.kineto",
+    "llama-bench": "profiler.importers.llama_bench",
+}
+"""The kinds that `--kind` takes, and the module of each with its `FORMAT`; the first that knows a file reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class Imported:
     `manifest_fields` are values for fields of `profiler.manifest.Manifest`, by field name.
     """
 
-    source: str  # the manifest's `source`: "nsys", "kineto", "llama-bench"
+    source: str  # the manifest's `source`, the tool that recorded: "nsys", "kineto", ...
     tables: dict[str, pa.Table]
     manifest_fields: dict[str, Any] = field(default_factory=dict)
     cannot_say: list[str] = field(default_factory=list)  # a sentence for each thing the source could not say
@@ -55,26 +64,58 @@ class Importer(Protocol):
     def __call__(self, path: Path, options: ImportOptions, /) -> Imported: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """What a format's module says of itself, as its `FORMAT`."""
+
+    detect: Callable[[Path, bytes], bool]  # of a file and its first HEAD_BYTES, or of a folder and b""
+    read: Importer
+    sample: Callable[[], bytes]  # the smallest file of this format
+    endings: tuple[str, ...] = ()  # of its files' names, dot included; a capture is named without them
+    converted_endings: tuple[str, ...] = ()  # of files that another program has to turn into this format first
+    reads_gzip: bool = False
+    has_fields: bool = False  # rows have fields, so that `--arm-by` can tell arms apart
+
+
+def trace_format(kind: str) -> TraceFormat:
+    """The format of a kind; raises HprofError for a kind that is none of FORMATS."""
+    if kind not in FORMATS:
+        raise HprofError(f"there is no kind of trace called {kind!r}; hprof reads {', '.join(FORMATS)}.")
+    found: TraceFormat = importlib.import_module(FORMATS[kind]).FORMAT
+    return found
+
+
+def file_endings() -> list[str]:
+    """The last part of the names of files that hprof reads by itself: "csv", "gz", ..., "txt"."""
+    names = (ending for kind in FORMATS for ending in trace_format(kind).endings)
+    return sorted({name.rpartition(".")[2] for name in names if name.startswith(".")})
+
+
+def without_ending(name: str) -> str:
+    """A trace's name up to its ending: `3.1.2_run.sqlite` is `3.1.2_run`, `a.pt.trace.json.gz` is `a`."""
+    formats = [trace_format(kind) for kind in FORMATS]
+    endings = {ending for one in formats for ending in (*one.endings, *one.converted_endings)}
+    fitting = [ending for ending in endings if name.lower().endswith(ending) and len(ending) < len(name)]
+    return name[: -max(map(len, fitting))] if fitting else name
+
+
 HEAD_BYTES: Final = 64 * 1024
-_SQLITE: Final = b"SQLite format 3\x00"
-_GZIP: Final = b"\x1f\x8b"
-_REPORT_SUFFIXES: Final = (".nsys-rep", ".qdrep")
-_KINETO_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"')
-_BENCH_MARKS: Final = (b"build_commit", b"llama_bench", b"model_filename", b"n_gpu_layers")
-_KNOWN: Final = ", ".join(get_args(Kind))
+GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
-def detect(path: Path) -> Kind:
-    """The importer that can read `path`; HprofError names the file when none can."""
+def detect(path: Path) -> str:
+    """The kind of `path`, one of FORMATS; raises HprofError, naming the file, where no format knows it."""
     check_file(path)
+    head = b"" if path.is_dir() else read_head(path)
+    for kind in FORMATS:
+        if trace_format(kind).detect(path, head):
+            return kind
     if path.is_dir():
-        return _detect_folder(path)
-    if path.suffix.lower() in _REPORT_SUFFIXES:
-        return "nsys"
-    kind = _detect_bytes(read_head(path))
-    if kind is None:
-        raise HprofError(f"{path} is no trace that hprof knows; if it is one of {_KNOWN}, say so with --kind.")
-    return kind
+        raise HprofError(
+            f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, "
+            "or a file."
+        )
+    raise HprofError(f"{path} is no trace that hprof knows; if it is one of {', '.join(FORMATS)}, say so with --kind.")
 
 
 def check_file(path: Path) -> None:
@@ -86,15 +127,15 @@ def check_file(path: Path) -> None:
 
 
 def check_unpacked(path: Path) -> None:
-    """Refuse a packed file of a kind that is read as it lies there."""
-    if path.is_file() and path.suffix.lower() not in _REPORT_SUFFIXES and _first_bytes(path, 2) == _GZIP:
+    """Refuse a packed file of a format that is read as it lies there."""
+    if path.is_file() and _first_bytes(path, 2) == GZIP_MAGIC:
         raise HprofError(f"{path} is packed with gzip, and only torch.profiler's traces are read so; gunzip it first.")
 
 
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
     """At most `n_bytes` from the start of the file, decompressed when it is gzip."""
     head = _first_bytes(path, n_bytes)
-    if not head.startswith(_GZIP):
+    if not head.startswith(GZIP_MAGIC):
         return head
     unpacked = b""
     try:
@@ -112,25 +153,3 @@ def _first_bytes(path: Path, n_bytes: int) -> bytes:
             return file.read(n_bytes)
     except OSError as error:
         raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error
-
-
-def _detect_folder(path: Path) -> Kind:
-    if any(path.glob("*.parquet")) or any(path.glob("*.arrow*")):
-        return "nsys"
-    raise HprofError(
-        f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, or a file."
-    )
-
-
-def _detect_bytes(head: bytes) -> Kind | None:
-    if head.startswith(_SQLITE):
-        return "nsys"
-    if b"Start (" in head and b"Duration (" in head and b"SrcMemKd" in head:
-        return "nsys-stats"
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if any(mark in head for mark in _BENCH_MARKS) or text.startswith(b"| model"):
-        return "llama-bench"
-    is_json = text.startswith((b"{", b"["))
-    if is_json and (any(key in head for key in _KINETO_KEYS) or b'"ph"' in head):
-        return "kineto"
-    return None

@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 
 from executor.errors import HprofError, first_line
 from executor.files import bounded_read
-from profiler.importers.base import Imported, ImportOptions, read_head
+from profiler.importers.base import Imported, ImportOptions, TraceFormat, read_head
 from profiler.importers.device_traces import mark_collectives, remark_collectives
 from profiler.importers.nsys.rows import (
     ABSENT,
@@ -56,6 +56,11 @@ _CANNOT_SAY: Final = (
 )
 
 
+def detect(_path: Path, head: bytes) -> bool:
+    """Whether the header of the table is there, after whatever nsys printed before it."""
+    return all(column in head for column in (b"Start (", b"Duration (", b"SrcMemKd"))
+
+
 def read(path: Path, _options: ImportOptions) -> Imported:
     """Read one CSV. Raises HprofError for a file that is none."""
     dropped: Counter[str] = Counter()
@@ -79,6 +84,17 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     if len(rows) == 0:
         found.warnings.append("The CSV holds no device work: `nsys stats` found no kernel, copy or memset.")
     return found
+
+
+def sample() -> bytes:
+    """One kernel."""
+    return (
+        b"Start (ns),Duration (ns),CorrId,Bytes (MB),SrcMemKd,Device,Ctx,Strm,Name\n"
+        b"1000,4000,1,,,NVIDIA H200 (0),1,7,gemm\n"
+    )
+
+
+FORMAT: Final = TraceFormat(detect, read, sample, endings=(".csv", ".txt"))
 
 
 def _rows(columns: CsvColumns, names: list[str], name_code: Int64) -> EventRows:

@@ -1,11 +1,8 @@
 """Reads torch.profiler's Chrome-format JSON (Kineto), plain or gzip, of any age, NVIDIA or AMD.
 
 Kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and exact
-integer nanoseconds. What is left out is counted. `docs/importing.md` lists what the format cannot say.
-
-What is kept: kernels, copies, memsets, device-side syncs and host calls, each with its stream, correlation and
-exact integer nanoseconds, to the last step. What is left out is counted. `docs/importing.md` says what cannot be
-known.
+integer nanoseconds, to the last step. What is left out is counted. `docs/importing.md` lists what the format
+cannot say.
 """
 
 from __future__ import annotations
@@ -21,13 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.kineto.rows import InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.stream import EventStream, open_source
 from profiler.importers.kineto.tables import HostCalls, events_table, without_strays
 from profiler.importers.unnamed import segment_unnamed
+
+_KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"ph"')
+
+
+def detect(_path: Path, head: bytes) -> bool:
+    """Whether this is JSON with a key that Chrome's trace format or Kineto has."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return text.startswith((b"{", b"[")) and any(key in text for key in _KEYS)
 
 
 def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a trace says nothing that they change
@@ -75,6 +80,22 @@ def _no_garbage_collection() -> Iterator[None]:
         if was_enabled:
             gc.enable()
 
+
+def sample() -> bytes:
+    """One kernel."""
+    return (
+        b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 4, '
+        b'"args": {"device": 0, "stream": 7, "correlation": 1}}]}'
+    )
+
+
+FORMAT: Final = TraceFormat(
+    detect,
+    read,
+    sample,
+    endings=tuple(f"{before}.json{after}" for before in ("", ".trace", ".pt.trace") for after in ("", ".gz")),
+    reads_gzip=True,
+)
 
 _MAX_TEXT: Final = 200
 _MACHINE_KEYS: Final = ("cuda_driver_version", "cuda_runtime_version", "cupti_version", "hip_runtime_version")

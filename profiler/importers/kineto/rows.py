@@ -2,8 +2,6 @@
 
 A row's category says what it is, in the names that any age of Kineto gave it. Times become int64 ns without
 losing a nanosecond to a float.
-
-What a row is comes from its category, in the names that any age of Kineto gave it.
 """
 
 from __future__ import annotations

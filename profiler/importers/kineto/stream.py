@@ -3,10 +3,6 @@
 A chunk is cut where it parses: a comma between two objects at which `[chunk]` is valid JSON is a comma between
 two elements of the array, since JSON reads left to right in one way only. So the quick guess (the last `},{`)
 needs no proof of its own, and the exact bracket scan runs only where the guess fails.
-
-A chunk is cut where it parses: a comma between two objects at which `[chunk]` is valid JSON is a comma between
-two elements of the array, since JSON reads left to right in one way only. So the quick guess (the last `},{`)
-needs no proof of its own, and the exact bracket scan runs only where the guess fails.
 """
 
 from __future__ import annotations
@@ -27,11 +23,11 @@ import orjson
 from numpy.typing import NDArray
 
 from executor.errors import HprofError
+from profiler.importers.base import GZIP_MAGIC
 
 MAX_BYTES: Final = 64 * 2**30  # of JSON; a trace of 300 million events
 MAX_RATIO: Final = 250  # real traces compress 10 to 60 times
 _RATIO_FROM_BYTES: Final = 64 * 2**20  # small traces of few names may compress better; they do no harm
-_GZIP: Final = b"\x1f\x8b"
 
 
 class JsonSource:
@@ -43,7 +39,7 @@ class JsonSource:
         self.truncated: str | None = None
         self._raw = raw
         self._limits = (max_bytes, max_ratio)
-        self._compressed = raw.read(2) == _GZIP
+        self._compressed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
         # gzip's read() drops all that it has unpacked of a block when the data breaks off inside it; read1() does not
         self._read: Callable[[int], bytes] = gzip.GzipFile(fileobj=raw).read1 if self._compressed else raw.read

@@ -14,17 +14,37 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
-from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.llama_bench.arms import DEFAULT_ARM, arm_name, arm_settings, pass_columns, unsaid_differences
 from profiler.importers.llama_bench.formats import Format, ParsedRows, RawRow, parse, read_text
 from profiler.importers.llama_bench.rows import IMPOSSIBLE_SAMPLES, BenchRow, bench_row
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import conform
 
+_MARKS: Final = (b"build_commit", b"llama_bench", b"model_filename", b"n_gpu_layers")
+
+
+def detect(_path: Path, head: bytes) -> bool:
+    """Whether a field's name is there, or an md table begins."""
+    return any(mark in head for mark in _MARKS) or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"| model")
+
 
 def read(path: Path, options: ImportOptions) -> Imported:
     """Read one file. Raises HprofError where it holds no usable row."""
     return read_rows(parse(read_text(path), str(path)), str(path), options.arm_by)
+
+
+def sample() -> bytes:
+    """One row of jsonl: a prompt of 512 tokens in 2 s."""
+    return (
+        b'{"build_commit": "0", "model_filename": "model.gguf", "n_prompt": 512, "n_gen": 0, '
+        b'"samples_ns": [2000000000], "samples_ts": [256.0]}\n'
+    )
+
+
+FORMAT: Final = TraceFormat(
+    detect, read, sample, endings=(".jsonl", ".json", ".csv", ".md", ".sql", ".txt"), has_fields=True
+)
 
 
 def read_rows(parsed: ParsedRows, origin: str, arm_by: Sequence[str] = ()) -> Imported:

@@ -1,43 +1,50 @@
 """Nsight Systems exports: SQLite of schema 2.9.1 to 3.28, parquetdir, arrowdir, and `.nsys-rep` through nsys.
 
-`read` opens the export; `build` goes from its tables to the tables of a capture.
+`read` opens the export; `build` goes from its tables to the tables of a capture: `recorded` makes rows of them,
+`ranges` says which pass, ubatch, layer and tensor each belongs to, `facts` tells what is said beside the rows.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from executor.errors import HprofError
-from profiler.importers.base import Imported, ImportOptions
+from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.nsys import facts, ranges
 from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
-from profiler.importers.nsys.folder import FolderTables
+from profiler.importers.nsys.folder import FolderTables, holds_tables
 from profiler.importers.nsys.project import GroupedSpans, Places, Projection, project
 from profiler.importers.nsys.ranges import pass_table, ubatch_table
 from profiler.importers.nsys.recorded import KERNEL, MEMCPY, NVTX, RUNTIME, TraceRows, read_trace_rows
 from profiler.importers.nsys.rows import PHASES, EventRows, event_table
-from profiler.importers.nsys.sqlite import SqliteTables, exported
-from profiler.importers.nsys.tables import ID_MASK, NULL, ExportTables, Int64
+from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables, exported
+from profiler.importers.nsys.tables import ID_MASK, NULL, TID_BITS, ExportTables, Int64
 from profiler.importers.unnamed import segment_unnamed
 from profiler.manifest import ManifestArm
 
-__all__ = ["read"]
+_SIGNS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", KERNEL, MEMCPY, RUNTIME, NVTX)
+_REPORT_ENDINGS: Final = (".nsys-rep", ".qdrep")
 
-_SIGNS = ("META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", KERNEL, MEMCPY, RUNTIME, NVTX)
-REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+
+def detect(path: Path, head: bytes) -> bool:
+    """Whether this is an export (any SQLite file, or a folder of tables) or a report that nsys can export."""
+    if path.is_dir():
+        return holds_tables(path)
+    return head.startswith(SQLITE_MAGIC) or path.suffix.lower() in _REPORT_ENDINGS
 
 
 def read(path: Path, _options: ImportOptions) -> Imported:
     """Read one export. Raises HprofError for a file that is none, or that is damaged."""
     with ExitStack() as stack:
-        if path.suffix.lower() in REPORT_SUFFIXES:
+        if path.suffix.lower() in _REPORT_ENDINGS:
             path = stack.enter_context(exported(path))
         tables: ExportTables = FolderTables(path) if path.is_dir() else SqliteTables(path)
         stack.callback(tables.close)
@@ -108,3 +115,24 @@ def _manifest_extra(tables: ExportTables, recorded: TraceRows, found: StreamLabe
         "profiler_errors": errors,
         "profiler_warnings": milder,
     }
+
+
+def sample() -> bytes:
+    """An SQLite export of one copy, and of one kernel that it lies beside."""
+    database = sqlite3.connect(":memory:")
+    database.executescript(
+        f"""
+        CREATE TABLE StringIds (id INTEGER, value TEXT);
+        INSERT INTO StringIds VALUES (1, 'gemm');
+        CREATE TABLE {KERNEL} (start, end, deviceId, contextId, streamId, correlationId, globalPid, demangledName);
+        INSERT INTO {KERNEL} VALUES (1000, 5000, 0, 1, 7, 1, {1 << 48 | 400 << TID_BITS}, 1);
+        CREATE TABLE {MEMCPY} (start, end, deviceId, contextId, streamId, correlationId, globalPid, bytes, copyKind);
+        INSERT INTO {MEMCPY} VALUES (2000, 4000, 0, 1, 14, 2, {1 << 48 | 400 << TID_BITS}, 50000, 1);
+        """
+    )
+    return database.serialize()
+
+
+FORMAT: Final = TraceFormat(
+    detect, read, sample, endings=(".sqlite", "_pqtdir", "_arwdir"), converted_endings=_REPORT_ENDINGS
+)

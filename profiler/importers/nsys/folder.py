@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from executor.errors import HprofError, first_line
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
-SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
+_SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
 _N_READERS: Final = 2
 _FREE_ROWS: Final = 1 << 20
 _MAX_BYTES: Final = 1 << 34
@@ -27,7 +27,7 @@ class FolderTables:
 
     def __init__(self, path: Path) -> None:
         self.warnings: list[str] = []
-        tables = [file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
+        tables = sorted(_table_files(path))
         self._files = {file.stem: file for file in tables if file.is_file()}
         self.warnings += [f"{file.name} is no file, and was not read." for file in tables if not file.is_file()]
         self._columns: dict[str, frozenset[str]] = {}
@@ -100,6 +100,15 @@ class FolderTables:
         if (begun := self._expected.pop((table, *columns), None)) is not None:
             return _checked(begun.result, file)
         return _checked(lambda: _read_file(file, columns), file)
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether the folder has a file that may be an exported table."""
+    return any(_table_files(path))
+
+
+def _table_files(path: Path) -> Iterator[Path]:
+    return (file for file in path.iterdir() if file.suffix in _SUFFIXES)
 
 
 def _schema_of(file: Path) -> pa.Schema:

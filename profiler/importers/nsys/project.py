@@ -3,9 +3,6 @@
 A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
 threads are laid end to end on one axis (`profiler.arithmetic.intervals.Line`), so one search serves them all.
 `Places` holds the answer: the pass, phase, ubatch, layer and tensor of each row.
-
-A range owns a GPU operation if the CUDA call that launched it lies inside the range on the same thread. All
-threads are laid end to end on one axis (`profiler.arithmetic.intervals.Line`), so one search serves them all.
 """
 
 from __future__ import annotations

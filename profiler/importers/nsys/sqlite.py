@@ -3,9 +3,6 @@
 Nine columns of 1 M kernels took 2.5 s fetched as tuples and 1.1 s when SQLite joins each column into one text
 that numpy parses; so numbers travel as text, 65,536 rows a query.
 A `.nsys-rep` is NVIDIA's own format: nsys itself exports it to SQLite first.
-
-Nine columns of 1 M kernels took 2.5 s fetched as tuples and 1.1 s when SQLite joins each column into one text
-that numpy parses; so numbers travel as text, 65,536 rows a query.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ import pyarrow as pa
 from executor.errors import HprofError
 from profiler.importers.nsys.tables import MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
 
-_MAGIC: Final = b"SQLite format 3\x00"
+SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
 _CHUNK_ROWS: Final = 1 << 16
 _MAX_VALUE_BYTES: Final = 1 << 24
@@ -189,7 +186,7 @@ def _check_header(path: Path) -> None:
     """
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
-    if not header.startswith(_MAGIC):
+    if not header.startswith(SQLITE_MAGIC):
         raise HprofError(f"{path} is no SQLite file; export the report with `nsys export -t sqlite`.")
     if len(header) == _HEADER_BYTES and header[24:28] != header[92:96]:
         return

@@ -2,8 +2,6 @@
 
 Two implementations: `sqlite.SqliteTables` and `folder.FolderTables`. Nothing else knows where rows come from.
 Also nsys's enum numbers, which are the same in every schema from 2.9.1 on; that one has no enum tables at all.
-
-Two implementations: `sqlite.SqliteTables` and `folder.FolderTables`. Nothing else knows where rows come from.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor.errors import HprofError
-from profiler.importers import Kind, detect, read_file
-from tests.support import shared_path
+from profiler.importers import FORMATS, ImportOptions, detect, read_file
+from profiler.importers.base import HEAD_BYTES, file_endings, trace_format, without_ending
+from tests.support import ROOT, shared_path
 
 
 @pytest.mark.parametrize(
@@ -91,11 +94,11 @@ def test_any_bytes_are_a_kind_or_a_clear_error(tmp_path: Path, content: bytes) -
         found: str = detect(path)
     except HprofError as error:
         found = str(error)
-    assert found in ("nsys", "nsys-stats", "kineto", "llama-bench") or "x.bin" in found
+    assert found in FORMATS or "x.bin" in found
 
 
 @pytest.mark.parametrize("kind", ["nsys", "nsys-stats", "llama-bench"])
-def test_only_kineto_is_read_packed(tmp_path: Path, kind: Kind) -> None:
+def test_only_kineto_is_read_packed(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "bench.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"build_commit": "abc"}\n'))
     with pytest.raises(HprofError, match=r"bench\.jsonl\.gz is packed with gzip.*gunzip it first"):
@@ -106,3 +109,46 @@ def test_a_pipe_is_refused_even_where_its_kind_is_said(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(HprofError, match="pipe is not a regular file"):
         read_file(tmp_path / "pipe", "kineto")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_format_knows_and_reads_its_own_sample_and_no_other_does(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "sample"
+    path.write_bytes(trace_format(kind).sample())
+    head = path.read_bytes()[:HEAD_BYTES]
+    assert [other for other in FORMATS if trace_format(other).detect(path, head)] == [kind]
+    found = trace_format(kind).read(path, ImportOptions())
+    assert sum(table.num_rows for table in found.tables.values()) > 0
+    assert not +found.dropped
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("3.1.2_run.sqlite", "3.1.2_run"),
+        ("a.pt.trace.json.gz", "a"),
+        ("RUN.NSYS-REP", "RUN"),
+        ("run_pqtdir", "run"),
+        ("run.perfetto", "run.perfetto"),
+        (".json", ".json"),
+    ],
+)
+def test_a_capture_is_named_like_its_trace_without_the_ending(name: str, stem: str) -> None:
+    assert without_ending(name) == stem
+
+
+def test_reports_that_need_nsys_are_no_uploads() -> None:
+    assert file_endings() == ["csv", "gz", "json", "jsonl", "md", "sql", "sqlite", "txt"]
+
+
+def test_an_unknown_kind_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"{}")
+    with pytest.raises(HprofError, match=r"no kind of trace called 'perfetto'; hprof reads nsys, .*llama-bench"):
+        read_file(path, "perfetto")
+
+
+def test_the_list_of_kinds_is_light() -> None:
+    code = "import sys, profiler.importers.base; print({'numpy', 'pyarrow', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
