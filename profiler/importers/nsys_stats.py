@@ -22,18 +22,18 @@ from executor.errors import HprofError, first_line
 from executor.files import bounded_read
 from profiler.importers.base import Imported, ImportOptions, TraceFormat, read_head
 from profiler.importers.device_traces import mark_collectives, remark_collectives
+from profiler.importers.dropping import OVERRUNS, far_times, overrunning, remark_overlaps, time_limits
 from profiler.importers.nsys.rows import (
     ABSENT,
     MEMORIES,
     EventRows,
+    distinct_streams,
     drop,
     event_table,
-    far_times,
-    impossible_times,
+    impossible,
     kind_code,
     look_up,
     make_rows,
-    time_limits,
 )
 from profiler.importers.nsys.tables import MAX_TEXT_CHARS, NULL, Int64
 
@@ -66,7 +66,7 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     dropped: Counter[str] = Counter()
     columns = read_columns(path, dropped)
     names, name_code = _distinct(columns.text("Name"))
-    rows = _cleaned(_rows(columns, names, name_code), dropped)
+    rows, n_overlapping = _cleaned(_rows(columns, names, name_code), len(names) + 1, dropped)
     if len(rows):
         rows = rows.shifted(-int(rows["start"].min()))
     found = Imported(source="nsys", tables={}, dropped=dropped, cannot_say=[*_CANNOT_SAY, _rounding(columns)])
@@ -74,7 +74,7 @@ def read(path: Path, _options: ImportOptions) -> Imported:
     streams, stream_code = _stream_labels(rows)
     events = event_table(rows, texts, {"stream": stream_code}, {"stream": streams})
     found.tables["events"], n_collectives = mark_collectives(events)
-    found.warnings += remark_collectives(n_collectives)
+    found.warnings += [*remark_collectives(n_collectives), *remark_overlaps(n_overlapping)]
     if columns.is_cut:
         found.warnings.append(
             "The CSV does not end with a line break: its last row may be cut, and rows may be missing."
@@ -121,12 +121,19 @@ def _rows(columns: CsvColumns, names: list[str], name_code: Int64) -> EventRows:
     )
 
 
-def _cleaned(rows: EventRows, dropped: Counter[str]) -> EventRows:
+def _cleaned(rows: EventRows, migration: int, dropped: Counter[str]) -> tuple[EventRows, int]:
+    """Without rows that cannot be, and how many overlap on no serial stream. migration: the detail of page migrations,
+    which are in no stream's order.
+    """
     reasons = {"unknown operation": rows["kind"] == ABSENT}
     # A trace that starts at 0 has a first row at 0: only missing times are impossible here.
-    reasons |= impossible_times(rows["start"], rows["end"], on_device=False)
+    reasons |= impossible(rows["start"], rows["end"], on_device=False)
     rows = drop(rows, "row", reasons, dropped)
-    return drop(rows, "row", far_times(rows["start"], time_limits(rows["start"])), dropped)
+    rows = drop(rows, "row", far_times(rows["start"], time_limits(rows["start"])), dropped)
+    _, stream = distinct_streams(rows)
+    stream = np.where((rows["stream"] == NULL) | (rows["detail"] == migration), ABSENT, stream)
+    overruns, n_overlapping = overrunning(stream, rows["start"], rows["end"], rows["correlation"])
+    return drop(rows, "device row", {OVERRUNS: overruns}, dropped), n_overlapping
 
 
 def _classify(name: str) -> tuple[int, int]:

@@ -127,7 +127,7 @@ def model_label(model: dict[str, Any]) -> str | None:
 
 def machine_label(machine: dict[str, Any]) -> str | None:
     """The manifest's machine in a few words."""
-    names = [gpu.get("name") for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
+    names = [gpu.get("name") or "GPU without a name" for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
     counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     labels = [str(label) for label in (*counted, machine.get("cpu")) if label]
     device = machine.get("device")

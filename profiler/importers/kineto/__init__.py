@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
+from executor.units import count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
+from profiler.importers.dropping import remark_overlaps
+from profiler.importers.kineto.host_calls import HostCalls, number_processes
 from profiler.importers.kineto.rows import InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.stream import EventStream, open_source
-from profiler.importers.kineto.tables import HostCalls, events_table, without_strays
+from profiler.importers.kineto.tables import credible_rows, events_table, without_far_times
 from profiler.importers.unnamed import segment_unnamed
 
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"ph"')
@@ -51,20 +54,27 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
             f'{path} holds JSON, but no trace event (an object with a "ph"); give what torch.profiler\'s '
             "export_chrome_trace wrote."
         )
-    rows = without_strays(collector.table(), dropped)
-    launches = HostCalls(rows)
+    rows, process_names = number_processes(without_far_times(collector.table(), dropped))
+    credible = credible_rows(rows, dropped)
+    rows, launches = credible.rows, credible.launches
     segments = segment(rows, launches)
-    events, n_collectives = mark_collectives(events_table(rows, segments.context, dropped))
+    events, n_collectives = mark_collectives(events_table(rows, launches, segments.context, dropped))
     events, undecided = segment_unnamed(events)
     tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     return Imported(
         source="kineto",
         tables=tables,
-        manifest_fields=manifest_fields(stream.metadata, rows),
-        cannot_say=[*cannot_say(tables, collector.not_read), *launches.unanswered(), *undecided],
+        manifest_fields=manifest_fields(stream.metadata, rows, process_names),
+        cannot_say=[*cannot_say(tables, collector.not_read), *credible.unanswered, *undecided],
         dropped=+dropped,
-        warnings=[*warnings(events, stream.lost), *remark_collectives(n_collectives), *remark_duplicate_rows(events)],
+        warnings=[
+            *warnings(events, stream.lost, collector.not_read),
+            *remark_shared_ids(launches),
+            *remark_overlaps(credible.n_overlapping),
+            *remark_collectives(n_collectives),
+            *remark_duplicate_rows(events),
+        ],
         default_arm=segments.default_arm,
     )
 
@@ -100,11 +110,20 @@ FORMAT: Final = TraceFormat(
 _MAX_TEXT: Final = 200
 _MACHINE_KEYS: Final = ("cuda_driver_version", "cuda_runtime_version", "cupti_version", "hip_runtime_version")
 _EXTRA_KEYS: Final = ("schemaVersion", "traceName", "trace_id", "displayTimeUnit", "baseTimeNanoseconds")
+# how the categories of devices begin whose rows are not read
+_OTHER_DEVICES: Final = {
+    "mtia": "MTIA devices",
+    "hpu": "Gaudi devices (HPU)",
+    "privateuse1": "devices of a PyTorch backend that is not its own (PrivateUse1)",
+}
 _RANK_KEYS: Final = ("rank", "world_size", "backend")
 
 
-def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table) -> dict[str, Any]:
-    """`machine`, `created_utc` and `extra` of the manifest: the keys around the array of events, and its first time."""
+def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table, process_names: Mapping[str, str]) -> dict[str, Any]:
+    """`machine`, `created_utc` and `extra` of the manifest: the keys around the array of events, and its first time.
+
+    process_names: number -> what the trace calls the process, where that is more than the number.
+    """
     gpus = [_gpu(entry) for entry in _list(metadata.get("deviceProperties")) if isinstance(entry, dict)]
     distributed = metadata.get("distributedInfo")
     machine = {
@@ -114,7 +133,7 @@ def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table) -> dict[str, An
     }
     return {
         "machine": machine,
-        "extra": {"kineto": _picked(metadata, _EXTRA_KEYS)},
+        "extra": {"kineto": _picked(metadata, _EXTRA_KEYS), **({"processes": process_names} if process_names else {})},
         "created_utc": _created(metadata.get("baseTimeNanoseconds"), rows),
     }
 
@@ -147,14 +166,42 @@ def cannot_say(tables: Mapping[str, pa.Table], not_read: Counter[str]) -> list[s
     return said
 
 
-def warnings(events: pa.Table, lost: str | None) -> list[str]:
-    """Sentences to show beside the figures."""
+def warnings(events: pa.Table, lost: str | None, seen: Counter[str]) -> list[str]:
+    """Sentences to show beside the figures.
+
+    lost: what the end of the file lacks, if anything. seen: the categories of events that were not read.
+    """
     found = []
     if lost:
         found.append(f"The trace is incomplete: {lost}.")
     if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d")):
-        found.append("The trace has no GPU work; was ProfilerActivity.CUDA on while it was recorded?")
+        other = next((name for start, name in _OTHER_DEVICES.items() if any(c.startswith(start) for c in seen)), None)
+        found.append(
+            f"The trace is of {other}, whose work hprof does not read: it has no kernel or copy of a GPU."
+            if other
+            else "The trace has no GPU work; was ProfilerActivity.CUDA (or XPU) on while it was recorded?"
+        )
     return found
+
+
+def remark_shared_ids(launches: HostCalls) -> list[str]:
+    """What a reader must know where several processes gave their calls the same ids."""
+    found = []
+    if launches.n_paired:
+        found.append(
+            f"{_carry(launches.n_paired)} an id that calls of several processes have: traces were "
+            "merged without labels, and hprof tells the processes apart by the order of the file."
+        )
+    if launches.n_unpaired:
+        found.append(
+            f"{_carry(launches.n_unpaired)} an id that calls of several processes have, and could "
+            "belong to any of them: import each process's trace by itself."
+        )
+    return found
+
+
+def _carry(n_rows: int) -> str:
+    return f"{count(n_rows, 'device row')} {'carries' if n_rows == 1 else 'carry'}"
 
 
 def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:

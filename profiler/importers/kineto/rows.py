@@ -6,10 +6,11 @@ losing a nanosecond to a float.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from profiler.importers.dropping import impossible_times, kept_rows
 from profiler.importers.kineto.stream import NO_EVENT, Event
 
 # category -> role; before torch 1.12 categories were capitalised words
@@ -32,6 +34,8 @@ ROLES: Final[dict[str, str]] = {
     "Runtime": "api",
     "cuda_driver": "api",
     "hip_runtime": "api",
+    "xpu_runtime": "api",
+    "xpu_driver": "api",
     "user_annotation": "annotation",
     "UserAnnotation": "annotation",
 }
@@ -39,7 +43,8 @@ _WITH_BYTES: Final = ("copy", "memset", "api")
 ON_DEVICE: Final = ("kernel", "copy", "memset", "sync")
 # flow arrows repeat the correlation id, and rows without a category name processes and threads
 _KNOWN: Final = frozenset({*ROLES, "", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "Trace"})
-MAX_DURATION_NS: Final = 24 * 3600 * 10**9
+# how a row of each role is called where it is left out
+_CALLED: Final = {"sync": "synchronisation", "api": "API call"}
 
 COLUMNS: Final = pa.schema(
     [
@@ -49,7 +54,8 @@ COLUMNS: Final = pa.schema(
         ("t_end", pa.int64()),
         ("device", pa.int64()),  # null for host rows
         ("lane", pa.int64()),  # stream of a device row, thread of a host row
-        ("process", pa.int64()),  # host rows only
+        ("process", pa.int64()),  # host rows only; the number at the end of the process id
+        ("rank", pa.dictionary(pa.int32(), pa.string())),  # what stands before that number, where it is text
         ("correlation", pa.int64()),
         ("bytes", pa.int64()),
         ("direction", pa.dictionary(pa.int32(), pa.string())),  # what the arguments say, for names that do not
@@ -94,16 +100,15 @@ class RowCollector:
 def _table(role: str, events: Sequence[Event], dropped: Counter[str]) -> pa.Table:
     start, valid_start = exact_ns([event.get("ts") for event in events])
     duration, valid_duration = exact_ns([event.get("dur") for event in events])
-    good = valid_start & valid_duration & (duration >= 0)
-    long = good & (duration > MAX_DURATION_NS)
-    dropped[f"{role} rows without a valid time"] += int((~good).sum())
-    dropped[f"{role} rows longer than a day"] += int(long.sum())
+    end = start + duration
+    times = impossible_times(start, end, ~(valid_start & valid_duration))
+    kept = kept_rows(_CALLED.get(role, role), times, dropped)
     arguments = [args if type(args := event.get("args")) is dict else {} for event in events]
     columns: dict[str, pa.Array] = {
         "role": pa.DictionaryArray.from_arrays(np.zeros(len(events), np.int32), [role]),
         "name": pa.array(_texts(events, "name")).dictionary_encode(),
         "t_start": pa.array(start),
-        "t_end": pa.array(start + duration),
+        "t_end": pa.array(end),
         "correlation": integers([args.get("correlation") for args in arguments]),
         **(_device_columns(events, arguments) if role in ON_DEVICE else _host_columns(events)),
         **(_copy_columns(arguments) if role in _WITH_BYTES else {}),
@@ -113,7 +118,7 @@ def _table(role: str, events: Sequence[Event], dropped: Counter[str]) -> pa.Tabl
         pa.nulls(len(events), kind.type) if array is None else array.cast(kind.type)
         for array, kind in zip(whole, COLUMNS, strict=True)
     ]
-    return pa.Table.from_arrays(filled, schema=COLUMNS).filter(pa.array(good & ~long))
+    return pa.Table.from_arrays(filled, schema=COLUMNS).filter(pa.array(kept))
 
 
 def _device_columns(events: Sequence[Event], arguments: Sequence[Event]) -> dict[str, pa.Array]:
@@ -122,14 +127,28 @@ def _device_columns(events: Sequence[Event], arguments: Sequence[Event]) -> dict
     stream = [args["stream"] if "stream" in args else _number_in(event.get("tid")) for event, args in pairs]
     numbers = integers(device)
     in_range = pc.and_(pc.greater_equal(numbers, 0), pc.less(numbers, 2**31))
-    return {"device": pc.if_else(in_range, numbers, None), "lane": integers(stream)}
+    lane = {"device": pc.if_else(in_range, numbers, None), "lane": integers(stream)}
+    return lane | _ranks([event.get("pid") for event in events])
 
 
 def _host_columns(events: Sequence[Event]) -> dict[str, pa.Array]:
-    return {
-        "process": integers([event.get("pid") for event in events]),
-        "lane": integers([event.get("tid") for event in events]),
-    }
+    pids = [event.get("pid") for event in events]
+    process = integers([_number_at_end(pid) for pid in pids] if str in set(map(type, pids)) else pids)
+    return {"process": process, "lane": integers([event.get("tid") for event in events])} | _ranks(pids)
+
+
+def _ranks(pids: Sequence[Any]) -> dict[str, pa.Array]:
+    """What merged traces write before the process id: "[TP01] 4000" is process 4000 of "[TP01]"."""
+    if str not in set(map(type, pids)):
+        return {}
+    texts = [_PID.match(pid[:_MAX_PID_CHARS]) if type(pid) is str else None for pid in pids]
+    labels = [text["label"] or None if text else None for text in texts]
+    return {"rank": pa.array(labels, pa.string()).dictionary_encode()}
+
+
+def _number_at_end(pid: Any) -> Any:
+    found = _PID.match(pid[:_MAX_PID_CHARS]) if type(pid) is str else None
+    return found["number"] if found else pid
 
 
 def _copy_columns(arguments: Sequence[Event]) -> dict[str, pa.Array]:
@@ -145,6 +164,10 @@ def _copy_columns(arguments: Sequence[Event]) -> dict[str, pa.Array]:
 def _device_of(event: Event, args: Event) -> Any:
     """Peer copies name the device that they run in; very old rows only have it as their process."""
     return args["inDevice"] if "inDevice" in args else _number_in(event.get("pid"))
+
+
+_PID: Final = re.compile(r"(?P<label>.*?)\s*(?P<number>\d{1,18})?$", re.DOTALL)
+_MAX_PID_CHARS: Final = 100
 
 
 def _number_in(value: Any) -> Any:
@@ -247,7 +270,7 @@ def _ns_of(value: Any) -> int | None:
     try:
         ns = Decimal(text) * 1000
         return _in_range(int(ns.to_integral_value())) if ns.is_finite() and abs(ns) < _MAX_NS else None
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one beyond what Decimal can hold: "1e999999999"
         return None
 
 

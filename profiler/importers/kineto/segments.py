@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
 from profiler.importers.device_traces import phase_durations
-from profiler.importers.kineto.tables import HostCalls
+from profiler.importers.kineto.host_calls import HostCalls
 from profiler.schema import PASSES, UBATCHES
 from profiler.storage.writer import conform
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +12,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.importers.device_traces import unanswered_launches
+from profiler.arithmetic.groups import group_by
+from profiler.importers.dropping import (
+    FAR_FROM_LAUNCH,
+    OVERRUNS,
+    far_from_launch,
+    far_times,
+    kept_rows,
+    overrunning,
+    time_limits,
+)
+from profiler.importers.kineto.host_calls import HostCalls
 from profiler.schema import EVENTS
 
+# On Intel GPUs copies are called by their ends, "zeCommandListAppendMemoryCopy(M2D)": M is any host memory, H pinned
+# host memory, D the device's; S, memory that both share, says no direction.
+_XPU_COPY: Final = re.compile(r"\(([MHDS])2([MHDS])\)$")
+_XPU_KINDS: Final = {"MD": "h2d", "HD": "h2d", "DM": "d2h", "DH": "d2h", "DD": "d2d"}
+_XPU_MEMORY: Final = {"M": "pageable", "H": "pinned", "D": "device", "S": "managed"}
 # "Memcpy HtoD (Pinned -> Device)"; ROCm says "Memcpy HtoD (Host -> Device)", its older tracer "CopyHostToDevice"
 _COPY_NAME: Final = re.compile(r"(?:Memcpy|Copy)\s*(\w+?)\s*(?:\((\w+) -> (\w+)\))?$")
 _KIND_OF_WORD: Final[dict[str, str]] = {
@@ -26,22 +42,58 @@ _KIND_OF_WORD: Final[dict[str, str]] = {
 }
 _MEMORY: Final = {"pinned": "pinned", "pageable": "pageable", "device": "device", "managed": "managed"}
 _NO_STREAM: Final = (-1, 2**32 - 1)
-MAX_FROM_MEDIAN_NS: Final = 30 * 24 * 3600 * 10**9
 
 
-def without_strays(rows: pa.Table, dropped: Counter[str]) -> pa.Table:
-    """Leave out rows whose clock is off (a known fault writes 0): more than 30 days from the median start."""
-    if rows.num_rows == 0:
-        return rows
-    starts = rows["t_start"].to_numpy()
-    far = np.abs(starts - np.int64(np.median(starts))) > MAX_FROM_MEDIAN_NS
-    dropped["rows more than 30 days away from the rest of the trace"] += int(far.sum())
-    return rows.filter(pa.array(~far)) if far.any() else rows
+def without_far_times(rows: pa.Table, dropped: Counter[str]) -> pa.Table:
+    """The rows within 30 days of the median start."""
+    start = rows["t_start"].to_numpy()
+    return _kept(rows, kept_rows("row", far_times(start, time_limits(start)), dropped))
 
 
-def events_table(rows: pa.Table, context: dict[str, pa.Array], dropped: Counter[str]) -> pa.Table:
-    """The rows with a role other than annotation, as EVENTS; `context` has pass_id, ubatch, ... of each row."""
+@dataclass(frozen=True, slots=True)
+class CredibleRows:
+    """Rows whose times agree with their launches and with the order of their streams."""
+
+    rows: pa.Table
+    launches: HostCalls
+    unanswered: list[str]  # a sentence about calls whose work the trace lacks
+    n_overlapping: int  # rows that overlap on streams that are not serial, and stay
+
+
+def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
+    """Without the rows whose times cannot be by `profiler.importers.dropping`; those are counted in `dropped`."""
     launches = HostCalls(rows)
+    unanswered = launches.unanswered()
+    start, end, device, lane = (_with_fill(rows[name], -1) for name in ("t_start", "t_end", "device", "lane"))
+    is_far = np.zeros(len(start), np.bool_)
+    launched = np.flatnonzero(~launches.is_host & launches.found)
+    is_far[launched] = far_from_launch(start[launched], launches.launched_at()[launched])
+    in_order = np.flatnonzero(_is_serial(rows) & ~is_far & ~np.isin(lane, _NO_STREAM) & (device >= 0))
+    stream = np.full(len(start), -1)
+    if len(in_order):
+        where = {"process": pc.fill_null(launches.process, -1).to_numpy(), "device": device, "lane": lane}
+        stream[in_order] = group_by({name: values[in_order] for name, values in where.items()}).of_row
+    overruns, n_overlapping = overrunning(stream, start, end, _with_fill(rows["correlation"], -1))
+    kept = kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped)
+    if not kept.all():
+        rows = _kept(rows, kept)
+        launches = HostCalls(rows)
+    return CredibleRows(rows, launches, unanswered, n_overlapping)
+
+
+def _is_serial(rows: pa.Table) -> NDArray[np.bool_]:
+    role = rows["role"].combine_chunks()
+    in_order = np.array([text in ("kernel", "copy", "memset") for text in role.dictionary.to_pylist()], np.bool_)
+    found: NDArray[np.bool_] = in_order[role.indices.to_numpy()]
+    return found
+
+
+def _kept(rows: pa.Table, kept: NDArray[np.bool_]) -> pa.Table:
+    return rows if kept.all() else rows.filter(pa.array(kept)).combine_chunks()
+
+
+def events_table(rows: pa.Table, launches: HostCalls, context: dict[str, pa.Array], dropped: Counter[str]) -> pa.Table:
+    """The rows with a role other than annotation, as EVENTS; `context` has pass_id, ubatch, ... of each row."""
     named = _NamedRows(rows, launches)
     columns: dict[str, Any] = {
         "process": launches.process,
@@ -62,57 +114,8 @@ def events_table(rows: pa.Table, context: dict[str, pa.Array], dropped: Counter[
         for field in EVENTS
     ]
     lost = pc.and_(pc.is_null(named.kind), pc.equal(_text(rows["role"]), "copy"))
-    dropped["copies from host to host or of an unknown direction"] += pc.sum(lost).as_py() or 0
+    dropped["copy: from host to host or of an unknown direction"] += pc.sum(lost).as_py() or 0
     return pa.Table.from_arrays(arrays, schema=EVENTS).filter(pc.is_valid(named.kind))
-
-
-class HostCalls:
-    """Each row's host call: found by correlation id, which is unique in a process."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        role = _decoded(rows["role"])
-        correlation = _with_fill(rows["correlation"], -1)
-        self._is_api: NDArray[np.bool_] = role == "api"
-        api = np.flatnonzero(self._is_api & (correlation >= 0))
-        order = api[np.argsort(correlation[api], kind="stable")]
-        place = np.searchsorted(correlation[order], correlation)
-        nearest = order[np.minimum(place, len(order) - 1)] if len(order) else np.zeros(len(role), np.int64)
-        self.found: NDArray[np.bool_] = (
-            (correlation[nearest] == correlation) & (correlation >= 0) if len(order) else np.zeros(len(role), bool)
-        )
-        self.row: NDArray[np.int64] = np.where(self.found, nearest, np.arange(len(role)))
-        self.is_host: NDArray[np.bool_] = self._is_api | (role == "annotation")
-        self._rows = rows
-
-    @property
-    def process(self) -> pa.Array:
-        """The process of each row: a device row has its host call's, or the only one there is."""
-        process = self._rows["process"].combine_chunks()
-        known = process.filter(pa.array(self.is_host)).drop_null().unique()
-        of_call = process.take(pa.array(self.row))
-        return pc.coalesce(of_call, known[0]) if len(known) == 1 else of_call
-
-    def unanswered(self) -> list[str]:
-        """A sentence about launches that no device row names."""
-        calls = np.flatnonzero(self._is_api)
-        has_work = np.zeros(len(self.row), np.bool_)
-        has_work[self.row[self.found & ~self.is_host]] = True
-        names = self._rows["name"].combine_chunks()
-        return unanswered_launches(names.indices.to_numpy()[calls], names.dictionary.to_pylist(), has_work[calls])
-
-    @property
-    def n_bytes(self) -> pa.Array:
-        """What a copy moved, from its own row or, on ROCm, from its host call; null for all other rows."""
-        n_bytes = self._rows["bytes"].combine_chunks()
-        n_bytes = pc.if_else(pc.less(n_bytes, 0), None, n_bytes)
-        moved = np.isin(_decoded(self._rows["role"]), ("copy", "memset"))
-        return pc.if_else(pa.array(moved), pc.coalesce(n_bytes, n_bytes.take(pa.array(self.row))), None)
-
-    @property
-    def direction(self) -> pa.Array:
-        """What the arguments of the row, or of its host call, say about the direction."""
-        direction = _text(self._rows["direction"])
-        return pc.coalesce(direction, direction.take(pa.array(self.row))).dictionary_encode()
 
 
 class _NamedRows:
@@ -147,6 +150,8 @@ def _tell(role: str, name: str, direction: str) -> tuple[str | None, str | None,
 
 
 def _tell_copy(name: str, direction: str) -> tuple[str | None, str | None, str | None]:
+    if (ends := _XPU_COPY.search(name)) is not None:
+        return _XPU_KINDS.get(ends[1] + ends[2]), None, _XPU_MEMORY[ends[1]]
     match = _COPY_NAME.search(name)
     word, source = (match[1].lower(), (match[2] or "").lower()) if match else ("", "")
     kind = _KIND_OF_WORD.get(word) or _KIND_OF_WORD.get(direction.lower())

@@ -18,6 +18,7 @@ import pyarrow as pa
 from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import mark_collectives, remark_collectives, remark_duplicate_rows
+from profiler.importers.dropping import remark_overlaps
 from profiler.importers.nsys import facts, ranges
 from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
 from profiler.importers.nsys.folder import FolderTables, holds_tables
@@ -81,7 +82,7 @@ def build(tables: ExportTables) -> Imported:
         found.tables["events"], undecided = segment_unnamed(found.tables["events"])
         found.cannot_say += undecided
     found.warnings += [*facts.export_warnings(recorded, hprof), *remark_collectives(n_collectives)]
-    found.warnings += remark_duplicate_rows(found.tables["events"])
+    found.warnings += [*remark_duplicate_rows(found.tables["events"]), *remark_overlaps(recorded.n_overlapping)]
     found.cannot_say += facts.export_cannot_say(tables, recorded, has_passes=hprof is not None)
     return found
 

@@ -15,7 +15,7 @@ from profiler.importers.device_traces import created_utc, unanswered_launches
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import MEMCPY, TraceRows
-from profiler.importers.nsys.rows import ABSENT, EventRows, kind_code, look_up
+from profiler.importers.nsys.rows import ABSENT, EventRows, distinct_streams, kind_code, look_up
 from profiler.importers.nsys.tables import (
     DIAGNOSTIC_ERROR,
     DIAGNOSTIC_WARNING,
@@ -120,7 +120,6 @@ _KEY: Final = ("processId", "contextId", "streamId")
 _CONTEXT: Final = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
 _STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _MAX_LISTED: Final = 256
-_MAX_PACKED: Final = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ def label_streams(recorded: TraceRows, places: Places) -> StreamLabels:
     rows, n_calls = recorded.rows, recorded.n_calls
     threads, thread_line = distinct(rows["thread"][:n_calls])
     others = rows.part(slice(n_calls, len(rows)))
-    keys, line = _distinct_streams(others)
+    keys, line = distinct_streams(others)
     codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
     texts = [f"thread {thread & ID_MASK}" for thread in threads.tolist()]
     roles = _roles(others, places, keys, line)
@@ -170,21 +169,6 @@ def stream_facts(tables: ExportTables, streams: StreamLabels) -> list[dict[str, 
             fact = {"process": key[0], "context": key[1], "stream": key[2], "kind": kind}
             facts.append(fact | {"name": names.get(key), "priority": _signed(row["priority"])})
     return facts[:_MAX_LISTED]
-
-
-def _distinct_streams(rows: EventRows) -> tuple[Int64, Int64]:
-    """The distinct (process, device, context, stream), one a line, and the line of each row."""
-    names = ("process", "device", "context", "stream")
-    packed = np.zeros(len(rows), np.int64)
-    for name in names:
-        values, code = distinct(rows[name])
-        if len(packed) and len(values) * (int(packed.max()) + 1) > _MAX_PACKED:
-            packed = distinct(packed)[1]
-        packed = packed * len(values) + code
-    found, line = distinct(packed)
-    first = np.zeros(len(found), np.int64)
-    first[line[::-1]] = np.arange(len(line))[::-1]
-    return np.stack([rows[name][first] for name in names], axis=1), line
 
 
 def _numbers(keys: Int64) -> list[str]:
@@ -245,10 +229,8 @@ def export_cannot_say(tables: ExportTables, recorded: TraceRows, *, has_passes: 
             f"when the host issued {no_call} of {int(np.count_nonzero(explicit))} device operations: "
             "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
         )
-    has_work = np.zeros(recorded.n_calls + 1, np.bool_)
-    has_work[recorded.launches.call[recorded.device_slice]] = True  # NONE marks the last place
     call_names = recorded.rows["name"][: recorded.n_calls]
-    said += unanswered_launches(call_names, recorded.labels.texts, has_work[:-1])
+    said += unanswered_launches(call_names, recorded.labels.texts, recorded.has_work)
     if (rows["process"] == NULL).any():
         said.append("which process the device work belongs to: the export has no globalPid")
     if nameless := int(np.count_nonzero(recorded.rows["name"] == ABSENT)):

@@ -14,7 +14,7 @@ import numpy as np
 
 from profiler.arithmetic.groups import NONE, distinct
 from profiler.arithmetic.intervals import Line
-from profiler.importers.nsys.rows import Mask
+from profiler.importers.dropping import Mask
 from profiler.importers.nsys.tables import Int64
 
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.

@@ -22,9 +22,10 @@ from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, Ubatch
 from profiler.arithmetic.groups import NONE
 from profiler.arithmetic.intervals import Line
 from profiler.importers.device_traces import phase_durations
+from profiler.importers.dropping import Mask
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
 from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
-from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, Mask, kind_code, look_up
+from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, kind_code, look_up
 from profiler.importers.nsys.tables import NULL, TID_BITS, Int64
 from profiler.schema import PASSES, UBATCHES
 

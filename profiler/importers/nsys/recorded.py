@@ -13,23 +13,31 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import match
+from profiler.arithmetic.groups import NONE, match
+from profiler.importers.dropping import (
+    FAR_FROM_LAUNCH,
+    OVERRUNS,
+    Mask,
+    far_from_launch,
+    far_times,
+    kept_rows,
+    overrunning,
+    time_limits,
+)
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls
 from profiler.importers.nsys.rows import (
     ABSENT,
     MEMORIES,
     EventRows,
-    Mask,
     TextCodes,
     api_name,
     concatenate,
+    distinct_streams,
     drop,
-    far_times,
-    impossible_times,
+    impossible,
     kind_code,
     look_up,
     make_rows,
-    time_limits,
 )
 from profiler.importers.nsys.tables import (
     COPY_KINDS,
@@ -59,6 +67,8 @@ class TraceRows:
     labels: TextCodes
     launches: LaunchingCalls
     origin_ns: int
+    has_work: Mask  # of each call: whether the export has device work of it, also work that was left out
+    n_overlapping: int  # device rows that overlap on streams that are not serial, and stay
 
     @property
     def device_slice(self) -> slice:
@@ -87,16 +97,28 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
     )
     ranges = drop(ranges, "NVTX range", far_times(ranges.spans.start, limits), dropped)
     rows = concatenate([calls, *device, syncs])
+    call = np.concatenate([np.arange(len(calls)), _calls_of(rows.part(slice(len(calls), None)), calls)])
+    device_slice = slice(len(calls), len(rows) - len(syncs))
+    has_work = np.zeros(len(calls) + 1, np.bool_)
+    has_work[call[device_slice]] = True  # NONE marks the last place
+    kept, n_overlapping = _credible(rows.part(device_slice), call[device_slice], calls, labels, dropped)
+    if not kept.all():
+        every = np.ones(len(rows), np.bool_)
+        every[device_slice] = kept
+        rows, call = rows.where(every), call[every]
     first = rows["start"] if len(rows) else ranges.spans.start
     origin_ns = int(first.min()) if len(first) else 0
+    spans = GroupedSpans(calls["thread"], calls["start"] - origin_ns, calls["end"] - origin_ns)
     return TraceRows(
         rows=rows.shifted(-origin_ns),
         n_calls=len(calls),
-        n_device=sum(map(len, device)),
+        n_device=int(np.count_nonzero(kept)),
         ranges=ranges.shifted(-origin_ns),
         labels=labels,
-        launches=_launches(rows, calls, origin_ns),
+        launches=LaunchingCalls(spans, call),
         origin_ns=origin_ns,
+        has_work=has_work[:-1],
+        n_overlapping=n_overlapping,
     )
 
 
@@ -109,15 +131,28 @@ def _expect(tables: ExportTables) -> None:
     tables.expect(NVTX, [NVTX_TEXT])
 
 
-def _launches(rows: EventRows, calls: EventRows, origin_ns: int) -> LaunchingCalls:
-    others = slice(len(calls), len(rows))
-    process = rows["process"][others]
+def _calls_of(rows: EventRows, calls: EventRows) -> Int64:
+    """For each row the call that launched it, or NONE."""
+    process = rows["process"]
     if len(calls) and (calls["process"] == calls["process"][0]).all():
         # Hand-made exports lack globalPid; with one process there is nothing to confuse.
         process = np.where(process == NULL, calls["process"][0], process)
-    call = match(process, rows["correlation"][others], calls["process"], calls["correlation"])
-    spans = GroupedSpans(calls["thread"], calls["start"] - origin_ns, calls["end"] - origin_ns)
-    return LaunchingCalls(spans, np.concatenate([np.arange(len(calls)), call]))
+    return match(process, rows["correlation"], calls["process"], calls["correlation"])
+
+
+def _credible(
+    device: EventRows, call: Int64, calls: EventRows, labels: TextCodes, dropped: Counter[str]
+) -> tuple[Mask, int]:
+    """The device rows whose times agree with their launches and streams, and how many overlap on no serial stream."""
+    is_far = np.zeros(len(device), np.bool_)
+    launched = np.flatnonzero(call != NONE)
+    is_far[launched] = far_from_launch(device["start"][launched], calls["start"][call[launched]])
+    _, stream = distinct_streams(device)
+    # Migrations and graphs that were recorded as a whole are no work in a stream's order.
+    apart = [labels.code(detail) for detail in ("uvm", "graph")]
+    stream = np.where((device["stream"] == NULL) | np.isin(device["detail"], apart) | is_far, NONE, stream)
+    overruns, n_overlapping = overrunning(stream, device["start"], device["end"], device["correlation"])
+    return kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped), n_overlapping
 
 
 KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -200,7 +235,7 @@ def process_of(global_id: Int64) -> Int64:
 
 def _possible_on_device(rows: EventRows, what: str, dropped: Counter[str]) -> EventRows:
     device, size = rows["device"], rows["bytes"]
-    reasons = impossible_times(rows["start"], rows["end"], on_device=True) | {
+    reasons = impossible(rows["start"], rows["end"], on_device=True) | {
         "no such device number": (device < 0) | (device > _MAX_DEVICE),
         "negative size": (size < 0) & (size != NULL),
     }
@@ -266,7 +301,7 @@ def _without_none(stream: Int64) -> Int64:
 
 
 def _with_possible_times(rows: EventRows, what: str, dropped: Counter[str]) -> EventRows:
-    return drop(rows, what, impossible_times(rows["start"], rows["end"], on_device=False), dropped)
+    return drop(rows, what, impossible(rows["start"], rows["end"], on_device=False), dropped)
 
 
 NVTX: Final = "NVTX_EVENTS"
@@ -307,7 +342,7 @@ def read_ranges(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) 
     keep = is_range & one_thread & (read["end"] != NULL) & (read["globalTid"] != NULL)
     spans = GroupedSpans(read["globalTid"], read["start"], read["end"])
     ranges = NvtxRanges(spans, name, domain, texts).where(keep)
-    return drop(ranges, "NVTX range", impossible_times(ranges.spans.start, ranges.spans.end, on_device=False), dropped)
+    return drop(ranges, "NVTX range", impossible(ranges.spans.start, ranges.spans.end, on_device=False), dropped)
 
 
 def _names(tables: ExportTables, labels: TextCodes, text_id: Int64) -> tuple[Int64, pa.StringArray]:

@@ -1,7 +1,7 @@
 """Rows of an export as parallel int64 columns: made, cleaned, and turned into the arrow table `events`.
 
-Names are small codes into one list of texts. A row that is left out is counted under the first reason that it
-meets: no times, end before start, longer than 13 days, far from all others. `nsys_stats` uses the same rows.
+Names are small codes into one list of texts. Rows that cannot be are left out by the rules of
+`profiler.importers.dropping`. `nsys_stats` uses the same rows.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from profiler.arithmetic.groups import distinct
+from profiler.importers.dropping import Mask, impossible_times, kept_rows
 from profiler.importers.nsys.tables import NULL, ExportTables, Int64, check_aligned
 from profiler.schema import EVENT_KINDS, EVENTS
 
 MEMORIES: Final = ("pinned", "pageable", "device", "managed")
 PHASES: Final = ("prefill", "decode")
 ABSENT: Final = -1  # a label column's NULL
-
-Mask = npt.NDArray[np.bool_]
 
 # What a row holds; a part that does not name a column has NULL in it. Label columns hold codes.
 COLUMNS: Final = (
@@ -183,10 +182,6 @@ def api_name(text: str) -> str:
     return _API_VERSION.sub("", text)
 
 
-MAX_DURATION_NS: Final = 1 << 50  # 13 days
-MAX_FROM_MIDDLE_NS: Final = 1 << 52  # 52 days before or after the median row
-
-
 class _Maskable(Protocol):
     def __len__(self) -> int: ...
     def where(self: _T, mask: Mask) -> _T: ...
@@ -196,36 +191,35 @@ _T = TypeVar("_T", bound=_Maskable)
 
 
 def drop(rows: _T, what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> _T:
-    """Without the rows that any of `reasons` marks."""
-    bad = np.zeros(len(rows), np.bool_)
-    for reason, mask in reasons.items():
-        first = mask & ~bad
-        if count := int(np.count_nonzero(first)):
-            dropped[f"{what}: {reason}"] += count
-            bad |= first
-    return rows.where(~bad) if bad.any() else rows
+    """Without the rows that any of `reasons` marks, which are counted."""
+    kept = kept_rows(what, reasons, dropped)
+    return rows if kept.all() else rows.where(kept)
 
 
-def impossible_times(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
-    """Times that cannot be. CUPTI says 0 and 0 where it could not collect the times of device work."""
+def impossible(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
+    """As `impossible_times`. CUPTI says 0 and 0 where it could not collect the times of device work."""
     untimed = (start == NULL) | (end == NULL)
     if on_device:
         untimed |= (start == 0) & (end == 0)
-    # The difference of two hostile int64 can overflow, that of their floats cannot.
-    long = end.astype(np.float64) - start.astype(np.float64) > MAX_DURATION_NS
-    return {"no times": untimed, "end before start": end < start, "longer than 13 days": long}
+    return impossible_times(start, end, untimed)
 
 
-def time_limits(start: Int64) -> tuple[int, int]:
-    """52 days before and after the median start: what lies outside has damaged times."""
-    middle = int(np.partition(start, len(start) // 2)[len(start) // 2]) if len(start) else 0
-    low = max(middle - MAX_FROM_MIDDLE_NS, NULL + 1)
-    return low, min(middle + MAX_FROM_MIDDLE_NS, np.iinfo(np.int64).max - MAX_DURATION_NS)
+_MAX_PACKED: Final = 1 << 60
 
 
-def far_times(start: Int64, limits: tuple[int, int]) -> dict[str, Mask]:
-    """Starts outside of `time_limits`."""
-    return {"more than 52 days from the others": (start < limits[0]) | (start > limits[1])}
+def distinct_streams(rows: EventRows) -> tuple[Int64, Int64]:
+    """The distinct (process, device, context, stream), one a line, and the line of each row."""
+    names = ("process", "device", "context", "stream")
+    packed = np.zeros(len(rows), np.int64)
+    for name in names:
+        values, code = distinct(rows[name])
+        if len(packed) and len(values) * (int(packed.max()) + 1) > _MAX_PACKED:
+            packed = distinct(packed)[1]
+        packed = packed * len(values) + code
+    found, line = distinct(packed)
+    first = np.zeros(len(found), np.int64)
+    first[line[::-1]] = np.arange(len(line))[::-1]
+    return np.stack([rows[name][first] for name in names], axis=1), line
 
 
 def event_table(

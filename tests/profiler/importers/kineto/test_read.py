@@ -123,10 +123,11 @@ def test_rows_that_cannot_be_are_counted_by_reason(tmp_path: Path) -> None:
     result = imported(tmp_path, events)
     assert result.tables["events"].num_rows == 50
     assert result.dropped == {
-        "kernel rows without a valid time": 2,
-        "kernel rows longer than a day": 1,
-        "rows more than 30 days away from the rest of the trace": 1,
-        "copies from host to host or of an unknown direction": 1,
+        "kernel: no times": 1,
+        "kernel: end before start": 1,
+        "kernel: longer than a day": 1,
+        "row: more than 30 days from the others": 1,
+        "copy: from host to host or of an unknown direction": 1,
         "events of a kept category without a duration": 1,
     }
     assert any("not read: 1 cpu_op" in text for text in result.cannot_say)
