@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from executor.units import count
+from executor.units import format_count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.dropping import remark_overlaps
@@ -201,7 +201,7 @@ def remark_shared_ids(launches: HostCalls) -> list[str]:
 
 
 def _carry(n_rows: int) -> str:
-    return f"{count(n_rows, 'device row')} {'carries' if n_rows == 1 else 'carry'}"
+    return f"{format_count(n_rows, 'device row')} {'carries' if n_rows == 1 else 'carry'}"
 
 
 def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
