@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,25 +14,30 @@ import pyarrow.compute as pc
 from executor.errors import HprofError
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from profiler.schema import TABLES
-from profiler.storage.compact import is_gathered
-from profiler.storage.parts import ImpossibleSizes, StoredRows, count_rows, part_names, read_parts
+from profiler.storage.parts import StoredRows, count_rows, is_gathered, part_names, read_parts
+from profiler.storage.possible_sizes import ImpossibleSizes
 from profiler.storage.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Result = TypeVar("Result")
 
 
 class Capture:
     """One capture, read lazily. Tables are read on each call and not kept: the caller decides what to cache.
 
     In hprof's own captures a part counts only when the `passes` part of the same name exists, which is
-    written last; so an interrupted capture shows completed passes alone.
+    written last; so an interrupted capture shows completed passes alone. One that is still written, or that is
+    gathered meanwhile, is looked at anew for each table. Reading raises HprofError where rows that the manifest
+    promises are missing, and where another capture has taken this one's place.
     """
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store = store
         self.manifest = manifest
         self._impossible = ImpossibleSizes()
+        self._seen: tuple[int, ...] | None = None  # what the manifest's file looked like when it was read
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -40,8 +45,11 @@ class Capture:
         store = Store(path)
         if not store.exists(MANIFEST_NAME):
             raise HprofError(_why_none(store))
+        signature = store.signature(MANIFEST_NAME)
         data = store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)
-        return cls(store, Manifest.from_json(data, store.where(MANIFEST_NAME)))
+        capture = cls(store, Manifest.from_json(data, store.where(MANIFEST_NAME)))
+        capture._seen = signature
+        return capture
 
     @property
     def path(self) -> str:
@@ -70,7 +78,7 @@ class Capture:
         columns: read only these. pass_ids: only these passes' rows, skipping parts that hold none of them.
         filters: an arrow expression over columns of the schema, applied part by part.
         """
-        found = list(self.tables(name, columns, filters, pass_ids))
+        found = self._again_if_changed(lambda: list(self.tables(name, columns, filters, pass_ids)))
         if found:
             return pa.concat_tables(found).unify_dictionaries()
         return TABLES[name].empty_table().select(columns or TABLES[name].names)
@@ -82,17 +90,25 @@ class Capture:
         filters: pc.Expression | None = None,
         pass_ids: Collection[int] | None = None,
     ) -> Iterator[pa.Table]:
-        """As `table`, one part after the other; a part of hprof's own captures holds one whole pass."""
+        """As `table`, one part after the other; a part of hprof's own captures holds one whole pass.
+
+        Raises HprofError where the parts are gathered while it reads.
+        """
         if name not in TABLES:
             raise HprofError(f"there is no table '{name}'; the tables are {', '.join(TABLES)}.")
         if columns is not None and (unknown := set(columns) - set(TABLES[name].names)):
             raise HprofError(f"the table '{name}' has no column {sorted(unknown)}; see docs/trace-schema.md.")
         wanted = list(columns) if columns is not None else TABLES[name].names
-        return read_parts(self._store, name, self._parts(name), wanted, filters, pass_ids, self._impossible)
+        parts = self._parts(name)
+        return read_parts(
+            self._store, name, parts, wanted, filters, pass_ids, self._impossible, self.manifest.rows.get(name, 0)
+        )
 
     def rows(self, name: str, pass_ids: Collection[int] | None = None) -> StoredRows:
         """The rows of `table`, to be read by number."""
-        return StoredRows(self._store, name, self._parts(name), pass_ids)
+        return self._again_if_changed(
+            lambda: StoredRows(self._store, name, self._parts(name), pass_ids, self.manifest.rows.get(name, 0))
+        )
 
     def frame(
         self,
@@ -117,7 +133,9 @@ class Capture:
 
     def n_rows(self, name: str) -> int:
         """How many rows a table has, of all passes; the parts' footers are read, not their rows."""
-        return count_rows(self._store, name, self._parts(name))
+        return self._again_if_changed(
+            lambda: count_rows(self._store, name, self._parts(name), self.manifest.rows.get(name, 0))
+        )
 
     def _size_warnings(self) -> list[str]:
         number = self._impossible.total
@@ -125,7 +143,8 @@ class Capture:
         return [f"{what}: {number:,}."] if number else []
 
     def _parts(self, table_name: str) -> list[str]:
-        parts = part_names(self._store, table_name)
+        self._look_again()
+        parts = part_names(self._store, table_name, self.manifest.parts)
         if self.manifest.source != "hprof":
             return parts
         if self.manifest.gathered:
@@ -134,8 +153,43 @@ class Capture:
 
     @cached_property
     def _committed(self) -> frozenset[str]:
-        parts = part_names(self._store, "passes")
+        """Of a capture that may still grow, the passes that all its tables are read for."""
+        parts = part_names(self._store, "passes", self.manifest.parts)
         return frozenset(part for part in parts if not is_gathered(part))
+
+    def _look_again(self, *, at_once: bool = False) -> bool:
+        """Follow the manifest as it lies there now; whether the parts have been gathered since.
+
+        In a bucket only where the capture is still written, or `at_once`. Raises HprofError where this capture is
+        gone, was replaced, or has grown since its passes were counted.
+        """
+        before, signature = self.manifest, self._store.signature(MANIFEST_NAME)
+        if signature is None and not at_once and before.state != "running":
+            return False
+        if signature is not None and signature == self._seen:
+            return False
+        if not self._store.exists(MANIFEST_NAME):
+            raise HprofError(f"{self.path} was removed while it was read; `hprof list` shows what there is.")
+        now = Manifest.from_json(self._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), self._store.where(MANIFEST_NAME))
+        if (now.run_id, now.parts) != (before.run_id, before.parts):
+            raise HprofError(f"{self.path} was replaced by another capture while it was read; open it again.")
+        if now.gathered and not before.gathered and now.rows:
+            counted = len(self.__dict__.get("_committed", ())) or now.rows.get("passes", 0)
+            if counted != now.rows.get("passes", 0):
+                raise HprofError(f"{self.path} has grown since it was opened, and is complete now; open it again.")
+        self._seen = signature
+        self.manifest = before.with_changes(state=now.state, gathered=now.gathered, rows=now.rows)
+        self.__dict__.pop("_state_warnings", None)
+        return now.gathered != before.gathered
+
+    def _again_if_changed(self, read: Callable[[], Result]) -> Result:
+        """What `read` gives; once more where the parts were gathered under its hands."""
+        try:
+            return read()
+        except HprofError:
+            if not self._look_again(at_once=True):
+                raise
+            return read()
 
     @cached_property
     def _state_warnings(self) -> list[str]:

@@ -82,7 +82,7 @@ def run_distributed(
         _run(address, request, writer, progress)
     except KeyboardInterrupt as interrupt:
         writer.finish("interrupted")
-        raise InterruptedRunError(writer.path, exit_code_of(interrupt)) from None
+        raise InterruptedRunError(writer, exit_code_of(interrupt)) from None
     except BaseException:
         writer.finish("interrupted")
         raise

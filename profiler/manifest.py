@@ -52,6 +52,8 @@ class Manifest:
     cannot_say: list[str] = field(default_factory=list)  # what the source could not give
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> rows left out
     gathered: bool = False  # the rows are in the `all-` parts, and in no others (profiler/storage/compact.py)
+    parts: str = ""  # the mark of its parts' names; those with another mark are not its own (profiler/storage/parts.py)
+    rows: dict[str, int] = field(default_factory=dict)  # table -> rows; a reader that finds fewer says so
     extra: dict[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **changes: Any) -> Manifest:
@@ -107,6 +109,8 @@ def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 _SOURCE: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _TEXT_LISTS: Final = ("argv", "warnings", "cannot_say")
+_COUNTS: Final = ("dropped", "rows")
+_MARK: Final = re.compile(r"(new-[0-9a-f]{8}-)?")
 
 
 def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
@@ -118,8 +122,10 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
         fits = fits and _SOURCE.fullmatch(value) is not None
     elif name in _TEXT_LISTS:
         fits = fits and all(isinstance(item, str) for item in value)
-    elif name == "dropped":
+    elif name in _COUNTS:
         fits = fits and all(isinstance(count, int) for count in value.values())
+    elif name == "parts":
+        fits = fits and _MARK.fullmatch(value) is not None
     if not fits:
         raise HprofError(f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there.")
     return value

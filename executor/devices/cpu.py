@@ -5,12 +5,15 @@ Copies of real bytes take as long as a link of the chosen speed would, and sleep
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import torch
 
@@ -187,6 +190,7 @@ class CpuDevice(Device):
         self._events: list[HostEvent] = []
         self._pool: list[HostEvent] = []
         self._zero_ns = time.perf_counter_ns()
+        _OPEN.add(self)
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
         if self.memory_bytes is not None and self.reserved_bytes + n_bytes > self.memory_bytes:
@@ -266,3 +270,17 @@ class CpuDevice(Device):
             event.happen()  # its record may have been dropped, and a stream may be waiting for it
         for worker in self._workers.values():
             worker.join()
+        _OPEN.discard(self)
+
+
+_OPEN: Final[weakref.WeakSet[CpuDevice]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that is inside torch when the interpreter ends is unwound through C++, which ends the process.
+
+    So what an interrupt left open, even one that came during `close`, is closed before that.
+    """
+    for device in list(_OPEN):
+        device.close()

@@ -197,6 +197,7 @@ _ENGINE: Final = [
 _BOOT: Final = [
     click.option("--boot", type=int, hidden=True),
     click.option("--boot-path", hidden=True),
+    click.option("--boot-run", hidden=True),
 ]
 
 

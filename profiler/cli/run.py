@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -54,25 +54,25 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
 def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
     if values["dask"] is not None:
-        # merged
-
-        show_report(run_on_cluster(values, arguments, default_output), as_json=values["as_json"])
+        show_report(run_on_cluster(values, arguments), as_json=values["as_json"])
     elif values["engine"] == "llama-bench":
-        show_report(_run_llama_bench(ctx, values, arguments), as_json=values["as_json"])
+        show_report(run_bench_arms(ctx, values, arguments), as_json=values["as_json"])
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
-        path = _run(ctx, values, arguments)
-        show_report(path, as_json=values["as_json"])
+        show_report(_run(ctx, values, arguments), as_json=values["as_json"])
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    from profiler.cli.run_request import build_request, idle_options, refuse_others_options, unknown_variables
-    from profiler.planning.plan import plan_run
-    from profiler.running.progress import make_progress
-    from profiler.running.run_manifest import initial_fields
-    from profiler.running.runner import run_boots, run_capture
-    from profiler.storage.writer import new_capture
+    from profiler.running.termination import signals_held
+
+    with signals_held():
+        from profiler.cli.run_request import build_request, idle_options, refuse_others_options, unknown_variables
+        from profiler.planning.plan import plan_run
+        from profiler.running.progress import make_progress
+        from profiler.running.run_manifest import initial_fields
+        from profiler.running.runner import run_boots, run_capture
+        from profiler.storage.writer import new_capture
 
     given = given_values(ctx)
     refuse_others_options(given)
@@ -82,7 +82,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     fields["warnings"] += [*idle_options(given, plan), *unknown_variables(ctx.command)]
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:
-        run_boots(writer.path, arguments, plan.request.boots)
+        run_boots(writer, arguments, plan.request.boots)
     else:
         run_capture(plan, writer, make_progress())
         writer.finish()
@@ -91,24 +91,23 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
 
 def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
-    from profiler.cli.run_request import build_request
-    from profiler.planning.plan import plan_run
-    from profiler.running.progress import make_progress
-    from profiler.running.runner import InterruptedRunError, attach_boot, run_capture
-
-    if values["boot_path"] is None:
+    if values["boot_path"] is None or values["boot_run"] is None:
         raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")
-    writer, position = attach_boot(values["boot_path"], values["boot"])
+    from profiler.running.termination import exit_code_of, signals_held
+
     try:
-        run_capture(plan_run(build_request(values)), writer, make_progress(), position)
-    except InterruptedRunError as interrupted:
-        ctx.exit(interrupted.exit_code)  # the parent says it
-
-
-def _run_llama_bench(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    # merged
-
-    return run_bench_arms(ctx, values, arguments, default_output("llama-bench"))
+        with signals_held():
+            from profiler.cli.run_request import build_request
+            from profiler.planning.plan import plan_run
+            from profiler.running.progress import make_progress
+            from profiler.running.runner import InterruptedRunError, attach_boot, run_capture
+        writer, position = attach_boot(values["boot_path"], values["boot"], values["boot_run"])
+        try:
+            run_capture(plan_run(build_request(values)), writer, make_progress(), position)
+        except InterruptedRunError as interrupted:
+            ctx.exit(interrupted.exit_code)  # the parent says it
+    except KeyboardInterrupt as interrupt:
+        ctx.exit(exit_code_of(interrupt))
 
 
 def default_output(model: str) -> str:
@@ -119,13 +118,16 @@ def default_output(model: str) -> str:
     return next(path for path in chain([first], others) if not Path(path).exists())
 
 
-def run_on_cluster(values: Mapping[str, Any], arguments: list[str], default_output: Callable[[str], str]) -> str:
-    """Run the sweep; gives the capture's address. `default_output` names one after the model. Raises HprofError."""
+def run_on_cluster(values: Mapping[str, Any], arguments: list[str]) -> str:
+    """Run the sweep; gives the capture's address. Raises HprofError."""
     _check_cluster_options(values)
-    from profiler.cli.run_request import build_request
-    from profiler.cluster import absolute, describe, run_distributed
-    from profiler.running.progress import make_progress
-    from profiler.storage.writer import new_capture
+    from profiler.running.termination import signals_held
+
+    with signals_held():
+        from profiler.cli.run_request import build_request
+        from profiler.cluster import absolute, describe, run_distributed
+        from profiler.running.progress import make_progress
+        from profiler.storage.writer import new_capture
 
     request = build_request(values)
     if Path(request.model).is_file():
@@ -160,7 +162,7 @@ _BENCH_PASSED: Final = frozenset({*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "bo
 _BENCH_OWN: Final = frozenset({"engine", "binary", "nsys", "arm_flags", "prefetch_weights"})
 
 
-def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Sequence[str], default_output: str) -> str:
+def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Sequence[str]) -> str:
     """Run the arms and give back the capture's address. Raises HprofError for options that llama-bench has not."""
     from profiler.engines.llama_bench import BenchRequest, parse_arms, run_llama_bench
 
@@ -176,7 +178,7 @@ def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Seq
     )
     result = run_llama_bench(
         request,
-        values["output"] or default_output,
+        values["output"] or default_output("llama-bench"),
         force=values["force"],
         argv=["hprof", "run", *arguments],
         say=lambda text: click.echo(text, err=True),

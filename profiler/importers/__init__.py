@@ -87,9 +87,13 @@ def import_files(
     combined = combine(sources)
     fields = manifest_fields(sources)
     fields["warnings"] = [*_same_names([s.arm for s in sources[: len(files)]]), *fields["warnings"]]
-    writer = new_capture(out, force=force, argv=list(argv), **fields)
-    _write(writer, combined)
-    writer.finish("complete")
+    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **fields)
+    try:
+        _write(writer, combined)
+        writer.finish("complete")
+    except BaseException:  # nothing of a half import stays, and what it was to replace does
+        writer.abandon()
+        raise
     return writer.path
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from executor.devices.out_of_memory import explain_oom
 from executor.errors import HprofError
@@ -44,11 +46,18 @@ class CapturePosition:
 class InterruptedRunError(HprofError):
     """Ctrl-C or SIGTERM: the pass under way is dropped, and the capture says so."""
 
-    def __init__(self, path: str, exit_code: int = INTERRUPTED) -> None:
-        n_passes = Capture.open(path).table("passes", ["pass_id"]).num_rows
-        kept = f"{n_passes} finished pass{'' if n_passes == 1 else 'es'}"
+    def __init__(self, writer: CaptureWriter, exit_code: int = INTERRUPTED) -> None:
         word = "terminated" if exit_code == TERMINATED else "interrupted"
-        super().__init__(f"{word}; {path} keeps {kept}, and `hprof report` reads it.", exit_code=exit_code)
+        super().__init__(f"{word}; {kept_passes(writer)}.", exit_code=exit_code)
+
+
+def kept_passes(writer: CaptureWriter) -> str:
+    """What a run that ended early leaves, once its writer has finished."""
+    if not writer.is_in_place:
+        return f"no pass was finished, and {writer.path} is as it was before"
+    n_passes = Capture.open(writer.path).n_rows("passes")
+    kept = f"{n_passes:,} finished pass{'' if n_passes == 1 else 'es'}"
+    return f"{writer.path} keeps {kept}, and `hprof report` reads it"
 
 
 def run_capture(
@@ -65,7 +74,7 @@ def run_capture(
             run.run()
     except KeyboardInterrupt as interrupt:
         writer.finish("interrupted")
-        raise InterruptedRunError(writer.path, exit_code_of(interrupt)) from None
+        raise InterruptedRunError(writer, exit_code_of(interrupt)) from None
     except BaseException:
         writer.finish("interrupted")
         raise
@@ -185,38 +194,56 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def run_boots(path: str, arguments: Sequence[str], n_boots: int) -> None:
-    """Run `hprof run ARGUMENTS` `n_boots` times into the capture at `path`, one process after the other.
+def run_boots(writer: CaptureWriter, arguments: Sequence[str], n_boots: int) -> None:
+    """Run `hprof run ARGUMENTS` `n_boots` times into the writer's capture, one process after the other.
 
     Raises what ended a process early; the capture then keeps the passes that were finished.
     """
+    code = boot = 0
+    while boot < n_boots and code == 0:
+        code = _run_boot(writer, [*arguments, "--boot", str(boot)])
+        boot += 1
+    ended = CaptureWriter.attach(writer.path, prefix="", run_id=writer.manifest.run_id)
+    if code == 0:
+        ended.finish()
+        return
+    if ended.has_passes:
+        ended.finish("interrupted")
+    else:
+        writer.abandon()
+        ended = writer
+    if code in (INTERRUPTED, TERMINATED):
+        raise InterruptedRunError(ended, code)
+    raise HprofError(f"process {boot} of --boots ended with exit code {code}; {kept_passes(ended)}.")
+
+
+def _run_boot(writer: CaptureWriter, arguments: Sequence[str]) -> int:
+    """The exit code of one process. A signal that ends this one is passed on to it."""
+    own = ["--boot-path", writer.path, "--boot-run", writer.manifest.run_id]
     # -P keeps the current folder off the path, where a package of another project may be called `profiler`.
-    start = [sys.executable, "-P", "-m", "hprof", "run", *arguments]
+    command = [sys.executable, "-P", "-m", "hprof", "run", *arguments, *own]
     root = str(Path(__file__).resolve().parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    for boot in range(n_boots):
-        command = [*start, "--boot", str(boot), "--boot-path", path]
-        try:
-            code = subprocess.run(command, env=environment, check=False).returncode
-        except KeyboardInterrupt as interrupt:
-            code = exit_code_of(interrupt)
-        if code != 0:
-            _stop_boots(path, boot, code)
-    CaptureWriter.attach(path, prefix="").finish()
+    process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt as interrupt:
+        code = exit_code_of(interrupt)
+        process.send_signal(signal.SIGTERM if code == TERMINATED else signal.SIGINT)
+        process.wait()
+        return code
+    finally:
+        if process.poll() is None:  # asked twice to end: what it has written is whole all the same
+            process.kill()
+            process.wait()
 
 
-def attach_boot(path: str, boot: int) -> tuple[CaptureWriter, CapturePosition]:
+def attach_boot(path: str, boot: int, run_id: str) -> tuple[CaptureWriter, CapturePosition]:
     """The writer and the position with which process number `boot` goes on."""
+    writer = CaptureWriter.attach(path, prefix=f"boot-{boot:03d}-", run_id=run_id)
+    if not writer.is_in_place:
+        return writer, CapturePosition(boot=boot)
     passes = Capture.open(path).table("passes", ["pass_id", "t_end"])
-    writer = CaptureWriter.attach(path, prefix=f"boot-{boot:03d}-")
     if not passes.num_rows:
         return writer, CapturePosition(boot=boot)
-    last = max(passes.column("pass_id").to_pylist())
-    return writer, CapturePosition(last + 1, max(passes.column("t_end").to_pylist()), boot)
-
-
-def _stop_boots(path: str, boot: int, code: int) -> None:
-    CaptureWriter.attach(path, prefix="").finish("interrupted")
-    if code in (INTERRUPTED, TERMINATED):
-        raise InterruptedRunError(path, code)
-    raise HprofError(f"process {boot + 1} of --boots ended with exit code {code}; {path} keeps what was finished.")
+    return writer, CapturePosition(pc.max(passes["pass_id"]).as_py() + 1, pc.max(passes["t_end"]).as_py(), boot)

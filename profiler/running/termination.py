@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
+_SAME_S: Final = 1.0  # Ctrl-C reaches a process of --boots from the terminal and from its parent
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -18,15 +20,37 @@ class TerminatedError(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM raises TerminatedError in the main thread; elsewhere nothing changes."""
+    """Inside, SIGTERM raises TerminatedError in the main thread, as SIGINT raises KeyboardInterrupt.
+
+    Either comes through once a second, so that one order to end is not taken for two. Elsewhere nothing changes, and a
+    SIGINT that is ignored (as in a script's background) stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _raise)
+    raise_once = _raiser()
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, raise_once)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, raise_once)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM wait: for imports of C++ that calls Python back and may not see an exception there.
+
+    `import torch` is such a one: a KeyboardInterrupt that is raised in the middle of it ends the process with
+    "terminate called after throwing an instance of 'pybind11::error_already_set'".
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def exit_code_of(interrupt: BaseException | None) -> int:
@@ -34,5 +58,14 @@ def exit_code_of(interrupt: BaseException | None) -> int:
     return TERMINATED if isinstance(interrupt, TerminatedError) else INTERRUPTED
 
 
-def _raise(_number: int, _frame: object) -> None:
-    raise TerminatedError
+def _raiser() -> Callable[[int, object], None]:
+    last_s = -_SAME_S
+
+    def raise_once(number: int, _frame: object) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        is_new, last_s = now_s - last_s >= _SAME_S, now_s
+        if is_new:
+            raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
+
+    return raise_once

@@ -2,10 +2,6 @@
 
 A running capture has a part a pass, so that a kill loses one pass at most. When it is complete, its parts are
 copied to `all-000000.parquet` and so on, the manifest says so, and the small ones go: in this order, so that a
-reader finds all passes at any instant (it reads the `all-` parts exactly when the manifest says they are whole).
-
-A running capture has a part a pass, so that a kill loses one pass at most. When it is complete, its parts are
-copied to `all-000000.parquet` and so on, the manifest says so, and the small ones go: in this order, so that a
 reader finds all passes at any instant (it reads the `all-` parts exactly when the manifest says that they are
 whole).
 """
@@ -19,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiler.schema import TABLES
-from profiler.storage.parts import part_names, read_parts
+from profiler.storage.parts import GATHERED, is_gathered, part_names, read_parts
 from profiler.storage.store import Store
 
 
@@ -49,33 +45,33 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     }
 
 
-GATHERED: Final = "all-"  # how the names of gathered parts begin; a recorder's own never do
 _PART_ROWS: Final = 1 << 20
 _GROUP_ROWS: Final = 1 << 15  # row groups hold whole passes, so that one pass is read without the rest
 _MAX_GROUP_ROWS: Final = 1 << 18  # those of a longer one, so that a stretch of it is
 
 
-def gather(store: Store) -> None:
-    """Write the gathered parts of every table, from the parts of committed passes. Removes nothing."""
-    committed = set(part_names(store, "passes"))
+def gather(store: Store, mark: str = "") -> dict[str, int]:
+    """Write the gathered parts of every table, from the parts of committed passes; gives the rows of each.
+
+    `mark` is that of the capture's parts (`parts.mark_of`). Removes nothing.
+    """
+    committed = set(part_names(store, "passes", mark))
+    n_rows = dict.fromkeys(TABLES, 0)
     for table_name in TABLES:
-        parts = [part for part in part_names(store, table_name) if part in committed and not is_gathered(part)]
+        parts = [part for part in part_names(store, table_name, mark) if part in committed and not is_gathered(part)]
         tables = read_parts(store, table_name, parts, TABLES[table_name].names)
         for number, groups in enumerate(_chunked(_grouped(tables), _PART_ROWS)):
-            store.write(f"{table_name}/{GATHERED}{number:06d}.parquet", _one_file(groups))
+            store.write(f"{table_name}/{GATHERED}{mark}{number:06d}.parquet", _one_file(groups))
+            n_rows[table_name] += sum(group.num_rows for group in groups)
+    return {name: number for name, number in n_rows.items() if number}
 
 
-def remove(store: Store, *, gathered: bool) -> None:
-    """Remove the gathered parts, or all the others."""
+def remove(store: Store, mark: str = "", *, gathered: bool) -> None:
+    """Remove the gathered parts with this mark, or all the others with it."""
     for table_name in TABLES:
-        for part in part_names(store, table_name):
+        for part in part_names(store, table_name, mark):
             if is_gathered(part) == gathered:
                 store.remove(f"{table_name}/{part}.parquet")
-
-
-def is_gathered(part: str) -> bool:
-    """Whether a part's name is one of `gather`'s."""
-    return part.startswith(GATHERED)
 
 
 def _grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

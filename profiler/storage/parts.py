@@ -1,13 +1,13 @@
-"""Reads the parquet parts of a capture's tables; each is somebody else's file until it has been checked.
+"""Reads the parquet parts of a capture's tables: `read_parts` whole parts as tables, `StoredRows` rows by number.
 
-`read_parts` gives whole parts as tables, `StoredRows` some rows by their numbers. Sizes that nothing can have,
-negative or beyond any memory, read as null and are counted.
+A part belongs to the capture whose manifest names its mark: a run that replaces a capture, or an import, gives its
+parts a mark of their own, so that they lie beside the old ones unseen until its manifest is put in place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,19 +15,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from executor.errors import HprofError, first_line
+from executor.errors import HprofError
 from profiler.arithmetic.intervals import Int64
 from profiler.schema import TABLES
+from profiler.storage.decoding import (
+    MAX_TABLE_BYTES,
+    MAX_TABLE_ROWS,
+    SUFFIX,
+    count_part_rows,
+    read_groups,
+    reading,
+)
+from profiler.storage.possible_sizes import ImpossibleSizes
 from profiler.storage.store import Store
 
-# What a part may claim before it is refused: a few run-length bytes can stand for billions of rows.
-MAX_ROW_GROUP_ROWS: Final = 1 << 22
-MAX_ROW_GROUP_BYTES: Final = 1 << 30
-MAX_TABLE_ROWS: Final = 200_000_000
-_THRIFT_LIMIT: Final = 64 * 1024 * 1024
-_SUFFIX: Final = ".parquet"
+GATHERED: Final = "all-"  # how the names of gathered parts begin (profiler/storage/compact.py); a recorder's never do
+_MARKED: Final = re.compile(rf"(?:{GATHERED})?(new-[0-9a-f]{{8}}-)?")
 
 
 def read_parts(
@@ -38,66 +42,69 @@ def read_parts(
     filters: pc.Expression | None = None,
     pass_ids: Collection[int] | None = None,
     impossible: ImpossibleSizes | None = None,
+    promised: int = 0,
 ) -> Iterator[pa.Table]:
     """The rows of each named part as a table of `columns`, in the schema's types.
 
-    `pass_ids` skips row groups by their statistics, then keeps only those passes' rows; `filters` is an
+    `pass_ids` skips row groups that hold none of them, then keeps only those passes' rows; `filters` is an
     arrow expression over columns of the schema. `impossible` is told of the sizes that read as null because nothing
-    can have them. Raises HprofError that names the file it cannot read.
+    can have them; `promised`: the rows that all parts hold at least. Raises HprofError that names the file it cannot
+    read, or what is missing.
     """
     schema = pa.schema([TABLES[table_name].field(name) for name in columns])
-    n_rows = 0
+    n_stored = n_rows = n_bytes = 0
     for part in parts:
-        table, n_impossible = _read_part(store, part, table_name, filters, pass_ids, schema)
+        table, n_of_part, n_impossible = _read_part(store, part, table_name, filters, pass_ids, schema)
         if impossible is not None:
             impossible.note(table_name, part, n_impossible)
+        n_stored += n_of_part
         n_rows += table.num_rows
-        if n_rows > MAX_TABLE_ROWS:
-            raise HprofError(
-                f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
-            )
+        n_bytes += table.nbytes
+        _check_amount(store, table_name, n_rows, n_bytes)
         yield table
+    _check_promise(store, table_name, n_stored, promised)
 
 
-def part_names(store: Store, table_name: str) -> list[str]:
-    """The names of a table's parts, sorted, without their suffix; files under way are left out."""
-    names = store.entries(table_name)
-    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.startswith(".")]
+def part_names(store: Store, table_name: str, mark: str | None = None) -> list[str]:
+    """The names of a table's parts with this mark (None: any), sorted, without suffix; files under way are left out."""
+    files = (name for name in store.entries(table_name) if name.endswith(SUFFIX) and not name.startswith("."))
+    names = [name.removesuffix(SUFFIX) for name in files]
+    return names if mark is None else [name for name in names if mark_of(name) == mark]
 
 
-def count_rows(store: Store, table_name: str, parts: Sequence[str]) -> int:
-    """Rows of these parts by their footers. Raises HprofError that names the file it cannot read."""
-    return sum(_read_footer(store, f"{table_name}/{part}{_SUFFIX}").num_rows for part in parts)
+def mark_of(part: str) -> str:
+    """The mark of the capture that a part was written for; empty for one that was written straight into its place."""
+    found = _MARKED.match(part)
+    return (found[1] if found is not None else None) or ""
 
 
-def _read_footer(store: Store, name: str) -> Any:
-    with _told(store.where(name), "."), store.open(name) as source:
-        return _opened(source).metadata
+def is_gathered(part: str) -> bool:
+    """Whether a part is one that `compact.gather` wrote."""
+    return part.startswith(GATHERED)
 
 
-@contextmanager
-def reading(store: Store, table_name: str, part: str) -> Iterator[Any]:
-    """The open parquet file of a part, its sizes checked. Raises HprofError for what goes wrong inside."""
-    name = f"{table_name}/{part}{_SUFFIX}"
-    where = store.where(name)
-    with _told(where, "; restore it, or remove it."), store.open(name) as source:
-        file = _opened(source)
-        _check_size(file.metadata, where)
-        yield file
+def count_rows(store: Store, table_name: str, parts: Sequence[str], promised: int = 0) -> int:
+    """Rows of these parts by their footers. Raises as `read_parts` does."""
+    n_stored = sum(count_part_rows(store, table_name, part) for part in parts)
+    _check_promise(store, table_name, n_stored, promised)
+    return n_stored
 
 
-@contextmanager
-def _told(where: str, advice: str) -> Iterator[None]:
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise HprofError(f"{where} is not a readable parquet part ({first_line(error)}){advice}") from error
+def _check_amount(store: Store, table_name: str, n_rows: int, n_bytes: int) -> None:
+    if n_rows > MAX_TABLE_ROWS:
+        raise HprofError(f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
+    if n_bytes > MAX_TABLE_BYTES:
+        raise HprofError(
+            f"{store.where(table_name)} takes more than {MAX_TABLE_BYTES:,} bytes of memory; capture fewer passes."
+        )
 
 
-def _opened(source: Any) -> Any:
-    return pq.ParquetFile(
-        source, pre_buffer=True, thrift_string_size_limit=_THRIFT_LIMIT, thrift_container_size_limit=_THRIFT_LIMIT
-    )
+def _check_promise(store: Store, table_name: str, n_stored: int, promised: int) -> None:
+    if n_stored < promised:
+        raise HprofError(
+            f"{store.where(table_name)} holds {n_stored:,} rows and the capture's manifest promises {promised:,}; "
+            "restore the missing parts, or capture again."
+        )
 
 
 def _read_part(
@@ -107,40 +114,20 @@ def _read_part(
     filters: pc.Expression | None,
     pass_ids: Collection[int] | None,
     schema: pa.Schema,
-) -> tuple[pa.Table, int]:
+) -> tuple[pa.Table, int, int]:
+    """Its rows that are asked for, how many it holds in all, and how many of its sizes are impossible."""
     full = TABLES[table_name]
     # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
     needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
     with reading(store, table_name, part) as file:
         names = file.schema_arrow.names
-        table, n_impossible = read_groups(file, _row_groups(file, names, pass_ids), table_name, needed)
+        groups = _row_groups(file, names, pass_ids)
+        table, n_impossible = read_groups(store, part, file, groups, table_name, needed)
         if pass_ids is not None:
             table = _of_passes(table, pass_ids)
         if filters is not None:
             table = table.filter(filters)
-        return table.select(schema.names), n_impossible
-
-
-def read_groups(file: Any, groups: Sequence[int], table_name: str, columns: Collection[str]) -> tuple[pa.Table, int]:
-    """Columns of some row groups, in the schema's order and types; those that the file lacks are null.
-
-    And how many sizes in them are null because nothing can have such a size.
-    """
-    names = file.schema_arrow.names
-    table = file.read_row_groups(groups, columns=[column for column in dict.fromkeys(columns) if column in names])
-    return with_possible_sizes(_fit(table, TABLES[table_name], columns), table_name)
-
-
-def _check_size(metadata: Any, where: str) -> None:
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        if group.num_rows > MAX_ROW_GROUP_ROWS or group.total_byte_size > MAX_ROW_GROUP_BYTES:
-            raise HprofError(
-                f"{where} has a row group of {group.num_rows:,} rows and {group.total_byte_size:,} bytes; "
-                f"the limits are {MAX_ROW_GROUP_ROWS:,} and {MAX_ROW_GROUP_BYTES:,}: write smaller ones."
-            )
-    if metadata.num_rows > MAX_TABLE_ROWS:
-        raise HprofError(f"{where} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
+        return table.select(schema.names), int(file.metadata.num_rows), n_impossible
 
 
 def _row_groups(file: Any, names: Sequence[str], pass_ids: Collection[int] | None) -> list[int]:
@@ -167,24 +154,9 @@ def _of_passes(table: pa.Table, pass_ids: Collection[int]) -> pa.Table:
     return table.filter(pc.is_in(table["pass_id"], pa.array(sorted(pass_ids), pa.int32())))
 
 
-def _fit(table: pa.Table, schema: pa.Schema, columns: Collection[str]) -> pa.Table:
-    wanted = [field for field in schema if field.name in columns]
-    arrays = [
-        _cast(table[field.name], field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
-        for field in wanted
-    ]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(wanted))
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind)
-
-
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A row group that holds some of the rows; `rows` are their places in it, null: all of them."""
+    """A row group that holds some of the rows; `rows` are their places in it, None: all of them."""
 
     number: int
     n_stored: int
@@ -203,15 +175,19 @@ class StoredRows:
     """
 
     def __init__(
-        self, store: Store, table_name: str, parts: Sequence[str], pass_ids: Collection[int] | None = None
+        self,
+        store: Store,
+        table_name: str,
+        parts: Sequence[str],
+        pass_ids: Collection[int] | None = None,
+        promised: int = 0,
     ) -> None:
         self._store, self._table_name = store, table_name
+        self._n_stored = 0
         self._parts = {part: self._groups_of(part, pass_ids) for part in parts}
         self._n_rows = sum(group.n_rows for groups in self._parts.values() for group in groups)
-        if self._n_rows > MAX_TABLE_ROWS:
-            raise HprofError(
-                f"{store.where(table_name)} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes."
-            )
+        _check_promise(store, table_name, self._n_stored, promised)
+        _check_amount(store, table_name, self._n_rows, 0)
 
     def __len__(self) -> int:
         return self._n_rows
@@ -250,7 +226,8 @@ class StoredRows:
             if any(_n_stored(file, group.number) != group.n_stored for group in groups):
                 where = self._store.where(self._table_name)
                 raise HprofError(f"{where} changed while it was looked at; load the page again.")
-            table, _ = read_groups(file, [group.number for group in groups], self._table_name, columns)
+            numbers = [group.number for group in groups]
+            table, _ = read_groups(self._store, part, file, numbers, self._table_name, columns)
         if all(group.rows is None for group in groups):
             return table
         first = np.cumsum([0, *(group.n_stored for group in groups)])
@@ -260,6 +237,7 @@ class StoredRows:
     def _groups_of(self, part: str, pass_ids: Collection[int] | None) -> list[_Group]:
         with reading(self._store, self._table_name, part) as file:
             found = [_group(file, number, pass_ids) for number in range(file.metadata.num_row_groups)]
+            self._n_stored += int(file.metadata.num_rows)
         return [group for group in found if group.n_rows]
 
     def _joined(self, columns: Sequence[str], tables: Sequence[pa.Table]) -> pa.Table:
@@ -292,44 +270,3 @@ def _places(group: _Group) -> Int64:
 
 def _n_stored(file: Any, number: int) -> int:
     return int(file.metadata.row_group(number).num_rows) if number < file.metadata.num_row_groups else -1
-
-
-_MAX_COPY_BYTES: Final = 1 << 40  # of one row; what many rows add up to stays a number
-_MAX_PASS_BYTES: Final = 1 << 53
-_LIMITS: Final = {
-    "events": dict.fromkeys(("bytes", "whole_bytes"), _MAX_COPY_BYTES),
-    "passes": dict.fromkeys(("bytes_h2d", "vram_peak", "vram_resident", "vram_slots", "vram_bank"), _MAX_PASS_BYTES),
-}
-
-
-class ImpossibleSizes:
-    """How many were met in a capture. A part may be read often, and in pieces: what most of one reading were counts."""
-
-    def __init__(self) -> None:
-        self._most: dict[tuple[str, str], int] = {}
-
-    @property
-    def total(self) -> int:
-        """In all parts that have been read."""
-        return sum(self._most.values())
-
-    def note(self, table_name: str, part: str, number: int) -> None:
-        """A reading of a part met this many."""
-        self._most[table_name, part] = max(number, self._most.get((table_name, part), 0))
-
-
-def with_possible_sizes(table: pa.Table, table_name: str) -> tuple[pa.Table, int]:
-    """The rows of a table of the schema, impossible sizes as null, and how many these were."""
-    n_impossible = 0
-    for name, limit in _LIMITS.get(table_name, {}).items():
-        if name not in table.column_names:
-            continue
-        edges = pc.min_max(table[name]).as_py()
-        if edges["min"] is None or (edges["min"] >= 0 and edges["max"] <= limit):
-            continue
-        column = table[name]
-        possible = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, limit))
-        n_impossible += pc.sum(pc.invert(possible)).as_py()
-        known = pc.if_else(possible, column, pa.scalar(None, column.type))
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), known)
-    return table, n_impossible

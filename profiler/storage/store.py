@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -46,6 +46,15 @@ class Store:
         """Whether the address is a folder that is there."""
         with _translated(self.where(), "read"):
             return bool(self._fs.isdir(self._root))
+
+    def signature(self, name: str) -> tuple[int, ...] | None:
+        """What changes when a local file is replaced or written to; None in a bucket, or where there is no file."""
+        if not self.is_local:
+            return None
+        with suppress(OSError):
+            found = Path(self._path(name)).stat()
+            return found.st_ino, found.st_mtime_ns, found.st_size
+        return None
 
     def entries(self, folder: str = "") -> list[str]:
         """Names directly inside `folder`, sorted; empty where it does not exist."""
@@ -88,6 +97,12 @@ class Store:
         self._check_inside(name)
         with _translated(self.where(name), "remove"):
             self._fs.rm_file(self._path(name))
+
+    def remove_empty(self, folders: Sequence[str]) -> None:
+        """Remove those of these folders that are there and empty; a bucket has none to remove."""
+        for name in folders if self.is_local else ():
+            with suppress(OSError):
+                Path(self._path(name)).rmdir()
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}" if name else self._root

@@ -9,7 +9,9 @@ writer.finish("complete")
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -28,6 +30,7 @@ from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
 from profiler.schema import TABLES
 from profiler.storage import compact
 from profiler.storage.compact import parquet_options, stored_schema
+from profiler.storage.parts import mark_of, part_names
 from profiler.storage.store import Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
@@ -53,28 +56,57 @@ class CaptureWriter:
     """The recorder of one capture (`executor.passes.Recorder`), and the writer that importers use.
 
     `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
-    Refuses a path that already holds a capture unless `force`, which replaces it.
+    Refuses a path that already holds a capture unless `force`, which replaces it: the new capture is in place from its
+    first pass on, or with `at_once` when it is finished (an import), by the renaming of its manifest. Until then what
+    was there stays as it was, and nothing is there that reads as a capture. `abandon` takes the new one back.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], manifest: Manifest, *, force: bool = False, origin_ns: int = 0
+        self,
+        path: str | os.PathLike[str],
+        manifest: Manifest,
+        *,
+        force: bool = False,
+        at_once: bool = False,
+        origin_ns: int = 0,
     ) -> None:
         self._store = Store(path)
         self._origin_ns = origin_ns
-        self._prefix = ""
         self._planned: dict[int, tuple[PassKey, int]] = {}
-        is_new = _claim(self._store, force=force)
+        self._rows: Counter[str] = Counter()
+        self._parts: set[str] = set()
+        self._is_whole = True  # all parts are written here, so that their rows are known
+        self._made_folder = not self._store.exists()
+        self._is_new = _claim(self._store, force=force)
+        self._at_once = at_once
+        self.is_in_place = self._is_new and not at_once
+        """Whether a reader finds this capture at the path."""
+        if not self.is_in_place:
+            manifest = manifest.with_changes(parts=f"new-{uuid4().hex[:8]}-")
         self.manifest = manifest
-        self._store.write(MANIFEST_NAME, manifest.to_json(), is_new=is_new)
+        self._prefix = manifest.parts
+        if self.is_in_place:
+            self._store.write(MANIFEST_NAME, manifest.to_json(), is_new=True)
+        elif not at_once:
+            self._store.write(_pending_name(manifest.run_id), manifest.to_json())
 
     @classmethod
-    def attach(cls, path: str | os.PathLike[str], *, prefix: str, origin_ns: int = 0) -> CaptureWriter:
-        """Add parts to an unfinished capture from another process; `prefix` must be its own, pass ids too."""
+    def attach(
+        cls, path: str | os.PathLike[str], *, prefix: str, run_id: str | None = None, origin_ns: int = 0
+    ) -> CaptureWriter:
+        """Add parts to an unfinished capture from another process; `prefix` must be its own, pass ids too.
+
+        `run_id`: the capture's, which finds it also where it is not yet in place.
+        """
         writer = cls.__new__(cls)
-        writer._store, writer._origin_ns, writer._prefix, writer._planned = Store(path), origin_ns, prefix, {}
-        writer.manifest = Manifest.from_json(
-            writer._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), writer._store.where(MANIFEST_NAME)
-        )
+        writer._store, writer._origin_ns, writer._planned = Store(path), origin_ns, {}
+        writer._rows, writer._parts, writer._is_whole = Counter(), set(), False
+        writer._made_folder = writer._is_new = writer._at_once = False
+        pending = _pending_name(run_id or "")
+        writer.is_in_place = not (run_id and writer._store.exists(pending))
+        name = MANIFEST_NAME if writer.is_in_place else pending
+        writer.manifest = Manifest.from_json(writer._store.read(name, MAX_MANIFEST_BYTES), writer._store.where(name))
+        writer._prefix = writer.manifest.parts + prefix
         if writer.manifest.gathered:
             raise HprofError(f"{writer.path} is complete; start another capture.")
         return writer
@@ -94,7 +126,12 @@ class CaptureWriter:
         table = table.cast(stored_schema([table]))
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, row_group_size=ROW_GROUP_ROWS, **parquet_options(table.schema))
-        self._store.write(f"{table_name}/{self._prefix}{part}.parquet", sink.getvalue())
+        name = f"{table_name}/{self._prefix}{part}.parquet"
+        self._store.write(name, sink.getvalue())
+        self._parts.add(name)
+        self._rows[name] = table.num_rows
+        if table_name == "passes" and not self.is_in_place and not self._at_once:
+            self._put_in_place()
 
     def plan_pass(self, pass_id: int, key: PassKey, *, zero_ns: int = 0) -> None:
         """Say what pass `pass_id` is about to do; needed before it is recorded.
@@ -129,31 +166,83 @@ class CaptureWriter:
         """Replace fields of the manifest, in memory and in the capture."""
         self._check_ours()
         self.manifest = self.manifest.with_changes(**changes)
-        self._store.write(MANIFEST_NAME, self.manifest.to_json())
+        if self.is_in_place:
+            self._store.write(MANIFEST_NAME, self.manifest.to_json())
+        elif not self._at_once:
+            self._store.write(_pending_name(self.manifest.run_id), self.manifest.to_json())
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether any pass was written, by whichever process."""
+        return bool(part_names(self._store, "passes", self.manifest.parts))
 
     def finish(self, state: State = "complete") -> None:
-        """Set the final state; a complete run's parts are gathered, so that they read faster."""
-        if state != "complete" or self.manifest.source != "hprof" or self.manifest.gathered:
+        """Set the final state; a complete run's parts are gathered, so that they read faster.
+
+        One that is not complete and holds no pass is taken back, unless it is another process's to take back.
+        """
+        if state != "complete" and not self.has_passes:
+            if self._is_whole:
+                self.abandon()
+            self.manifest = self.manifest.with_changes(state=state)
+            return
+        if self.manifest.source != "hprof":
+            rows = self._promised_rows() if state == "complete" and self._is_whole else {}
+            self.update_manifest(state=state, rows=rows)
+            self._put_in_place()
+            return
+        self._put_in_place()
+        if state != "complete" or self.manifest.gathered:
             self.update_manifest(state=state)
             return
         self._check_ours()
+        mark = self.manifest.parts
         try:
-            compact.gather(self._store)
+            rows = compact.gather(self._store, mark)
         except HprofError as error:
             # The passes are whole as they are: a disk too full for a second copy must not spoil them.
-            compact.remove(self._store, gathered=True)
+            compact.remove(self._store, mark, gathered=True)
             reason = f"The parts could not be gathered, so reading takes longer: {error}"
             self.update_manifest(state=state, warnings=[*self.manifest.warnings, reason])
             return
-        self.update_manifest(state=state, gathered=True)
-        compact.remove(self._store, gathered=False)
+        self.update_manifest(state=state, gathered=True, rows=rows)
+        compact.remove(self._store, mark, gathered=False)
 
     def abandon(self) -> None:
-        """Take back a capture to which nothing was written: its folder is free again."""
-        self._store.remove(MANIFEST_NAME)
+        """Take back what was written: a capture that this one was to replace stays, and a new folder goes."""
+        self._check_ours()
+        name = MANIFEST_NAME if self.is_in_place else _pending_name(self.manifest.run_id)
+        self.is_in_place = False
+        with suppress(HprofError):  # what cannot be removed is nobody's, and read by nobody
+            if self._store.exists(name):
+                self._store.remove(name)
+            for table in TABLES:
+                for part in part_names(self._store, table, self.manifest.parts):
+                    self._store.remove(f"{table}/{part}.parquet")
+            self._store.remove_empty([*TABLES, *([""] if self._made_folder else [])])
+
+    def _promised_rows(self) -> dict[str, int]:
+        counted = {table: sum(n for name, n in self._rows.items() if name.startswith(f"{table}/")) for table in TABLES}
+        return {table: number for table, number in counted.items() if number}
+
+    def _put_in_place(self) -> None:
+        """From now on readers find this capture, and the parts of the one before it go."""
+        if self.is_in_place:
+            return
+        found = {f"{table}/{part}.parquet" for table in TABLES for part in part_names(self._store, table)}
+        if not self._parts <= found:
+            raise HprofError(f"{self.path} was written to by another run meanwhile; run again with another -o.")
+        self._store.write(MANIFEST_NAME, self.manifest.to_json(), is_new=self._is_new)
+        self.is_in_place = True
+        with suppress(HprofError):  # what cannot be removed is nobody's, and read by nobody
+            if not self._at_once:
+                self._store.remove(_pending_name(self.manifest.run_id))
+            _remove_others(self._store, self.manifest.parts)
 
     def _check_ours(self) -> None:
         """Another run may have replaced the capture (`--force`): what is written now would mix with its passes."""
+        if not self.is_in_place:
+            return
         found = Manifest.from_json(
             self._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), self._store.where(MANIFEST_NAME)
         )
@@ -181,12 +270,18 @@ class CaptureWriter:
 
 
 def new_capture(
-    path: str | os.PathLike[str], *, force: bool = False, origin_ns: int = 0, **manifest_fields: Any
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    at_once: bool = False,
+    origin_ns: int = 0,
+    **manifest_fields: Any,
 ) -> CaptureWriter:
     """Start a capture at `path`; `manifest_fields` are Manifest's, version and time are filled in."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     defaults = {"hprof_version": __version__, "created_utc": now, "run_id": uuid4().hex, "state": "running"}
-    return CaptureWriter(path, Manifest(**(defaults | manifest_fields)), force=force, origin_ns=origin_ns)
+    manifest = Manifest(**(defaults | manifest_fields))
+    return CaptureWriter(path, manifest, force=force, at_once=at_once, origin_ns=origin_ns)
 
 
 def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
@@ -234,24 +329,37 @@ def _part_name(pass_id: int) -> str:
     return f"pass-{pass_id:06d}"
 
 
-def _claim(store: Store, *, force: bool) -> bool:
-    """Make the folder ours: empty, or a capture that `force` allows to replace; other people's files stay.
+def _pending_name(run_id: str) -> str:
+    """Of the manifest of a capture that is not in place yet, for the other processes of its run."""
+    return f".{MANIFEST_NAME}.{run_id}.tmp"
 
-    Whether there was no capture.
+
+def _claim(store: Store, *, force: bool) -> bool:
+    """Check that the folder may become ours: empty, or a capture that `force` allows to replace. Changes nothing.
+
+    Whether there was no capture. What a killed import left is none, and counts as nothing.
     """
     if not store.is_folder() and store.exists():
         raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another -o.")
     entries = [name for name in store.entries() if not is_under_way(name)]
-    if not entries:
+    if not entries or (MANIFEST_NAME not in entries and all(_is_left_over(store, name) for name in entries)):
         return True
     if MANIFEST_NAME not in entries or not is_manifest(store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)):
         raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
     if not force:
         raise HprofError(f"{store.where()} already holds a capture; choose another -o or add --force to replace it.")
-    # Marked first, so that a kill while the old parts go leaves nothing that looks whole.
-    store.write(MANIFEST_NAME, Manifest(state="interrupted").to_json())
-    for table in ("passes", *(name for name in TABLES if name != "passes")):
-        for name in store.entries(table):
-            if name.endswith((".parquet", ".tmp")):
-                store.remove(f"{table}/{name}")
     return False
+
+
+def _is_left_over(store: Store, name: str) -> bool:
+    """Whether it is a table's folder that holds nothing but parts which never got a manifest."""
+    files = store.entries(name) if name in TABLES else ["other people's"]
+    return all(is_under_way(file) or mark_of(file) for file in files)
+
+
+def _remove_others(store: Store, mark: str) -> None:
+    """Remove the parts of all captures but the one with this mark; other people's files stay."""
+    for table in TABLES:
+        for name in store.entries(table):
+            if name.endswith(".tmp") or (name.endswith(".parquet") and mark_of(name) != mark):
+                store.remove(f"{table}/{name}")

@@ -30,9 +30,11 @@ ON_WALL_US = N_COPIES * COPY_US + COMPUTE_US  # 660: copies back to back, the la
 OFF_HIDDEN_US, ON_HIDDEN_US = 0, (N_COPIES - 1) * COMPUTE_US  # 0, 300
 
 
-def dense_off_on(path: Path | str, n_pairs: int = 6, *, digests: Sequence[str] = ("same", "same")) -> Capture:
+def dense_off_on(
+    path: Path | str, n_pairs: int = 6, *, digests: Sequence[str] = ("same", "same"), force: bool = False
+) -> Capture:
     """Arms `off` and `on`, one warm-up each, `n_pairs` repetitions in ABBA order. `on` is 960/660 times as fast."""
-    writer = _dense_writer(path)
+    writer = _dense_writer(path, force=force)
     _run_dense(writer, n_pairs, digests)
     writer.finish()
     return Capture.open(path)
@@ -118,9 +120,9 @@ def dense_result(arm: str = "off") -> PassResult:
     return _dense_pass(arm, 0, "same")
 
 
-def _dense_writer(path: Path | str) -> CaptureWriter:
+def _dense_writer(path: Path | str, *, force: bool = False) -> CaptureWriter:
     arms = [ManifestArm("off", "off", "off"), ManifestArm("on", "on", "on")]
-    return new_capture(path, arms=arms, link_h2d_gb_s=LINK_GB_S, model={"name": "tiny"})
+    return new_capture(path, force=force, arms=arms, link_h2d_gb_s=LINK_GB_S, model={"name": "tiny"})
 
 
 def _run_dense(writer: CaptureWriter, n_pairs: int, digests: Sequence[str]) -> int:

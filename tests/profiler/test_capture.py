@@ -14,7 +14,7 @@ import hprof
 from executor.errors import HprofError
 from profiler.capture import Capture, list_captures
 from profiler.schema import EVENTS, PASSES
-from profiler.storage import parts
+from profiler.storage import decoding, parts
 from tests.profiler import makers
 
 PART = "all-000000.parquet"  # a complete capture's rows are gathered into these
@@ -91,21 +91,22 @@ def test_a_part_with_flipped_bits_never_shows_a_traceback(dense: Capture) -> Non
 def test_columns_of_another_type_are_refused(dense: Capture) -> None:
     part = Path(dense.path) / "events" / PART
     pq.write_table(pa.table({"kind": ["h2d"], "t_start": ["soon"]}), part)
-    with pytest.raises(HprofError, match=r"all-000000\.parquet"):
+    with pytest.raises(HprofError, match=r"all-000000\.parquet .*its column 't_start' is string"):
         dense.table("events")
 
 
 def test_foreign_columns_are_ignored_and_missing_ones_null(dense: Capture) -> None:
     part = Path(dense.path) / "events" / PART
-    pq.write_table(pa.table({"kind": ["h2d"], "colour": ["red"]}), part)
+    n = dense.manifest.rows["events"]
+    pq.write_table(pa.table({"kind": ["h2d"] * n, "colour": ["red"] * n}), part)
     table = dense.table("events", pass_ids=None)
     assert table.schema == EVENTS
-    assert table["t_start"].null_count == 1
+    assert table["t_start"].null_count == n
 
 
 def test_a_few_bytes_cannot_claim_a_billion_rows(dense: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     part = Path(dense.path) / "events" / PART
-    n_rows = parts.MAX_ROW_GROUP_ROWS + 1
+    n_rows = decoding.MAX_ROW_GROUP_ROWS + 1
     pq.write_table(pa.table({"layer": pa.repeat(1, n_rows)}), part, row_group_size=n_rows)
     assert part.stat().st_size < 100_000
     with pytest.raises(HprofError, match=r"row group of 4,194,305 rows"):

@@ -63,3 +63,39 @@ def test_an_ended_run_says_so(tmp_path: Path, number: signal.Signals, code: int,
     n_passes = capture.table("passes").num_rows
     assert n_passes >= 3
     assert f"keeps {n_passes} finished passes" in stderr
+
+
+def test_a_signal_waits_until_what_must_not_see_it_is_done() -> None:
+    code = (
+        "import os, signal; from profiler.running.termination import TerminatedError, signals_held, terminable\n"
+        "try:\n"
+        "    with terminable(), signals_held():\n"
+        "        os.kill(os.getpid(), signal.SIGTERM); print('held')\n"
+        "except TerminatedError: print('raised')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["held", "raised"]
+
+
+def test_one_order_to_end_that_comes_twice_is_one() -> None:
+    code = (
+        "import os, signal; from profiler.running.termination import terminable\n"
+        "with terminable():\n"
+        "    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):\n"
+        "        try: os.kill(os.getpid(), number); print('goes on')\n"
+        "        except KeyboardInterrupt as error: print(type(error).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["KeyboardInterrupt", "goes on", "goes on"]
+
+
+def test_a_device_left_open_ends_with_the_process() -> None:
+    """Its threads are inside torch then, and would be unwound through C++: exit code -6."""
+    code = (
+        "import torch; from executor.devices.cpu import CpuDevice; from executor.devices.base import Work\n"
+        "device = CpuDevice(n_threads=1); matrix = torch.ones(300, 300)\n"
+        "for _ in range(10_000): device._workers['compute'].submit(lambda: matrix @ matrix)\n"
+        "device.wait('copy', device.event())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -86,7 +86,7 @@ def stops_after(n_calls: int, method: Callable[..., None]) -> Callable[..., None
 def test_a_full_disk_leaves_the_parts_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = running(tmp_path / "c")
 
-    def full(store: Store) -> None:
+    def full(store: Store, _mark: str) -> None:
         store.write("events/all-000000.parquet", b"half")
         raise HprofError("no space left.")
 

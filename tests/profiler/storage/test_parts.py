@@ -80,9 +80,7 @@ def test_a_timeline_on_demand_is_the_same(tmp_path: Path) -> None:
 
 
 def test_a_capture_without_events_has_an_empty_timeline(tmp_path: Path) -> None:
-    makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    for part in (tmp_path / "c" / "events").glob("*.parquet"):
-        part.unlink()
+    new_capture(tmp_path / "c").finish()
     line = load_timeline(Capture.open(str(tmp_path / "c")), on_demand=True)
     assert len(line) == 0
     assert line.table(["slot"]).num_rows == 0
