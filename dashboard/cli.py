@@ -12,8 +12,11 @@ _DEFAULT_PORT = 8501
 @click.argument("traces", default="traces", metavar="[TRACES]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8501, or the next free one.")
 @click.option("--host", default="127.0.0.1", help="The address to listen on.")
+@click.option(
+    "--allow-host", "names", metavar="NAME", multiple=True, help="A name that browsers may call it by; repeatable."
+)
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-def command(traces: str, port: int | None, host: str, *, no_browser: bool) -> None:
+def command(traces: str, port: int | None, host: str, names: tuple[str, ...], *, no_browser: bool) -> None:
     """Open the dashboard in a browser.
 
     TRACES is the folder (or fsspec URL) that holds the captures, or one capture.
@@ -27,57 +30,101 @@ def command(traces: str, port: int | None, host: str, *, no_browser: bool) -> No
     from pathlib import Path
 
     from executor.errors import HprofError
+    from profiler.cli.printing import say
 
-    if "://" not in traces and not Path(traces).is_dir():
-        raise HprofError(f"{traces} is no folder; name the one that holds the captures (hprof run makes traces/).")
+    if "://" not in traces:
+        if not os.path.isdir(traces):  # noqa: PTH112 - unlike Path, never raises, such as for a name that is too long
+            raise HprofError(f"{traces} is no folder; name the one that holds the captures (hprof run makes traces/).")
+        traces = os.path.abspath(traces)  # noqa: PTH100 - Path resolves links, and the link's name is the folder's
+    if port is None:
+        port = free_port(host)
+    else:
+        check_free(host, port)
     if host not in _LOOPBACK:
-        click.echo(
+        say(
             f"hprof: listening on {host}: everybody who can reach this machine there can read the captures in "
             f"{traces} and add to them, without a password.",
             err=True,
         )
-    port = port or free_port(host)
-    click.echo(f"hprof: the dashboard is at http://{_shown(host)}:{port} (Ctrl+C ends it)", err=True)
-    root = Path(__file__).resolve().parents[1]
+    say(f"hprof: the dashboard is at http://{_shown(host)}:{port} (Ctrl+C ends it)", err=True)
+    here = Path(__file__).parent
     # The package's own folder comes first on the path of `streamlit run`; its parent holds the packages.
-    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    arguments = [sys.executable, *server_arguments(traces, host, port, opens_browser=not no_browser)]
+    arguments = server_arguments(traces, host, port, opens_browser=not no_browser, names=names)
+    # Streamlit obeys a .streamlit/config.toml in the working folder, and Python imports what lies there: not ours.
+    os.chdir(here)
     sys.stdout.flush()
-    os.execve(sys.executable, arguments, environment)
+    os.execve(sys.executable, [sys.executable, *arguments], environment)
 
 
-def server_arguments(traces: str, host: str, port: int, *, opens_browser: bool) -> list[str]:
+def server_arguments(
+    traces: str, host: str, port: int, *, opens_browser: bool, names: tuple[str, ...] = ()
+) -> list[str]:
     """What to run Streamlit with: everything that must hold whatever configuration the user has."""
     from pathlib import Path
 
+    origin = f"http://{_shown(host)}:{port}"
     options = {
         "server.address": host,
         "server.port": port,
         "server.headless": str(not opens_browser).lower(),
+        "server.enableCORS": "true",
+        "server.enableXsrfProtection": "true",
+        "server.corsAllowedOrigins": origin,
+        "server.enableStaticServing": "false",
+        "server.fileWatcherType": "none",
         "browser.serverAddress": _shown(host),
         "browser.gatherUsageStats": "false",
-        "server.fileWatcherType": "none",
+        "client.allowedOrigins": origin,
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    app = Path(__file__).with_name("app.py")
-    return ["-m", "streamlit", "run", str(app), *flags, "--", "--traces", traces]
+    own = ["--traces", traces, *(word for name in (host, *names) for word in ("--allow-host", name))]
+    return ["-P", "-m", "streamlit", "run", str(Path(__file__).with_name("server.py")), *flags, "--", *own]
+
+
+def check_free(host: str, port: int) -> None:
+    """Raise HprofError where nobody can listen at this port of this address."""
+    import os
+
+    from executor.errors import HprofError
+
+    if (error := _bind(host, port)) is not None:
+        raise HprofError(
+            f"--host {host} --port {port}: {error.strerror or os.strerror(error.errno or 0)}; leave --port out to take "
+            "a free one, and give --host an address of this machine."
+        )
 
 
 def free_port(host: str, first: int = _DEFAULT_PORT) -> int:
-    """The first port from `first` on that nobody listens on; any free one if the next fifty are taken."""
-    import socket
+    """The first port from `first` on that nobody listens on, of the next fifty.
 
-    for port in (*range(first, first + 50), 0):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+    Raises HprofError where none is, or where the host is no address of this machine.
+    """
+    for port in range(first, first + 50):
+        if _bind(host, port) is None:
+            return port
+    check_free(host, first)
     return first
 
 
+def _bind(host: str, port: int) -> OSError | None:
+    """What stands in the way of listening there."""
+    import socket
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except UnicodeError:
+        return OSError(0, "no name of a machine")
+    except OSError as error:
+        return error
+    return None
+
+
 def _shown(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    if host in ("0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import os
 import sys
 
 import click
@@ -22,6 +23,7 @@ COMMANDS = {
     "models": ("profiler.cli.models", "List the presets, or describe a model."),
     "list": ("profiler.cli.list_", "List the captures in a folder."),
 }
+_MOST_OF_A_NAME = 120  # characters of a path in an error
 _PRINTING_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what becomes of files is told by HprofError
 
 
@@ -89,12 +91,12 @@ def main(args: list[str] | None = None) -> int:
         click.echo(f"hprof: {plain(str(error))}", err=True)  # it may quote a file, which must not steer the terminal
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        _show_usage_error(error)
         return 2
     except OSError as error:
-        if error.filename is not None or error.errno not in _PRINTING_FAILED:
+        if error.filename is None and error.errno not in _PRINTING_FAILED:
             raise
-        click.echo(f"hprof: cannot print: {error.strerror}; print somewhere else.", err=True)
+        click.echo(f"hprof: {_told(error)}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt) as abort:
         from profiler.running.termination import exit_code_of
@@ -102,6 +104,26 @@ def main(args: list[str] | None = None) -> int:
         click.echo("hprof: interrupted", err=True)
         return exit_code_of(abort.__cause__ or abort)
     return result if isinstance(result, int) else 0
+
+
+def _show_usage_error(error: click.ClickException) -> None:
+    """As click shows it, but that what it quotes of the command line steers no terminal."""
+    from profiler.plain_text import printable
+
+    shown = io.StringIO()
+    error.show(shown)
+    click.echo(printable(shown.getvalue()), err=True, nl=False)
+
+
+def _told(error: OSError) -> str:
+    """What the system said of a file that no command told of itself, such as a name that is too long."""
+    if error.filename is None:
+        return f"cannot print: {error.strerror}; print somewhere else."
+    from executor.units import plain
+
+    name = plain(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename))
+    shown = name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]}…"
+    return f"{shown}: {error.strerror}; give another path."
 
 
 def _refuse_foreign(package: str) -> None:

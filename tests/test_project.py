@@ -137,7 +137,7 @@ STAIRS = {
         {"memory"},
     ),
     "profiler": (
-        {"schema", "arithmetic", "facts"},
+        {"schema", "arithmetic", "facts", "plain_text"},
         {"manifest"},
         {"storage"},
         {"capture", "importers"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from profiler.cli.options import json_option, noise_option
+from profiler.cli.printing import console, say
 
 
 @click.command()
@@ -42,15 +43,13 @@ def command(
     if as_json or form == "json":
         from profiler.compare.renderers import render_json
 
-        click.echo(render_json(result))
+        say(render_json(result))
     elif form == "md":
         from profiler.compare.renderers import render_comment
 
-        click.echo(render_comment(result, top), nl=False)
+        say(render_comment(result, top), nl=False)
     else:
-        from rich.console import Console
-
         from profiler.compare.renderers import print_comparison
 
-        print_comparison(result, Console(), top)
+        print_comparison(result, console(), top)
     return 1 if result.failed(allow_inconclusive=allow_inconclusive) else 0

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from profiler.cli.printing import say
+
 _FORMATS = ("chrome", "csv", "parquet", "html")
 
 
@@ -31,4 +33,4 @@ def command(captures: tuple[str, ...], form: Any, output: Path | None, passes: s
     from profiler.export import export
 
     for path in export([Capture.open(capture) for capture in captures], form, output, passes, force=force):
-        click.echo(f"Wrote {path}")
+        say(f"Wrote {path}")

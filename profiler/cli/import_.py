@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from profiler.cli.options import force_option, json_option, output_option
+from profiler.cli.printing import console
+from profiler.cli.report import show_report
 from profiler.importers.base import FORMATS
 
 
@@ -49,28 +51,8 @@ def command(
     """
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
-    from rich.console import Console
-
     from profiler.importers import import_files
 
-    with Console(stderr=True).status("Reading the trace"):
+    with console(stderr=True).status("Reading the trace"):
         path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
-    click.echo(f"Wrote {path}", err=as_json)
-    _show(path, as_json=as_json)
-
-
-def _show(path: str, *, as_json: bool) -> None:
-    from profiler.capture import Capture
-    from profiler.report.build import build_report
-
-    report = build_report(Capture.open(path))
-    if as_json:
-        from profiler.report.renderers import render_json
-
-        click.echo(render_json(report))
-    else:
-        from rich.console import Console
-
-        from profiler.report.renderers import print_report
-
-        print_report(report, Console())
+    show_report(path, as_json=as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from profiler.cli.options import DEFAULT_TRACES, json_option
+from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,17 +35,15 @@ def command(folder: str, as_json: bool) -> None:
 
     found = list_captures(folder)
     if as_json:
-        import orjson
+        from profiler.plain_text import json_text
 
         listed = {"schema": 1, "folder": folder, "captures": [asdict(summary) for summary in found]}
-        click.echo(orjson.dumps(listed, option=orjson.OPT_INDENT_2).decode())
+        say(json_text(listed))
         return
     if not found:
-        click.echo(f"There are no captures in {folder}; `hprof run` and `hprof import` write them.")
+        say(f"There are no captures in {folder}; `hprof run` and `hprof import` write them.")
         return
-    from rich.console import Console
-
-    print_captures(found, Console())
+    print_captures(found, console())
 
 
 def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None:

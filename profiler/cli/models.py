@@ -21,6 +21,7 @@ from executor.models.presets import preset_names
 from executor.placement.overrides import DEFAULT_OVERRIDE
 from executor.placement.place import place
 from executor.units import format_memory
+from profiler.cli.printing import console, say
 from profiler.facts import model_fields
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ def command(name: str | None, quant: str | None, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from executor.models.load import load_model
-    # merged
-
     if name is None:
         entries = list_models()
         _show({"schema": 1, "models": [asdict(entry) for entry in entries]} if as_json else _list_table(entries))
@@ -48,42 +46,35 @@ def command(name: str | None, quant: str | None, as_json: bool) -> None:
     described = describe_model(load_model(name, quant))
     _show(described if as_json else _model_table(described))
     if not as_json:
-        click.echo(_summary(described))
+        say(_summary(described))
 
 
 def _show(what: dict[str, Any] | Table) -> None:
     if isinstance(what, dict):
-        import orjson
+        from profiler.plain_text import json_text
 
-        click.echo(orjson.dumps(what, option=orjson.OPT_INDENT_2).decode())
+        say(json_text(what))
         return
-    from rich.console import Console
-
-    console = Console()
-    Console(width=None if console.is_terminal else 160).print(what)
+    console(width=None if console().is_terminal else 160).print(what)
 
 
 def _list_table(entries: Sequence[ModelEntry]) -> Table:
-    from rich.markup import escape
-
     table = _table("-m", "architecture", ">layers", ">parameters", ">bytes")
     for entry in entries:
         if entry.problem is not None:
-            table.add_row(escape(entry.origin), escape(f"unreadable: {entry.problem}"))
+            table.add_row(entry.origin, f"unreadable: {entry.problem}")
             continue
         sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), format_memory(entry.n_bytes or 0)]
-        table.add_row(escape(entry.origin.removeprefix("preset:")), entry.architecture, *sizes)
+        table.add_row(entry.origin.removeprefix("preset:"), entry.architecture, *sizes)
     return table
 
 
 def _model_table(described: dict[str, Any]) -> Table:
-    from rich.markup import escape
-
     table = _table("tensor", "type", "shape", ">count", ">bytes each", ">bytes", "default -ot")
     for kind in described["tensors"]:
         sizes = [str(kind["count"]), format_memory(kind["n_bytes"]), format_memory(kind["total_bytes"])]
         shape = " x ".join(map(str, kind["shape"]))
-        table.add_row(escape(kind["name"]), kind["quant"], shape, *sizes, "host" if kind["on_host"] else "")
+        table.add_row(kind["name"], kind["quant"], shape, *sizes, "host" if kind["on_host"] else "")
     return table
 
 

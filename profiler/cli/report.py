@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profiler.cli.options import dask_option, json_option, noise_option
+from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
     from executor.errors import HprofError
@@ -64,7 +65,7 @@ def _show_one(report: Report | HprofError, form: str) -> None:
     if form == "json":
         from profiler.report.renderers import render_json
 
-        click.echo(render_json(report))
+        say(render_json(report))
     else:
         _print(report, form)
 
@@ -80,16 +81,14 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
             found.append(report)
         else:
             _print(report, form)
-            click.echo()
+            say()
     if form == "json":
         from profiler.report.renderers import render_many
 
-        click.echo(render_many(found, [str(problem) for problem in problems]))
+        say(render_many(found, [str(problem) for problem in problems]))
     if problems:
-        from executor.units import plain
-
         for problem in problems:
-            click.echo(f"hprof: {plain(str(problem))}", err=True)
+            say(f"hprof: {problem}", err=True)
         click.get_current_context().exit(2)
 
 
@@ -97,13 +96,11 @@ def _print(report: Report, form: str) -> None:
     if form == "md":
         from profiler.report.renderers import render_markdown
 
-        click.echo(render_markdown(report), nl=False)
+        say(render_markdown(report), nl=False)
         return
-    from rich.console import Console
-
     from profiler.report.renderers import print_report
 
-    print_report(report, Console())
+    print_report(report, console())
 
 
 def show_report(path: str, *, as_json: bool) -> None:
@@ -111,15 +108,13 @@ def show_report(path: str, *, as_json: bool) -> None:
     from profiler.capture import Capture
     from profiler.report.build import build_report
 
-    click.echo(f"Wrote {path}", err=as_json)
+    say(f"Wrote {path}", err=as_json)
     report = build_report(Capture.open(path))
     if as_json:
         from profiler.report.renderers import render_json
 
-        click.echo(render_json(report))
+        say(render_json(report))
         return
-    from rich.console import Console
-
     from profiler.report.renderers import print_report
 
-    print_report(report, Console())
+    print_report(report, console())

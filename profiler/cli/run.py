@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from executor.errors import HprofError
 from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values, run_options
+from profiler.cli.printing import say
 from profiler.cli.report import show_report
 
 
@@ -181,10 +182,10 @@ def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Seq
         values["output"] or default_output("llama-bench"),
         force=values["force"],
         argv=["hprof", "run", *arguments],
-        say=lambda text: click.echo(text, err=True),
+        say=lambda text: say(text, err=True),
     )
     if result.traces is not None:
-        click.echo(f"Wrote {result.traces}, the traces: hprof report {result.traces}", err=values["as_json"])
+        say(f"Wrote {result.traces}, the traces: hprof report {result.traces}", err=values["as_json"])
     return result.capture
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from executor.units import format_gb_s, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
 from profiler.compare.settings import setting_text
 from profiler.metrics import FIGURES
+from profiler.plain_text import json_text
 from profiler.report.blocks import UNKNOWN, Table
 from profiler.report.renderers import escape, table_lines
 
@@ -174,7 +173,7 @@ def render_json(result: CompareResult) -> str:
         "gates": [asdict(gate) for gate in result.gates],
         "warnings": result.warnings,
     }
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
+    return json_text(content)
 
 
 def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:

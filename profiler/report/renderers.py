@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-import orjson
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from executor.units import plain
+from profiler.plain_text import json_text
 from profiler.report.blocks import (
     Table,
     by_device_table,
@@ -164,10 +164,10 @@ def _findings(report: Report) -> Iterator[RenderableType]:
 
 def render_json(report: Report) -> str:
     """Indented JSON text."""
-    return orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2).decode()
+    return json_text(report.to_json())
 
 
 def render_many(reports: Sequence[Report], problems: Sequence[str]) -> str:
     """Several reports as indented JSON text; `problems` are the captures that could not be read, a sentence each."""
     found = {"schema": REPORT_SCHEMA, "reports": [report.to_json() for report in reports], "problems": problems}
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
+    return json_text(found)

@@ -44,7 +44,7 @@ def served(root: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "hprof", "dashboard", str(root), "--no-browser", "--port", str(port)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait_until_up(f"http://127.0.0.1:{port}/_stcore/health", server)
+        wait_until_up(f"http://127.0.0.1:{port}/_stcore/health", server)
         yield f"http://127.0.0.1:{port}"
         assert server.poll() is None, "the server died"
     finally:
@@ -52,7 +52,8 @@ def served(root: Path) -> Iterator[str]:
         server.wait(20)
 
 
-def _wait_until_up(address: str, server: subprocess.Popen[bytes]) -> None:
+def wait_until_up(address: str, server: subprocess.Popen[bytes]) -> None:
+    """Until the server answers there; fails the test where it ends, or takes two minutes."""
     for _ in range(240):
         assert server.poll() is None, "the server did not start"
         try:

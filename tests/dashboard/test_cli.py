@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import hprof
 from dashboard import cli
+from dashboard.server import KnownNames
+from tests.dashboard.browser import wait_until_up
+from tests.support import ROOT
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda path, arguments, environment: calls.append((path, arguments, environment)))
+    monkeypatch.setattr(os, "chdir", lambda _path: None)
     return calls
 
 
@@ -30,12 +38,13 @@ def test_starts_streamlit_on_loopback_without_telemetry(tmp_path: Path, started:
     assert result.exit_code == 0, result.output
     path, arguments, environment = started[0]
     assert path == sys.executable
-    assert arguments[1:4] == ["-m", "streamlit", "run"]
+    assert arguments[1:5] == ["-P", "-m", "streamlit", "run"]
     assert option(arguments, "server.address") == "127.0.0.1"
     assert option(arguments, "server.port") == "9123"
     assert option(arguments, "server.headless") == "true"
     assert option(arguments, "browser.gatherUsageStats") == "false"
-    assert arguments[-3:] == ["--", "--traces", str(tmp_path)]
+    assert arguments[-5:] == ["--", "--traces", str(tmp_path), "--allow-host", "127.0.0.1"]
+    assert option(arguments, "server.enableXsrfProtection") == option(arguments, "server.enableCORS") == "true"
     assert str(Path(cli.__file__).parents[1]) in environment["PYTHONPATH"].split(os.pathsep)
     assert "without a password" not in result.stderr
 
@@ -59,6 +68,102 @@ def test_takes_the_next_port_when_one_is_taken() -> None:
         taken.listen()
         first = taken.getsockname()[1]
         assert cli.free_port("127.0.0.1", first) > first
+
+
+@pytest.mark.parametrize("host", ["999", "no.such.host.invalid", "a" * 300, "1.2.3.4"])
+def test_an_address_of_no_machine_is_one_sentence(
+    tmp_path: Path, host: str, started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hprof.main(["dashboard", str(tmp_path), "--host", host]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"hprof: --host {host} --port ")
+    assert error.count("\n") == 1
+    assert started == []
+
+
+def test_a_port_that_is_taken_is_one_sentence(
+    tmp_path: Path, started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert hprof.main(["dashboard", str(tmp_path), "--port", port]) == 2
+    assert "Address already in use; leave --port out" in capsys.readouterr().err
+    assert started == []
+
+
+def test_a_name_that_is_too_long_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hprof.main(["dashboard", str(tmp_path / ("x" * 400))]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    await send("passed on")
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("localhost:8501", True),
+        ("LOCALHOST", True),
+        ("127.0.0.1:1", True),
+        ("[::1]:8501", True),
+        ("10.1.2.3", True),
+        ("lab.example.", True),
+        ("evil.example:8501", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_a_name_that_nobody_allowed_is_refused(host: str, passes: bool, kind: str) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def call() -> None:
+        headers = [(b"host", host.encode())]
+        await KnownNames(_app, ["lab.example"])({"type": kind, "headers": headers, "extensions": {}}, None, send)  # type: ignore[arg-type]
+
+    asyncio.run(call())
+    assert (sent == ["passed on"]) is passes
+    if not passes:
+        assert sent[0].get("status", 400) == 400
+
+
+def test_the_working_folder_decides_nothing(tmp_path: Path) -> None:
+    """Its Streamlit configuration would switch checks off, and a module there would be imported."""
+    (tmp_path / ".streamlit").mkdir()
+    settings = 'enableCORS=false\nenableXsrfProtection=false\ncorsAllowedOrigins=["http://evil.example"]'
+    (tmp_path / ".streamlit" / "config.toml").write_text(f"[server]\n{settings}\n[theme]\nbase='dark'\n")
+    (tmp_path / "pandas.py").write_text("raise SystemExit('a stranger')")
+    (tmp_path / "traces").mkdir()
+    port = cli.free_port("127.0.0.1", 18901)
+    command = [sys.executable, "-P", "-m", "hprof", "dashboard", "--no-browser", "--port", str(port)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        wait_until_up(f"http://127.0.0.1:{port}/_stcore/health", server)
+        assert _status(port, "127.0.0.1") == 200
+        assert _status(port, "evil.example") == 400
+        assert _upgrade(port, f"http://127.0.0.1:{port}") == 101
+        assert _upgrade(port, "http://evil.example") == 403
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def _status(port: int, host: str, more: dict[str, str] | None = None, path: str = "/") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers={"Host": host} | (more or {}))
+    return connection.getresponse().status
+
+
+def _upgrade(port: int, origin: str) -> int:
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13", "Origin": origin}
+    return _status(port, f"127.0.0.1:{port}", headers | {"Sec-WebSocket-Key": "x" * 22 + "=="}, "/_stcore/stream")
 
 
 def test_no_file_hides_a_package_that_streamlit_imports() -> None:

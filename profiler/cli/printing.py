@@ -1,0 +1,37 @@
+"""The one way in which commands print: nothing that a file says can steer the terminal or become markup.
+
+Commands print lines with `say`, and what rich draws on `console()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print lines, those of a file made plain."""
+    from profiler.plain_text import printable
+
+    click.echo(printable(text), err=err, nl=nl)
+
+
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A console that draws strings as they are: no markup, no emoji codes, no control characters."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    from profiler.plain_text import printable
+
+    class PlainConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                # those with `control` are rich's own, as a progress bar needs them
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return PlainConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
