@@ -1,4 +1,5 @@
-"""What holds for every test: the same examples each time, and no stream worker of the cpu device outlives it.
+"""What holds for every test: the same examples each time, Ctrl-C and SIGTERM heard, and no stream worker of the cpu
+device that outlives it.
 
 Property tests draw their examples from a fixed seed, so that a change alone can turn them red. New ones:
 `pytest --hypothesis-profile=explore tests/profiler/importers`.
@@ -6,6 +7,7 @@ Property tests draw their examples from a fixed seed, so that a change alone can
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +17,13 @@ from hypothesis import settings
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile("fixed")
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C and SIGTERM again where a shell ignores them for its background jobs: tests send both to children."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

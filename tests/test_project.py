@@ -96,6 +96,16 @@ def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -
     assert "No such command 'frobnicate'" in capsys.readouterr().err
 
 
+def test_signals_that_a_shell_ignores_are_heard_by_tests() -> None:
+    """As under nohup and in the background of a script; children would inherit it, and never end on Ctrl-C."""
+    code = (
+        "import signal as s; s.signal(s.SIGINT, s.SIG_IGN); s.signal(s.SIGTERM, s.SIG_IGN); "
+        "from tests.conftest import pytest_configure; pytest_configure(); "
+        "print(s.SIG_IGN in (s.getsignal(s.SIGINT), s.getsignal(s.SIGTERM)))"
+    )
+    assert python("-c", code).stdout == "False\n"
+
+
 def imported(path: Path) -> set[str]:
     """The top-level names of everything that a file imports, wherever in it."""
     names: set[str] = set()

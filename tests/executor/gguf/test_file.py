@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,10 +84,7 @@ def test_sample_agrees_with_ggufs_reader(sample: str) -> None:
 
 @pytest.mark.model
 def test_real_model() -> None:
-    path = smollm2_path()
-    started = time.perf_counter()
-    model = open_gguf(path)
-    assert time.perf_counter() - started < 1  # gguf.GGUFReader takes 4 s for this vocabulary
+    model = open_gguf(smollm2_path())
     assert len(model.tensors) == 272
     assert model.tensors["blk.7.ffn_down.weight"].shape == (576, 1536)
     assert model.tensors["blk.7.ffn_down.weight"].quant == "Q4_1"

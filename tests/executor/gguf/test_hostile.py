@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from executor.errors import HprofError
 from executor.gguf.file import GgufFile, open_gguf
+from executor.gguf.header import SkippedArray
 from tests.executor.gguf.test_file import write_model
 
 F32, Q4_0 = int(GGMLQuantizationType.F32), int(GGMLQuantizationType.Q4_0)
@@ -177,12 +177,10 @@ def test_too_much_text_is_not_kept(tmp_path: Path) -> None:
         open_gguf(path)
 
 
-def test_two_million_empty_strings_are_walked_quickly(tmp_path: Path) -> None:
+def test_two_million_empty_strings_are_stepped_over(tmp_path: Path) -> None:
     path = tmp_path / "many.gguf"
     path.write_bytes(gguf_bytes(GOOD, fields=(field("k", ARRAY, array(STRING, 2_000_000, bytes(16_000_000))),)))
-    started = time.perf_counter()
-    assert len(open_gguf(path).metadata["k"]) == 2_000_000
-    assert time.perf_counter() - started < 5
+    assert open_gguf(path).metadata["k"] == SkippedArray("STRING", 2_000_000)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,13 +135,11 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
     ],
 )
 def test_the_largest_part_and_what_would_fit(run: MemoryRequest, free: FreeMemory, said: str) -> None:
-    start = time.perf_counter()
     sentence = refusal(run, free)
     assert said in sentence
     assert sentence.startswith(f"preset:{run.model.shape.name} needs ")
     assert sentence.count(". ") == 0
     assert sentence.endswith(".")
-    assert time.perf_counter() - start < 10  # a second on an idle machine
 
 
 def test_what_is_said_to_fit_does() -> None:

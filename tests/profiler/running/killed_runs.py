@@ -1,4 +1,4 @@
-"""Run as a script by test_runner_killed.py: forks runs and kills each with SIGKILL at a random instant.
+"""Run as a script by test_runner_killed.py: forks runs and kills each with SIGKILL at an instant drawn from SEED.
 
 usage: killed_runs.py FOLDER N_RUNS SEED. Imports happen once, so that ten runs take seconds. Run i writes the
 capture FOLDER/i; FOLDER/i.log gets one line a pass that the runner finished.
@@ -53,9 +53,9 @@ def fork_and_kill(folder: Path, number: int, after_s: float) -> None:
 
 def main() -> None:
     folder, n_runs = Path(sys.argv[1]), int(sys.argv[2])
-    random.seed(int(sys.argv[3]))
+    instants = random.Random(int(sys.argv[3]))
     for number in range(n_runs):
-        fork_and_kill(folder, number, random.uniform(0.0, 0.6))
+        fork_and_kill(folder, number, instants.uniform(0.0, 0.6))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from profiler.capture import Capture
 from tests.support import ROOT
 
 N_KILLS = 10
+SEED = 11  # of the instants
 RUN = ["run", "--device", "cpu", "--layers", "2", "-p", "64", "-n", "2", "-ub", "32", "-r", "1000", "--threads", "1"]
 
 
@@ -23,9 +24,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def test_sigkill_at_ten_random_instants(tmp_path: Path) -> None:
+def test_sigkill_at_ten_instants(tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.profiler.running.killed_runs"]
-    arguments = [str(tmp_path), str(N_KILLS), str(time.time_ns())]
+    arguments = [str(tmp_path), str(N_KILLS), str(SEED)]
     subprocess.run([*script, *arguments], cwd=ROOT, env=environment(), check=True, timeout=120)
     for number in range(N_KILLS):
         log = tmp_path / f"{number}.log"
