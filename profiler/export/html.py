@@ -28,6 +28,7 @@ from profiler.report.blocks import (
     cell_tables,
     device_tables,
     header_lines,
+    ordering_line,
     reasons_line,
     residency_table,
     sameness_line,
@@ -191,6 +192,8 @@ def _sections(report: Report, timeline: dict[str, Any]) -> Iterator[str]:
     if timeline["tracks"]:
         yield _timeline(timeline)
     yield from map(_table, device_tables(report.devices))
+    if (line := ordering_line(report)) is not None:
+        yield f'<p class="note">{escape(line)}</p>'
     yield from _list("The source could not say", report.cannot_say)
     yield from _list("Rows left out", (f"{count:,}: {reason}" for reason, count in report.dropped.items()))
     yield from _list("Approximated", report.notes)

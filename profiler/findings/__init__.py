@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.findings import rules
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import SEVERITIES, Finding, Severity
+from profiler.metrics.ordering import Ordering, check_ordering
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -33,9 +34,10 @@ RULES: Final[tuple[Callable[[CopyAnalysis], Iterable[Finding]], ...]] = (
 )
 
 
-def find(capture: Capture) -> list[Finding]:
-    """All findings of a capture, the serious ones first."""
-    return find_in(CopyAnalysis.of(capture))
+def find(capture: Capture, ordering: Ordering | None = None) -> list[Finding]:
+    """All findings of a capture, the serious ones first; `ordering` is its own, where it is at hand."""
+    checked = check_ordering(capture) if ordering is None else ordering
+    return [*rules.ordering_faults(checked), *find_in(CopyAnalysis.of(capture))]
 
 
 def find_in(view: CopyAnalysis) -> list[Finding]:

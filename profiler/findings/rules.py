@@ -18,6 +18,7 @@ from profiler.arithmetic.groups import NONE, match
 from profiler.arithmetic.intervals import Int64, covered_length, union
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
+from profiler.metrics.ordering import Ordering
 
 _AHEAD_ARMS: Final = ("on", "hot")
 _CHOOSING_ARMS: Final = ("auto", "gated")
@@ -373,3 +374,15 @@ def lost_events(view: CopyAnalysis) -> Iterator[Finding]:
         "Record for a shorter time or with fewer event types (`nsys profile -t cuda,nvtx`); until then read the "
         "figures as lower bounds.",
     )
+
+
+def ordering_faults(ordering: Ordering) -> Iterator[Finding]:
+    """Steps and copies of an engine that run in the wrong order: what the step computes may be wrong."""
+    if ordering.is_clean is False:
+        yield Finding(
+            "ordering",
+            "serious",
+            f"{ordering.n_early()}: {'; '.join(map(str, ordering.faults[:3]))}.",
+            "Trust neither tokens nor times of these passes, even where logits agree: a wait between the copy and "
+            "the step is missing, or waits for the wrong event.",
+        )

@@ -72,6 +72,14 @@ def sameness_line(cell: Cell) -> str | None:
     return " ".join([f"Arms: {line}." if line else "", *cell.notes]).strip() or None
 
 
+def ordering_line(report: Report) -> str | None:
+    """Whether the recorded intervals keep the order that the engine needs; None where nobody looked."""
+    if report.ordering is None:
+        return None
+    line = report.ordering.line()
+    return f"{line[0].upper()}{line[1:]}."
+
+
 def reasons_line(cell: Cell) -> str | None:
     """Why verdicts are inconclusive, each reason once."""
     judged = [*cell.against_baseline.values(), *cell.against_own.values()]

@@ -13,6 +13,7 @@ from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
+from profiler.metrics.ordering import check_ordering
 from profiler.report.cells import JUDGED, Cell, judge_cells
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
@@ -27,9 +28,11 @@ def build_report(
 ) -> Report:
     """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError.
 
-    tables, findings: the capture's own, where they are at hand already.
+    tables, findings: the capture's own, where they are at hand already; with findings, the intervals' order is not
+    checked again.
     """
     manifest = capture.manifest
+    ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
     is_native = manifest.source == "hprof"
     cells = judge_cells(
@@ -53,7 +56,8 @@ def build_report(
         arms=manifest.arms,
         cells=cells,
         devices=device_figures(tables.recording, by_pass=is_native),
-        findings=find(capture) if findings is None else findings,
+        findings=find(capture, ordering) if findings is None else findings,
+        ordering=ordering,
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,

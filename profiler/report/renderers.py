@@ -21,6 +21,7 @@ from profiler.report.blocks import (
     cell_tables,
     device_tables,
     header_lines,
+    ordering_line,
     reasons_line,
     residency_table,
     sameness_line,
@@ -55,6 +56,8 @@ def _lines(report: Report) -> Iterator[str]:
     if not report.cells:
         for table in device_tables(report.devices):
             yield from table_lines(table)
+    if (line := ordering_line(report)) is not None:
+        yield f"{escape(line)}\n"
     yield from _markdown_list("The source could not say", report.cannot_say)
     yield from _markdown_list("Approximated", report.notes)
     findings = [f"{found.severity}, {found.rule}: {found.evidence} {found.advice}" for found in report.findings]
@@ -110,6 +113,9 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
         yield from _cell(cell, (width - _LABEL_WIDTH) // _ARM_WIDTH)
     if not report.cells:
         yield from (part for table in _few(device_tables(report.devices)) for part in (Text(), table))
+    if (line := ordering_line(report)) is not None:
+        yield Text()
+        yield _text(line, style="yellow" if report.ordering is not None and report.ordering.is_clean is False else "")
     yield from _terminal_list("The source could not say", report.cannot_say)
     yield from _terminal_list("Approximated", report.notes)
     yield from _findings(report)

@@ -15,6 +15,7 @@ from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
 from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
+from profiler.metrics.ordering import Ordering
 from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
 from profiler.report.places import Residency, host_products
 
@@ -133,6 +134,7 @@ class Report:
     dropped: dict[str, int]
     residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
     budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
+    ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at
     summary: str = ""  # the closing paragraph, in plain words
 
     def to_json(self) -> dict[str, Any]:
@@ -151,6 +153,7 @@ class Report:
             "cells": [cell_as_json(cell) for cell in self.cells],
             "devices": [device_as_json(device) for device in self.devices],
             "findings": [finding_as_json(finding) for finding in self.findings],
+            "ordering": self.ordering.to_json() if self.ordering is not None else None,
             "warnings": self.warnings,
             "notes": self.notes,
             "cannot_say": self.cannot_say,

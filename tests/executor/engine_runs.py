@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 
+from executor.devices.base import Event, StreamName
 from executor.devices.factory import DeviceOptions
-from executor.devices.sim import SimMachine
+from executor.devices.sim import SimDevice, SimMachine
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.passes import PassJob, PassResult
@@ -18,7 +20,8 @@ from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 
-FAST_LINK_GB_S = 100.0
+LINK_GB_S = {"cpu": 100.0, "sim": 0.5}
+"""Fast where it takes real time; on `sim` so slow that a step whose wait is missing starts before its copy ends."""
 
 
 @contextmanager
@@ -40,7 +43,7 @@ def open_session(
     `synthetic_routing` True is the default family; a text is what `--routing` takes.
     """
     model = load_model(spec, layers=layers)
-    link: dict[str, Any] = {} if machine is not None else {"link_gb_s": FAST_LINK_GB_S, "link_latency_us": 1.0}
+    link: dict[str, Any] = {} if machine is not None else {"link_gb_s": LINK_GB_S.get(kind), "link_latency_us": 1.0}
     device = DeviceOptions(kind, n_devices=n_devices, n_threads=1, machine=machine, **link)
     settings = {"max_positions": 256, "max_ubatch": 128, "max_ubatches": 64, **options}
     routing_spec = "lognormal" if synthetic_routing is True else synthetic_routing
@@ -81,3 +84,14 @@ def weight_bytes(result: PassResult, phase: str | None = None) -> int:
         for event in result.events
         if event.kind == "h2d" and event.tensor is not None and phase in (None, event.phase)
     )
+
+
+def without_waits_of(stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing makes this stream of `sim` devices wait for an event: the fault that a missing wait is."""
+    wait = SimDevice.wait
+
+    def wait_of_others(device: SimDevice, waiting: StreamName, event: Event) -> None:
+        if waiting != stream:
+            wait(device, waiting, event)
+
+    monkeypatch.setattr(SimDevice, "wait", wait_of_others)

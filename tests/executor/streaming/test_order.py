@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
+from executor.devices.base import StreamName
 from executor.devices.sim import SimMachine
 from executor.passes import EventRecord, PassJob, PassResult
 from executor.policies.base import PolicyOptions
-from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.engine_runs import open_session, run_pass, without_waits_of
 
 KINDS = ["cpu", "sim"]
+SLOW_LINK = SimMachine(link_gb_s=0.5, link_latency_us=1.0)  # a step whose wait is missing starts before its copy ends
+SLOW_COMPUTE = SimMachine(link_gb_s=100.0, gemm_tflop_s=0.01)  # a refill without a wait starts before its reader ends
+MACHINES = {"cpu": None, "slow link": SLOW_LINK, "slow compute": SLOW_COMPUTE}
+Copies = dict[int, EventRecord]
 
 
 def run(kind: str, arm: str, spec: str = "tiny-dense", slots: int = 2, **options: Any) -> PassResult:
@@ -23,37 +28,62 @@ def run(kind: str, arm: str, spec: str = "tiny-dense", slots: int = 2, **options
         return run_pass(session, arm, 96, 2, 32)[0]
 
 
-def split_events(result: PassResult) -> tuple[dict[int, EventRecord], list[EventRecord]]:
+def run_on(machine: str, arm: str, spec: str = "tiny-dense", slots: int = 2) -> PassResult:
+    return run("cpu" if machine == "cpu" else "sim", arm, spec, slots, machine=MACHINES[machine])
+
+
+def copies_and_readers(result: PassResult) -> tuple[Copies, list[EventRecord]]:
     """Copies of weights by number, and the compute intervals that read them."""
     copies = {e.correlation_id or 0: e for e in result.events if e.kind == "h2d" and e.tensor is not None}
     readers = [e for e in result.events if e.kind == "compute" and e.waits_for is not None]
     return copies, readers
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("arm", ["off", "off-whole", "on", "gated"])
-@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
-def test_compute_starts_after_its_copy(kind: str, arm: str, spec: str) -> None:
-    copies, readers = split_events(run(kind, arm, spec))
-    assert len(readers) == len({e.waits_for for e in readers}) == len(copies)
-    for reader in readers:
-        copy = copies[reader.waits_for or 0]
-        assert (copy.layer, copy.ubatch) == (reader.layer, reader.ubatch)
-        assert copy.t_end <= reader.t_start
+def early_reads(copies: Copies, readers: list[EventRecord]) -> list[EventRecord]:
+    """The readers that begin before their copy ends."""
+    return [reader for reader in readers if reader.t_start < copies[reader.waits_for or 0].t_end]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("slots", [2, 3, 4])
-def test_a_slot_is_refilled_after_its_last_reader(kind: str, slots: int) -> None:
-    copies, readers = split_events(run(kind, "on", slots=slots))
+def early_refills(copies: Copies, readers: list[EventRecord]) -> list[EventRecord]:
+    """The copies that begin before the last reader of their slot ends; for models with one kind of step streamed."""
     by_copy = {reader.waits_for: reader for reader in readers}
     in_slot = defaultdict(list)
     for number, copy in sorted(copies.items()):
         in_slot[copy.slot].append((copy, by_copy[number]))
-    assert sorted(slot for slot in in_slot if slot is not None) == list(range(slots))
-    for uses in in_slot.values():
-        for (_, reader), (refill, _) in pairwise(uses):
-            assert reader.t_end <= refill.t_start
+    pairs = [pair for uses in in_slot.values() for pair in pairwise(uses)]
+    return [refill for (_, reader), (refill, _) in pairs if refill.t_start < reader.t_end]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("arm", ["off", "off-whole", "on", "gated"])
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+def test_compute_starts_after_its_copy(machine: str, arm: str, spec: str) -> None:
+    copies, readers = copies_and_readers(run_on(machine, arm, spec))
+    assert len(readers) == len({e.waits_for for e in readers}) == len(copies)
+    for reader in readers:
+        copy = copies[reader.waits_for or 0]
+        assert (copy.layer, copy.ubatch) == (reader.layer, reader.ubatch)
+    assert early_reads(copies, readers) == []
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("slots", [2, 3, 4])
+def test_a_slot_is_refilled_after_its_last_reader(machine: str, slots: int) -> None:
+    copies, readers = copies_and_readers(run_on(machine, "on", slots=slots))
+    assert sorted({copy.slot for copy in copies.values() if copy.slot is not None}) == list(range(slots))
+    assert early_refills(copies, readers) == []
+
+
+@pytest.mark.parametrize(("machine", "stream"), [("slow link", "compute"), ("slow compute", "copy")])
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+def test_these_tests_see_a_missing_wait(
+    machine: str, stream: StreamName, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`wait("compute", ready)` keeps steps behind their copies, `wait("copy", free)` refills behind readers."""
+    without_waits_of(stream, monkeypatch)
+    copies, readers = copies_and_readers(run_on(machine, "on", spec))
+    assert bool(early_reads(copies, readers)) == (stream == "compute")
+    assert bool(early_refills(copies, readers)) == (stream == "copy")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,22 +99,23 @@ def test_streams_are_in_order(kind: str, arm: str) -> None:
             assert before.t_start <= before.t_end <= after.t_start
 
 
-def test_on_copies_while_the_split_before_computes() -> None:
-    copies, readers = split_events(run("sim", "on"))
+def test_on_copies_while_the_unit_before_computes() -> None:
+    copies, readers = copies_and_readers(run("sim", "on"))
     for before, reader in pairwise(readers):
         assert copies[reader.waits_for or 0].t_start < before.t_end
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])
 def test_more_slots_look_further_ahead(slots: int) -> None:
-    copies, readers = split_events(run("sim", "on", slots=slots))
+    fast = SimMachine(link_gb_s=100.0)  # so that all copies that may start have started
+    copies, readers = copies_and_readers(run("sim", "on", slots=slots, machine=fast))
     first = readers[0].t_start
     assert sum(copy.t_start <= first for copy in copies.values()) == slots
 
 
 def test_the_next_ubatch_is_prefetched_during_this_one() -> None:
     result = run("sim", "on")
-    copies, _ = split_events(result)
+    copies, _ = copies_and_readers(result)
     for before, after in zip(result.ubatches[:2], result.ubatches[1:3], strict=True):
         first_copy = min(e.t_start for e in copies.values() if e.ubatch == after.ubatch)
         assert first_copy < before.t_end
@@ -92,7 +123,7 @@ def test_the_next_ubatch_is_prefetched_during_this_one() -> None:
 
 def test_off_copies_on_the_compute_stream_only() -> None:
     for spec in ("tiny-dense", "tiny-moe"):
-        copies, _ = split_events(run("sim", "off", spec))
+        copies, _ = copies_and_readers(run("sim", "off", spec))
         assert {copy.stream for copy in copies.values()} == {"compute"}
 
 
@@ -101,7 +132,7 @@ def test_on_takes_the_longer_of_copy_and_compute() -> None:
     machine = SimMachine(host_call_us=0.0)
     with open_session("tiny-dense", ["on"], kind="sim", machine=machine) as session:
         result, _ = run_pass(session, "on", 128, 0, 32)
-    copies, readers = split_events(result)
+    copies, readers = copies_and_readers(result)
     copy_ns = [copy.t_end - copy.t_start for copy in copies.values()]
     compute = [e.t_end - e.t_start for e in result.events if e.kind == "compute"]
     longer = max(sum(copy_ns), sum(compute))
