@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from executor.units import count, format_ns
+from executor.units import format_count, format_ns
 from profiler.arithmetic.groups import NONE, Mask, group_by, match
 from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import ABSENT, ints, labels
@@ -90,15 +90,15 @@ class Ordering:
     def n_early(self) -> str:
         """What is out of order, in words."""
         return (
-            f"{count(self.n_early_reads, 'read')} before the copy ended, "
-            f"{count(self.n_early_refills, 'refill')} before the slot's reader ended"
+            f"{format_count(self.n_early_reads, 'read')} before the copy ended, "
+            f"{format_count(self.n_early_refills, 'refill')} before the slot's reader ended"
         )
 
     def line(self) -> str:
         """One line for a report."""
         if self.unknown:
             return f"ordering: unknown, as {self.unknown}"
-        held = f"{count(self.n_reads, 'read')} and {count(self.n_refills, 'refill')}"
+        held = f"{format_count(self.n_reads, 'read')} and {format_count(self.n_refills, 'refill')}"
         if self.is_clean:
             return f"ordering: no read before its copy, no refill before its reader ({held})"
         early = (
