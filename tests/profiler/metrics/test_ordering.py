@@ -83,16 +83,15 @@ def test_a_refill_that_does_not_wait_for_the_reader_is_named(tmp_path: Path, mon
 
 def intervals(*, read_at_us: int, refill_at_us: int) -> PassResult:
     """Slot 0 is filled until 100 us, read for 60 us, then filled for the next layer, which is read in order."""
-    common: dict[str, Any] = {"device": 0, "phase": "prefill", "ubatch": 0}
 
     def copy(layer: int, start_us: int) -> EventRecord:
-        times = {"t_start": start_us * US, "t_end": (start_us + 100) * US}
-        more = {"tensor": "ffn_up", "layer": layer, "slot": 0, "correlation_id": layer + 1}
-        return EventRecord("h2d", "copy whole", **times, **more, **common, stream="copy")
+        times = start_us * US, (start_us + 100) * US
+        copied: dict[str, Any] = {"slot": 0, "correlation_id": layer + 1}
+        return EventRecord("h2d", "copy whole", *times, 0, "copy", "prefill", 0, layer, "ffn_up", **copied)
 
     def step(layer: int, start_us: int) -> EventRecord:
-        times = {"t_start": start_us * US, "t_end": (start_us + 60) * US}
-        return EventRecord("compute", "ffn", **times, layer=layer, waits_for=layer + 1, **common, stream="compute")
+        times = start_us * US, (start_us + 60) * US
+        return EventRecord("compute", "ffn", *times, 0, "compute", "prefill", 0, layer, waits_for=layer + 1)
 
     events = [copy(0, 0), step(0, read_at_us), copy(1, refill_at_us), step(1, refill_at_us + 100)]
     return replace(makers.dense_result(), events=events, ubatches=[])
