@@ -73,7 +73,9 @@ class Choice:
     @property
     def b_as_subject(self) -> str:
         """B as the subject of a sentence: what it does, or its name where its weights lie elsewhere than A's."""
-        return subject(self.b or "") if self.other_placement is None else f"The arm {self.b}"
+        if self.other_placement is not None:
+            return f"The arm {self.b}"
+        return subject(_known_arms(self.capture).get(self.b or "", ManifestArm(self.b or "")))
 
     @property
     def arms(self) -> list[str]:
@@ -126,13 +128,19 @@ def _choose_arms(found: trace_root.CaptureRef, capture: Capture) -> Choice:
     names = list(dict.fromkeys(name for cell in cells for name in cell.arms))
     if not names:
         return Choice(found, capture, None, None, None)
-    a = address.select("Arm A, the baseline", names, "a", arm_label)
+    known = _known_arms(capture)
+    labels = {name: arm_label(known.get(name, ManifestArm(name))) for name in names}
+    a = address.select("Arm A, the baseline", names, "a", labels.__getitem__)
     others = [name for name in names if name != a]
     first = placements.partner(capture.manifest, others, a)
-    b = address.select("Arm B", others, "b", arm_label, first=first) if others else None
+    b = address.select("Arm B", others, "b", labels.__getitem__, first=first) if others else None
     having_a = [cell for cell in cells if a in cell.arms]
     chosen = _choose_cell([cell for cell in having_a if b is None or b in cell.arms] or having_a)
     return Choice(found, capture, chosen, a, b if b in chosen.arms else None)
+
+
+def _known_arms(capture: Capture) -> dict[str, ManifestArm]:
+    return {arm.name: arm for arm in capture.manifest.arms}
 
 
 def _choose_cell(cells: list[CellSizes]) -> CellSizes:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from executor.units import format_bytes, number_ranges
 from profiler.manifest import Manifest, ManifestArm
-from profiler.report.cells import FULL, placement_number
+from profiler.report.cells import placement_number
 from profiler.report.places import Residency, residency
 
 
@@ -30,7 +30,7 @@ def other_placement(manifest: Manifest, a: str, b: str) -> OtherPlacement | None
     arms = {arm.name: arm for arm in manifest.arms}
     names = (a, b)
     places = [_suffix(manifest, name) for name in names]
-    if places[0] == places[1] or not all(name in arms and arms[name].requested != FULL for name in names):
+    if places[0] == places[1] or not all(name in arms and not arms[name].is_resident for name in names):
         return None
     told = " and ".join(f"{name} has {_told(manifest, arms[name])}" for name in names)
     sentence = f"Their weights lie elsewhere: {told}. So the policy alone does not explain the difference."

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from profiler.arithmetic.stats import Comparison
+from profiler.manifest import ManifestArm
 from profiler.metrics.timeline import Lane
 from profiler.report.cells import CellSizes
 
@@ -21,28 +22,6 @@ CATEGORY_LABELS: Final = {
     "api": "host calls",
 }
 _SHORT_LABELS: Final = {"h2d": "H2D", "d2h": "D2H", "d2d": "D2D", "cpu_compute": "CPU", "api": "host"}
-ARM_MEANINGS: Final = {
-    "off": "copies in line",
-    "off-whole": "in line, whole",
-    "on": "prefetch",
-    "gated": "gated prefetch",
-    "auto": "cheapest a ubatch",
-    "hot": "hottest experts ahead",
-    "cache": "expert cache",
-    "cpu": "on the host",
-    "full": "all resident",
-}
-_SUBJECTS: Final = {
-    "off": "Copying in line",
-    "off-whole": "Copying everything whole",
-    "on": "Prefetch",
-    "gated": "Gated prefetch",
-    "auto": "The automatic choice",
-    "hot": "Prefetching the hottest experts",
-    "cache": "The expert cache",
-    "cpu": "Computing on the host",
-    "full": "Keeping everything resident",
-}
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
 
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
@@ -58,12 +37,9 @@ def for_plotly(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def arm_label(name: str) -> str:
+def arm_label(arm: ManifestArm) -> str:
     """`on (prefetch)`, where the arm's meaning is known."""
-    base = name.partition("@")[0].partition("+")[0]
-    meaning = ARM_MEANINGS.get(base)
-    cache = " with the expert cache" if "+cache" in name else ""
-    return f"{name} ({meaning}{cache})" if meaning else name
+    return f"{arm.name} ({arm.traits.meaning})" if arm.traits is not None else arm.name
 
 
 def short_cell(cell: CellSizes) -> str:
@@ -131,11 +107,14 @@ def percent(compared: Comparison) -> str:
     return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"
 
 
-def headline(a: str, b: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None) -> str:
+def headline(
+    a: str, b: str, who: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None
+) -> str:
     """`Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode is unclear.`
 
-    placed: where the arms' weights lie elsewhere, in words (`8 host layers`): then the policy made nothing alone, and
-    it reads `on@2 (16 host layers) against off (8 host layers): the first token 58 % slower.`
+    who: B as the subject of a sentence. placed: where the arms' weights lie elsewhere, in words (`8 host layers`):
+    then the policy made nothing alone, and it reads `on@2 (16 host layers) against off (8 host layers): the first
+    token 58 % slower.`
     """
     named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
     if not any(compared.get(name) for name in named):
@@ -148,7 +127,7 @@ def headline(a: str, b: str, compared: Mapping[str, Comparison | None], placed: 
     if placed:
         clauses = [f"{b} ({placed[1]}) against {a} ({placed[0]})", *([listed(changed)] if changed else [])]
     else:
-        clauses = [f"{subject(b)} made {listed(changed)} than {a}" if changed else f"{subject(b)} against {a}"]
+        clauses = [f"{who} made {listed(changed)} than {a}" if changed else f"{who} against {a}"]
     if same := by_verdict["no difference"]:
         clauses.append(f"{listed(same)} stayed the same")
     if unclear := by_verdict["inconclusive"]:
@@ -157,13 +136,9 @@ def headline(a: str, b: str, compared: Mapping[str, Comparison | None], placed: 
     return f"{clauses[0]}: {'; '.join(clauses[1:])}." if begins_with_names else f"{'; '.join(clauses)}."
 
 
-def subject(arm: str) -> str:
-    """The arm as the subject of a sentence."""
-    base, _, cached = arm.partition("@")[0].partition("+")
-    words = _SUBJECTS.get(base)
-    if words is None:
-        return f"The arm {arm}"
-    return f"{words} with the expert cache" if cached else words
+def subject(arm: ManifestArm) -> str:
+    """The arm as the subject of a sentence: `Prefetch`; by its name where its meaning is not known."""
+    return arm.traits.subject if arm.traits is not None else f"The arm {arm.name}"
 
 
 def listed(words: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError, first_line
+from executor.policies import arm_traits
 from profiler.capture import Capture
 from profiler.manifest import Manifest
 from profiler.planning.plan import plan_run
@@ -42,7 +43,6 @@ except ModuleNotFoundError as error:
         f"--dask needs Dask, and there is no module {error.name} here; pip install 'hprof[cluster]' brings it."
     ) from error
 
-_LEARNING: Final = ("hot", "auto", "cache")  # arms whose later passes use what earlier ones showed
 GPU: Final = "GPU"  # the resource that a worker with a GPU is started with: `dask worker --resources GPU=1`
 _CONNECT_S: Final = 10
 _LOOK_S: Final = 10  # how often a wait looks whether there is still a worker
@@ -135,7 +135,7 @@ def measure_cell(request: RunRequest, cell: GridPoint, folder: str) -> str:
 
 def learning_warning(request: RunRequest) -> str | None:
     """What differs from a run in one process, in which an arm keeps what it learned from cell to cell."""
-    arms = [arm for arm in request.arms if arm in _LEARNING]
+    arms = [arm for arm in request.arms if arm_traits(arm).learns]
     if not arms or len(request.cells) < 2:
         return None
     return (

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 import orjson
 
 from executor.errors import HprofError
+from executor.policies.traits import ArmTraits, CopyTime
 from profiler.schema import SCHEMA_VERSION
 
 State = Literal["running", "complete", "interrupted"]
@@ -27,6 +28,17 @@ class ManifestArm:
     effective: str | None = None  # null where the source only records the request
     options: dict[str, Any] = field(default_factory=dict)  # flags or settings that set this arm apart
     notes: list[str] = field(default_factory=list)  # why effective differs from requested
+    traits: ArmTraits | None = None  # of hprof's own arms; null for what other tools ran, whatever its name
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether it keeps everything on the device by design: the limit, and not what one chooses among."""
+        return self.traits is not None and self.traits.is_resident
+
+    @property
+    def computes_on_host(self) -> bool:
+        """Whether it computes weights on the host by design, which rounds differently."""
+        return self.traits is not None and self.traits.computes_on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,9 @@ def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
     defaults = Manifest()
     known = {f.name for f in fields(Manifest)}
     values = {name: _checked(name, raw[name], getattr(defaults, name), origin) for name in known & raw.keys()}
-    values["arms"] = [_arm(item, origin) for item in values.get("arms", [])]
+    arms = [_arm(item, origin) for item in values.get("arms", [])]
+    is_own = values.get("source", defaults.source) == "hprof"
+    values["arms"] = [_with_known_traits(arm) if is_own and arm.traits is None else arm for arm in arms]
     unknown = {name: value for name, value in raw.items() if name not in known}
     return values | {"extra": values.get("extra", {}) | unknown}
 
@@ -141,5 +155,30 @@ def _arm(item: Any, origin: str) -> ManifestArm:
         name=item["name"],
         options=cast("dict[str, Any]", options) if isinstance(options, dict) else {},
         notes=[str(note) for note in notes] if isinstance(notes, list) else [],
+        traits=_traits(item.get("traits")),
         **texts,
     )
+
+
+def _traits(stored: Any) -> ArmTraits | None:
+    """What a manifest says of an arm; None where it says nothing, or what no `ArmTraits` holds."""
+    if not isinstance(stored, dict) or stored.get("copies") not in get_args(CopyTime):
+        return None
+    found = {one.name: stored.get(one.name, one.default) for one in fields(ArmTraits)}
+    values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in found.items()}
+    return ArmTraits(**values) if all(_is_trait(name, value) for name, value in values.items()) else None
+
+
+def _is_trait(name: str, value: Any) -> bool:
+    if name in ("reads", "held_against"):
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+    if name in ("meaning", "subject", "copies"):
+        return isinstance(value, str)
+    return value is None or isinstance(value, str) if name == "same_without_experts" else isinstance(value, bool)
+
+
+def _with_known_traits(arm: ManifestArm) -> ManifestArm:
+    """For captures from before manifests said it: what this hprof knows of the policy that was asked for."""
+    from executor.policies import find_traits
+
+    return replace(arm, traits=find_traits(arm.requested or arm.name.partition("@")[0]))

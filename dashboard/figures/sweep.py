@@ -4,7 +4,7 @@ arm, and the change of one arm against another over the grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -97,14 +97,16 @@ def sweep_figure(
     arms: Sequence[str],
     limits_of: Sequence[str] = (),
     crossovers: Mapping[str, Crossover] | None = None,
+    ceilings: Collection[str] = (),
 ) -> go.Figure:
     """Medians with their intervals over `axis`. `arms` fixes colours and markers; `limits_of` says for which arms the
-    max(C, T) limit is drawn; `crossovers` are marked where the axis is no depth."""
+    max(C, T) limit is drawn; `crossovers` are marked where the axis is no depth; `ceilings` keep everything
+    resident."""
     figure = go.Figure()
     scale = SCALES.get(figure_name, 1.0)
     for arm in [arm for arm in arms if (rows["arm"] == arm).any()]:
         mine = rows[rows["arm"] == arm].sort_values(axis)
-        figure.add_scatter(**_line(mine, axis, scale, arm, arms))
+        figure.add_scatter(**_line(mine, axis, scale, arm, arms, is_ceiling=arm in ceilings))
         if arm in limits_of and mine["limit"].notna().any():
             figure.add_scatter(**_limit(mine, axis, scale, arm, arms))
     styled(figure, height=430)
@@ -116,10 +118,12 @@ def sweep_figure(
     return figure
 
 
-def _line(mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: Sequence[str]) -> dict[str, object]:
+def _line(
+    mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: Sequence[str], *, is_ceiling: bool
+) -> dict[str, object]:
     style = arm_style(arm, arms)
     median = mine["median"].to_numpy() * scale
-    name = "full (the ceiling: all resident)" if arm == "full" else arm
+    name = f"{arm} (the ceiling: all resident)" if is_ceiling else arm
     return {
         "x": mine[axis].to_numpy(),
         "y": median,

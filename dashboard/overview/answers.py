@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 
 from dashboard.figures.sweep import BATCH, UBATCH, crossing, rows_over
-from dashboard.text import listed, subject
+from dashboard.text import listed
 from executor.units import format_bytes, format_ns
 from profiler.metrics import FIGURES, Scope
 from profiler.report.cells import ArmFigures, Cell
@@ -20,10 +20,10 @@ _ALIKE: Final = 0.005  # of the bytes: less is no change
 _ALONE: Final = {"no difference": "takes as long as", "inconclusive": "is not certain to differ from"}
 
 
-def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str | None = None) -> str | None:
+def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str) -> str | None:
     """From which ubatch (or prompt) B beats A, over the cells that differ from this one in that size alone.
 
-    who: B as the subject of the sentence. null: nothing was judged.
+    who: B as the subject of the sentence. None: nothing was judged.
     """
     for figure in _FIGURES:
         rows = sweep_figures(cells, figure)
@@ -34,7 +34,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str 
         if len(found) == 1:
             return _of_one(found)
         if len(found):
-            told = _spread(found.sort_values("n_ubatch"), axis, who or subject(b), a, figure)
+            told = _spread(found.sort_values("n_ubatch"), axis, who, a, figure)
             where = [" Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
             where += (
                 [f" That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and _n_depths(cells) > 1 else []

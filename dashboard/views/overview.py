@@ -185,7 +185,7 @@ def with_passes(choice: Choice) -> None:
     placed = (apart.a, apart.b) if apart else None
     title = f"One arm, {a}: nothing to compare it with yet."
     if b:
-        title = headline(a, b, cell.against_baseline.get(b, {}), placed)
+        title = headline(a, b, choice.b_as_subject, cell.against_baseline.get(b, {}), placed)
     show.head(escape_markdown(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     if apart:
         say_apart(apart)

@@ -70,10 +70,11 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
     arms = list(dict.fromkeys(arm for cell in choice.report.cells for arm in cell.arms))
     found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
     compared = [arm for arm in arms if arm in choice.arms] or arms[:1]
+    ceilings = [arm.name for arm in choice.capture.manifest.arms if arm.is_resident]
     for at in found.values():
         st.markdown(escape_markdown(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
     show.figure(
-        sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found),
+        sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found, ceilings=ceilings),
         alt=f"{FIGURE_TITLES[name]} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
         key="lines",
         table=readable(shown, name),

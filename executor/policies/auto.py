@@ -11,6 +11,7 @@ from executor.passes import PassResult, Ubatch, UbatchRecord
 from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot, size_class
 from executor.policies.simple import Off, On
+from executor.policies.traits import ArmTraits
 
 _KEPT = 5  # the latest times of each candidate
 _ROUNDS = 2  # warm-up passes a candidate: the first teaches `hot` what it uses in the second, which is timed
@@ -26,6 +27,16 @@ class Auto(Policy):
     Where a candidate was not measured, the formulas decide with measured C (compute), T (whole copy) and D
     (distinct share): off C + D T, on max(C, T), hot max(C, h T) + (D - h) T with h = min(D, C / T).
     """
+
+    traits = ArmTraits(
+        meaning="cheapest a ubatch",
+        subject="The automatic choice",
+        copies="chosen",
+        reads=("op_offload_min_batch", "slots"),
+        learns=True,
+        same_without_experts="on",
+        held_against=("on",),
+    )
 
     def __init__(self, name: str, options: PolicyOptions) -> None:
         super().__init__(name, options)

@@ -1,4 +1,4 @@
-"""The Policy seam: an arm decides, for each split of each ubatch, what to copy, when, and how.
+"""The Policy seam: an arm decides, for each transfer unit of each ubatch, what to copy, when, and how.
 
 The engine and the streamer carry a decision out and know no arm by name.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.passes import PassResult, Ubatch
-from executor.weights.transfer_units import TransferUnit
+from executor.policies.traits import ArmTraits
+
+if TYPE_CHECKING:  # it needs torch, and reports ask policies about themselves without
+    from executor.weights.transfer_units import TransferUnit
 
 Regime = Literal["stream", "cpu"]
 Flags = NDArray[np.bool_]
@@ -22,7 +25,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One split in one ubatch, in the order in which a pass streams them. `number` counts from 0 a pass."""
+    """One transfer unit in one ubatch, in the order in which a pass streams them. `number` counts from 0 a pass."""
 
     number: int
     ubatch: Ubatch
@@ -30,7 +33,7 @@ class Item:
 
     @property
     def is_moe(self) -> bool:
-        """Whether the split holds a layer's experts."""
+        """Whether the unit holds a layer's experts."""
         return self.unit.n_experts > 0
 
 
@@ -76,7 +79,12 @@ class PolicyOptions:
 
 
 class Policy(ABC):
-    """One arm. Lives as long as the run: what it learns in a pass serves the later ones."""
+    """One arm. Lives as long as the run: what it learns in a pass serves the later ones.
+
+    Each class sets `traits`, what is true of it by design, or inherits them.
+    """
+
+    traits: ArmTraits
 
     def __init__(self, name: str, options: PolicyOptions) -> None:
         self.name = name
@@ -84,7 +92,7 @@ class Policy(ABC):
 
     @property
     def n_slots(self) -> int:
-        """How many slots (device buffers as large as the largest split) the arm needs."""
+        """How many slots (device buffers as large as the largest unit) the arm needs."""
         return 1
 
     @property
@@ -102,7 +110,7 @@ class Policy(ABC):
         """Warm-up passes that the arm needs to learn what it decides by."""
         return 1
 
-    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
+    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
         """Whether a host tensor is copied and computed on the device, or computed on the host."""
         return "stream" if n_tokens >= self.options.op_offload_min_batch else "cpu"
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from executor.errors import HprofError
 from executor.passes import PassResult, Ubatch
 from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
-from executor.weights.transfer_units import TransferUnit
+from executor.policies.traits import ArmTraits
+
+if TYPE_CHECKING:
+    from executor.weights.transfer_units import TransferUnit
 
 MAX_BATCH = 32  # larger ubatches would evict what generation uses; they only read the bank (llama.cpp's figure)
 
@@ -13,9 +18,9 @@ MAX_BATCH = 32  # larger ubatches would evict what generation uses; they only re
 class Cached(Policy):
     """`inner` with an expert cache: batches of up to MAX_BATCH tokens run on the device, from the bank."""
 
-    def __init__(self, name: str, options: PolicyOptions, inner: Policy) -> None:
+    def __init__(self, name: str, options: PolicyOptions, inner: Policy, traits: ArmTraits) -> None:
         super().__init__(name, options)
-        self.inner = inner
+        self.inner, self.traits = inner, traits
         if options.cache_bytes <= 0:
             raise HprofError(f"arm '{name}' needs --moe-cache-mib N: the device memory that its bank may take")
 
@@ -31,10 +36,10 @@ class Cached(Policy):
     def min_warmups(self) -> int:
         return self.inner.min_warmups
 
-    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
-        if split.n_experts and n_tokens <= MAX_BATCH:
+    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
+        if unit.n_experts and n_tokens <= MAX_BATCH:
             return "stream"
-        return self.inner.regime(n_tokens, split)
+        return self.inner.regime(n_tokens, unit)
 
     def begin_pass(self, *, warmup_number: int | None) -> None:
         self.inner.begin_pass(warmup_number=warmup_number)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from executor.passes import PassResult, Ubatch
 from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, PolicyOptions
 from executor.policies.simple import On
+from executor.policies.traits import ArmTraits
 
 _MEMORY = 0.98  # each observation lessens the weight of those before it: popularity drifts with the text
-
-
 _TIE_BREAK = 1e-3
 
 
@@ -115,6 +114,16 @@ class Hot(On):
     Copying early an expert of chance p saves p of its copy and costs 1 - p of it once the link is busy, so
     beyond what compute hides only sure ones pay.
     """
+
+    traits = ArmTraits(
+        meaning="hottest experts ahead",
+        subject="Prefetching the hottest experts",
+        copies="ahead",
+        reads=("op_offload_min_batch", "slots"),
+        learns=True,
+        same_without_experts="on",
+        held_against=("off", "on"),
+    )
 
     def __init__(self, name: str, options: PolicyOptions) -> None:
         super().__init__(name, options)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from executor.passes import Ubatch
-from executor.policies.base import (
-    AHEAD_WHOLE,
-    INLINE_SELECTIVE,
-    INLINE_WHOLE,
-    Item,
-    Plan,
-    Policy,
-    Regime,
-)
-from executor.weights.transfer_units import TransferUnit
+from executor.policies.base import AHEAD_WHOLE, INLINE_SELECTIVE, INLINE_WHOLE, Item, Plan, Policy, Regime
+from executor.policies.traits import ArmTraits
+
+if TYPE_CHECKING:
+    from executor.weights.transfer_units import TransferUnit
 
 
 class Off(Policy):
     """In line: dense tensors whole; of the experts only those that the router chose."""
+
+    traits = ArmTraits(
+        meaning="copies in line",
+        subject="Copying in line",
+        copies="inline",
+        held_against=("on", "auto", "hot"),
+    )
 
     def plan(self, item: Item) -> Plan:
         return INLINE_SELECTIVE if item.is_moe else INLINE_WHOLE
@@ -25,12 +29,28 @@ class Off(Policy):
 class OffWhole(Policy):
     """In line and whole: the control that isolates what the selective copy is worth."""
 
+    traits = ArmTraits(
+        meaning="in line, whole",
+        subject="Copying everything whole",
+        copies="inline",
+        same_without_experts="off",
+        held_against=("on",),
+    )
+
     def plan(self, item: Item) -> Plan:
         return INLINE_WHOLE
 
 
 class On(Policy):
     """Whole tensors ahead on the copy stream, into `--slots` rotating slots."""
+
+    traits = ArmTraits(
+        meaning="prefetch",
+        subject="Prefetch",
+        copies="ahead",
+        reads=("op_offload_min_batch", "slots"),
+        held_against=("off",),
+    )
 
     @property
     def n_slots(self) -> int:
@@ -42,6 +62,15 @@ class On(Policy):
 
 class Gated(On):
     """As `on` for dense tensors; experts ahead only in ubatches of at least `--gate-min-batch` tokens."""
+
+    traits = ArmTraits(
+        meaning="gated prefetch",
+        subject="Gated prefetch",
+        copies="chosen",
+        reads=("op_offload_min_batch", "slots", "gate_min_batch"),
+        same_without_experts="on",
+        held_against=("on",),
+    )
 
     def plan(self, item: Item) -> Plan:
         return AHEAD_WHOLE if self._is_open(item.ubatch) or not item.is_moe else INLINE_SELECTIVE
@@ -56,9 +85,32 @@ class Gated(On):
 class Cpu(Off):
     """Host tensors are computed on the host at every ubatch size."""
 
-    def regime(self, n_tokens: int, split: TransferUnit) -> Regime:
+    traits = ArmTraits(
+        meaning="on the host",
+        subject="Computing on the host",
+        copies="inline",  # what is neither FFN nor expert, as attention under -ngl
+        reads=(),
+        computes_on_host=True,
+        takes_cache=False,
+        held_against=("off",),
+    )
+
+    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
         return "cpu"
 
 
 class Full(Off):
     """Everything resident: the theoretical maximum. The session places no tensor in host memory for it."""
+
+    traits = ArmTraits(
+        meaning="all resident",
+        subject="Keeping everything resident",
+        copies="none",
+        reads=(),
+        is_resident=True,
+        takes_cache=False,
+    )
+
+    @property
+    def n_slots(self) -> int:
+        return 0

@@ -13,7 +13,6 @@ from executor.errors import HprofError
 from executor.host.steps import host_products
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.placement.place import Placement, devices_of
-from executor.policies import FULL
 from executor.policies.base import Policy
 from executor.quants.dispatch import has_fused
 from executor.session.options import SessionOptions
@@ -106,13 +105,14 @@ def _make_banks(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> dict
 
 
 def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode: LoadMode) -> dict[str, Any]:
-    """An arm's entry: `name`, `requested` and `effective`; bytes are those of all devices together.
+    """An arm's entry: `name`, `traits`, `requested` and `effective`; bytes are those of all devices together.
 
     Where there are several devices, `by_device` has those of each. `load_mode` is the effective one.
     """
     policy = arm.policy
     return {
         "name": name,
+        "traits": policy.traits,
         "requested": {
             "arm": name,
             "load_mode": options.load_mode,
@@ -121,7 +121,7 @@ def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode:
         },
         "effective": {
             "load_mode": None if options.device.kind == "sim" else load_mode,
-            "slots": 0 if name == FULL else policy.n_slots,
+            "slots": policy.n_slots,
             "streams_ahead": policy.streams_ahead and bool(arm.placed.units),
             "host_bytes": arm.host_bytes,
             "host_layers": arm.placement.host_layers(),

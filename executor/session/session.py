@@ -18,7 +18,7 @@ from executor.model import LayerShape, Model, MoeFfn
 from executor.passes import PassJob, PassResult
 from executor.placed_model import DeviceShard, PlacedModel, make_device_shard
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, devices_of, layers_to_devices
-from executor.policies import FULL, make_policy
+from executor.policies import arm_traits, make_policy
 from executor.session.arms import describe_arm, make_arms
 from executor.session.options import SessionOptions, check_size, effective_load_mode, memory_advice
 from executor.weights.transfer_units import LoadMode, TransferUnit, build_transfer_units
@@ -127,9 +127,9 @@ class Session:
 
 
 def _placements(placement: Placement | Mapping[str, Placement], arms: Sequence[str]) -> dict[str, Placement]:
-    """Each arm's placement; `full` keeps everything resident whatever is asked of the others."""
+    """Each arm's placement; one that is resident by design stays so whatever is asked of the others."""
     given = dict.fromkeys(arms, placement) if isinstance(placement, Placement) else dict(placement)
-    return {arm: EVERYTHING_RESIDENT if arm == FULL else given[arm] for arm in arms}
+    return {arm: EVERYTHING_RESIDENT if arm_traits(arm).is_resident else given[arm] for arm in arms}
 
 
 def place_model(

@@ -71,7 +71,15 @@ def dask_option(work: str) -> Callable[[Command], Command]:
     return click.option("--dask", metavar="ADDRESS", help=text)
 
 
-ARM_NAMES: Final = "off, off-whole, on, gated, auto, hot, cache, cpu, full"
+class ArmsOption(click.Option):
+    """`--arms`, whose help lists the arms; only help asks the registry, since every command loads this file."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from executor.policies import arm_names
+
+        record = super().get_help_record(ctx)
+        names = ", ".join(name for name in arm_names() if "+" not in name)
+        return None if record is None else (record[0], f"{record[1]} {names}, and ARM+cache.")
 
 
 def _grid(*names: str, default: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 - click's own word
@@ -134,7 +142,7 @@ _MOST_TOKENS: Final = 2**31 - 1
 _MOST_MIB: Final = 2**30
 _MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
 _ARMS: Final = [
-    click.option("--arms", metavar="LIST", help=f"Copy policies to compare, the first is the baseline: {ARM_NAMES}."),
+    click.option("--arms", cls=ArmsOption, metavar="LIST", help="Copy policies to compare, the first is the baseline:"),
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
     click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
     click.option(

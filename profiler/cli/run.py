@@ -190,7 +190,9 @@ def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Seq
 
 
 def _bench_prefetch_arms(prefetch: str | None) -> tuple[str, ...]:
-    names = {"0": "off", "1": "on"}
+    from executor.policies import PREFETCH_ARMS
+
+    names = {str(flag): name for flag, name in PREFETCH_ARMS.items()}
     wanted = [word.strip() for word in (prefetch or "0,1").split(",")]
     if not set(wanted) <= names.keys():
         raise HprofError(f"-pw {prefetch} is not 0, 1 or 0,1; other arms are given as --arm NAME=FLAGS.")

@@ -15,7 +15,7 @@ import click
 from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
-from executor.policies import FULL, make_policy
+from executor.policies import PREFETCH_ARMS, arm_traits
 from executor.policies.base import PolicyOptions
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
@@ -134,7 +134,7 @@ def _arms(arms: str | None, prefetch: str | None) -> tuple[str, ...]:
         raise HprofError("-pw and --arms both choose the arms: give one of them.")
     if arms is not None:
         return tuple(name for name in (part.strip() for part in arms.split(",")) if name)
-    return tuple("on" if flag == "1" else "off" for flag in _flags(prefetch or "0,1"))
+    return tuple(PREFETCH_ARMS[int(flag)] for flag in _flags(prefetch or "0,1"))
 
 
 def _flags(text: str) -> list[str]:
@@ -215,22 +215,14 @@ def _without_experts(plan: RunPlan, _value: Any) -> str | None:
     return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
 
 
-def _without_cache(plan: RunPlan, _value: Any) -> str | None:
-    arms = (make_policy(arm, plan.request.policy) for arm in plan.request.arms)
-    return None if any(arm.cache_bytes for arm in arms) else "no arm has a cache, as --arms off,cache would"
+def _unread(option: str, why: str) -> Reason:
+    """For an option of `PolicyOptions` that some arms read; `{arms}` in the reason stands for those of the run."""
 
+    def reason(plan: RunPlan, _value: Any) -> str | None:
+        arms = plan.request.arms
+        return None if any(option in arm_traits(arm).reads for arm in arms) else why.format(arms=" and ".join(arms))
 
-def _without_prefetch(plan: RunPlan, _value: Any) -> str | None:
-    arms = (make_policy(arm, plan.request.policy) for arm in plan.request.arms)
-    return None if any(arm.streams_ahead for arm in arms) else "no arm prefetches"
-
-
-def _without_gate(plan: RunPlan, _value: Any) -> str | None:
-    return None if any(arm.startswith("gated") for arm in plan.request.arms) else "no arm is `gated`"
-
-
-def _without_choice(plan: RunPlan, _value: Any) -> str | None:
-    return f"arms {' and '.join(plan.request.arms)} never ask" if set(plan.request.arms) <= {"cpu", FULL} else None
+    return reason
 
 
 def _without_file(plan: RunPlan, value: Any) -> str | None:
@@ -255,11 +247,11 @@ def _always_fused(_plan: RunPlan, value: Any) -> str | None:
 
 _RULES: Final[dict[str, tuple[str, Reason]]] = {
     "routing": ("--routing", _without_experts),
-    "moe_cache_mib": ("--moe-cache-mib", _without_cache),
-    "cache_policy": ("--cache-policy", _without_cache),
-    "slots": ("--slots", _without_prefetch),
-    "gate_min_batch": ("--gate-min-batch", _without_gate),
-    "op_offload_min_batch": ("--op-offload-min-batch", _without_choice),
+    "moe_cache_mib": ("--moe-cache-mib", _unread("cache_bytes", "no arm has a cache, as --arms off,cache would")),
+    "cache_policy": ("--cache-policy", _unread("cache_policy", "no arm has a cache, as --arms off,cache would")),
+    "slots": ("--slots", _unread("slots", "no arm prefetches")),
+    "gate_min_batch": ("--gate-min-batch", _unread("gate_min_batch", "no arm is `gated`")),
+    "op_offload_min_batch": ("--op-offload-min-batch", _unread("op_offload_min_batch", "arms {arms} never ask")),
     "load_mode": ("--load-mode", _without_file),
     "madvise": ("--madvise", _without_file),
     "link_gb_s": ("--link-gb-s", _measured_link),

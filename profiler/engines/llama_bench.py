@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
+from executor.policies import PREFETCH_ARMS, find_traits
 from profiler.engines.process import FinishedProgram, run_program
 from profiler.facts import command_output, describe_machine, result_variables
 from profiler.importers import import_files
@@ -318,7 +319,8 @@ def _first_fields(request: BenchRequest, programs: _Programs) -> dict[str, Any]:
 
 def _manifest_arm(arm: BenchArm, label: str) -> ManifestArm:
     options = {"flags": list(arm.flags), "environment": dict(arm.environment)}
-    return ManifestArm(label, requested=arm.spelled or None, options=options)
+    prefetch = {("-pw", str(flag)): find_traits(name) for flag, name in PREFETCH_ARMS.items()}
+    return ManifestArm(label, requested=arm.spelled or None, options=options, traits=prefetch.get(arm.flags))
 
 
 def _where(binary: str, arm: BenchArm) -> str:

@@ -14,19 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from executor import units
+from executor.policies.traits import ArmTraits
 from profiler.arithmetic.groups import NONE, match
 from profiler.arithmetic.intervals import Int64, covered_length, union
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
 from profiler.metrics.ordering import Ordering
 
-_AHEAD_ARMS: Final = ("on", "hot")
-_CHOOSING_ARMS: Final = ("auto", "gated")
-_IN_LINE: Final = "In line by design: compare with an arm that copies ahead (on, auto, hot)."
-_CHOSEN: Final = (
-    "In line by design, in ubatches of which the policy decides that copying ahead does not pay; `on` beside it shows "
-    "whether it is right."
-)
 _MISSED: Final = (
     "In line by design: what the expert cache misses is uploaded once the router has chosen, so that nothing could "
     "copy it ahead. A larger bank (--moe-cache-mib) misses less."
@@ -53,7 +47,7 @@ def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
         )
         hidden_ns = view.typical(told.group, copied - exposed)
         mine = rows.where(rows.group == told.group)
-        design = _design(_requested(view, told.group)) if view.manifest.source == "hprof" else None
+        design = _design(_traits(view, told.group)) if view.manifest.source == "hprof" else None
         yield Finding(
             "copies-on-compute-stream",
             "info" if design else told.severity,
@@ -64,18 +58,23 @@ def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
         )
 
 
-def _design(requested: str | None) -> str | None:
-    """Why an arm of hprof copies in line on purpose; null for one that never should."""
-    arm, _, cache = (requested or "").partition("+")
-    if arm in _AHEAD_ARMS:
-        return _MISSED if cache else None
-    return _CHOSEN if arm in _CHOOSING_ARMS else _IN_LINE
+def _design(traits: ArmTraits | None) -> str | None:
+    """Why an arm copies in line on purpose; None for one that never should, or of which nothing is known."""
+    if traits is None:
+        return None
+    if traits.copies == "ahead":
+        return _MISSED if traits.has_cache else None
+    if traits.copies == "chosen":
+        others = " or ".join(f"`{arm}`" for arm in traits.held_against)
+        judge = f"; {others} beside it shows whether it is right" if others else ""
+        return f"In line by design, in ubatches of which the policy decides that copying ahead does not pay{judge}."
+    named = f" ({', '.join(traits.held_against)})" if traits.held_against else ""
+    return f"In line by design: compare with an arm that copies ahead{named}."
 
 
-def _requested(view: CopyAnalysis, group: int) -> str | None:
-    """The policy that an arm was asked for: `off` of the arms off, off@2 and off@copy2."""
+def _traits(view: CopyAnalysis, group: int) -> ArmTraits | None:
     name = view.groups.members[group].arm
-    return next((arm.requested for arm in view.manifest.arms if arm.name == name), None) or name
+    return next((arm.traits for arm in view.manifest.arms if arm.name == name), None)
 
 
 def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float) -> str:

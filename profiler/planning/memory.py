@@ -20,7 +20,7 @@ from executor.errors import HprofError
 from executor.memory.footprint import footprint
 from executor.model import Model
 from executor.placement.place import Placement, is_movable
-from executor.policies import FULL
+from executor.policies import arm_traits
 from executor.session import SessionOptions
 from executor.units import format_memory
 from profiler.planning.request import GridPoint
@@ -100,9 +100,10 @@ class MemoryDemand:
 
 
 def computes_on_host(arms: Collection[str], cells: Iterable[GridPoint], op_offload_min_batch: int) -> bool:
-    """Whether any pass computes host weights on the CPU: in arm `cpu`, and in ubatches below the threshold."""
-    sizes = {size for cell in cells for size in _ubatch_sizes(cell)}
-    return "cpu" in arms or (set(arms) != {FULL} and any(size < op_offload_min_batch for size in sizes))
+    """Whether any pass computes host weights on the CPU: by the arm's design, or in ubatches below the threshold."""
+    traits = [arm_traits(arm) for arm in arms]
+    is_small = any(size < op_offload_min_batch for cell in cells for size in _ubatch_sizes(cell))
+    return any(one.computes_on_host or (is_small and not one.is_resident) for one in traits)
 
 
 def demands(wanted: MemoryRequest, free: FreeMemory) -> list[MemoryDemand]:
@@ -225,7 +226,7 @@ def _knobs(short: MemoryDemand) -> Iterator[Knob]:
 
 
 def _without_full(wanted: MemoryRequest, fits: Fits) -> str | None:
-    others = tuple(arm for arm in wanted.arms if arm != FULL)
+    others = tuple(arm for arm in wanted.arms if not arm_traits(arm).is_resident)
     if not others or len(others) == len(wanted.arms):
         return None
     return f"--arms {','.join(others)}" if fits(replace(wanted, arms=others)) else None

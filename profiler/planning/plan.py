@@ -19,7 +19,7 @@ from executor.memory.footprint import footprint
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
-from executor.policies import CACHE, FULL, make_policy
+from executor.policies import FULL, arm_traits, make_policy
 from executor.session import SessionOptions
 from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.cupti import COST_WARNING, check_cupti
@@ -84,7 +84,7 @@ def under_budget(
     request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
 ) -> BudgetPlacements:
     """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
-    policies = {arm: make_policy(arm, request.policy) for arm in arms if arm != FULL}
+    policies = {arm: make_policy(arm, request.policy) for arm in arms if not arm_traits(arm).is_resident}
     n_logits = max(cell.n_gen for cell in request.cells) + 1
     counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
     device_of = layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * len(counted.devices))
@@ -165,10 +165,10 @@ def _check_devices(request: RunRequest, model: Model) -> None:
 
 
 def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple[PlacedArms, ...]:
-    """`full` streams nothing, so one placement measures it for all."""
+    """An arm that is resident by design streams nothing, so one placement measures it for all."""
     setups = []
     for number, options in enumerate(request.placements, start=1):
-        runs = tuple(arm for arm in request.arms if number == 1 or arm != FULL)
+        runs = tuple(arm for arm in request.arms if number == 1 or not arm_traits(arm).is_resident)
         suffix = "" if number == 1 else f"@{number}"
         if runs and options.vram_budget_bytes is not None:
             budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
@@ -231,7 +231,6 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
 
 
 _CELLS_NAMED: Final = 3  # cells that a sentence names
-_WITHOUT_EXPERTS: Final = {"off-whole": "off", CACHE: "off", "gated": "on", "hot": "on", "auto": "on"}
 
 
 def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, ...]) -> list[str]:
@@ -241,7 +240,8 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, .
     found += [
         f"{setup.placement.spelled}: no weight is left in host memory, so all arms do the same."
         for setup in setups
-        if not any(setup.placement_of(arm).host for arm in setup.arms) and setup.arms != (FULL,)
+        if not any(setup.placement_of(arm).host for arm in setup.arms)
+        and not all(arm_traits(arm).is_resident for arm in setup.arms)
     ]
     found += _small_ubatches(request, setups)
     found += _short_prompts(request.cells)
@@ -286,10 +286,12 @@ def _small_ubatches(request: RunRequest, setups: Sequence[PlacedArms]) -> list[s
     least = request.policy.op_offload_min_batch
     hosts = [setup.placement_of(arm).host for setup in setups for arm in setup.arms]
     cells = [cell for cell in request.cells if (min(cell.n_ubatch, cell.n_prompt) or 1) < least]
-    if not cells or set(request.arms) <= {FULL, "cpu"} or not any("ffn_" in name for host in hosts for name in host):
+    traits = [arm_traits(arm) for arm in request.arms]
+    asks = any("op_offload_min_batch" in one.reads for one in traits)
+    if not (cells and asks and any("ffn_" in name for host in hosts for name in host)):
         return []
     sizes = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in cells)
-    but = " but those with a cache" if any(CACHE in arm for arm in request.arms) else ""
+    but = " but those with a cache" if any(one.has_cache for one in traits) else ""
     return [
         f"{sizes}: no ubatch has the {least} tokens of --op-offload-min-batch, so every arm{but} uses FFN weights in "
         "host memory on the CPU and copies none."
@@ -306,9 +308,8 @@ def _short_prompts(cells: Iterable[GridPoint]) -> list[str]:
 def _arms_without_experts(arms: Iterable[str], model: Model) -> list[str]:
     if model.has_experts:
         return []
-    plain = {arm: arm.removesuffix(f"+{CACHE}") for arm in arms}
-    same = {arm: _WITHOUT_EXPERTS.get(base, base) for arm, base in plain.items()}
-    told = [f"{arm} does what {other} does" for arm, other in same.items() if arm != other]
+    same = {arm: arm_traits(arm).same_without_experts for arm in arms}
+    told = [f"{arm} does what {other} does" for arm, other in same.items() if other is not None]
     return [f"{model.shape.name} has no experts: {', '.join(told)}."] if told else []
 
 

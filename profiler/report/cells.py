@@ -17,8 +17,6 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, SCOPES, Scope
 from profiler.metrics.passes import CellKey, by_cell
 
-FULL: Final = "full"
-"""The arm that keeps everything resident whatever the placement (the policy of that name brings torch along)."""
 _SUFFIX: Final = re.compile(r"@(\d+)$")
 
 
@@ -31,14 +29,14 @@ def placement_number(arm: ManifestArm) -> int:
 def own_baselines(arms: Sequence[ManifestArm], names: Sequence[str]) -> dict[str, str]:
     """The first arm of its own placement, by arm: for those of another placement than the cell's baseline.
 
-    names: the cell's arms, the baseline first. `full` has no weights to place, so it is no arm of any placement.
+    names: the cell's arms, the baseline first. One that is resident by design is no arm of any placement.
     """
     by_name = {arm.name: arm for arm in arms}
     number = {name: placement_number(by_name[name]) for name in names if name in by_name}
     first: dict[int, str] = {}
     own = {}
     for name, placed in number.items():
-        if by_name[name].requested != FULL and first.setdefault(placed, name) not in (name, names[0]):
+        if not by_name[name].is_resident and first.setdefault(placed, name) not in (name, names[0]):
             own[name] = first[placed]
     return own
 
@@ -186,7 +184,7 @@ class _Judge:
     def __init__(self, frames: Frames, arms: Sequence[ManifestArm], tokens_route: bool, noise: float) -> None:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
         self._order = _order(arms)
-        self._on_host = {"cpu", *(arm.name for arm in arms if arm.requested == "cpu")}
+        self._on_host = {arm.name for arm in arms if arm.computes_on_host}
         self._arms = arms
         self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
 

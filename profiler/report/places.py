@@ -11,11 +11,12 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 import pandas as pd
 
+from executor.policies.cache import MAX_BATCH
 from executor.units import format_bytes
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import CaptureTables, Scope
 from profiler.metrics.memory import cost_in_layers
-from profiler.report.cells import FULL, ArmFigures, Cell, DeviceMedians
+from profiler.report.cells import ArmFigures, Cell, DeviceMedians
 
 _PARTS: Final = ("vram_resident", "vram_slots", "vram_bank")
 _SIZES: Final = (*_PARTS, "host_bytes", "slots")
@@ -77,8 +78,8 @@ def budget_lines(manifest: Manifest) -> list[str]:
     found = manifest.placement.get("configurations")
     rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
     sizes = [(row.get("budget_bytes"), row.get("kept_bytes")) for row in rows]
-    has_full = any(arm.requested == FULL for arm in manifest.arms)
-    beyond = " `full` keeps everything resident, whatever the budget." if has_full else ""
+    whole = dict.fromkeys(arm.requested or arm.name for arm in manifest.arms if arm.is_resident)
+    beyond = "".join(f" `{name}` keeps everything resident, whatever the budget." for name in whole)
     return [
         f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "
         f"and a dequantised weight.{beyond}"
@@ -180,7 +181,7 @@ def _pieces(cell: Cell) -> list[_SmallUbatch]:
 
 
 def _note(cell: Cell, piece: _SmallUbatch, least: int, arms: Sequence[ManifestArm]) -> str:
-    cached = [arm for arm in arms if _has_cache(arm) and _is_served_from_bank(piece.n_tokens)]
+    cached = [arm for arm in arms if _has_cache(arm) and piece.n_tokens <= MAX_BATCH]
     is_small = piece.n_tokens < least
     did: dict[str, list[ManifestArm]] = {}
     for arm in arms:
@@ -213,16 +214,11 @@ def _has_cache(arm: ManifestArm) -> bool:
     return bool(_part(arm, "effective").get("vram_bank"))
 
 
-def _is_served_from_bank(size: int) -> bool:
-    from executor.policies.cache import MAX_BATCH  # brings torch along, 2 s that few reports need
-
-    return size <= MAX_BATCH
-
-
 def _threshold(arm: ManifestArm) -> int | None:
-    """The arm's `--op-offload-min-batch` where that decides; None for arms without host tensors, `cpu`, and imports."""
+    """The arm's `--op-offload-min-batch`; None where nothing depends on it: no host tensors, or it never asks."""
     least, host_bytes = _part(arm, "requested").get("op_offload_min_batch"), _part(arm, "effective").get("host_bytes")
-    return least if isinstance(least, int) and host_bytes and arm.requested != "cpu" else None
+    never_asks = arm.traits is not None and "op_offload_min_batch" not in arm.traits.reads
+    return least if isinstance(least, int) and host_bytes and not never_asks else None
 
 
 def _part(arm: ManifestArm, name: str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from executor.units import format_bytes, format_gb_s, format_ns, format_share, f
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
-from profiler.report.cells import FULL, ArmFigures, Cell, placement_number, telling_cell
+from profiler.report.cells import ArmFigures, Cell, placement_number, telling_cell
 from profiler.report.places import Residency
 from profiler.report.report import Report
 
@@ -114,9 +114,9 @@ _BEST_BY: Final = {"ttft_ns": "Shortest time to first token", "prefill_tokens_pe
 def best_arms(cell: Cell, arms: Sequence[ManifestArm]) -> dict[str, str]:
     """The best arm by each figure that the cell has; the earlier one of equals.
 
-    Beside `full`, which copies nothing: it is the limit, and not what one chooses among.
+    Beside one that is resident by design: it is the limit, and not what one chooses among.
     """
-    whole = {arm.name for arm in arms if arm.requested == FULL}
+    whole = {arm.name for arm in arms if arm.is_resident}
     chosen = [name for name in cell.arms if name not in whole]
     found = {}
     for figure in _BEST_BY:
@@ -139,9 +139,7 @@ def _told(cell: Cell, figure: str, name: str, arms: Sequence[ManifestArm]) -> st
     compared = cell.against_baseline.get(name, {}).get(figure)
     against = f"x{compared.ratio:.3f} of {cell.baseline}, {compared.verdict}" if compared is not None else None
     limits = [
-        f"{arm.name}: {_value(cell, figure, arm.name)}"
-        for arm in arms
-        if arm.requested == FULL and arm.name in cell.arms
+        f"{arm.name}: {_value(cell, figure, arm.name)}" for arm in arms if arm.is_resident and arm.name in cell.arms
     ]
     beside = "; ".join(part for part in (against, *limits) if part)
     return f"{name} with {_value(cell, figure, name)}{f' ({beside})' if beside else ''}"

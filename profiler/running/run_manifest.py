@@ -7,7 +7,7 @@ from typing import Any
 
 from executor.model import Model
 from executor.placement.place import Placement
-from executor.policies import FULL
+from executor.policies import FULL, arm_traits
 from executor.session import Session
 from profiler.facts import describe_machine, model_fields, result_variables, source_commit
 from profiler.manifest import ManifestArm
@@ -23,7 +23,11 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
         "machine": describe_machine() | {"device": request.device.kind, "n_devices": request.device.n_devices},
         "model": model_fields(plan.model) | {"routing": plan.routing_label},
         "placement": {"configurations": [_placement_fields(plan.model, setup) for setup in plan.setups]},
-        "arms": [ManifestArm(label, requested=arm) for setup in plan.setups for label, arm in setup.labels.items()],
+        "arms": [
+            ManifestArm(label, requested=arm, traits=arm_traits(arm))
+            for setup in plan.setups
+            for label, arm in setup.labels.items()
+        ],
         "grid": _grid_fields(plan),
         "seeds": {"seed": request.seed},
         "environment": result_variables(),
@@ -47,7 +51,7 @@ def _arm(
 ) -> ManifestArm:
     name = described["name"]
     requested, effective = described["requested"], described["effective"]
-    streams_nothing = name != FULL and not effective["host_bytes"]
+    streams_nothing = not described["traits"].is_resident and not effective["host_bytes"]
     notes = list(warnings) if requested["load_mode"] != effective["load_mode"] else []
     if streams_nothing and some_stream:  # where none does, the plan's warning says so once
         notes.append("no weight is in host memory, so nothing is streamed")
@@ -59,6 +63,7 @@ def _arm(
         effective=FULL if streams_nothing else name,
         options={"placement": setup.placement_of(name).spelled, "requested": requested, "effective": effective},
         notes=notes,
+        traits=described["traits"],
     )
 
 

@@ -67,12 +67,12 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
     ],
 )
 def test_from_which_ubatch(cells: list[Cell], told: str) -> None:
-    assert told in (answers.from_which_size(cells, cells[-1], "off", "on") or "")
+    assert told in (answers.from_which_size(cells, cells[-1], "off", "on", "Prefetch") or "")
 
 
 def test_nothing_judged_is_no_answer() -> None:
     lonely = Cell(8, 0, 4, 0, {"off": arm(), "on": arm()}, {"on": {}}, None, None)
-    assert answers.from_which_size([lonely], lonely, "off", "on") is None
+    assert answers.from_which_size([lonely], lonely, "off", "on", "Prefetch") is None
     assert answers.cost(lonely, "off", "on", {}) is None
     assert answers.why(lonely, "off", "on") is None
 

@@ -14,8 +14,11 @@ from dashboard.text import (
     lane_label,
     short_cell,
     short_lane_label,
+    subject,
 )
+from executor.policies import find_traits
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
+from profiler.manifest import ManifestArm
 from profiler.metrics.timeline import Lane
 from profiler.report.cells import CellSizes
 
@@ -52,23 +55,24 @@ def test_headline(
     ttft: Comparison | None, prefill: Comparison | None, decode: Comparison | None, sentence: str
 ) -> None:
     found = {"ttft_ns": ttft, "prefill_tokens_per_s": prefill, "decode_tokens_per_s": decode}
-    assert headline("off", "on", found) == sentence
+    assert headline("off", "on", "Prefetch", found) == sentence
 
 
 def test_a_trace_without_phases_is_judged_by_its_passes() -> None:
-    assert (
-        headline("off", "on", {"wall_ns": compared(0.75, "faster")}) == "Prefetch made the pass 25 % faster than off."
-    )
+    faster = {"wall_ns": compared(0.75, "faster")}
+    assert headline("off", "on", "Prefetch", faster) == "Prefetch made the pass 25 % faster than off."
     unclear = {"ttft_ns": None, "wall_ns": compared(0.75, "inconclusive")}
-    assert headline("off", "on", unclear) == "Prefetch against off: the pass is unclear."
+    assert headline("off", "on", "Prefetch", unclear) == "Prefetch against off: the pass is unclear."
     both = {"ttft_ns": compared(0.5, "faster"), "wall_ns": compared(0.75, "faster")}
-    assert "the pass" not in headline("off", "on", both)
+    assert "the pass" not in headline("off", "on", "Prefetch", both)
 
 
-def test_unknown_arms_are_named_as_they_are() -> None:
-    assert headline("a", "b", {"ttft_ns": compared(0.9, "faster")}).startswith("The arm b made the first token")
-    assert arm_label("hot+cache") == "hot+cache (hottest experts ahead with the expert cache)"
-    assert arm_label("mine") == "mine"
+def test_arms_are_named_by_what_the_manifest_says_of_them() -> None:
+    mine = ManifestArm("mine@2", "hot+cache", traits=find_traits("hot+cache"))
+    assert arm_label(mine) == "mine@2 (hottest experts ahead with the expert cache)"
+    assert subject(mine) == "Prefetching the hottest experts with the expert cache"
+    theirs = ManifestArm("on")  # another tool's, whatever its name
+    assert (arm_label(theirs), subject(theirs)) == ("on", "The arm on")
 
 
 HOSTILE = "<script>alert(1)</script> ![x](http://evil/x.png) [a](javascript:1) $E=mc$ :red[b] **c** `d`\n# e"

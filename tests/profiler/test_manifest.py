@@ -6,6 +6,8 @@ import orjson
 import pytest
 
 from executor.errors import HprofError
+from executor.policies import find_traits
+from executor.policies.traits import ArmTraits
 from profiler.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestArm
 
 
@@ -19,6 +21,43 @@ def test_what_is_written_is_read_back() -> None:
         extra={"tool": {"name": "x"}},
     )
     assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_what_is_true_of_an_arm_is_kept() -> None:
+    mine = ArmTraits("every other ahead", "Prefetching every other layer", "chosen", held_against=("off", "on"))
+    manifest = Manifest(arms=[ManifestArm("every-other@2", "every-other", traits=mine)])
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_arms_of_older_captures_are_known_by_what_was_asked() -> None:
+    arms = [{"name": "x@2", "requested": "hot+cache"}, {"name": "full@2"}, {"name": "mine", "requested": "mine"}]
+    found = Manifest.from_json(orjson.dumps({"schema": 1, "source": "hprof", "arms": arms})).arms
+    assert [arm.traits for arm in found] == [find_traits("hot+cache"), find_traits("full"), None]
+    assert [arm.is_resident for arm in found] == [False, True, False]
+
+
+@pytest.mark.parametrize("source", ["nsys", "kineto", "llama-bench"])
+def test_another_tools_arm_is_not_known_by_its_name(source: str) -> None:
+    arms = [{"name": name, "requested": name} for name in ("cpu", "full", "on")]
+    found = Manifest.from_json(orjson.dumps({"schema": 1, "source": source, "arms": arms})).arms
+    assert not any(arm.traits or arm.is_resident or arm.computes_on_host for arm in found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"copies": "sometimes"},
+        {"copies": ["inline"]},
+        {"meaning": 3},
+        {"learns": 1},
+        {"reads": "slots"},
+        {"reads": [1]},
+    ],
+)
+def test_traits_that_no_arm_can_have_are_unknown(change: dict[str, object]) -> None:
+    stored = {"meaning": "m", "subject": "S", "copies": "inline"} | change
+    raw = {"schema": 1, "source": "nsys", "arms": [{"name": "a", "traits": stored}]}
+    assert Manifest.from_json(orjson.dumps(raw)).arms == [ManifestArm("a")]
 
 
 def test_missing_keys_take_the_defaults() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
+from executor.policies import PREFETCH_ARMS, find_traits
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.llama_bench.arms import DEFAULT_ARM, arm_name, arm_settings, pass_columns, unsaid_differences
 from profiler.importers.llama_bench.formats import Format, ParsedRows, RawRow, parse, read_text
@@ -120,13 +121,15 @@ def manifest_fields(rows: Sequence[BenchRow], names: Sequence[str]) -> dict[str,
     """Fields of the manifest: what all rows share, and the arms in the order of the file, `off` first."""
     shared = _shared(rows)
     arms = {arm_name(row, names): {name: row.settings.get(name) for name in names} for row in rows}
-    ordered = sorted(arms, key=lambda arm: arm != "off")
+    ordered = sorted(arms, key=lambda arm: arm != PREFETCH_ARMS[0])
+    is_prefetch_alone = list(names) == ["prefetch_weights"]
+    traits = {arm: find_traits(arm) for arm in PREFETCH_ARMS.values()} if is_prefetch_alone else {}
     times = [row.test_time for row in rows if row.test_time]
     return {
         "machine": {to: shared[name] for name, to in _MACHINE.items() if name in shared},
         "model": {to: shared[name] for name, to in _MODEL.items() if name in shared},
         "placement": {name: shared[name] for name in _PLACEMENT if name in shared},
-        "arms": [ManifestArm(arm, requested=arm, options=arms[arm]) for arm in ordered],
+        "arms": [ManifestArm(arm, requested=arm, options=arms[arm], traits=traits.get(arm)) for arm in ordered],
         "grid": {
             name: sorted({getattr(r, name) or 0 for r in rows}) for name in ("n_prompt", "n_gen", "n_depth", "n_ubatch")
         },

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from executor.errors import HprofError
+from executor.policies import PREFETCH_ARMS
 from profiler.importers.llama_bench.rows import BenchRow, Setting
 
 DEFAULT_ARM: Final = "llama-bench"
@@ -80,8 +81,8 @@ def unsaid_differences(rows: Sequence[BenchRow], names: Sequence[str]) -> list[s
 
 def arm_name(row: BenchRow, names: Sequence[str]) -> str:
     """`off` and `on` for prefetch alone, else the settings as flags: "ncmoe=99 lm=mmap"."""
-    if list(names) == ["prefetch_weights"] and row.settings.get("prefetch_weights") in (0, 1):
-        return "on" if row.settings["prefetch_weights"] else "off"
+    if list(names) == ["prefetch_weights"] and (prefetch := row.settings.get("prefetch_weights")) in PREFETCH_ARMS:
+        return PREFETCH_ARMS[int(prefetch)]
     words = [f"{_SHORT.get(name, name)}={_word(row.settings.get(name))}" for name in names]
     return " ".join(words) or DEFAULT_ARM
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from executor.errors import HprofError
+from executor.policies import find_traits
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.dropping import remark_overlaps
@@ -70,7 +71,7 @@ def build(tables: ExportTables) -> Imported:
         places.pass_id = pass_id = ranges.pass_of(hprof, recorded)
         found.tables["passes"] = pass_table(hprof, recorded.rows, pass_id, ubatches)
         arms = dict.fromkeys(name.arm for name in hprof.pass_names())
-        found.manifest_fields["arms"] = [ManifestArm(name, requested=name) for name in arms]
+        found.manifest_fields["arms"] = [ManifestArm(name, requested=name, traits=find_traits(name)) for name in arms]
     else:
         places = ranges.places_by_range_names(recorded.ranges, recorded.launches)
     streams = label_streams(recorded, places)

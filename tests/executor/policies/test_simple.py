@@ -65,7 +65,12 @@ def test_only_arms_that_copy_ahead_take_more_than_one_slot(slots: int) -> None:
     policies = {arm: make_policy(arm, PolicyOptions(slots=slots)) for arm in ARMS}
     assert {arm for arm, p in policies.items() if p.streams_ahead} == {"on", "gated", "auto", "hot"}
     assert {p.n_slots for p in policies.values() if p.streams_ahead} == {slots}
-    assert {p.n_slots for p in policies.values() if not p.streams_ahead} == {1}
+    assert {arm: p.n_slots for arm, p in policies.items() if not p.streams_ahead and arm != "full"} == {
+        "off": 1,
+        "off-whole": 1,
+        "cpu": 1,
+    }
+    assert policies["full"].n_slots == 0
 
 
 def test_names_of_arms() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor.policies import find_traits
 from profiler.findings import RULES, find, find_in
 from profiler.findings.finding import SEVERITIES
 from profiler.manifest import ManifestArm
@@ -66,7 +67,9 @@ def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> No
 def test_an_arm_is_judged_by_what_was_asked_of_it(requested: str, severity: str, advice: str) -> None:
     rows = [copy(0, 2, "compute", pass_id=0), kernel(2, 3, "compute", pass_id=0)]
     passes = [{"pass_id": 0, "arm": "it@2", "warmup": False}]
-    found = findings(rows, passes, source="hprof", arms=[ManifestArm("it@2", requested)])["copies-on-compute-stream"]
+    found = findings(rows, passes, source="hprof", arms=[ManifestArm("it@2", traits=find_traits(requested))])[
+        "copies-on-compute-stream"
+    ]
     assert found.severity == severity
     assert found.advice.startswith(advice)
 

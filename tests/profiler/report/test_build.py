@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from profiler.capture import Capture
+from profiler.manifest import ManifestArm
 from profiler.metrics import DIRECTIONS, FIGURES
 from profiler.report.build import build_report
 from profiler.storage.writer import PassKey, conform, new_capture
@@ -161,7 +162,7 @@ def test_arms_that_decode_elsewhere_are_compared_with_their_like(tmp_path: Path)
 
 
 def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
-    writer = new_capture(tmp_path / "c")
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in ("off", "on", "cpu")])
     for order, (arm, digest, tokens) in enumerate([("off", "a", [5, 7]), ("on", "a", [5, 7]), ("cpu", "b", [5, 8])]):
         row = {"tokens": tokens, "logits_digest": digest, "ttft_ns": 10}
         writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), **row)

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from executor.devices.factory import DeviceOptions
+from executor.policies import find_traits
 from executor.units import number_ranges
 from profiler.arithmetic.stats import estimate
 from profiler.capture import Capture
@@ -117,7 +118,7 @@ def test_a_budget_says_what_is_kept_of_it() -> None:
         "VRAM budget: 24.0 GB a device, 2.00 GB of it kept for the context, activations and a dequantised weight."
     ]
     assert budget_lines(Manifest(placement={"configurations": "none"})) == []
-    [line] = budget_lines(Manifest(placement={"configurations": rows[:1]}, arms=[ManifestArm("full", "full")]))
+    [line] = budget_lines(Manifest(placement={"configurations": rows[:1]}, arms=[arm("full")]))
     assert line.endswith("`full` keeps everything resident, whatever the budget.")
 
 
@@ -133,7 +134,7 @@ def arm(
         "requested": {"op_offload_min_batch": least},
         "effective": {"host_bytes": host_bytes, "host_products": products, "vram_bank": bank_bytes},
     }
-    return ManifestArm(name, requested or name, options=options)
+    return ManifestArm(name, requested or name, options=options, traits=find_traits(requested or name))
 
 
 CPU = arm("cpu")
