@@ -1,19 +1,23 @@
 """Draws docs/img/arms/*.svg, a timeline of each arm, from captures that `hprof run` records: part of `make docs`.
 
+What each drawing shows stands beside it in docs/arms.md, in a comment behind the image: the run, and which of its
+ubatches.
+
 python docs/draw_arms.py                  # on the sim device, where every run gives the same drawing
 python docs/draw_arms.py --device cuda    # what your own GPU does, into another folder with --into
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import click
 import numpy as np
@@ -25,30 +29,21 @@ from profiler.arithmetic.intervals import Intervals, intersect, subtract, union
 from profiler.capture import Capture
 
 HERE: Final = Path(__file__).parent / "img" / "arms"
+PAGE: Final = Path(__file__).parent / "arms.md"
 COPIES: Final = ("h2d", "d2d")
 SHOWN: Final = ("h2d", "d2d", "d2h", "compute", "cpu_compute")
 TOO_SMALL: Final = 0.003  # share of the width: gaps below it are closed, and flags on their way to the host left out
 
-MOE: Final = "-m qwen3-30b-a3b --layers 4 --link-gb-s 50 -r 2"
-RUNS: Final = {
-    "prefill": f"{MOE} --arms off,off-whole,on,hot,full -ub 64 -p 256 -n 0",
-    "gate": f"{MOE} --arms gated -ub 512 -p 1088 -n 0",
-    "auto": f"{MOE} --arms auto -ub 4096 -p 8256 -n 0",
-    "decode": f"{MOE} --arms cache,cpu -p 0 -n 12 -d 512 --moe-cache-mib 512",
-    "mixed": f"{MOE} --arms hot+cache -ub 64 -p 256 -n 12 --moe-cache-mib 512",
-    "dense": "-m llama-3.1-8b --layers 5 --link-gb-s 50 -r 2 --arms off,on -ub 2048 -p 8192 -n 0",
-}
+_IN_PAGE: Final = re.compile(r"\(img/arms/([\w-]+)\.svg\)\n<!-- scene\n(.*?)-->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One drawing: ubatches `first` to `last` of an arm's last pass in a run."""
+    """One drawing: the first to the last of `ubatches` of the last pass of `run`, whose `--arms` names one arm."""
 
     name: str
     run: str
-    arm: str
-    first: int
-    last: int
+    ubatches: tuple[int, int]
     caption: str
     span_ms: float  # the same in drawings that are to be compared
     lead_ms: float = 0.0  # shown of what was before
@@ -56,51 +51,38 @@ class Scene:
     from_end: bool = False  # begin at the end of the first ubatch
 
 
-SCENES: Final = (
-    Scene("off", "prefill", "off", 2, 2, "the experts in use, in line", 37, 1.5, waits_for_router=True),
-    Scene("off-whole", "prefill", "off-whole", 2, 2, "all experts, in line", 37, 1.5),
-    Scene("on", "prefill", "on", 2, 2, "all experts, one layer ahead", 37, 1.5),
-    Scene("hot", "prefill", "hot", 2, 2, "popular experts ahead, then what is missing", 37, 1.5, waits_for_router=True),
-    Scene("full", "prefill", "full", 2, 2, "everything resident", 37, 1.5),
-    Scene("gated", "gate", "gated", 1, 2, "the gate is open at 512 tokens and closed at 64", 57, 1.5),
-    Scene("auto", "auto", "auto", 1, 2, "each ubatch under what is cheapest for it", 58, 1.5),
-    Scene("cache", "decode", "cache", 8, 9, "two tokens, misses uploaded to the bank", 8.4, 0.1, waits_for_router=True),
-    Scene("cpu", "decode", "cpu", 8, 9, "two tokens, experts on the host", 8.4, 0.1),
-    Scene("hot-cache", "mixed", "hot+cache", 3, 5, "the prompt's end, then two tokens", 13, 6.0, from_end=True),
-    Scene("off-dense", "dense", "off", 2, 2, "a dense model, in line", 66, 2.0),
-    Scene("on-dense", "dense", "on", 2, 2, "a dense model, one layer ahead", 66, 2.0),
-)
+def scenes(page: str) -> list[Scene]:
+    """The scenes that a page describes, each in TOML in a comment behind its image."""
+    return [_scene(name, tomllib.loads(text)) for name, text in _IN_PAGE.findall(page)]
 
 
-class Recordings:
-    """Runs each command of RUNS once, when a scene first asks for it."""
+def _scene(name: str, described: dict[str, Any]) -> Scene:
+    first, last = described.pop("ubatches")
+    return Scene(name, ubatches=(first, last), **described)
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self._folder, self._device = folder, device
-        self.get = cache(self._record)
 
-    def _record(self, name: str) -> Capture:
-        path = self._folder / name
-        with redirect_stdout(StringIO()):
-            code = hprof.main(["run", *RUNS[name].split(), "--device", self._device, "-o", str(path)])
-        if code:
-            raise click.ClickException(f"hprof run {RUNS[name]} failed.")
-        return hprof.open(str(path))
+def record(scene: Scene, device: str, folder: Path) -> Capture:
+    """The capture of a scene's run."""
+    path = folder / scene.name
+    with redirect_stdout(StringIO()):
+        code = hprof.main(["run", *scene.run.split(), "--device", device, "-o", str(path)])
+    if code:
+        raise click.ClickException(f"hprof run {scene.run} failed.")
+    return hprof.open(str(path))
 
 
 def picture(scene: Scene, capture: Capture) -> Picture:
-    """The drawing of a scene from a capture that holds its arm."""
-    passes = capture.passes
-    measured: list[int] = passes["pass_id"][(passes["arm"] == scene.arm) & ~passes["warmup"]].tolist()
-    pass_id = measured[-1]
+    """The drawing of a scene from the capture of its run."""
+    measured = capture.passes[~capture.passes["warmup"]]
+    pass_id, arm = int(measured["pass_id"].iloc[-1]), str(measured["arm"].iloc[-1])
     ubatches = capture.frame("ubatches", pass_ids=[pass_id]).set_index("ubatch").sort_index()
-    shown = ubatches.loc[scene.first : scene.last]
+    shown = ubatches.loc[scene.ubatches[0] : scene.ubatches[1]]
     origin = int(shown["t_end" if scene.from_end else "t_start"].iloc[0]) - int(scene.lead_ms * 1e6)
     events = _events(capture, pass_id, origin, scene.span_ms)
     took = _took(shown.iloc[1:] if scene.from_end else shown)
     return Picture(
-        f"{scene.arm} · {scene.caption} · {took}",
-        f"Timeline of the arm {scene.arm}: {scene.caption}; {took}.",
+        f"{arm} · {scene.caption} · {took}",
+        f"Timeline of the arm {arm}: {scene.caption}; {took}.",
         scene.span_ms,
         list(_boxes(events, set(shown.index), scene.span_ms)),
         _marks(events, set(shown.index)) if scene.waits_for_router else (),
@@ -156,7 +138,7 @@ def _boxes(events: pd.DataFrame, ubatches: set[int], span_ms: float) -> Iterator
 
 def _joined(events: pd.DataFrame, least_ns: float) -> Iterator[tuple[tuple[str, str, int, int], Intervals]]:
     """Runs of rows of one stream, kind, ubatch and layer whose gaps are too small to see."""
-    for stream, rows in events.groupby("stream", observed=True):
+    for stream, rows in events.groupby(events["stream"].astype(str)):
         keys = list(zip(rows["kind"], rows["ubatch"], rows["layer"].fillna(-1).astype(int), strict=True))
         starts, ends = rows["t_start"].to_numpy(np.int64), rows["t_end"].to_numpy(np.int64)
         begin = 0
@@ -186,15 +168,14 @@ def _union(rows: pd.DataFrame) -> Intervals:
     return union(rows["t_start"].to_numpy(np.int64), rows["t_end"].to_numpy(np.int64))
 
 
-def draw_all(into: Path, scenes: Sequence[Scene], device: str) -> list[Path]:
+def draw_all(into: Path, wanted: Sequence[Scene], device: str) -> list[Path]:
     """Record and draw; returns the files."""
     into.mkdir(parents=True, exist_ok=True)
     files = []
     with tempfile.TemporaryDirectory() as folder:
-        recordings = Recordings(Path(folder), device)
-        for scene in scenes:
+        for scene in wanted:
             files.append(into / f"{scene.name}.svg")
-            files[-1].write_text(draw(picture(scene, recordings.get(scene.run))), encoding="utf-8")
+            files[-1].write_text(draw(picture(scene, record(scene, device, Path(folder)))), encoding="utf-8")
     return files
 
 
@@ -202,7 +183,7 @@ def draw_all(into: Path, scenes: Sequence[Scene], device: str) -> list[Path]:
 @click.option("--device", default="sim", show_default=True, type=click.Choice(["sim", "cpu", "cuda"]))
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), default=HERE)
 def main(device: str, into: Path) -> None:
-    files = draw_all(into, SCENES, device)
+    files = draw_all(into, scenes(PAGE.read_text(encoding="utf-8")), device)
     click.echo(f"Wrote {len(files)} drawings of arms to {into}")
 
 

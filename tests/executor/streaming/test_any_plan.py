@@ -21,6 +21,7 @@ from executor.policies.base import (
     Policy,
     PolicyOptions,
 )
+from executor.policies.traits import ArmTraits
 from tests.executor.engine_runs import open_session, run_pass
 
 EVERYTHING = "attn_(q|k|v|output)|ffn_.*_exps=CPU"
@@ -28,6 +29,8 @@ EVERYTHING = "attn_(q|k|v|output)|ffn_.*_exps=CPU"
 
 class Anything(Policy):
     """Decides by lot, but the same each time for an item."""
+
+    traits = ArmTraits("by lot", "Deciding by lot", "chosen")
 
     seed = 0
 
