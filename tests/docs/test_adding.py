@@ -15,6 +15,9 @@ from executor.passes import PassResult
 from executor.policies import ARMS, arm_names
 from executor.policies.base import PolicyOptions
 from executor.session import session as session_module
+from profiler.capture import Capture
+from profiler.report.build import build_report
+from tests.dashboard.pages import PAGES, open_page, turn_to
 from tests.executor.engine_runs import open_session, run_pass
 from tests.support import ROOT
 
@@ -32,16 +35,60 @@ def run_blocks(page: str, folder: Path, heading: str = "") -> dict[str, Any]:
     return names
 
 
-def test_the_example_arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "adding-an-arm.md").read_text(encoding="utf-8")
-    names = run_blocks("adding-an-arm.md", tmp_path)
-    assert '`"again": Again,`' in page
-    monkeypatch.setitem(ARMS, "again", names["Again"])
-    assert "again+cache" in arm_names()
-    tests = [value for name, value in names.items() if name.startswith("test_")]
+@pytest.fixture(scope="module")
+def example_arm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the blocks of docs/adding-an-arm.md define."""
+    names = run_blocks("adding-an-arm.md", tmp_path_factory.mktemp("arm"))
+    assert '`"every-other": EveryOther,`' in (ROOT / "docs" / "adding-an-arm.md").read_text(encoding="utf-8")
+    return names
+
+
+def test_the_example_arm(monkeypatch: pytest.MonkeyPatch, example_arm: dict[str, Any]) -> None:
+    monkeypatch.setitem(ARMS, "every-other", example_arm["EveryOther"])
+    assert {"every-other", "every-other+cache"} <= set(arm_names())
+    tests = [value for name, value in example_arm.items() if name.startswith("test_")]
     assert len(tests) == 1
     for test in tests:
         test()
+
+
+@pytest.fixture(scope="module")
+def capture_of_the_example(tmp_path_factory: pytest.TempPathFactory, example_arm: dict[str, Any]) -> Capture:
+    """A run of the example arm, whose capture is then read where nobody knows the arm."""
+    path = tmp_path_factory.mktemp("captures") / "mine"
+    sizes = ["--layers", "4", "-ub", "64", "-p", "128", "-n", "3", "-r", "6"]
+    machine = ["--device", "sim", "--link-gb-s", "5", "--moe-cache-mib", "4"]
+    arms = ["--arms", "off,every-other,every-other+cache"]
+    with pytest.MonkeyPatch.context() as known:
+        known.setitem(ARMS, "every-other", example_arm["EveryOther"])
+        assert hprof.main(["run", "-m", "tiny-moe", *sizes, *machine, *arms, "-o", str(path)]) == 0
+    assert "every-other" not in ARMS
+    return hprof.open(str(path))
+
+
+def test_the_example_arm_is_reported_and_judged_by_its_design(capture_of_the_example: Capture) -> None:
+    report = build_report(capture_of_the_example)
+    (cell,) = report.cells
+    assert list(cell.arms) == ["off", "every-other", "every-other+cache"]
+    assert cell.against_baseline["every-other"]["ttft_ns"] is not None
+    inline = {f.evidence.split(",")[0]: f for f in report.findings if f.rule == "copies-on-compute-stream"}
+    judged = next(found for arm, found in inline.items() if "every-other" in arm and "+cache" not in arm)
+    assert judged.severity == "info"
+    assert "`off` or `on` beside it shows whether it is right" in judged.advice
+
+
+def test_the_dashboard_shows_the_example_arm_in_its_words(
+    monkeypatch: pytest.MonkeyPatch, capture_of_the_example: Capture
+) -> None:
+    root = Path(capture_of_the_example.path).parent
+    app = open_page(monkeypatch, root, "overview", capture="mine", a="off", b="every-other")
+    assert app.title[0].value.startswith("Prefetching every other layer")
+    labels = {label for box in app.sidebar.selectbox for label in box.options}
+    assert "every-other (every other layer ahead)" in labels
+    assert "every-other+cache (every other layer ahead with the expert cache)" in labels
+    for page in PAGES:
+        turn_to(app, page)
+        assert not app.error
 
 
 def test_the_example_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,7 +145,7 @@ def _run_arms() -> dict[str, PassResult]:
 @pytest.mark.parametrize("page", ["architecture.md", "adding-an-arm.md", "adding-a-device.md", "arms.md"])
 def test_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    planned = {"executor/policies/again.py", "tests/executor/policies/test_again.py"}  # the example's own
+    planned = {"executor/policies/every_other.py", "tests/executor/policies/test_every_other.py"}  # the example's own
     paths = set(re.findall(r"`((?:executor|profiler|dashboard|tests|docs)/[\w/.-]+\.(?:py|md))`", text)) - planned
     assert paths
     assert {path for path in paths if not (ROOT / path).exists()} == set()

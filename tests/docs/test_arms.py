@@ -59,14 +59,14 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_each_drawing_has_a_scene(scripts: dict[str, Any]) -> None:
-    assert {scene.name for scene in scripts["SCENES"]} == {path.stem for path in DRAWINGS}
+    assert {scene.name for scene in scripts["scenes"](TEXT)} == {path.stem for path in DRAWINGS}
 
 
 def test_a_scene_is_drawn_from_a_run(scripts: dict[str, Any], tmp_path: Path) -> None:
     """With a model small enough for a test: two layers of tiny-moe."""
-    scripts["RUNS"]["prefill"] = "-m tiny-moe --layers 2 --link-gb-s 1 -r 1 --arms off,on -ub 32 -p 96 -n 0"
-    scenes = [scripts["Scene"](arm, "prefill", arm, 1, 1, "two layers", 6, 0.2) for arm in ("off", "on")]
-    off, on = scripts["draw_all"](tmp_path, scenes, "sim")
+    run = "-m tiny-moe --layers 2 --link-gb-s 1 -r 1 -ub 32 -p 96 -n 0"
+    wanted = [scripts["Scene"](arm, f"{run} --arms {arm}", (1, 1), "two layers", 6, 0.2) for arm in ("off", "on")]
+    off, on = scripts["draw_all"](tmp_path, wanted, "sim")
     assert _boxes(off)["exposed"] >= 2
     assert "h2d" not in _boxes(off)
     assert _boxes(on)["h2d"] >= 1
