@@ -319,8 +319,8 @@ def _first_fields(request: BenchRequest, programs: _Programs) -> dict[str, Any]:
 
 def _manifest_arm(arm: BenchArm, label: str) -> ManifestArm:
     options = {"flags": list(arm.flags), "environment": dict(arm.environment)}
-    prefetch = {("-pw", str(flag)): find_traits(name) for flag, name in PREFETCH_ARMS.items()}
-    return ManifestArm(label, requested=arm.spelled or None, options=options, traits=prefetch.get(arm.flags))
+    prefetch = {f"-pw {flag}": find_traits(name) for flag, name in PREFETCH_ARMS.items()}
+    return ManifestArm(label, requested=arm.spelled or None, options=options, traits=prefetch.get(arm.spelled))
 
 
 def _where(binary: str, arm: BenchArm) -> str:
