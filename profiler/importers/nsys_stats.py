@@ -130,8 +130,8 @@ def _cleaned(rows: EventRows, migration: int, dropped: Counter[str]) -> tuple[Ev
     reasons |= impossible(rows["start"], rows["end"], on_device=False)
     rows = drop(rows, "row", reasons, dropped)
     rows = drop(rows, "row", far_times(rows["start"], time_limits(rows["start"])), dropped)
-    _, stream = distinct_streams(rows)
-    stream = np.where((rows["stream"] == NULL) | (rows["detail"] == migration), ABSENT, stream)
+    is_apart = (rows["stream"] == NULL) | (rows["detail"] == migration)
+    stream = np.where(is_apart, ABSENT, distinct_streams(rows).line)
     overruns, n_overlapping = overrunning(stream, rows["start"], rows["end"], rows["correlation"])
     return drop(rows, "device row", {OVERRUNS: overruns}, dropped), n_overlapping
 

@@ -15,7 +15,7 @@ from profiler.importers.device_traces import created_utc, unanswered_launches
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import MEMCPY, TraceRows
-from profiler.importers.nsys.rows import ABSENT, EventRows, distinct_streams, kind_code, look_up
+from profiler.importers.nsys.rows import ABSENT, EventRows, kind_code, look_up
 from profiler.importers.nsys.tables import (
     DIAGNOSTIC_ERROR,
     DIAGNOSTIC_WARNING,
@@ -140,7 +140,7 @@ def label_streams(recorded: TraceRows, places: Places) -> StreamLabels:
     rows, n_calls = recorded.rows, recorded.n_calls
     threads, thread_line = distinct(rows["thread"][:n_calls])
     others = rows.part(slice(n_calls, len(rows)))
-    keys, line = distinct_streams(others)
+    keys, line = recorded.streams.keys, recorded.streams.line
     codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
     texts = [f"thread {thread & ID_MASK}" for thread in threads.tolist()]
     roles = _roles(others, places, keys, line)

@@ -29,6 +29,7 @@ from profiler.importers.nsys.rows import (
     ABSENT,
     MEMORIES,
     EventRows,
+    StreamLines,
     TextCodes,
     api_name,
     concatenate,
@@ -66,6 +67,7 @@ class TraceRows:
     ranges: NvtxRanges
     labels: TextCodes
     launches: LaunchingCalls
+    streams: StreamLines  # of rows[n_calls:]
     origin_ns: int
     has_work: Mask  # of each call: whether the export has device work of it, also work that was left out
     n_overlapping: int  # device rows that overlap on streams that are not serial, and stay
@@ -101,11 +103,13 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
     device_slice = slice(len(calls), len(rows) - len(syncs))
     has_work = np.zeros(len(calls) + 1, np.bool_)
     has_work[call[device_slice]] = True  # NONE marks the last place
-    kept, n_overlapping = _credible(rows.part(device_slice), call[device_slice], calls, labels, dropped)
+    streams = distinct_streams(rows.part(slice(len(calls), None)))
+    kept, n_overlapping = _credible(rows.part(device_slice), streams, call[device_slice], calls, labels, dropped)
     if not kept.all():
         every = np.ones(len(rows), np.bool_)
         every[device_slice] = kept
         rows, call = rows.where(every), call[every]
+        streams = distinct_streams(rows.part(slice(len(calls), None)))
     first = rows["start"] if len(rows) else ranges.spans.start
     origin_ns = int(first.min()) if len(first) else 0
     spans = GroupedSpans(calls["thread"], calls["start"] - origin_ns, calls["end"] - origin_ns)
@@ -116,6 +120,7 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
         ranges=ranges.shifted(-origin_ns),
         labels=labels,
         launches=LaunchingCalls(spans, call),
+        streams=streams,
         origin_ns=origin_ns,
         has_work=has_work[:-1],
         n_overlapping=n_overlapping,
@@ -141,16 +146,20 @@ def _calls_of(rows: EventRows, calls: EventRows) -> Int64:
 
 
 def _credible(
-    device: EventRows, call: Int64, calls: EventRows, labels: TextCodes, dropped: Counter[str]
+    device: EventRows, streams: StreamLines, call: Int64, calls: EventRows, labels: TextCodes, dropped: Counter[str]
 ) -> tuple[Mask, int]:
-    """The device rows whose times agree with their launches and streams, and how many overlap on no serial stream."""
+    """The device rows whose times agree with their launches and streams, and how many overlap on no serial stream.
+
+    streams: of the device rows, and of others after them.
+    """
     is_far = np.zeros(len(device), np.bool_)
     launched = np.flatnonzero(call != NONE)
     is_far[launched] = far_from_launch(device["start"][launched], calls["start"][call[launched]])
-    _, stream = distinct_streams(device)
     # Migrations and graphs that were recorded as a whole are no work in a stream's order.
-    apart = [labels.code(detail) for detail in ("uvm", "graph")]
-    stream = np.where((device["stream"] == NULL) | np.isin(device["detail"], apart) | is_far, NONE, stream)
+    is_apart = is_far | (device["stream"] == NULL)
+    for detail in ("uvm", "graph"):
+        is_apart |= device["detail"] == labels.code(detail)
+    stream = np.where(is_apart, NONE, streams.line[: len(device)])
     overruns, n_overlapping = overrunning(stream, device["start"], device["end"], device["correlation"])
     return kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped), n_overlapping
 

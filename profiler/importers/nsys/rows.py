@@ -207,8 +207,16 @@ def impossible(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
 _MAX_PACKED: Final = 1 << 60
 
 
-def distinct_streams(rows: EventRows) -> tuple[Int64, Int64]:
-    """The distinct (process, device, context, stream), one a line, and the line of each row."""
+@dataclass(frozen=True, slots=True)
+class StreamLines:
+    """The distinct (process, device, context, stream) that rows lie on."""
+
+    keys: Int64  # (number of streams, 4)
+    line: Int64  # of each row, into `keys`
+
+
+def distinct_streams(rows: EventRows) -> StreamLines:
+    """The streams of all rows, in the order that they come."""
     names = ("process", "device", "context", "stream")
     packed = np.zeros(len(rows), np.int64)
     for name in names:
@@ -219,7 +227,7 @@ def distinct_streams(rows: EventRows) -> tuple[Int64, Int64]:
     found, line = distinct(packed)
     first = np.zeros(len(found), np.int64)
     first[line[::-1]] = np.arange(len(line))[::-1]
-    return np.stack([rows[name][first] for name in names], axis=1), line
+    return StreamLines(np.stack([rows[name][first] for name in names], axis=1), line)
 
 
 def event_table(
