@@ -78,13 +78,14 @@ def build(tables: ExportTables) -> Imported:
     found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
     found.manifest_fields["machine"] = facts.machine_facts(tables)
     found.manifest_fields["created_utc"] = facts.session_start_utc(tables)
-    found.manifest_fields["extra"] = _manifest_extra(tables, recorded, streams)
+    found.manifest_fields["extra"] = extra = _manifest_extra(tables, recorded, streams)
     if hprof is None:
         found.tables["events"], undecided = segment_unnamed(found.tables["events"])
         found.cannot_say += undecided
     found.warnings += [*facts.export_warnings(recorded, hprof), *remark_collectives(n_collectives)]
     found.warnings += [*remark_duplicate_rows(found.tables["events"]), *remark_overlaps(recorded.n_overlapping)]
     found.cannot_say += facts.export_cannot_say(tables, recorded, has_passes=hprof is not None)
+    found.cannot_say += facts.remark_diagnostics(extra["profiler_warnings"])
     return found
 
 

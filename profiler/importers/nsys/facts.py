@@ -5,6 +5,8 @@ Also the sentences for the manifest: what the export could not say, and what a r
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +49,15 @@ _GPU_COLUMNS: Final = (
     *("computeMajor", "computeMinor"),
 )
 _LOST_WORDS: Final = ("dropped", "not all", "lost", "out of memory", "overflow", "incomplete")
+# What else nsys can record: where it fails at these, no copy and no kernel is missing. Page migrations are neither.
+_OTHER_SUBJECTS: Final = re.compile(
+    r"nvtx|opengl|vulkan|direct3d|dx1[12]|openmp|openacc|\bmpi\b|\bucx\b|\bcpu\b|backtrace|sampl|perf event|"
+    r"context switch|os runtime|scheduling|unified memory|page fault|network|infiniband|\bnic\b|ftrace|\betw\b|python|"
+    r"cublas|cudnn|metric",
+    re.IGNORECASE,
+)
+_MAX_REMARKS: Final = 4
+_MAX_REMARK_CHARS: Final = 160
 _MAX_MESSAGES: Final = 50
 _MAX_MESSAGE_CHARS: Final = 500
 
@@ -78,16 +89,27 @@ def session_start_utc(tables: ExportTables) -> str:
 
 
 def diagnostics(tables: ExportTables) -> tuple[list[str], list[str]]:
-    """What the profiler itself complained of, each text once: (errors and lost events, other warnings)."""
+    """What the profiler itself complained of, each text once: (what may have lost copies or kernels, all else)."""
     rows = tables.small("DIAGNOSTIC_EVENT", ["severity", "text"])
     texts = {str(row["text"])[:_MAX_MESSAGE_CHARS]: row["severity"] for row in rows if row["text"] is not None}
-    serious = [text for text, level in texts.items() if level == DIAGNOSTIC_ERROR or _says_lost(text)]
-    mild = [t for t, level in texts.items() if level == DIAGNOSTIC_WARNING and t not in serious]
+    serious = [text for text, level in texts.items() if _loses_work(text, level)]
+    mild = [t for t, level in texts.items() if level in (DIAGNOSTIC_WARNING, DIAGNOSTIC_ERROR) and t not in serious]
     return serious[:_MAX_MESSAGES], mild[:_MAX_MESSAGES]
 
 
-def _says_lost(text: str) -> bool:
-    return any(word in text.lower() for word in _LOST_WORDS)
+def _loses_work(text: str, level: Any) -> bool:
+    if _OTHER_SUBJECTS.search(text):
+        return False
+    return level == DIAGNOSTIC_ERROR or any(word in text.lower() for word in _LOST_WORDS)
+
+
+def remark_diagnostics(mild: Sequence[str]) -> list[str]:
+    """The complaints that are about other things than copies and kernels, as one sentence for `cannot_say`."""
+    if not mild:
+        return []
+    shown = " | ".join(" ".join(text.split())[:_MAX_REMARK_CHARS] for text in mild[:_MAX_REMARKS])
+    more = f" (and {len(mild) - _MAX_REMARKS} more)" if len(mild) > _MAX_REMARKS else ""
+    return [f"remarks of Nsight Systems itself, none of them about lost copies or kernels: {shown}{more}"]
 
 
 def _gpu(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from profiler.importers import read_file
 from tests.profiler.importers.nsys.exports import KERNEL, PID, Row, imported, kernel
+from tests.support import shared_path
 
 _STREAM = {"hwId": 0, "vmId": 1, "processId": PID, "contextId": 1}
 
@@ -83,6 +85,51 @@ def test_what_the_profiler_complained_of(tmp_path: Path) -> None:
     extra = _extra(tmp_path, DIAGNOSTIC_EVENT=rows)
     assert extra["profiler_errors"] == ["Not all CUDA events might have been collected.", "An error."]
     assert extra["profiler_warnings"] == ["Something to know."]
+
+
+@pytest.mark.parametrize(
+    ("severity", "text", "lowers"),
+    [
+        (2, "Not all CUDA events might have been collected.", True),
+        (2, "Some CUPTI activity records were dropped.", True),
+        (2, "Event buffer overflow: events were lost.", True),
+        (3, "CUDA trace could not be started.", True),
+        (2, "Not all NVTX events might have been collected.", False),
+        (2, "Not all OpenGL events might have been collected.", False),
+        (2, "Not all OS runtime libraries events might have been collected.", False),
+        (
+            3,
+            "CPU IP/backtrace samples are disabled: perf event paranoid level is 4.",
+            False,
+        ),
+        (
+            3,
+            "CUDA device 0: Unified Memory cannot be traced on devices without peer-to-peer.",
+            False,
+        ),
+        (2, "Unable to collect CPU kernel IP/backtrace samples. perf event paranoid level is 2.", False),
+    ],
+)
+def test_only_lost_copies_and_kernels_lower_the_figures(tmp_path: Path, severity: int, text: str, lowers: bool) -> None:
+    found = imported(tmp_path, {KERNEL: [kernel(1, 2)], "DIAGNOSTIC_EVENT": [{"severity": severity, "text": text}]})
+    extra = found.manifest_fields["extra"]
+    assert (extra["profiler_errors"], extra["profiler_warnings"]) == (([text], []) if lowers else ([], [text]))
+    remark = f"remarks of Nsight Systems itself, none of them about lost copies or kernels: {text}"
+    assert (remark in found.cannot_say) is not lowers
+
+
+@pytest.mark.parametrize(
+    ("name", "n_errors"),
+    [
+        ("3.13.2_2024.5.4_cuda_report14.sqlite", 0),
+        ("3.20.3_2025.3.2_runtimeonly_nokernel.sqlite", 1),
+        ("3.24.0_2025.5.2_flameox_cudagraph.sqlite", 0),
+        ("3.24.14_2026.1.1_MULTISTREAM_async_report1.sqlite", 0),
+    ],
+)
+def test_real_exports_that_lost_nothing_do_not_cry(name: str, n_errors: int) -> None:
+    found = read_file(shared_path("data", "nsys", name))
+    assert len(found.manifest_fields["extra"]["profiler_errors"]) == n_errors
 
 
 def test_names_that_string_ids_lacks_are_said(tmp_path: Path) -> None:
