@@ -63,7 +63,7 @@ def format_memory(n_bytes: float) -> str:
 
 
 def format_rate(value: float) -> str:
-    """Tokens a second, without the unit, which stands in the row's name: `38.4`, `1,650`."""
+    """A rate without its unit, which stands in the name of the row or column: `38.4`, `1,650`."""
     return _digits(value)
 
 

@@ -15,7 +15,6 @@ from dashboard.text import escape_markdown
 from executor.units import format_bytes, format_gb_s, format_ns, format_share
 from profiler.metrics import CopyFigures, DeviceFigures
 from profiler.metrics.devices import device_spent, time_spent
-from profiler.report.summary import device_name
 
 _IN_WORDS: Final = {
     "compute alone": "compute_ns",
@@ -96,7 +95,7 @@ def device_cards(choice: Choice) -> None:
 
 
 def _device_card(device: DeviceFigures) -> None:
-    st.markdown(f"**{escape_markdown(device_name(device))}**")
+    st.markdown(f"**{escape_markdown(device.title)}**")
     main = next((device.copies[name] for name in ("h2d", "uvm_h2d") if name in device.copies), None)
     if main is not None:
         hidden = format_share(main.hidden_ns / main.busy_ns) if main.busy_ns else UNKNOWN
@@ -117,7 +116,7 @@ def _copies(copies: CopyFigures) -> str:
 def device_time(choice: Choice) -> None:
     """What each device of an imported trace did, as stacked bars."""
     spent = device_spent(choice.report.devices)
-    labels = [device_name(device) for device in choice.report.devices]
+    labels = [device.title for device in choice.report.devices]
     texts = spent[["compute_ns", "hidden_ns", "exposed_ns"]].map(format_ns).T  # a trace says no more of the parts
     texts.columns = pd.Index(labels)
     texts.insert(0, "part", [PART_LABELS[str(part)] for part in texts.index])

@@ -8,19 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from executor.units import format_gb_s, format_value
+from executor.units import UNKNOWN, format_change, format_count, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
 from profiler.compare.settings import setting_text
 from profiler.metrics import FIGURES
 from profiler.plain_text import json_text
-from profiler.report.blocks import UNKNOWN, Table
-from profiler.report.renderers import escape, table_lines
+from profiler.report.blocks import Table
+from profiler.report.renderers import block_lines, escape
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEFAULT_TOP: Final = 20
-_TIMES: Final = 100  # from here on percentages are harder to read than a factor
 VERDICTS: Final = ("slower", "faster", "more", "less", "no difference", "inconclusive")
 _STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
@@ -100,34 +98,22 @@ def _change_row(change: Change) -> list[str]:
     suffix = {"token": " / token", "pass": ""}[change.per]
     bounds = ""
     if change.against is not None and change.against.low is not None and change.against.high is not None:
-        bounds = f"{_percent(change.against.low)} .. {_percent(change.against.high)}"
+        bounds = f"{format_change(change.against.low)} .. {format_change(change.against.high)}"
     ratio = change.against.ratio if change.against is not None else _ratio(change.a, change.b)
     values = (format_value(value, figure.unit) for value in (change.a, change.b))
-    return [figure.label + suffix, *values, _percent(ratio), bounds, change.verdict or ""]
+    return [figure.label + suffix, *values, format_change(ratio), bounds, change.verdict or ""]
 
 
 def _device_row(change: DeviceChange) -> list[str]:
     known = change.a is not None and change.b is not None
-    ratio = _percent(_ratio(change.a or 0.0, change.b or 0.0)) if known else ""
-    return [change.device, change.figure, *(_device_value(v, change.unit) for v in (change.a, change.b)), ratio]
-
-
-def _device_value(value: float | None, unit: str) -> str:
-    if value is None:
-        return UNKNOWN
-    return format_gb_s(value) if unit == "GB/s" else format_value(value, unit)
+    ratio = format_change(_ratio(change.a or 0.0, change.b or 0.0)) if known else ""
+    return [change.device, change.figure, *(format_value(v, change.unit) for v in (change.a, change.b)), ratio]
 
 
 def _ratio(a: float, b: float) -> float:
     if a == b:
         return 1.0
     return b / a if a > 0 else math.inf
-
-
-def _percent(ratio: float) -> str:
-    if math.isinf(ratio):
-        return "from 0"
-    return f"x {ratio:,.0f}" if ratio >= _TIMES else f"{(ratio - 1) * 100:+.1f} %"
 
 
 def _setting(key: str, value: Any) -> str:
@@ -138,7 +124,7 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
     """Draw it on the terminal."""
     from rich.text import Text
 
-    from profiler.report.renderers import draw_table
+    from profiler.report.renderers import drawn_block
 
     for name, side in (("A", result.a), ("B", result.b)):
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))
@@ -146,8 +132,8 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
         console.print(Text(f"warning: {warning}", style="yellow"))
     for table in (differences_table(result), changes_table(result, top), devices_table(result)):
         if table.rows:
-            console.print()
-            console.print(draw_table(table))
+            for part in drawn_block(table):
+                console.print(part)
     if told := reasons(result):
         console.print(Text(f"Inconclusive: {'; '.join(told)}.", style="dim"))
     console.print()
@@ -184,15 +170,15 @@ def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:
     yield from (f"> {escape(warning)}\n" for warning in result.warnings)
     for table in (changes_table(result, top), devices_table(result)):
         if table.rows:
-            yield from table_lines(table)
+            yield from block_lines(table)
     if told := reasons(result):
         yield f"Inconclusive: {escape('; '.join(told))}.\n"
     configuration = differences_table(result)
     if configuration.rows:
         n = len(configuration.rows)
-        differ = "1 setting differs" if n == 1 else f"{n} settings differ"
+        differ = f"{format_count(n, 'setting')} {'differs' if n == 1 else 'differ'}"
         yield f"<details><summary>Configuration: {differ}</summary>\n"
-        yield from table_lines(configuration)
+        yield from block_lines(configuration)
         yield "</details>"
 
 

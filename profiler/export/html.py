@@ -1,8 +1,6 @@
 """A report as one HTML file: tables, verdicts, findings, and a timeline packed for the page's canvas. The page loads
 nothing and sends nothing: its policy allows no request and only its own script, by hash, and every text of the
 capture is escaped.
-
-The page's policy allows no request at all and only its own script, by hash; every text of the capture is escaped.
 """
 
 from __future__ import annotations
@@ -22,18 +20,9 @@ import pyarrow.compute as pc
 
 from profiler.arithmetic.intervals import Int64
 from profiler.export.tracks import Track, lane_title, sub_lanes
-from profiler.report.blocks import (
-    Table,
-    by_device_table,
-    cell_tables,
-    device_tables,
-    header_lines,
-    ordering_line,
-    reasons_line,
-    residency_table,
-    sameness_line,
-)
-from profiler.report.report import Report
+from profiler.findings import Finding
+from profiler.report.blocks import Block, FindingList, Heading, Lines, Listing, Table
+from profiler.report.report import Report, blocks
 
 MAX_SLICES: Final = 24_000  # a track: about 1 MB of page
 _FINEST, _COARSEST = 22, 12  # neighbours merge when closer than this power of two of the track's length
@@ -180,33 +169,44 @@ def render_html(report: Report, tracks: Sequence[Track]) -> str:
 
 
 def _sections(report: Report, timeline: dict[str, Any]) -> Iterator[str]:
-    yield f"<h1>{escape(report.capture.rstrip('/').rsplit('/', 1)[-1])} <small>{escape(report.state)}</small></h1>"
-    yield from (f'<p class="facts">{escape(line)}</p>' for line in header_lines(report) if line)
-    yield from (f'<p class="warning">{escape(text)}</p>' for text in report.warnings)
-    yield f'<p class="summary">{escape(report.summary)}</p>'
-    yield from _findings(report)
-    yield from map(_table, filter(None, [residency_table(report)]))
-    for cell in report.cells:
-        yield from map(_table, [*cell_tables(cell), *filter(None, [by_device_table(cell)])])
-        yield from (f'<p class="note">{escape(line)}</p>' for line in (reasons_line(cell), sameness_line(cell)) if line)
+    """The answer first: the summary and the findings before the tables they are read from."""
+    found = blocks(report)
+    first = ("heading", "facts", "warnings", "summary", "findings")
+    last = ("devices", "ordering", "cannot_say", "dropped", "notes")
+    yield from _drawn(found, first)
+    yield from _drawn(found, [name for name in found if name not in (*first, *last)])
     if timeline["tracks"]:
         yield _timeline(timeline)
-    yield from map(_table, device_tables(report.devices))
-    if (line := ordering_line(report)) is not None:
-        yield f'<p class="note">{escape(line)}</p>'
-    yield from _list("The source could not say", report.cannot_say)
-    yield from _list("Rows left out", (f"{count:,}: {reason}" for reason, count in report.dropped.items()))
-    yield from _list("Approximated", report.notes)
+    yield from _drawn(found, last)
 
 
-def _findings(report: Report) -> Iterator[str]:
-    if report.findings:
-        yield "<h2>What to change</h2>"
-    for finding in report.findings:
-        yield (
-            f'<div class="finding {escape(finding.severity, quote=True)}"><b>{escape(finding.severity)}: '
-            f"{escape(finding.rule)}</b><p>{escape(finding.evidence)}</p><p>{escape(finding.advice)}</p></div>"
-        )
+def _drawn(found: dict[str, list[Block]], names: Iterable[str]) -> Iterator[str]:
+    return (line for name in names for block in found[name] for line in _block(block))
+
+
+def _block(block: Block) -> Iterator[str]:
+    match block:
+        case Heading(capture, state):
+            yield f"<h1>{escape(capture.rstrip('/').rsplit('/', 1)[-1])} <small>{escape(state)}</small></h1>"
+        case Lines(kind, lines):
+            yield from (f'<p class="{kind}">{escape(line)}</p>' for line in lines if line)
+        case Listing(title, lines):
+            if lines:
+                items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+                yield f"<h2>{escape(title)}</h2>\n<ul>{items}</ul>"
+        case FindingList(findings):
+            if findings:
+                yield "<h2>What to change</h2>"
+            yield from map(_finding, findings)
+        case Table():
+            yield _table(block)
+
+
+def _finding(finding: Finding) -> str:
+    return (
+        f'<div class="finding {escape(finding.severity, quote=True)}"><b>{escape(finding.severity)}: '
+        f"{escape(finding.rule)}</b><p>{escape(finding.evidence)}</p><p>{escape(finding.advice)}</p></div>"
+    )
 
 
 def _table(table: Table) -> str:
@@ -241,9 +241,3 @@ def _timeline(timeline: dict[str, Any]) -> str:
         '<div id="tip" hidden></div></div>\n'
         f'<script type="application/json" id="timeline-data">{data}</script>'
     )
-
-
-def _list(title: str, lines: Iterable[str]) -> Iterator[str]:
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    if items:
-        yield f"<h2>{escape(title)}</h2>\n<ul>{items}</ul>"

@@ -35,6 +35,18 @@ class CopyFigures:
         """Copy time that no compute covered."""
         return self.busy_ns - self.hidden_ns
 
+    @property
+    def hidden_ratio(self) -> float | None:
+        """Hidden / busy copy; None where nothing took time."""
+        return self.hidden_ns / self.busy_ns if self.busy_ns else None
+
+    @property
+    def memory_kinds(self) -> list[str]:
+        """The kinds of host memory that at least a hundredth of the bytes came from, the larger first."""
+        known = {"pinned": self.pinned_bytes or 0, "pageable": self.pageable_bytes or 0}
+        kinds = [name for name, n_bytes in known.items() if n_bytes > 0 and n_bytes >= 0.01 * (self.bytes or 0)]
+        return sorted(kinds, key=lambda name: -known[name])
+
 
 NO_COPIES: Final = CopyFigures(0, 0, 0, 0, None, 0, 0, [])
 
@@ -49,6 +61,13 @@ class DeviceFigures:
     compute_busy_ns: int
     compute_streams: list[int | str]
     copies: dict[str, CopyFigures]  # only the directions that occur, keys of DIRECTIONS
+
+    @property
+    def title(self) -> str:
+        """`Process 17068, device 0`, as far as the source names them."""
+        process = f"process {self.process}, " if self.process is not None else ""
+        name = f"{process}device {self.device}" if self.device is not None else f"{process}a device without a number"
+        return name[0].upper() + name[1:]
 
 
 def device_figures(recording: OverlapByPass, *, by_pass: bool) -> list[DeviceFigures]:

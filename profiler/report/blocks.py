@@ -4,23 +4,64 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from executor.units import format_bytes, format_gb_s, format_ns, format_rate, format_share, format_value, number_ranges
+from executor.units import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_interval,
+    format_ns,
+    format_rate,
+    format_ratio,
+    format_value,
+    number_ranges,
+)
 from profiler.arithmetic.stats import Comparison, Estimate
+from profiler.findings import Finding
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
 from profiler.report.cells import Cell, DeviceMedians
-from profiler.report.places import Residency, products_line
-from profiler.report.report import Report
-from profiler.report.summary import device_name, memory_kinds
+from profiler.report.places import Residency
 
-MAX_ARMS: Final = 5
-UNKNOWN: Final = "–"
 _BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {
     "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")]
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What the report is of, and whether it is whole."""
+
+    capture: str
+    state: str
+
+
+LineKind = Literal["fact", "warning", "note", "fault", "summary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Sentences, one a line."""
+
+    kind: LineKind
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list with a title; a renderer leaves it out where it is empty."""
+
+    title: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingList:
+    """The findings, the most serious first."""
+
+    findings: Sequence[Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +73,40 @@ class Table:
     rows: list[list[str]]
 
 
-def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
+Block = Heading | Lines | Listing | FindingList | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a renderer has room for."""
+
+    max_arms: int = 5  # beside each other in one table
+    max_devices: int | None = None  # None: all
+
+
+ON_A_PAGE: Final = Room()
+
+
+def cell_blocks(cell: Cell, room: Room) -> Iterator[Block]:
+    """A cell's arms, each device's part of them, and what is to be said of its verdicts and of sameness."""
+    yield from cell_tables(cell, room.max_arms)
+    yield from by_device_table(cell)
+    if (reasons := _reasons(cell)) is not None:
+        yield Lines("note", [reasons])
+    if (sameness := _sameness(cell)) is not None:
+        yield Lines("fault" if False in (cell.same_tokens, cell.bit_identical) else "note", [sameness])
+
+
+def device_blocks(devices: Sequence[DeviceFigures], room: Room) -> Iterator[Block]:
+    """A table a device, as many as there is room for."""
+    shown = devices[: room.max_devices]
+    yield from map(device_table, shown)
+    if len(shown) < len(devices):
+        more = format_count(len(devices) - len(shown), "more device")
+        yield Lines("note", [f"{more} are in `--format md` and `--json`."])
+
+
+def cell_tables(cell: Cell, max_arms: int) -> Iterator[Table]:
     """The arms of a cell side by side: figures as rows, verdicts under what is judged.
 
     More than `max_arms` (at least 2) go into further tables, with the baseline repeated.
@@ -44,26 +118,27 @@ def cell_tables(cell: Cell, max_arms: int = MAX_ARMS) -> Iterator[Table]:
         yield Table(cell.flags, ["", *names], list(_figure_rows(cell, names)))
 
 
-def by_device_table(cell: Cell) -> Table | None:
-    """Each arm's part on each device; null where all ran on one."""
+def by_device_table(cell: Cell) -> Iterator[Table]:
+    """Each arm's part on each device; no table where all ran on one."""
     columns = ["arm", "device", "copied", "busy copy", "hidden", "busy compute", "VRAM held"]
     rows = [[name, *_device_row(found)] for name, arm in cell.arms.items() for found in arm.by_device]
-    return Table("By device, in one pass", columns, rows) if rows else None
+    if rows:
+        yield Table("By device, in one pass", columns, rows)
 
 
 def _device_row(found: DeviceMedians) -> list[str]:
     return [
         str(found.device),
-        UNKNOWN if found.bytes_h2d is None else format_bytes(found.bytes_h2d),
+        format_value(found.bytes_h2d, "bytes"),
         format_ns(found.busy_copy_ns),
-        format_share(found.hidden_copy_ns / found.busy_copy_ns) if found.busy_copy_ns else UNKNOWN,
+        format_value(found.hidden_ratio, "share"),
         format_ns(found.busy_compute_ns),
-        UNKNOWN if found.vram_held_bytes is None else format_bytes(found.vram_held_bytes),
+        format_value(found.vram_held_bytes, "bytes"),
     ]
 
 
-def sameness_line(cell: Cell) -> str | None:
-    """Whether the arms computed the same thing; null where that cannot be told."""
+def _sameness(cell: Cell) -> str | None:
+    """Whether the arms computed the same thing; None where that cannot be told."""
     words = [
         _said(cell.same_tokens, "same tokens", "TOKENS DIFFER"),
         _said(cell.bit_identical, "logits bit-identical", "LOGITS DIFFER"),
@@ -72,15 +147,7 @@ def sameness_line(cell: Cell) -> str | None:
     return " ".join([f"Arms: {line}." if line else "", *cell.notes]).strip() or None
 
 
-def ordering_line(report: Report) -> str | None:
-    """Whether the recorded intervals keep the order that the engine needs; None where nobody looked."""
-    if report.ordering is None:
-        return None
-    line = report.ordering.line()
-    return f"{line[0].upper()}{line[1:]}."
-
-
-def reasons_line(cell: Cell) -> str | None:
+def _reasons(cell: Cell) -> str | None:
     """Why verdicts are inconclusive, each reason once."""
     judged = [*cell.against_baseline.values(), *cell.against_own.values()]
     compared = [found for arm in judged for found in arm.values() if found and found.reason]
@@ -92,27 +159,27 @@ def _said(fact: bool | None, yes: str, no: str) -> str:
     return "" if fact is None else (yes if fact else no)
 
 
-def device_tables(devices: Sequence[DeviceFigures]) -> Iterator[Table]:
-    """One table a device: its copies by direction, with what compute hid."""
+def device_table(device: DeviceFigures) -> Table:
+    """One device's copies by direction, with what compute hid."""
     columns = ["copies", "count", "bytes", "GB/s", "busy", "hidden", "exposed", "memory", "streams"]
-    for device in devices:
-        rows = [_copies_row(direction, copies) for direction, copies in device.copies.items()]
-        yield Table(f"{device_name(device)}: {kernels(device)}", columns, rows)
+    rows = [_copies_row(direction, copies) for direction, copies in device.copies.items()]
+    return Table(f"{device.title}: {_kernels(device)}", columns, rows)
 
 
-def kernels(device: DeviceFigures) -> str:
+def _kernels(device: DeviceFigures) -> str:
     """How many kernels ran, how long and where."""
     if not device.kernels:
         return "no kernels"
-    count = "1 kernel" if device.kernels == 1 else f"{device.kernels:,} kernels"
-    return f"{count}, {format_ns(device.compute_busy_ns)} busy, stream {_streams(device.compute_streams)}"
+    busy = format_ns(device.compute_busy_ns)
+    return f"{format_count(device.kernels, 'kernel')}, {busy} busy, stream {_streams(device.compute_streams)}"
 
 
-def residency_table(report: Report) -> Table | None:
-    """Which layers each arm keeps resident, and what slots and bank cost; null where the capture does not say."""
+def residency_table(residency: Mapping[str, Residency]) -> Iterator[Table]:
+    """Which layers each arm keeps resident, and what slots and bank cost; no table where the capture does not say."""
     columns = ["", "resident", "in host memory", "slots", "bank", "slots and bank cost"]
-    rows = [[arm, *_residency_row(found)] for arm, found in report.residency.items()]
-    return Table("Device memory by arm", columns, rows) if rows else None
+    rows = [[arm, *_residency_row(found)] for arm, found in residency.items()]
+    if rows:
+        yield Table("Device memory by arm", columns, rows)
 
 
 def _residency_row(found: Residency) -> list[str]:
@@ -127,17 +194,6 @@ def _residency_row(found: Residency) -> list[str]:
         format_bytes(found.bank_bytes) if found.bank_bytes else "none",
         cost if found.slots_bytes + found.bank_bytes else "nothing",
     ]
-
-
-def header_lines(report: Report) -> list[str]:
-    """What was measured, where, and which policies served it."""
-    link = format_gb_s(report.link_h2d_gb_s) if report.link_h2d_gb_s else None
-    parts = {"model": report.model, "machine": report.machine, "link, host to device": link, "source": report.source}
-    lines = ["; ".join(f"{name}: {value}" for name, value in parts.items() if value)]
-    served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
-    lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
-    on_host = products_line(report.arms)
-    return [*lines, *report.budgets, *([on_host] if on_host else [])]
 
 
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
@@ -178,31 +234,23 @@ def _is_telling(key: str, found: Estimate | None) -> bool:
 
 
 def _estimate(found: Estimate | None, unit: str) -> str:
-    if found is None:
-        return UNKNOWN
-    value = format_value(found.median, unit)
-    if found.low is None or found.high is None or found.low == found.high:
-        return value
-    return f"{value} [{format_value(found.low, unit)}, {format_value(found.high, unit)}]"
+    return UNKNOWN if found is None else format_interval(found.median, found.low, found.high, unit)
 
 
 def _comparison(found: Comparison | None) -> str:
-    if found is None:
-        return ""
-    bounds = f" [{found.low:.3f}, {found.high:.3f}]" if found.low is not None and found.high is not None else ""
-    return f"x{found.ratio:.3f}{bounds} {found.verdict}"
+    return "" if found is None else f"{format_ratio(found.ratio, found.low, found.high)} {found.verdict}"
 
 
 def _copies_row(direction: str, copies: CopyFigures) -> list[str]:
     return [
         direction,
         f"{copies.count:,}",
-        format_bytes(copies.bytes) if copies.bytes is not None else UNKNOWN,
-        format_rate(copies.gb_s) if copies.gb_s is not None else UNKNOWN,
+        format_value(copies.bytes, "bytes"),
+        UNKNOWN if copies.gb_s is None else format_rate(copies.gb_s),
         format_ns(copies.busy_ns),
-        format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else UNKNOWN,
+        format_value(copies.hidden_ratio, "share"),
         format_ns(copies.exposed_ns),
-        ", ".join(memory_kinds(copies)) or UNKNOWN,
+        ", ".join(copies.memory_kinds) or UNKNOWN,
         _streams(copies.streams),
     ]
 

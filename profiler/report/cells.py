@@ -53,7 +53,12 @@ class DeviceMedians:
     busy_copy_ns: float  # host to device
     hidden_copy_ns: float
     busy_compute_ns: float
-    vram_held_bytes: int | None  # weights, slots and bank; null: the capture does not say it by device
+    vram_held_bytes: int | None  # weights, slots and bank; None: the capture does not say it by device
+
+    @property
+    def hidden_ratio(self) -> float | None:
+        """Hidden / busy copy; None where nothing took time."""
+        return self.hidden_copy_ns / self.busy_copy_ns if self.busy_copy_ns else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,113 +1,33 @@
-"""A report as plain data, which renderers only lay out, and its JSON contract: schema 1, keys are added, never
-renamed. `docs/metrics.md` lists the figures.
-
-docs/metrics.md lists the figures.
+"""A report as plain data, and the one list of its sections: each says what it shows, as blocks that terminal, Markdown
+and HTML draw, and what JSON has of it. A further section is a further entry of SECTIONS.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from profiler.arithmetic.stats import Comparison, Estimate
+from executor.units import format_gb_s
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
-from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
+from profiler.metrics import DeviceFigures
 from profiler.metrics.ordering import Ordering
-from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
-from profiler.report.places import Residency, host_products
-
-
-def arm_as_json(arm: ManifestArm, residency: Residency | None) -> dict[str, Any]:
-    """One arm: its policy, and what it kept where."""
-    return {
-        "name": arm.name,
-        "requested": arm.requested,
-        "effective": arm.effective,
-        "notes": arm.notes,
-        "host_products": host_products(arm),
-        "memory": asdict(residency) if residency is not None else None,
-    }
-
-
-def cell_as_json(cell: Cell) -> dict[str, Any]:
-    """One cell, its arms and how they compare."""
-    return {
-        "n_prompt": cell.n_prompt,
-        "n_gen": cell.n_gen,
-        "n_ubatch": cell.n_ubatch,
-        "n_depth": cell.n_depth,
-        "baseline": cell.baseline,
-        "same_tokens": cell.same_tokens,
-        "bit_identical": cell.bit_identical,
-        "notes": cell.notes,
-        "arms": {name: _arm(arm) for name, arm in cell.arms.items()},
-        "against_baseline": {name: _comparisons(found) for name, found in cell.against_baseline.items()},
-        "own_baselines": cell.own_baselines,
-        "against_own_baseline": {name: _comparisons(found) for name, found in cell.against_own.items()},
-    }
-
-
-def _arm(arm: ArmFigures) -> dict[str, Any]:
-    return {
-        **_figures(arm.figures["pass"]),
-        "prefill": _figures(arm.figures["prefill"]),
-        "decode": _figures(arm.figures["decode"]),
-        "n_passes": arm.n_passes,
-        "by_device": [_on_device(found) for found in arm.by_device],
-    }
-
-
-def _on_device(found: DeviceMedians) -> dict[str, Any]:
-    return {name: None if value is None else number(value) for name, value in asdict(found).items()}
-
-
-def _figures(figures: Figures) -> dict[str, Any]:
-    return {name: _estimate(found) for name, found in figures.items()}
-
-
-def _estimate(found: Estimate | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    bounds = {"median": number(found.median), "low": number(found.low), "high": number(found.high)}
-    return bounds | {"n": found.n, "outliers": found.n_outliers}
-
-
-def _comparisons(found: Mapping[str, Comparison | None]) -> dict[str, Any]:
-    return {name: _comparison(comparison) for name, comparison in found.items()}
-
-
-def _comparison(found: Comparison | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {name: number(value) if isinstance(value, float) else value for name, value in asdict(found).items()}
-
-
-def device_as_json(device: DeviceFigures) -> dict[str, Any]:
-    """What one device computed and copied."""
-    compute = {"kernels": device.kernels, "busy_ns": device.compute_busy_ns, "streams": device.compute_streams}
-    copies = {direction: _copies(device.copies.get(direction, NO_COPIES)) for direction in DIRECTIONS}
-    return {"process": device.process, "device": device.device, "compute": compute, "copies": copies}
-
-
-def _copies(found: CopyFigures) -> dict[str, Any]:
-    figures = asdict(found) | {"exposed_ns": found.exposed_ns}
-    return {name: number(value) if isinstance(value, float) else value for name, value in figures.items()}
-
-
-def finding_as_json(finding: Finding) -> dict[str, Any]:
-    """One finding, with its evidence and advice."""
-    return {name: getattr(finding, name) for name in ("rule", "severity", "evidence", "advice")}
-
-
-def number(value: float | None) -> float | int | None:
-    """Whole numbers as integers, so that nanoseconds and bytes read as such; no NaN, no infinity."""
-    if value is None or not math.isfinite(value):
-        return None
-    return int(value) if float(value).is_integer() else value
-
+from profiler.report.as_json import arm_as_json, cell_as_json, device_as_json, finding_as_json, number
+from profiler.report.blocks import (
+    ON_A_PAGE,
+    Block,
+    FindingList,
+    Heading,
+    Lines,
+    Listing,
+    Room,
+    cell_blocks,
+    device_blocks,
+    residency_table,
+)
+from profiler.report.cells import Cell
+from profiler.report.places import Residency, products_line
 
 REPORT_SCHEMA: Final = 1
 
@@ -131,7 +51,7 @@ class Report:
     warnings: list[str]
     notes: list[str]  # what is approximated
     cannot_say: list[str]
-    dropped: dict[str, int]
+    dropped: dict[str, int]  # rows of the source that were left out, by reason
     residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
     budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
     ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at
@@ -139,25 +59,112 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract of `hprof report --json` (schema 1) as plain dicts; no NaN, no infinity."""
-        return {
-            "schema": REPORT_SCHEMA,
-            "capture": self.capture,
-            "state": self.state,
-            "source": self.source,
-            "baseline": self.baseline,
-            "model": self.model,
-            "machine": self.machine,
-            "created_utc": self.created_utc,
-            "link_h2d_gb_s": number(self.link_h2d_gb_s),
-            "arms": [arm_as_json(arm, self.residency.get(arm.name)) for arm in self.arms],
-            "cells": [cell_as_json(cell) for cell in self.cells],
-            "devices": [device_as_json(device) for device in self.devices],
-            "findings": [finding_as_json(finding) for finding in self.findings],
-            "ordering": self.ordering.to_json() if self.ordering is not None else None,
-            "warnings": self.warnings,
-            "notes": self.notes,
-            "cannot_say": self.cannot_say,
-            "dropped": self.dropped,
-            "budgets": self.budgets,
-            "summary": self.summary,
-        }
+        found = {key: value for section in SECTIONS for key, value in section.as_json(self).items()}
+        return {key: found.pop(key) for key in _FIRST_KEYS} | found
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of a report."""
+
+    name: str  # by which a renderer moves it, or leaves it out
+    blocks: Callable[[Report, Room], Iterable[Block]]  # what people see; nothing where there is nothing to say
+    as_json: Callable[[Report], dict[str, Any]]  # its keys of the JSON contract
+
+
+def blocks(report: Report, room: Room = ON_A_PAGE) -> dict[str, list[Block]]:
+    """What each section shows, by its name, in the order to show them."""
+    return {section.name: list(section.blocks(report, room)) for section in SECTIONS}
+
+
+def _facts(report: Report, _room: Room) -> Iterator[Block]:
+    """What was measured, where, and which policies served it."""
+    link = format_gb_s(report.link_h2d_gb_s) if report.link_h2d_gb_s else None
+    parts = {"model": report.model, "machine": report.machine, "link, host to device": link, "source": report.source}
+    lines = ["; ".join(f"{name}: {value}" for name, value in parts.items() if value)]
+    served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
+    lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
+    on_host = products_line(report.arms)
+    yield Lines("fact", [*lines, *report.budgets, *([on_host] if on_host else [])])
+
+
+def _facts_as_json(report: Report) -> dict[str, Any]:
+    return {
+        "source": report.source,
+        "baseline": report.baseline,
+        "model": report.model,
+        "machine": report.machine,
+        "created_utc": report.created_utc,
+        "link_h2d_gb_s": number(report.link_h2d_gb_s),
+        "arms": [arm_as_json(arm, report.residency.get(arm.name)) for arm in report.arms],
+        "budgets": report.budgets,
+    }
+
+
+def _ordering(report: Report, _room: Room) -> Iterator[Block]:
+    if report.ordering is not None:
+        line = report.ordering.line()
+        is_fault = report.ordering.is_clean is False
+        yield Lines("fault" if is_fault else "note", [f"{line[0].upper()}{line[1:]}."])
+
+
+def _dropped(report: Report, _room: Room) -> Iterator[Block]:
+    yield Listing("Rows left out", [f"{count:,}: {reason}" for reason, count in report.dropped.items()])
+
+
+SECTIONS: Final = (
+    Section(
+        "heading",
+        lambda report, _: [Heading(report.capture, report.state)],
+        lambda report: {"schema": REPORT_SCHEMA, "capture": report.capture, "state": report.state},
+    ),
+    Section("facts", _facts, _facts_as_json),
+    Section(
+        "warnings",
+        lambda report, _: [Lines("warning", report.warnings)],
+        lambda report: {"warnings": report.warnings},
+    ),
+    Section("memory", lambda report, _: residency_table(report.residency), lambda _: {}),  # in "arms" of the facts
+    Section(
+        "cells",
+        lambda report, room: (block for cell in report.cells for block in cell_blocks(cell, room)),
+        lambda report: {"cells": [cell_as_json(cell) for cell in report.cells]},
+    ),
+    Section(
+        "devices",
+        lambda report, room: device_blocks(report.devices, room),
+        lambda report: {"devices": [device_as_json(device) for device in report.devices]},
+    ),
+    Section(
+        "ordering",
+        _ordering,
+        lambda report: {"ordering": report.ordering.to_json() if report.ordering is not None else None},
+    ),
+    Section(
+        "cannot_say",
+        lambda report, _: [Listing("The source could not say", report.cannot_say)],
+        lambda report: {"cannot_say": report.cannot_say},
+    ),
+    Section("dropped", _dropped, lambda report: {"dropped": report.dropped}),
+    Section(
+        "notes",
+        lambda report, _: [Listing("Approximated", report.notes)],
+        lambda report: {"notes": report.notes},
+    ),
+    Section(
+        "findings",
+        lambda report, _: [FindingList(report.findings)],
+        lambda report: {"findings": [finding_as_json(finding) for finding in report.findings]},
+    ),
+    Section(
+        "summary",
+        lambda report, _: [Lines("summary", [report.summary] if report.summary else [])],
+        lambda report: {"summary": report.summary},
+    ),
+)
+
+# the order that JSON has had since its first version; what is added comes after
+_FIRST_KEYS: Final = (
+    *("schema", "capture", "state", "source", "baseline", "model", "machine", "created_utc", "link_h2d_gb_s", "arms"),
+    *("cells", "devices", "findings", "warnings", "notes", "cannot_say", "dropped", "budgets", "summary"),
+)

@@ -262,7 +262,7 @@ def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None)
 
 
 def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator[str]:
-    where = device_name(device)
+    where = device.title
     copies = device.copies.get("h2d") or device.copies.get("uvm_h2d")
     if copies is None:
         kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
@@ -271,17 +271,10 @@ def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator
     amount = format_bytes(copies.bytes) if copies.bytes is not None else f"an unknown amount ({copies.count:,} times)"
     speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""
     share = f" ({copies.gb_s / link_gb_s * 100:.0f} % of the link)" if link_gb_s and copies.gb_s else ""
-    kinds = memory_kinds(copies)
+    kinds = copies.memory_kinds
     memory = f" from {' and '.join(kinds)} memory" if kinds else ""
     took = f"{memory}{speed}{share} in {format_ns(copies.busy_ns)}{_on_streams(device, copies)}"
     yield f"{where}: {amount} went to the device{took}; {_hidden(device, copies)}."
-
-
-def memory_kinds(copies: CopyFigures) -> list[str]:
-    """The kinds of host memory that at least a hundredth of the bytes came from, the larger first."""
-    known = {"pinned": copies.pinned_bytes or 0, "pageable": copies.pageable_bytes or 0}
-    kinds = [name for name, n_bytes in known.items() if n_bytes > 0 and n_bytes >= 0.01 * (copies.bytes or 0)]
-    return sorted(kinds, key=lambda name: -known[name])
 
 
 def _on_streams(device: DeviceFigures, copies: CopyFigures) -> str:
@@ -298,10 +291,3 @@ def _hidden(device: DeviceFigures, copies: CopyFigures) -> str:
     longer = "copying" if copies.busy_ns > device.compute_busy_ns else "computing"
     share = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else "none"
     return f"{kernels} hid {share} of it, and {longer} takes longer"
-
-
-def device_name(device: DeviceFigures) -> str:
-    """`Process 17068, device 0`, as far as the source names them."""
-    process = f"process {device.process}, " if device.process is not None else ""
-    name = f"{process}device {device.device}" if device.device is not None else f"{process}a device without a number"
-    return name[0].upper() + name[1:]

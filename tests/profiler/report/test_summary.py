@@ -140,7 +140,7 @@ def test_the_distinct_share_is_told_by_phase(tmp_path: Path) -> None:
     report = build_report(makers.moe_off_on(tmp_path / "c"))
     for arm in ("off", "on"):
         report = _with(_with(report, arm, "prefill", distinct_share=0.44), arm, "decode", distinct_share=0.04)
-    (table,) = cell_tables(report.cells[0])
+    (table,) = cell_tables(report.cells[0], 5)
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["distinct prompt"] == ["44.0 %", "44.0 %"]
     assert rows["distinct decode"] == ["4.0 %", "4.0 %"]

@@ -1,0 +1,104 @@
+"""The parts of a report as plain JSON values: schema 1, whose keys are added and never renamed. No NaN, no infinity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from profiler.arithmetic.stats import Comparison, Estimate
+from profiler.findings import Finding
+from profiler.manifest import ManifestArm
+from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
+from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
+from profiler.report.places import Residency, host_products
+
+
+def arm_as_json(arm: ManifestArm, residency: Residency | None) -> dict[str, Any]:
+    """One arm: its policy, and what it kept where."""
+    return {
+        "name": arm.name,
+        "requested": arm.requested,
+        "effective": arm.effective,
+        "notes": arm.notes,
+        "host_products": host_products(arm),
+        "memory": asdict(residency) if residency is not None else None,
+    }
+
+
+def cell_as_json(cell: Cell) -> dict[str, Any]:
+    """One cell, its arms and how they compare."""
+    return {
+        "n_prompt": cell.n_prompt,
+        "n_gen": cell.n_gen,
+        "n_ubatch": cell.n_ubatch,
+        "n_depth": cell.n_depth,
+        "baseline": cell.baseline,
+        "same_tokens": cell.same_tokens,
+        "bit_identical": cell.bit_identical,
+        "notes": cell.notes,
+        "arms": {name: _arm(arm) for name, arm in cell.arms.items()},
+        "against_baseline": {name: _comparisons(found) for name, found in cell.against_baseline.items()},
+        "own_baselines": cell.own_baselines,
+        "against_own_baseline": {name: _comparisons(found) for name, found in cell.against_own.items()},
+    }
+
+
+def _arm(arm: ArmFigures) -> dict[str, Any]:
+    return {
+        **_figures(arm.figures["pass"]),
+        "prefill": _figures(arm.figures["prefill"]),
+        "decode": _figures(arm.figures["decode"]),
+        "n_passes": arm.n_passes,
+        "by_device": [_on_device(found) for found in arm.by_device],
+    }
+
+
+def _on_device(found: DeviceMedians) -> dict[str, Any]:
+    return {name: None if value is None else number(value) for name, value in asdict(found).items()}
+
+
+def _figures(figures: Figures) -> dict[str, Any]:
+    return {name: _estimate(found) for name, found in figures.items()}
+
+
+def _estimate(found: Estimate | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    bounds = {"median": number(found.median), "low": number(found.low), "high": number(found.high)}
+    return bounds | {"n": found.n, "outliers": found.n_outliers}
+
+
+def _comparisons(found: Mapping[str, Comparison | None]) -> dict[str, Any]:
+    return {name: _comparison(comparison) for name, comparison in found.items()}
+
+
+def _comparison(found: Comparison | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {name: number(value) if isinstance(value, float) else value for name, value in asdict(found).items()}
+
+
+def device_as_json(device: DeviceFigures) -> dict[str, Any]:
+    """What one device computed and copied."""
+    compute = {"kernels": device.kernels, "busy_ns": device.compute_busy_ns, "streams": device.compute_streams}
+    copies = {direction: _copies(device.copies.get(direction, NO_COPIES)) for direction in DIRECTIONS}
+    return {"process": device.process, "device": device.device, "compute": compute, "copies": copies}
+
+
+def _copies(found: CopyFigures) -> dict[str, Any]:
+    figures = asdict(found) | {"exposed_ns": found.exposed_ns}
+    return {name: number(value) if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def finding_as_json(finding: Finding) -> dict[str, Any]:
+    """One finding, with its evidence and advice."""
+    return {name: getattr(finding, name) for name in ("rule", "severity", "evidence", "advice")}
+
+
+def number(value: float | None) -> float | int | None:
+    """Whole numbers as integers, so that nanoseconds and bytes read as such; no NaN, no infinity."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if float(value).is_integer() else value
