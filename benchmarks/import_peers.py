@@ -39,7 +39,7 @@ from profiler.capture import Capture
 from profiler.importers import import_files
 from profiler.metrics import device_figures, load_tables
 capture = Capture.open(import_files([Path(sys.argv[1])], Path(sys.argv[2]), force=True))
-assert device_figures(load_tables(capture).recording, by_pass=False)
+assert device_figures(load_tables(capture).recording)
 """
 _HPROF_COMPARE = """
 from pathlib import Path

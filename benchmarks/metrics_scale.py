@@ -94,7 +94,7 @@ def measure(path: Path) -> None:
     mark("read")
     pass_figures(*tables)
     mark("passes")
-    device_figures(tables.recording, by_pass=True)
+    device_figures(tables.recording)
     mark("devices")
     ubatch_figures(tables.ubatches, tables.recording)
     mark("ubatches")

@@ -68,6 +68,11 @@ class Manifest:
     rows: dict[str, int] = field(default_factory=dict)  # table -> rows; a reader that finds fewer says so
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_own_clocks(self) -> bool:
+        """Whether each pass has a clock of its own, as in hprof's captures; rows of imports all lie on one."""
+        return self.source == "hprof"
+
     def with_changes(self, **changes: Any) -> Manifest:
         """A copy with some fields replaced."""
         return replace(self, **changes)

@@ -6,8 +6,11 @@ Times are integer nanoseconds from the capture's start. A value that a source ca
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 SCHEMA_VERSION: Final = 1
@@ -17,7 +20,19 @@ _LABEL = pa.dictionary(pa.int32(), pa.string())
 EVENT_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api")
 KERNEL: Final = "kernel"  # the `detail` of what ran inside a step whose own row has been counted
 KERNEL_STREAM: Final = "kernels"  # its `stream`, so that timelines show it beside the steps
-UNCOUNTED: Final = ("memset", "graph", "collective", KERNEL)  # `detail` of rows that are neither copy nor compute
+COLLECTIVE: Final = "collective"  # the `detail` of collectives that run beside the compute
+UVM: Final = "uvm"  # the `detail` of pages that migrated because somebody touched them: no copy that anyone asked for
+UNCOUNTED: Final = ("memset", "graph", COLLECTIVE, KERNEL)  # `detail` of rows that are neither copy nor compute
+
+# What a row counts as; `role_of` decides it, and nothing else does. The roles up to "graph" are a device's own work.
+DIRECTIONS: Final = ("h2d", "d2h", "d2d", "uvm_h2d", "uvm_d2h")
+MANAGED: Final = ("uvm_h2d", "uvm_d2h")
+ROLES: Final = (*DIRECTIONS, "compute", COLLECTIVE, "memset", "graph", "cpu_compute", "wait")
+ABSENT: Final = -1  # of a row that counts as nothing: host calls, and kernels inside steps that count themselves
+H2D: Final = ROLES.index("h2d")  # explicit host to device copies: the direction that prefetch is about
+COMPUTE, IN_COLLECTIVE, CPU_COMPUTE, WAIT = map(ROLES.index, ("compute", COLLECTIVE, "cpu_compute", "wait"))
+COPIES: Final = tuple(range(len(DIRECTIONS)))
+DEVICE_WORK: Final = tuple(range(ROLES.index("graph") + 1))  # while none of these runs, a device is idle
 
 EVENTS: Final = pa.schema(
     [
@@ -125,3 +140,39 @@ TABLES: Final[dict[str, pa.Schema]] = {
     "experts": EXPERTS,
     "ordering": ORDERING,
 }
+
+
+def role_of(kind: str | None, detail: str | None) -> int:
+    """What a row of this kind and detail counts as: an index into ROLES, ABSENT for nothing.
+
+    Collectives, memsets and graph launches recorded as a whole keep a device from being idle, but are neither copy
+    nor compute and hide nothing. The host's compute hides nothing either, and leaves the device idle.
+    """
+    if detail in UNCOUNTED:
+        return ROLES.index(detail) if kind == "compute" and detail in ROLES else ABSENT
+    managed = f"uvm_{kind}"
+    role = managed if detail == UVM and managed in MANAGED else kind
+    return ROLES.index(role) if role in ROLES else ABSENT
+
+
+def roles_of(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> npt.NDArray[np.int8]:
+    """`role_of` each row of these two columns."""
+    (kind_code, kinds), (detail_code, details) = label_codes(kind), label_codes(detail)
+    of_pair = np.array([[role_of(k, d) for d in (*details, None)] for k in (*kinds, None)], np.int8)
+    return of_pair[kind_code, detail_code]
+
+
+def has_role(events: pa.Table, roles: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Which rows of a table with `kind` and `detail` have one of these roles: the explicit copies to the device with
+    [H2D]."""
+    return np.isin(roles_of(events["kind"], events["detail"]), list(roles))
+
+
+def label_codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+    """A column of labels as codes into its own texts, -1 for null."""
+    if column.num_chunks == 0:
+        return np.empty(0, np.int32), ()
+    array = column.unify_dictionaries().combine_chunks()
+    names = tuple(str(name) for name in array.dictionary.to_pylist())
+    indices = array.indices
+    return (indices.fill_null(-1) if indices.null_count else indices).to_numpy(), names

@@ -42,7 +42,6 @@ def _links(path: str) -> str:
     for device in report_of(path).devices:
         copies = device.copies["h2d"]
         figures = (copies.bytes / 1e9 if copies.bytes else None, copies.gb_s, copies.busy_ns / 1e9)
-        hidden = copies.hidden_ns / copies.busy_ns if copies.busy_ns else None
         busy_s = device.compute_busy_ns / 1e9
-        lines.append([str(device.device), *map(said, figures), share(hidden), said(busy_s)])
+        lines.append([str(device.device), *map(said, figures), share(copies.hidden_ratio), said(busy_s)])
     return table(columns, lines)

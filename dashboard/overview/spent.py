@@ -98,7 +98,7 @@ def _device_card(device: DeviceFigures) -> None:
     st.markdown(f"**{escape_markdown(device.title)}**")
     main = next((device.copies[name] for name in ("h2d", "uvm_h2d") if name in device.copies), None)
     if main is not None:
-        hidden = format_share(main.hidden_ns / main.busy_ns) if main.busy_ns else UNKNOWN
+        hidden = format_share(main.hidden_ratio) if main.hidden_ratio is not None else UNKNOWN
         st.metric("Copy time hidden behind compute", hidden)
     lines = [f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"]
     lines += [f"{_DIRECTIONS.get(name, name)}: {_copies(copies)}" for name, copies in device.copies.items()]
@@ -110,7 +110,8 @@ def _copies(copies: CopyFigures) -> str:
     # Of a few bytes the rate says how long a call takes, not how fast the link is.
     has_speed = copies.gb_s is not None and copies.bytes is not None and copies.bytes >= _LEAST_FOR_A_RATE
     speed = f" at {format_gb_s(copies.gb_s)}" if has_speed and copies.gb_s else ""
-    return f"{size}{speed}; busy {format_ns(copies.busy_ns)}, exposed {format_ns(copies.exposed_ns)}"
+    exposed = f", exposed {format_ns(copies.exposed_ns)}" if copies.exposed_ns is not None else ""
+    return f"{size}{speed}; busy {format_ns(copies.busy_ns)}{exposed}"
 
 
 def device_time(choice: Choice) -> None:

@@ -18,7 +18,6 @@ from dashboard.text import lane_label, short_lane_label
 from dashboard.timeline.columns import VarintColumn, encode, smallest_unsigned
 from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.intervals import Int64, Intervals
-from profiler.metrics.events import labels
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
 from profiler.metrics.timeline_detail import (
     LayerStarts,
@@ -31,6 +30,7 @@ from profiler.metrics.timeline_detail import (
     layer_starts,
     waited_for,
 )
+from profiler.schema import label_codes
 
 _LABELS: Final = ("name", "tensor", "source_memory", "detail")
 _NUMBERS: Final = ("layer", "n_tokens", "n_experts", "slot", "bytes", "whole_bytes")
@@ -47,7 +47,7 @@ def signatures(rows: pa.Table) -> tuple[dict[str, np.ndarray], list[str]]:
     columns: dict[str, np.ndarray] = {}
     texts: list[str] = []
     for name in _LABELS:
-        codes, names = labels(rows[name])
+        codes, names = label_codes(rows[name])
         used = np.zeros(len(names) + 1, np.bool_)  # null is -1, the last
         used[codes] = True
         used[-1] = False

@@ -242,9 +242,7 @@ def _spelled(keys: list[GroupKey]) -> str:
 
 def device_changes(a: OpenedSide, b: OpenedSide) -> list[DeviceChange]:
     """Rates, shares and sizes of each device, in the order of the traces; devices are paired by their place."""
-    left, right = (
-        device_figures(side.tables.recording, by_pass=side.capture.manifest.source == "hprof") for side in (a, b)
-    )
+    left, right = (device_figures(side.tables.recording) for side in (a, b))
     found: list[DeviceChange] = []
     for place in range(max(len(left), len(right))):
         of_a, of_b = (dict(_figures(side, place)) for side in (left, right))
@@ -262,7 +260,7 @@ def _figures(devices: Sequence[DeviceFigures], place: int) -> Iterator[tuple[tup
     device = devices[place]
     for direction, copies in device.copies.items():
         yield (f"{direction} rate", "GB/s"), copies.gb_s
-        yield (f"{direction} hidden", "share"), copies.hidden_ns / copies.busy_ns if copies.busy_ns else None
+        yield (f"{direction} hidden", "share"), copies.hidden_ratio
         yield (f"{direction} bytes a copy", "bytes"), None if copies.bytes is None else copies.bytes / copies.count
         if direction == "h2d" and copies.bytes and copies.pageable_bytes is not None:
             yield (f"{direction} from pageable memory", "share"), copies.pageable_bytes / copies.bytes

@@ -8,10 +8,11 @@ layer_figures(tables.events)         # C, T, wait of every layer
 from __future__ import annotations
 
 from profiler.metrics.devices import NO_COPIES, CopyFigures, DeviceFigures, device_figures
-from profiler.metrics.events import DIRECTIONS, EVENT_COLUMNS
+from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.figures import FIGURES, SCOPES, CaptureTables, Figure, Scope, load_tables, pass_figures
 from profiler.metrics.layers import layer_figures, ubatch_figures
-from profiler.metrics.overlap import OverlapByPass
+from profiler.metrics.pieces import OverlapByPass
+from profiler.schema import DIRECTIONS
 
 __all__ = [
     "DIRECTIONS",

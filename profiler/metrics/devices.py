@@ -10,30 +10,39 @@ from typing import Final
 
 import pandas as pd
 
-from profiler.metrics.events import ABSENT, COMPUTE, COPIES, ROLES
-from profiler.metrics.overlap import OverlapByPass
+from profiler.metrics.pieces import OverlapByPass
 from profiler.metrics.transfers import StreamSums
+from profiler.schema import ABSENT, COMPUTE, COPIES, MANAGED, ROLES
 
+KERNEL_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a stream that copies
 _KEYS: Final = ("process", "device", "role")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFigures:
-    """Copies of one direction on one device. `gb_s` is bytes / busy time, in 10^9 bytes a second."""
+    """Copies of one direction on one device. `gb_s` is bytes / busy time, in 10^9 bytes a second.
+
+    Whether pages that migrate were hidden is not known: a kernel that waits for one of them looks busy.
+    """
 
     count: int
     bytes: int | None  # null where a row does not say its size
     busy_ns: int
-    hidden_ns: int
+    hidden_ns: int | None  # null of pages that migrate
     gb_s: float | None
     pinned_bytes: int | None  # null where no row says what memory it was
     pageable_bytes: int | None
     streams: list[int | str]
 
     @property
-    def exposed_ns(self) -> int:
+    def exposed_ns(self) -> int | None:
         """Copy time that no compute covered."""
-        return self.busy_ns - self.hidden_ns
+        return None if self.hidden_ns is None else self.busy_ns - self.hidden_ns
+
+    @property
+    def hidden_ratio(self) -> float | None:
+        """hidden / busy; null where nothing was copied, and of pages that migrate."""
+        return None if self.hidden_ns is None or not self.busy_ns else self.hidden_ns / self.busy_ns
 
     @property
     def hidden_ratio(self) -> float | None:
@@ -60,6 +69,7 @@ class DeviceFigures:
     kernels: int
     compute_busy_ns: int
     compute_streams: list[int | str]
+    kernel_streams: list[int | str]  # those that hold more of the compute than a stray kernel
     copies: dict[str, CopyFigures]  # only the directions that occur, keys of DIRECTIONS
 
     @property
@@ -70,13 +80,13 @@ class DeviceFigures:
         return name[0].upper() + name[1:]
 
 
-def device_figures(recording: OverlapByPass, *, by_pass: bool) -> list[DeviceFigures]:
+def device_figures(recording: OverlapByPass) -> list[DeviceFigures]:
     """Figures of every (process, device) that copied or computed, in that order.
 
-    by_pass: take unions inside each pass and add them up, for captures whose passes have clocks of their own
-    (hprof's); otherwise over the whole capture, passes or not.
+    Unions are taken over the whole capture, passes or not; where passes have clocks of their own (hprof's captures),
+    inside each pass, and added up.
     """
-    overlap = recording.device_overlap(by_pass=by_pass)
+    overlap = recording.device_overlap()
     sums = _by_role(recording.streams)
     found: dict[tuple[int, int], DeviceFigures] = {}
     for group, key in enumerate(zip(*(overlap.keys[name].tolist() for name in _KEYS), strict=True)):
@@ -88,10 +98,12 @@ def device_figures(recording: OverlapByPass, *, by_pass: bool) -> list[DeviceFig
                 kernels=sum(stream.n_rows for stream in sums[key]),
                 compute_busy_ns=int(overlap.busy_compute_ns[group]),
                 compute_streams=_stream_names(sums[key]),
+                kernel_streams=_stream_names(_of_kernels(sums[key])),
             )
         elif role in COPIES:
-            times = int(overlap.busy_copy_ns[group]), int(overlap.hidden_copy_ns[group])
-            entry.copies[ROLES[role]] = _copy_figures(sums[key], *times)
+            busy_ns, hidden_ns = int(overlap.busy_copy_ns[group]), int(overlap.hidden_copy_ns[group])
+            known_ns = None if ROLES[role] in MANAGED else hidden_ns
+            entry.copies[ROLES[role]] = _copy_figures(sums[key], busy_ns, known_ns)
     return [entry for entry in found.values() if entry.kernels or entry.copies]
 
 
@@ -102,7 +114,14 @@ def _by_role(streams: list[StreamSums]) -> dict[tuple[int, ...], list[StreamSums
     return found
 
 
-def _copy_figures(streams: list[StreamSums], busy_ns: int, hidden_ns: int) -> CopyFigures:
+def _of_kernels(streams: list[StreamSums]) -> list[StreamSums]:
+    least_ns = KERNEL_STREAM_SHARE * sum(stream.length_ns for stream in streams)
+    names = [stream.stream for stream in streams]
+    lengths = {name: sum(s.length_ns for s in streams if s.stream == name) for name in names}
+    return [stream for stream in streams if lengths[stream.stream] >= least_ns]
+
+
+def _copy_figures(streams: list[StreamSums], busy_ns: int, hidden_ns: int | None) -> CopyFigures:
     says_size = not any(stream.n_sizeless for stream in streams)
     says_memory = says_size and any(stream.n_told_memory for stream in streams)
     n_bytes = sum(stream.bytes for stream in streams) if says_size else None
@@ -135,6 +154,7 @@ def _blank(process: int, device: int) -> DeviceFigures:
         kernels=0,
         compute_busy_ns=0,
         compute_streams=[],
+        kernel_streams=[],
         copies={},
     )
 
@@ -148,8 +168,9 @@ def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
     compute_ns   busy compute - hidden copy: computing, and no weights under way
     hidden_ns    hidden copy: both at once
     exposed_ns   exposed copy: weights under way, and nothing computes
-    idle_ns      neither copies of any direction nor compute
-    other_ns     the rest: copies back to the host, or between devices, while nothing computes
+    idle_ns      the device did nothing
+    other_ns     the rest: collectives, copies back to the host or between devices, and what is neither compute nor
+                 copy (memsets, graph launches recorded as a whole), while nothing computes
     NaN where the source cannot say.
     """
     spent = pd.DataFrame(index=figures.index)
@@ -170,5 +191,6 @@ def device_spent(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
     rows = []
     for device in devices:
         copies = device.copies.get("h2d", NO_COPIES)
-        rows.append((device.compute_busy_ns - copies.hidden_ns, copies.hidden_ns, copies.exposed_ns, 0, 0))
+        hidden_ns = copies.hidden_ns or 0
+        rows.append((device.compute_busy_ns - hidden_ns, hidden_ns, copies.busy_ns - hidden_ns, 0, 0))
     return pd.DataFrame(rows, columns=list(TIME_PARTS), dtype=float)

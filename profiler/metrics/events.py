@@ -1,5 +1,6 @@
-"""The events table as numpy arrays, and what each row counts as: a copy of one direction, compute, host compute or a
-wait. Every metric starts here. Null is ABSENT in these arrays, never 0.
+"""The events table as numpy arrays, where every metric starts. Null is ABSENT in these arrays, never 0.
+
+What a row counts as (a copy of one direction, compute, a wait, ...) is its role, which `profiler.schema` defines.
 """
 
 from __future__ import annotations
@@ -15,19 +16,10 @@ import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
-from profiler.schema import UNCOUNTED
+from profiler.schema import ABSENT, label_codes, roles_of
 
-ABSENT: Final = -1
 PHASES: Final = ("prefill", "decode")
 MEMORIES: Final = ("pinned", "pageable", "device", "managed")
-DIRECTIONS: Final = ("h2d", "d2h", "d2d", "uvm_h2d", "uvm_d2h")
-# What a row counts as. `cpu_compute` is the host's: it hides no copy. Host calls, memsets, graph launches, collectives
-# (kernels that mostly wait for other devices) and the kernels inside hprof's own steps count as nothing.
-ROLES: Final = (*DIRECTIONS, "compute", "cpu_compute", "wait")
-H2D: Final = ROLES.index("h2d")  # explicit host to device copies: the direction that prefetch is about
-COMPUTE, CPU_COMPUTE, WAIT = map(ROLES.index, ("compute", "cpu_compute", "wait"))
-COPIES: Final = tuple(range(len(DIRECTIONS)))
-
 
 Codes = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]
@@ -79,13 +71,13 @@ class Events:
     @classmethod
     def from_table(cls, table: pa.Table) -> Events:
         """Arrays of a table with EVENT_COLUMNS; rows with impossible times are left out and counted."""
-        stream, stream_names = labels(table["stream"])
-        tensor, _ = labels(table["tensor"])
+        stream, stream_names = label_codes(table["stream"])
+        tensor, _ = label_codes(table["tensor"])
         events = cls(
             **{name: ints(table[name], np.int32) for name in ("pass_id", "ubatch", "layer", "device")},
             process=ints(table["process"], np.int64),
             phase=_codes(table["phase"], PHASES),
-            role=roles(table["kind"], table["detail"]),
+            role=roles_of(table["kind"], table["detail"]),
             memory=_codes(table["source_memory"], MEMORIES),
             stream=stream,
             tensor=tensor,
@@ -112,33 +104,8 @@ def ints(column: pa.ChunkedArray, kind: type[np.signedinteger], null: int = ABSE
     return values.astype(kind, copy=False)
 
 
-def labels(column: pa.ChunkedArray) -> tuple[Ints, tuple[str, ...]]:
-    """Codes into the column's own labels, ABSENT for null."""
-    if column.num_chunks == 0:
-        return np.empty(0, np.int32), ()
-    array = column.unify_dictionaries().combine_chunks()
-    names = tuple(str(name) for name in array.dictionary.to_pylist())
-    indices = array.indices
-    return (indices.fill_null(ABSENT) if indices.null_count else indices).to_numpy(), names
-
-
-def roles(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> Codes:
-    """What each row counts as: codes into ROLES, ABSENT for nothing."""
-    (kind_code, kinds), (detail_code, details) = labels(kind), labels(detail)
-    of_pair = np.array([[role_of(k, d) for d in (*details, None)] for k in (*kinds, None)], np.int8)
-    return of_pair[kind_code, detail_code]
-
-
-def role_of(kind: str | None, detail: str | None) -> int:
-    """What a row of this kind and detail counts as: an index into ROLES, ABSENT for nothing."""
-    if detail in UNCOUNTED or kind not in ROLES:
-        return ABSENT
-    managed = f"uvm_{kind}"
-    return ROLES.index(managed if detail == "uvm" and managed in ROLES else kind)
-
-
 def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Codes:
     """Codes into `known`, ABSENT for null and for any other label."""
-    indices, names = labels(column)
+    indices, names = label_codes(column)
     translation = np.array([known.index(n) if n in known else ABSENT for n in names] + [ABSENT], np.int8)
     return translation[indices]

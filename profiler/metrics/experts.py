@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from executor.errors import HprofError
 from profiler.arithmetic.groups import Floats, Groups, group_by
 from profiler.arithmetic.intervals import Int64
-from profiler.metrics.events import ABSENT, PHASES
+from profiler.metrics.events import PHASES
 from profiler.metrics.overlap import ratio
+from profiler.schema import ABSENT
 
 EXPERT_COLUMNS = ("pass_id", "phase", "ubatch", "layer", "n_experts", "distinct", "copied", "hits", "misses")
 

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
-from profiler.arithmetic.groups import Floats, group_by
+from profiler.arithmetic.groups import Floats, Mask, group_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
-from profiler.metrics.events import CPU_COMPUTE, EVENT_COLUMNS, PHASES, WAIT
+from profiler.metrics.events import EVENT_COLUMNS, PHASES
 from profiler.metrics.experts import EXPERT_COLUMNS, ExpertUse, expert_use
-from profiler.metrics.overlap import Overlap, OverlapByPass
+from profiler.metrics.overlap import Overlap, PassWindows
+from profiler.metrics.pieces import OverlapByPass
 from profiler.metrics.transfers import Transfers
+from profiler.schema import CPU_COMPUTE, WAIT
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -49,7 +51,8 @@ FIGURES: Final[dict[str, Figure]] = {
     "exposed_copy_ns": Figure("exposed copy", "ns", "copy time that no compute covered", "lower"),
     "overlap_efficiency": Figure("overlap eff.", "share", "hidden / min(busy copy, busy compute)", "higher"),
     "hidden_ratio": Figure("hidden", "share", "hidden / busy copy", "higher"),
-    "idle_ns": Figure("idle", "ns", "time in which the device neither copied nor computed", "lower"),
+    "collective_ns": Figure("collectives", "ns", "union of the collectives that ran beside the compute"),
+    "idle_ns": Figure("idle", "ns", "device time without compute, copies or collectives", "lower"),
     "wait_ns": Figure("waiting", "ns", "union of the waits of the compute stream for copies", "lower"),
     "host_compute_ns": Figure("host compute", "ns", "union of what the host computed"),
     "distinct_share": Figure("distinct", "share", "expert weights touched / all expert weights"),
@@ -64,7 +67,7 @@ Columns = dict[str, Floats]  # by the names of FIGURES, one element a pass
 SCOPES: Final[tuple[Scope, ...]] = ("pass", "prefill", "decode")
 _ZERO_WHEN_RECORDED: Final = (
     *("busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns"),
-    "bytes_h2d",
+    *("collective_ns", "bytes_h2d"),
 )
 
 
@@ -81,8 +84,9 @@ def pass_figures(
     for scope in SCOPES:
         frame = {name: np.full(len(ids), np.nan) for name in FIGURES}
         names = ("pass_id",) if scope == "pass" else ("pass_id", "phase")
-        recorded = np.isin(ids, _recorded(recording, scope))
-        for part in (recording.overlap(names), recording.transfers(names), expert_use(experts, names)):
+        overlap = recording.overlap(names)
+        recorded = np.isin(ids, overlap.keys["pass_id"][_of_scope(overlap, scope)])
+        for part in (overlap, recording.transfers(names), expert_use(experts, names)):
             _fill(frame, ids, part, scope, recorded)
         _fill_busy(frame, ids, scope, recording, recorded)
         _fill_windows(frame, ids, scope, passes, ubatches, recording)
@@ -108,13 +112,17 @@ def _fill(
     frame: Columns, ids: Int64, part: Overlap | Transfers | ExpertUse, scope: Scope, recorded: np.ndarray
 ) -> None:
     """Put the figures of one scope into the rows of their passes."""
-    mine = part.keys["phase"] == PHASES.index(scope) if scope != "pass" else slice(None)
+    mine = _of_scope(part, scope)
     for name in FIGURES:
         if hasattr(part, name):
             default = np.where(recorded, 0.0, np.nan) if name in _ZERO_WHEN_RECORDED else np.nan
             values = np.full(len(ids), default)
             _place(values, ids, part.keys["pass_id"][mine], getattr(part, name)[mine])
             frame[name] = values
+
+
+def _of_scope(part: Overlap | Transfers | ExpertUse, scope: Scope) -> Mask | slice:
+    return slice(None) if scope == "pass" else part.keys["phase"] == PHASES.index(scope)
 
 
 def _fill_busy(frame: Columns, ids: Int64, scope: Scope, recording: OverlapByPass, recorded: np.ndarray) -> None:
@@ -136,11 +144,6 @@ def _place(into: Floats, ids: Int64, pass_ids: Int64, values: np.ndarray) -> Non
     rows = order[np.minimum(np.searchsorted(ids, pass_ids, sorter=order), len(ids) - 1)]
     known = ids[rows] == pass_ids
     into[rows[known]] = values[known]
-
-
-def _recorded(recording: OverlapByPass, scope: Scope) -> Int64:
-    pass_id, phase = recording.keys("pass_id", "phase")
-    return np.unique(pass_id if scope == "pass" else pass_id[phase == PHASES.index(scope)])
 
 
 def _fill_windows(
@@ -225,7 +228,11 @@ def load_tables(
         raise HprofError(f"two passes of {capture.path} share a number, or one has none; capture again.")
     return CaptureTables(
         passes,
-        OverlapByPass(_event_tables(capture, pass_ids) if with_events else [], by_layer=by_layer),
+        OverlapByPass(
+            _event_tables(capture, pass_ids) if with_events else [],
+            by_layer=by_layer,
+            one_clock=None if capture.manifest.has_own_clocks else PassWindows(*_windows(passes)),
+        ),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),
     )
@@ -244,6 +251,6 @@ def _with_possible_times(table: pa.Table) -> pa.Table:
 
 def _event_tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterable[pa.Table]:
     """hprof writes each pass as a part of its own; in other captures a pass may go on in the next part."""
-    if capture.manifest.source == "hprof":
+    if capture.manifest.has_own_clocks:
         return capture.tables("events", EVENT_COLUMNS, pass_ids=pass_ids)
     return [capture.table("events", EVENT_COLUMNS, pass_ids=pass_ids)]

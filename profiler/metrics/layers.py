@@ -11,9 +11,10 @@ import pandas as pd
 import pyarrow as pa
 
 from profiler.arithmetic.groups import rows_among
-from profiler.metrics.events import PHASES, WAIT
+from profiler.metrics.events import PHASES
 from profiler.metrics.figures import int_column
-from profiler.metrics.overlap import OverlapByPass
+from profiler.metrics.pieces import OverlapByPass
+from profiler.schema import WAIT
 
 _UBATCH_KEYS: Final = ("pass_id", "phase", "ubatch")
 
@@ -23,7 +24,7 @@ def ubatch_figures(ubatches: pa.Table, recording: OverlapByPass) -> pd.DataFrame
 
     Columns: pass_id, phase (text), ubatch, n_tokens, n_past, policy (the effective one), t_start, t_end, wall_ns,
     and the figures bytes_h2d, selective_saving_bytes, busy_copy_ns, busy_compute_ns, hidden_copy_ns,
-    exposed_copy_ns, overlap_efficiency, hidden_ratio, idle_ns (docs/metrics.md; NaN is null).
+    exposed_copy_ns, overlap_efficiency, hidden_ratio, collective_ns, idle_ns (docs/metrics.md; NaN is null).
     """
     frame: pd.DataFrame = ubatches.to_pandas()
     frame["phase"] = frame["phase"].astype(object)
@@ -48,6 +49,7 @@ def figures_by(recording: OverlapByPass, names: tuple[str, ...]) -> pd.DataFrame
             "exposed_copy_ns": overlap.exposed_copy_ns,
             "overlap_efficiency": overlap.overlap_efficiency,
             "hidden_ratio": overlap.hidden_ratio,
+            "collective_ns": overlap.collective_ns,
             "bytes_h2d": np.append(moved.bytes_h2d, np.nan)[row],
             "whole_bytes": np.append(moved.whole_bytes, np.nan)[row],
             "selective_saving_bytes": np.append(moved.selective_saving_bytes, np.nan)[row],
@@ -86,7 +88,7 @@ def layer_figures(recording: OverlapByPass) -> pd.DataFrame:
             "exposed_copy_ns": "exposed_ns",
         }
     )
-    frame = frame.drop(columns=["overlap_efficiency", "hidden_ratio", "selective_saving_bytes"])
+    frame = frame.drop(columns=["overlap_efficiency", "hidden_ratio", "collective_ns", "selective_saving_bytes"])
     keys, waited_ns = recording.busy(_LAYER_KEYS, WAIT)
     mine = {name: frame[name].to_numpy() for name in _LAYER_KEYS}
     frame["wait_ns"] = np.append(waited_ns.astype(np.float64), np.nan)[rows_among(mine, keys)]

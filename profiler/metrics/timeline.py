@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import Mask, group_by, sum_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, either, subtract, union
-from profiler.metrics.events import ABSENT, COMPUTE, EVENT_COLUMNS, H2D, Codes, ints, labels, role_of
-from profiler.schema import KERNEL_STREAM
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, union
+from profiler.metrics.events import EVENT_COLUMNS, Codes, ints
+from profiler.metrics.overlap import exposed, exposed_ns
+from profiler.schema import ABSENT, COMPUTE, H2D, KERNEL_STREAM, label_codes, role_of
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -56,7 +57,7 @@ class Kinds(NamedTuple):
     @classmethod
     def of(cls, table: pa.Table) -> Kinds:
         """Of a table with the columns process, device, stream, kind and detail."""
-        coded = {name: labels(table[name]) for name in ("stream", "kind", "detail")}
+        coded = {name: label_codes(table[name]) for name in ("stream", "kind", "detail")}
         numbers = {name: ints(table[name], np.int64) for name in ("process", "device")}
         found = group_by(numbers | {name: codes for name, (codes, _) in coded.items()})
         kinds, details = ([*coded[name][1], None] for name in ("kind", "detail"))  # ABSENT is -1, the last
@@ -294,7 +295,7 @@ def exposed_copies(line: Timeline, lane: int, window: tuple[int, int]) -> Interv
     """The parts of the lane's host to device copies that no compute of its device covered, as far as they touch the
     window; null where the lane holds no such copies there."""
     copies = weight_copies(line, rows_between(line, lane, window))
-    return None if copies is None else subtract(copies, compute_beside(line, lane, window))
+    return None if copies is None else exposed(copies, compute_beside(line, lane, window))
 
 
 def lane_figures(line: Timeline) -> pd.DataFrame:
@@ -307,22 +308,17 @@ def lane_figures(line: Timeline) -> pd.DataFrame:
 
 
 def _lane_row(line: Timeline, n_bytes: Int64, number: int) -> dict[str, object]:
-    rows, exposed = line.rows(number), line.weights_and_compute[number]
+    rows, beside = line.rows(number), line.weights_and_compute[number]
     sizes, busy_ns = n_bytes[rows], line.busy[number].total
     moved = int(sizes.sum()) if len(sizes) and bool((sizes >= 0).all()) else None
     return {
         **line.lanes[number]._asdict(),
         "events": rows.stop - rows.start,
         "busy_ns": busy_ns,
-        "exposed_ns": None if exposed is None else exposed_length(*exposed),
+        "exposed_ns": None if beside is None else exposed_ns(*beside),
         "bytes": moved,
         "gb_s": moved / busy_ns if moved is not None and busy_ns else None,
     }
-
-
-def exposed_length(copies: Intervals, compute: Intervals) -> int:
-    """Total length of `copies` outside `compute`: |copies or compute| - |compute|."""
-    return either(copies, compute).total - compute.total
 
 
 def _possible(table: pa.Table) -> Int64 | None:

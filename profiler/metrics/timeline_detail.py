@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import Groups, Mask, group_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, covered_length, either
+from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, covered_length
 from profiler.metrics.events import ints
+from profiler.metrics.overlap import exposed
 from profiler.metrics.timeline import Timeline
 
 Shares = npt.NDArray[np.float32]
@@ -46,9 +47,7 @@ def exposed_shares(line: Timeline, edges: Int64) -> Shares:
     widths = np.diff(edges)
     for number, found in enumerate(line.weights_and_compute):
         if found is not None:
-            copies, compute = found
-            both, alone = (covered_length(busy, edges[:-1], edges[1:]) for busy in (either(copies, compute), compute))
-            shares[number] = (both - alone) / widths
+            shares[number] = covered_length(exposed(*found), edges[:-1], edges[1:]) / widths
     return shares
 
 

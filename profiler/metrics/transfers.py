@@ -12,7 +12,8 @@ import numpy as np
 
 from profiler.arithmetic.groups import Floats, group_by, sum_by
 from profiler.arithmetic.intervals import Int64
-from profiler.metrics.events import ABSENT, COPIES, H2D, MEMORIES, Events
+from profiler.metrics.events import MEMORIES, Events
+from profiler.schema import ABSENT, COPIES, H2D
 
 _KEYS: Final = ("process", "device", "role", "stream")
 
@@ -25,6 +26,7 @@ class StreamSums(NamedTuple):
     role: int
     stream: str | None
     n_rows: int
+    length_ns: int  # summed; the rows of a stream run one after the other
     bytes: int  # of the rows that say their size
     n_sizeless: int  # copies that do not
     n_told_memory: int  # copies that say what memory they came from
@@ -44,7 +46,13 @@ def stream_sums(events: Events) -> list[StreamSums]:
         for values in (np.maximum(sizes, 0), sizes < 0, np.ones(len(copies), np.bool_))
     )
     told = (n_rows[:, :ABSENT].sum(axis=1), *(n_bytes[:, MEMORIES.index(name)] for name in ("pinned", "pageable")))
-    columns = [groups.count(), n_bytes.sum(axis=1), n_sizeless.sum(axis=1), *told]
+    columns = [
+        groups.count(),
+        groups.sum(events.end - events.start),
+        n_bytes.sum(axis=1),
+        n_sizeless.sum(axis=1),
+        *told,
+    ]
     names = [events.stream_names[code] if code != ABSENT else None for code in groups.keys["stream"].tolist()]
     keys = (groups.keys[name].tolist() for name in _KEYS[:3])
     return [StreamSums(*row) for row in zip(*keys, names, *(c.tolist() for c in columns), strict=True)]
@@ -63,15 +71,24 @@ class Transfers:
     selective_saving_bytes: Floats  # bytes not copied thanks to the selective copy
 
 
+@dataclass(frozen=True, slots=True)
 class TransferIndex:
-    """Bytes of explicit host to device copies, added up for each tensor and then by `names`; `by` sums coarser ones.
+    """Bytes of explicit host to device copies, added up for each tensor and then by `keys`; `by` sums coarser ones."""
 
-    A tensor that was copied in several pieces says its whole size on each of them, so its whole size is the
-    largest that the pieces of one tensor in one layer and ubatch name. Copies that name none (activations,
-    token ids) count as whole copies, and save nothing; a group in which no copy names one has no saving.
-    """
+    keys: dict[str, Int64]
+    n_named: Int64  # tensors whose copies say their whole size
+    moved: Floats
+    whole: Floats
+    saved: Floats
 
-    def __init__(self, events: Events, names: Sequence[str]) -> None:
+    @classmethod
+    def of(cls, events: Events, names: Sequence[str]) -> TransferIndex:
+        """Of rows, grouped by those of the names that copies have.
+
+        A tensor that was copied in several pieces says its whole size on each of them, so its whole size is the
+        largest that the pieces of one tensor in one layer and ubatch name. Copies that name none (activations,
+        token ids) count as whole copies, and save nothing; a group in which no copy names one has no saving.
+        """
         rows = np.flatnonzero(events.role == H2D)
         tensors = group_by({name: getattr(events, name)[rows] for name in _TENSOR_KEYS})
         n_bytes = events.n_bytes[rows]
@@ -80,13 +97,23 @@ class TransferIndex:
         np.maximum.at(named, tensors.of_row, events.whole_bytes[rows])
         is_named = named >= 0
         groups = group_by({name: tensors.keys[name] for name in names if name in _TENSOR_KEYS})
-        self._keys, self._n_named = groups.keys, groups.sum(is_named)
-        self._moved = groups.sum_floats(moved)
-        self._whole = groups.sum_floats(np.where(is_named, named, moved))
-        self._saved = groups.sum_floats(np.where(is_named, np.maximum(named - moved, 0), 0))
+        return cls(
+            keys=groups.keys,
+            n_named=groups.sum(is_named),
+            moved=groups.sum_floats(moved),
+            whole=groups.sum_floats(np.where(is_named, named, moved)),
+            saved=groups.sum_floats(np.where(is_named, np.maximum(named - moved, 0), 0)),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[TransferIndex]) -> TransferIndex:
+        """One of all rows; no two parts have rows of the same pass."""
+        keys = {name: np.concatenate([part.keys[name] for part in parts]) for name in parts[0].keys}
+        sums = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("moved", "whole", "saved")}
+        return cls(keys, np.concatenate([part.n_named for part in parts]), **sums)
 
     def by(self, names: Sequence[str]) -> Transfers:
         """Sums grouped by some of the names."""
-        groups = group_by({name: self._keys[name] for name in names})
-        moved, whole, saved = map(groups.sum_floats, (self._moved, self._whole, self._saved))
-        return Transfers(groups.keys, moved, whole, np.where(groups.sum(self._n_named) > 0, saved, np.nan))
+        groups = group_by({name: self.keys[name] for name in names})
+        moved, whole, saved = map(groups.sum_floats, (self.moved, self.whole, self.saved))
+        return Transfers(groups.keys, moved, whole, np.where(groups.sum(self.n_named) > 0, saved, np.nan))

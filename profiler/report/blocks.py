@@ -249,7 +249,7 @@ def _copies_row(direction: str, copies: CopyFigures) -> list[str]:
         UNKNOWN if copies.gb_s is None else format_rate(copies.gb_s),
         format_ns(copies.busy_ns),
         format_value(copies.hidden_ratio, "share"),
-        format_ns(copies.exposed_ns),
+        format_value(copies.exposed_ns, "ns"),
         ", ".join(copies.memory_kinds) or UNKNOWN,
         _streams(copies.streams),
     ]

@@ -34,7 +34,6 @@ def build_report(
     manifest = capture.manifest
     ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
-    is_native = manifest.source == "hprof"
     cells = judge_cells(
         tables.passes.to_pandas(),
         pass_figures(*tables),
@@ -55,7 +54,7 @@ def build_report(
         link_h2d_gb_s=manifest.link_h2d_gb_s,
         arms=manifest.arms,
         cells=cells,
-        devices=device_figures(tables.recording, by_pass=is_native),
+        devices=device_figures(tables.recording),
         findings=find(capture, ordering) if findings is None else findings,
         ordering=ordering,
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],

@@ -278,7 +278,7 @@ def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator
 
 
 def _on_streams(device: DeviceFigures, copies: CopyFigures) -> str:
-    shared = [stream for stream in copies.streams if stream in device.compute_streams]
+    shared = [stream for stream in copies.streams if stream in device.kernel_streams]
     if not shared:
         return ""
     return " on the stream of the kernels" if len(shared) == len(copies.streams) else " partly on streams of kernels"
@@ -289,5 +289,7 @@ def _hidden(device: DeviceFigures, copies: CopyFigures) -> str:
         return "no kernel ran that could hide it"
     kernels = f"{format_ns(device.compute_busy_ns)} of kernels"
     longer = "copying" if copies.busy_ns > device.compute_busy_ns else "computing"
-    share = format_share(copies.hidden_ns / copies.busy_ns) if copies.busy_ns else "none"
+    if copies.hidden_ns is None:
+        return "how much of it was hidden cannot be told, for a kernel that waits for a page looks busy"
+    share = format_share(copies.hidden_ratio) if copies.hidden_ratio is not None else "none"
     return f"{kernels} hid {share} of it, and {longer} takes longer"

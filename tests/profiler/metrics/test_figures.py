@@ -166,7 +166,7 @@ def test_layers_and_the_two_conditions(tmp_path: Path) -> None:
 
 def test_devices_of_an_import(tmp_path: Path) -> None:
     capture = makers.imported_without_passes(tmp_path / "c")
-    first, second = device_figures(load_tables(capture).recording, by_pass=False)
+    first, second = device_figures(load_tables(capture).recording)
     assert (first.process, first.device, first.kernels, first.compute_busy_ns) == (4711, 0, 1, 150 * US)
     h2d, d2h = first.copies["h2d"], first.copies["d2h"]
     assert (h2d.count, h2d.bytes, h2d.busy_ns, h2d.hidden_ns, h2d.exposed_ns) == (2, 8000, 200 * US, 100 * US, 100 * US)
