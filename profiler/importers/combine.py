@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.importers.base import Imported
+from profiler.importers.device_traces import with_bytes_h2d
 from profiler.manifest import ManifestArm
-from profiler.schema import PASSES
+from profiler.schema import CPU_COMPUTE, DEVICE_WORK, PASSES, has_role
 
 _GAP_NS: Final = 1_000_000
 _TIMED: Final = ("events", "passes", "ubatches")
-_WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")
 _ID_TABLES: Final = ("events", "passes", "ubatches", "experts", "ordering")
 
 
@@ -99,10 +99,11 @@ def _as_arm(tables: dict[str, pa.Table], arm: str) -> dict[str, pa.Table]:
         return tables | {"passes": _renamed(passes, arm)}
     span = _work_span(tables) or _span(tables) or (0, 0)
     row: dict[str, Any] = {"pass_id": 0, "arm": arm, "repetition": 0, "boot": 0, "warmup": False}
-    row |= {"t_start": span[0], "t_end": span[1], "bytes_h2d": _bytes_h2d(tables)}
+    row |= {"t_start": span[0], "t_end": span[1]}
     whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
     if (events := tables.get("events")) is not None:
         whole["events"] = _with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
+        whole["passes"] = with_bytes_h2d(whole["passes"], whole["events"])
     return tables | whole
 
 
@@ -124,18 +125,6 @@ def _booted(tables: dict[str, pa.Table], boots: Counter[str]) -> dict[str, pa.Ta
     return tables | {"passes": _with_column(passes, "boot", boot)}
 
 
-def _bytes_h2d(tables: dict[str, pa.Table]) -> int | None:
-    """Bytes of the explicit H2D copies; None where there are no events or a copy does not say its size."""
-    events = tables.get("events")
-    if events is None:
-        return None
-    explicit = pc.and_(
-        pc.equal(events["kind"], "h2d"), pc.invert(pc.fill_null(pc.equal(events["detail"], "uvm"), False))
-    )
-    sizes = events["bytes"].filter(explicit)
-    return None if sizes.null_count else int(pc.sum(sizes).as_py() or 0)
-
-
 def _span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
     """The first start and the last end of all timed tables."""
     starts, ends = [], []
@@ -152,7 +141,7 @@ def _work_span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
     events = tables.get("events")
     if events is None:
         return None
-    return _span({"events": events.filter(pc.is_in(events["kind"].cast(pa.string()), pa.array(_WORK_KINDS)))})
+    return _span({"events": events.filter(pa.array(has_role(events, [*DEVICE_WORK, CPU_COMPUTE])))})
 
 
 def _shifted(name: str, table: pa.Table, by_ns: int) -> pa.Table:

@@ -1,7 +1,7 @@
 """What the importers of device traces (Nsight Systems, torch.profiler) share, whatever the format.
 
-Collectives that wait instead of compute, rows that a file holds twice, launches whose work is missing, the
-durations of a pass's phases, and when the trace was recorded.
+Collectives that wait instead of compute, rows that a file holds twice, launches whose work is missing, the bytes and
+phases of passes, and when the trace was recorded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.groups import distinct, group_by
 from profiler.arithmetic.intervals import Int64
-from profiler.schema import EVENTS
+from profiler.schema import COLLECTIVE, EVENTS, H2D, PASSES, has_role
 
-COLLECTIVE: Final = "collective"  # one of schema.UNCOUNTED
 _COLLECTIVE_NAME: Final = r"^(?:void )?(?:nccl|rccl|msccl)"
 
 
@@ -139,6 +138,22 @@ def phase_durations(ubatches: pa.Table, end: int) -> dict[str, int | None]:
     known = min(decode) if decode else end
     ttft = known - min(prefill)
     return {"ttft_ns": ttft, "prefill_ns": ttft, "decode_ns": end - known if decode else None}
+
+
+def with_bytes_h2d(passes: pa.Table, events: pa.Table) -> pa.Table:
+    """The passes with the bytes that their explicit host to device copies moved; null where a copy does not say."""
+    explicit = np.flatnonzero(has_role(events, [H2D]))
+    copies = events.select(["pass_id", "bytes"]).take(pa.array(explicit))
+    groups = group_by({"pass_id": pc.fill_null(copies["pass_id"], -1).to_numpy()}) if len(explicit) else None
+    moved: dict[int, int | None] = {}
+    if groups is not None:
+        sizes = pc.fill_null(copies["bytes"], -1).to_numpy()
+        unknown, sums = groups.sum(sizes < 0).tolist(), groups.sum(np.maximum(sizes, 0)).tolist()
+        told = zip(groups.keys["pass_id"].tolist(), unknown, sums, strict=True)
+        moved = {number: None if n_unknown else n_bytes for number, n_unknown, n_bytes in told}
+    position = PASSES.get_field_index("bytes_h2d")
+    column = pa.array([moved.get(number, 0) for number in passes["pass_id"].to_pylist()], pa.int64())
+    return passes.set_column(position, PASSES.field(position), column)
 
 
 _FIRST_NS: Final = 1_420_070_400_000_000_000  # 2015: none of the formats is older, so the clock is not one since 1970

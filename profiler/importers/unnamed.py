@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.patterns import NOTHING, KernelSequence, Mask, Repeats, find_repeats
-from profiler.schema import EVENTS
+from profiler.schema import COMPUTE, EVENTS, H2D, has_role
 
 _ATTENTION: Final = r"flash|fmha|attention|attn|sdpa|mha_"
 _SOFTMAX: Final = "softmax"  # of attention in three kernels
@@ -172,14 +172,9 @@ def _rows_of(events: pa.Table) -> _DecidingRows:
         device=device,
         stream=codes("stream"),
         size=ints("bytes", NOTHING),
-        is_kernel=_true(pc.and_(pc.equal(events["kind"], "compute"), pc.is_null(events["detail"]))),
-        is_h2d=_true(pc.and_(pc.equal(events["kind"], "h2d"), pc.is_null(events["detail"]))),
+        is_kernel=has_role(events, [COMPUTE]),
+        is_h2d=has_role(events, [H2D]),
     )
-
-
-def _true(values: pa.ChunkedArray) -> Mask:
-    mask: Mask = pc.fill_null(values, False).to_numpy()
-    return mask
 
 
 def _says(names: pa.Array, pattern: str) -> Mask:

@@ -18,7 +18,8 @@ import pyarrow as pa
 from executor.units import format_count, format_ns
 from profiler.arithmetic.groups import NONE, Mask, group_by, match
 from profiler.arithmetic.intervals import Int64
-from profiler.metrics.events import ABSENT, ints, labels
+from profiler.metrics.events import ints
+from profiler.schema import ABSENT, label_codes
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -121,7 +122,7 @@ def check_ordering(capture: Capture) -> Ordering:
 
 def _copies_and_readers(events: pa.Table) -> pa.Table:
     """The rows that are copies of weights, or steps that read such a copy."""
-    kind, kinds = labels(events["kind"])
+    kind, kinds = label_codes(events["kind"])
     is_copy, is_compute = (kind == (kinds.index(name) if name in kinds else ABSENT - 1) for name in ("h2d", "compute"))
     timed, numbered, named, waiting = (
         np.logical_and.reduce([events[name].is_valid().to_numpy() for name in names])
@@ -133,8 +134,8 @@ def _copies_and_readers(events: pa.Table) -> pa.Table:
 def check_rows(rows: pa.Table, arms: Mapping[int, str]) -> Ordering:
     """The same for the rows of weights' copies and of the steps that read them; `arms` are the passes' arms."""
     columns = {name: ints(rows[name], np.int64) for name in _INTS}
-    texts = {name: labels(rows[name]) for name in _LABELS}
-    kind, kinds = labels(rows["kind"])
+    texts = {name: label_codes(rows[name]) for name in _LABELS}
+    kind, kinds = label_codes(rows["kind"])
     is_copy = kind == (kinds.index("h2d") if "h2d" in kinds else ABSENT - 1)
     copies, readers = np.flatnonzero(is_copy), np.flatnonzero(~is_copy)
     fills = _Fills.of(columns, texts["tensor"][0].astype(np.int64), copies)

@@ -1,10 +1,9 @@
 """Cuts a trace into passes, ubatches and layers by its annotations; null wherever they do not say.
 
-A row belongs to the range in which its host call was made: on the same thread for hprof's own ranges (the text
-format of `executor.tracing.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
-
-A row belongs to the range in which its host call was made: on the same thread for hprof's own ranges (the text
-format of `executor.tracing.nvtx_names`), on any thread for torch.profiler's `ProfilerStep#n`.
+A row belongs to the range of hprof's own (the text format of `executor.tracing.nvtx_names`) in which its host call was
+made, on the same thread. torch.profiler's `ProfilerStep#n` only says when the host issued a step's work, which may run
+long after: there a pass is a stretch of the device's time, from the step's first work to that of the next step, and
+device rows belong to the stretch in which they ran.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
 from profiler.importers.device_traces import phase_durations
@@ -27,7 +26,7 @@ from profiler.schema import PASSES, UBATCHES
 from profiler.storage.writer import conform
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
-Int64 = NDArray[np.int64]
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,47 @@ DEFAULT_ARM: Final = "trace"
 _ASKED: Final = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
 
 
+_WORK_ROLES: Final = ("kernel", "copy", "memset")
+
+
+class StepWindows(NamedTuple):
+    """When the work of each step began, in the order of time, and when that of the last one ended."""
+
+    step: Int64  # only steps that issued work
+    start: Int64
+    end: Int64  # of the last one its last work's end, else the next one's start
+
+    @classmethod
+    def of(cls, rows: pa.Table, in_step: Int64, n_steps: int) -> StepWindows:
+        """in_step: for each row the step that issued it, -1 for none."""
+        work = np.flatnonzero(_is_work(rows) & (in_step >= 0))
+        start, end = (rows[name].to_numpy()[work] for name in ("t_start", "t_end"))
+        first = np.full(n_steps, np.iinfo(np.int64).max)
+        np.minimum.at(first, in_step[work], start)
+        step = np.argsort(first, kind="stable")[: len(np.unique(in_step[work]))]
+        return cls(step, first[step], np.append(first[step][1:], end.max(initial=0)) if len(step) else first[:0])
+
+    def steps_of(self, rows: pa.Table, issued_in: Int64) -> Int64:
+        """For each row its step: device rows are of the window in which most of them ran, host rows where issued."""
+        start, end = (rows[name].to_numpy() for name in ("t_start", "t_end"))
+        middle = start + (end - start) // 2
+        at = np.searchsorted(self.start, middle, side="right") - 1
+        inside = (at >= 0) & (middle <= self.end[-1])
+        return np.where(_is_work(rows), np.where(inside, self.step[at], -1), issued_in)
+
+    def by_step(self, n_steps: int) -> list[tuple[int, int] | None]:
+        """The window of each step; None for those that issued no work."""
+        found: list[tuple[int, int] | None] = [None] * n_steps
+        for step, start, end in zip(self.step.tolist(), self.start.tolist(), self.end.tolist(), strict=True):
+            found[step] = (start, end)
+        return found
+
+
+def _is_work(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_in(rows["role"].cast(pa.string()), pa.array(_WORK_ROLES)).to_numpy()
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class AnnotatedSegments:
     """What the annotations say: columns for `events_table`, and the tables `passes` and `ubatches`."""
@@ -119,6 +159,11 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     thread = np.where(launches.found | launches.is_host, threads[launches.row], -1)
     any_thread = np.minimum(thread, 0)  # -1 stays apart: a row without a host call belongs to no range
     in_pass = passes.holding(any_thread if by_step else thread, start, end)
+    windows: list[tuple[int, int] | None] = list(zip(passes.start.tolist(), _ends(passes, in_pass, rows), strict=True))
+    if by_step:
+        of_steps = StepWindows.of(rows, in_pass, len(passes.names))
+        if len(of_steps.step):  # else nothing ran on a device, and the host's steps are all that there is
+            in_pass, windows = of_steps.steps_of(rows, in_pass), of_steps.by_step(len(passes.names))
     in_ubatch, in_step = (ranges.holding(thread, start, end) for ranges in (ubatches, steps))
     pass_ids = _pass_ids(passes.names)
     context = {
@@ -132,16 +177,16 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     own = np.zeros_like(ubatches.thread) if by_step else ubatches.thread
     of_ubatch = passes.holding(own, ubatches.start, ubatches.end)
     ubatch_rows = _ubatches_table(ubatches, pass_ids, of_ubatch, passes, _ends(ubatches, in_ubatch, rows))
-    pass_rows = _passes_table(passes, pass_ids, _ends(passes, in_pass, rows), ubatch_rows)
+    pass_rows = _passes_table(passes, pass_ids, windows, ubatch_rows)
     return AnnotatedSegments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
 
 
-def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> Int64:
+def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> list[int]:
     """When each range, and all the work that was launched in it, has ended."""
     ends = ranges.end.copy()
     inside = of_row >= 0
     np.maximum.at(ends, of_row[inside], rows["t_end"].to_numpy()[inside])
-    return ends
+    return [int(end) for end in ends]
 
 
 def _pass_ids(names: Sequence[Any]) -> list[int]:
@@ -154,18 +199,15 @@ def _taken(values: Sequence[Any], index: Int64, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind).take(pa.array(index, mask=index < 0))
 
 
-def _passes_table(passes: AnnotationRanges, ids: list[int], ends: Int64, ubatches: pa.Table) -> pa.Table:
+def _passes_table(
+    passes: AnnotationRanges, ids: list[int], windows: Sequence[tuple[int, int] | None], ubatches: pa.Table
+) -> pa.Table:
     records = []
-    for order, (name, number) in enumerate(zip(passes.names, ids, strict=True)):
-        end = int(ends[order])
-        record: dict[str, Any] = {
-            "pass_id": number,
-            "order": order,
-            "boot": 0,
-            "t_start": int(passes.start[order]),
-            "t_end": end,
-        }
-        record |= phase_durations(ubatches.filter(pc.equal(ubatches["pass_id"], number)), end)
+    for order, (name, number, window) in enumerate(zip(passes.names, ids, windows, strict=True)):
+        record: dict[str, Any] = {"pass_id": number, "order": order, "boot": 0}
+        if window is not None:
+            record |= {"t_start": window[0], "t_end": window[1]}
+            record |= phase_durations(ubatches.filter(pc.equal(ubatches["pass_id"], number)), window[1])
         records.append(record | _asked(name, order))
     return pa.Table.from_pylist(records, schema=PASSES)
 
@@ -177,7 +219,7 @@ def _asked(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:
 
 
 def _ubatches_table(
-    ubatches: AnnotationRanges, ids: list[int], of_ubatch: Int64, passes: AnnotationRanges, ends: Int64
+    ubatches: AnnotationRanges, ids: list[int], of_ubatch: Int64, passes: AnnotationRanges, ends: list[int]
 ) -> pa.Table:
     past: Counter[int] = Counter()
     n_past: list[int | None] = []

@@ -18,7 +18,12 @@ import pyarrow as pa
 from executor.errors import HprofError
 from executor.policies import find_traits
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
-from profiler.importers.device_traces import mark_collectives, remark_collectives, remark_duplicate_rows
+from profiler.importers.device_traces import (
+    mark_collectives,
+    remark_collectives,
+    remark_duplicate_rows,
+    with_bytes_h2d,
+)
 from profiler.importers.dropping import remark_overlaps
 from profiler.importers.nsys import facts, ranges
 from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
@@ -64,18 +69,21 @@ def build(tables: ExportTables) -> Imported:
     recorded = read_trace_rows(tables, dropped)
     hprof = ranges.hprof_ranges(recorded.ranges)
     found = Imported(source="nsys", tables={}, dropped=dropped, warnings=list(tables.warnings))
+    passes: pa.Table | None = None
     if hprof is not None:
         places = ranges.places_by_hprof_ranges(hprof, recorded)
         ubatches = ubatch_table(hprof, projection(recorded, hprof.ubatches.spans))
         found.tables["ubatches"] = ubatches
         places.pass_id = pass_id = ranges.pass_of(hprof, recorded)
-        found.tables["passes"] = pass_table(hprof, recorded.rows, pass_id, ubatches)
+        passes = pass_table(hprof, recorded.rows, pass_id, ubatches)
         arms = dict.fromkeys(name.arm for name in hprof.pass_names())
         found.manifest_fields["arms"] = [ManifestArm(name, requested=name, traits=find_traits(name)) for name in arms]
     else:
         places = ranges.places_by_range_names(recorded.ranges, recorded.launches)
     streams = label_streams(recorded, places)
     found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
+    if passes is not None:
+        found.tables["passes"] = with_bytes_h2d(passes, found.tables["events"])
     found.manifest_fields["machine"] = facts.machine_facts(tables)
     found.manifest_fields["created_utc"] = facts.session_start_utc(tables)
     found.manifest_fields["extra"] = extra = _manifest_extra(tables, recorded, streams)

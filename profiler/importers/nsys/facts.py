@@ -17,7 +17,7 @@ from profiler.importers.device_traces import created_utc, unanswered_launches
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import MEMCPY, TraceRows
-from profiler.importers.nsys.rows import ABSENT, EventRows, kind_code, look_up
+from profiler.importers.nsys.rows import ABSENT, EventRows, is_explicit_h2d, kind_code, look_up
 from profiler.importers.nsys.tables import (
     DIAGNOSTIC_ERROR,
     DIAGNOSTIC_WARNING,
@@ -165,7 +165,7 @@ def label_streams(recorded: TraceRows, places: Places) -> StreamLabels:
     keys, line = recorded.streams.keys, recorded.streams.line
     codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
     texts = [f"thread {thread & ID_MASK}" for thread in threads.tolist()]
-    roles = _roles(others, places, keys, line)
+    roles = _roles(others, recorded.labels.texts, places, keys, line)
     texts += [role or text for role, text in zip(roles, _numbers(keys), strict=True)]
     # Two processes may have the same number: one label for both.
     labels = list(dict.fromkeys(texts))
@@ -203,13 +203,13 @@ def _numbers(keys: Int64) -> list[str]:
     ]
 
 
-def _roles(others: EventRows, places: Places, keys: Int64, line: Int64) -> list[str | None]:
+def _roles(others: EventRows, texts: Sequence[str], places: Places, keys: Int64, line: Int64) -> list[str | None]:
     """ "compute" and "copy" for the stream of each device that hprof's compute and copy ranges used most."""
     if places.in_compute_step is None or places.in_copy_step is None:
         return [None] * len(keys)
     last = slice(len(places.in_copy_step) - len(others), None)
     computes = places.in_compute_step[last] & (others["kind"] == kind_code("compute"))
-    copies = places.in_copy_step[last] & (others["kind"] == kind_code("h2d"))
+    copies = places.in_copy_step[last] & is_explicit_h2d(others, texts)
     roles: list[str | None] = [None] * len(keys)
     for role, mask in (("compute", computes), ("copy", copies)):
         count = np.bincount(line[mask], minlength=len(keys))

@@ -25,7 +25,7 @@ from profiler.importers.device_traces import phase_durations
 from profiler.importers.dropping import Mask
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
 from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
-from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, kind_code, look_up
+from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, look_up
 from profiler.importers.nsys.tables import NULL, TID_BITS, Int64
 from profiler.schema import PASSES, UBATCHES
 
@@ -216,7 +216,7 @@ def _next(hprof: HprofRanges) -> Int64:
 def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
     """One row a pass. It ends when its range and all the work that it launched have ended."""
     numbers = hprof.pass_ids()
-    last_end, bytes_h2d = _work_of_passes(rows, pass_id, numbers)
+    last_end = _last_ends(rows, pass_id, numbers)
     spans = hprof.passes.spans
     records = []
     for index, (name, number) in enumerate(zip(hprof.pass_names(), numbers.tolist(), strict=True)):
@@ -226,7 +226,6 @@ def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa
         records.append(
             _asked(name) | window | phase_durations(own, end) | {"pass_id": number, "order": index, "boot": 0}
         )
-        records[-1]["bytes_h2d"] = int(bytes_h2d[index])
     return pa.Table.from_pylist(records, schema=PASSES)
 
 
@@ -256,17 +255,14 @@ def _asked(name: PassName) -> dict[str, Any]:
     return {column: getattr(name, column) for column in columns}
 
 
-def _work_of_passes(rows: EventRows, pass_id: Int64, numbers: Int64) -> tuple[Int64, Int64]:
-    """When the last row of each pass ends (NULL: no rows), and the bytes that its explicit H2D copies moved."""
+def _last_ends(rows: EventRows, pass_id: Int64, numbers: Int64) -> Int64:
+    """When the last row of each pass ends; NULL: no rows."""
     order = np.argsort(numbers, kind="stable")
     at = np.flatnonzero(pass_id != NULL)
     index = order[np.searchsorted(numbers[order], pass_id[at])] if len(numbers) else at[:0]
     last_end = np.full(len(numbers), NULL)
     np.maximum.at(last_end, index, rows["end"][at])
-    copied = (rows["kind"][at] == kind_code("h2d")) & (rows["bytes"][at] != NULL)
-    bytes_h2d = np.zeros(len(numbers), np.int64)
-    np.add.at(bytes_h2d, index[copied], rows["bytes"][at][copied])
-    return last_end, bytes_h2d
+    return last_end
 
 
 # A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).

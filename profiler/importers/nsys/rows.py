@@ -18,7 +18,7 @@ import pyarrow as pa
 from profiler.arithmetic.groups import distinct
 from profiler.importers.dropping import Mask, impossible_times, kept_rows
 from profiler.importers.nsys.tables import NULL, ExportTables, Int64, check_aligned
-from profiler.schema import EVENT_KINDS, EVENTS
+from profiler.schema import EVENT_KINDS, EVENTS, H2D, role_of
 
 MEMORIES: Final = ("pinned", "pageable", "device", "managed")
 PHASES: Final = ("prefill", "decode")
@@ -75,6 +75,15 @@ def kind_code(kind: str) -> int:
 def concatenate(parts: Sequence[EventRows]) -> EventRows:
     """The rows of all parts."""
     return EventRows({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
+
+
+def is_explicit_h2d(rows: EventRows, texts: Sequence[str]) -> Mask:
+    """Which rows are explicit host to device copies, as `schema.role_of` has it; texts: what the codes mean."""
+    is_h2d = rows["kind"] == kind_code("h2d")
+    details = np.unique(rows["detail"][is_h2d]).tolist()
+    explicit = [code for code in details if role_of("h2d", texts[code] if code >= 0 else None) == H2D]
+    found: Mask = is_h2d & np.isin(rows["detail"], explicit)
+    return found
 
 
 def compacted(codes: Int64, texts: Sequence[str]) -> tuple[Int64, list[str]]:

@@ -11,8 +11,12 @@ import pytest
 
 from executor.errors import HprofError
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from profiler.importers import import_files
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
+from profiler.metrics import FIGURES
+from profiler.opened import OpenedCapture
+from profiler.report.build import build_report
 from profiler.schema import EVENTS, PASSES, UBATCHES
 from tests.profiler.importers.kineto.traces import annotation, call, h2d, imported, kernel, rows, write, x
 
@@ -146,11 +150,52 @@ def test_profiler_steps_become_passes_and_the_last_one_is_kept(tmp_path: Path) -
     assert [r["pass_id"] for r in rows(result) if r["kind"] == "compute"] == [0, 1, 2]
     passes = rows(result, "passes")
     assert [(p["arm"], p["repetition"], p["t_start"], p["t_end"]) for p in passes] == [
-        ("trace", 0, 0, 90_000),
-        ("trace", 1, 100_000, 190_000),
-        ("trace", 2, 200_000, 290_000),
+        ("trace", 0, 60_000, 160_000),  # from its first device work to that of the next step
+        ("trace", 1, 160_000, 260_000),
+        ("trace", 2, 260_000, 290_000),
     ]
     assert passes[0]["n_ubatch"] is None
+
+
+def test_steps_that_run_ahead_of_the_device_are_judged_by_when_the_device_works(tmp_path: Path) -> None:
+    """A loop that copies the next step's batch while this one's kernel runs: 20 ms a step, three copies of four hidden.
+
+    The kernel that a step issues runs 20 ms later, beside the copy of the next step.
+    """
+    events = []
+    for step in range(4):
+        t, copy, launch = step * 20_000, 2 * step + 1, 2 * step + 2
+        events += [
+            annotation(f"ProfilerStep#{step}", t, 20_000),
+            call(t + 100, 5, copy),
+            h2d(t + 200, 10_000, 100_000_000, correlation=copy),
+            call(t + 150, 5, launch),
+            kernel(t + 20_000, 20_000, correlation=launch),
+        ]
+    import_files([write(tmp_path / "t.json", events)], tmp_path / "c")
+    frame = OpenedCapture.open(tmp_path / "c").figures()
+    ms = 1e6
+    assert frame["wall_ns"].tolist() == [20 * ms, 20 * ms, 20 * ms, 39.8 * ms]  # the last one ends with its kernel
+    assert frame["idle_ns"].tolist() == [9.8 * ms, 0, 0, 0]
+    assert frame["busy_copy_ns"].tolist() == [10 * ms] * 4
+    assert frame["hidden_copy_ns"].tolist() == [0, 10 * ms, 10 * ms, 10 * ms]
+    assert frame["busy_compute_ns"].tolist() == [0.2 * ms, 20 * ms, 20 * ms, 39.8 * ms]
+    assert frame["overlap_efficiency"].tolist() == [0, 1, 1, 1]
+    (device,) = build_report(OpenedCapture.open(tmp_path / "c")).devices
+    assert device.copies["h2d"].hidden_ratio == 0.75
+
+
+def test_a_step_that_issues_no_work_has_no_figures(tmp_path: Path) -> None:
+    events = [
+        annotation("ProfilerStep#1", 0, 10_000),
+        call(100, 5, 1),
+        kernel(200, 9000, correlation=1),
+        annotation("ProfilerStep#2", 10_100, 50),
+    ]
+    import_files([write(tmp_path / "t.json", events)], tmp_path / "c")
+    frame = OpenedCapture.open(tmp_path / "c").figures()
+    assert frame["wall_ns"].tolist()[0] == 9_000_000
+    assert frame.loc[1, list(FIGURES)].isna().all()
 
 
 def test_hprof_ranges_restore_arm_pass_ubatch_layer_and_tensor(tmp_path: Path) -> None:

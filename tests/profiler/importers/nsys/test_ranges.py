@@ -222,3 +222,20 @@ def test_ranges_of_other_threads_and_unfinished_ones_do_not_count(tmp_path: Path
     ranges = [nvtx(0, 100, "layer 1", globalTid=42), nvtx(0, None, "layer 2"), nvtx(0, 100, "layer 3", endGlobalTid=9)]
     tables = {"NVTX_EVENTS": ranges, RUNTIME: [call(20, 22, 1)], KERNEL: [kernel(30, 40, 1)]}
     assert [row["layer"] for row in events(imported(tmp_path, tables), "layer")] == [None, None]
+
+
+def test_pages_that_migrate_inside_the_ranges_are_no_copies_of_the_pass(tmp_path: Path) -> None:
+    """bytes_h2d is of explicit copies alone: 3,000 of them, and 777,777 bytes of pages in the same pass."""
+    tables = _pass(1000, 0, "on")
+    tables["NVTX_EVENTS"].insert(0, domain(_DOMAIN, "hprof"))
+    tables[MEMCPY].append(copy(1300, 1400, 101, bytes=777_777, copyKind=11, streamId=0))
+    found = imported(tmp_path, tables)
+    assert found.tables["passes"]["bytes_h2d"].to_pylist() == [3000]
+    assert {row["stream"] for row in events(found, "stream", "detail") if row["detail"] == "uvm"} == {"0"}
+
+
+def test_a_copy_without_a_size_leaves_the_bytes_of_its_pass_unknown(tmp_path: Path) -> None:
+    tables = _merged(_pass(1000, 0, "off"), _pass(3000, 1, "on"))
+    tables["NVTX_EVENTS"].insert(0, domain(_DOMAIN, "hprof"))
+    tables[MEMCPY][0]["bytes"] = None
+    assert imported(tmp_path, tables).tables["passes"]["bytes_h2d"].to_pylist() == [None, 3000]
