@@ -29,18 +29,20 @@ def _rank(rank: int, host_pid: Any, device_pid: Any, first_id: int = 1) -> list[
     return events
 
 
-def _hidden_by_device(tmp_path: Path, events: list[Event]) -> dict[tuple[int | None, int | None], tuple[int, float]]:
+def _hidden_by_device(
+    tmp_path: Path, events: list[Event]
+) -> dict[tuple[int | None, int | None], tuple[int, float | None]]:
     """(process, device) -> (copies, share of their time that is hidden)."""
     capture = import_files([write(tmp_path / "merged.json", events)], tmp_path / "out", force=True)
     report = build_report(Capture.open(capture))
     return {
-        (device.process, device.device): (copies.count, copies.hidden_ns / copies.busy_ns)
+        (device.process, device.device): (copies.count, copies.hidden_ratio)
         for device in report.devices
         for copies in [device.copies["h2d"]]
     }
 
 
-_APART: dict[tuple[int | None, int | None], tuple[int, float]] = {(1000, 0): (30, 0.0), (2000, 0): (30, 0.0)}
+_APART: dict[tuple[int | None, int | None], tuple[int, float | None]] = {(1000, 0): (30, 0.0), (2000, 0): (30, 0.0)}
 
 
 def test_labelled_ranks_are_two_devices(tmp_path: Path) -> None:
