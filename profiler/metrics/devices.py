@@ -41,13 +41,8 @@ class CopyFigures:
 
     @property
     def hidden_ratio(self) -> float | None:
-        """hidden / busy; null where nothing was copied, and of pages that migrate."""
+        """Hidden / busy; None where nothing took time, and of pages that migrate."""
         return None if self.hidden_ns is None or not self.busy_ns else self.hidden_ns / self.busy_ns
-
-    @property
-    def hidden_ratio(self) -> float | None:
-        """Hidden / busy copy; None where nothing took time."""
-        return self.hidden_ns / self.busy_ns if self.busy_ns else None
 
     @property
     def memory_kinds(self) -> list[str]:
