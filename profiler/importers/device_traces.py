@@ -115,7 +115,8 @@ def unanswered_launches(call_names: Int64, texts: Sequence[str], has_work: npt.N
     call_names: a code of `texts` for each call of the host, negative: none. has_work: whether a device row names it.
     Complete traces have none but for launches into a graph that is being recorded.
     """
-    launches = np.array([_LAUNCH.match(text) is not None for text in texts] + [False], np.bool_)[call_names]
+    by_name = np.array([*(_LAUNCH.match(text) is not None for text in texts), False], np.bool_)
+    launches = by_name[np.maximum(call_names, -1)]  # the last place is for no name
     n_launches, n_missing = int(np.count_nonzero(launches)), int(np.count_nonzero(launches & ~has_work))
     if not n_missing:
         return []

@@ -20,11 +20,12 @@ import pyarrow.csv as pacsv
 
 from executor.errors import HprofError, first_line
 from executor.files import bounded_read
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import column_of, from_arrow, is_absent, is_known, known_where, taken
 from profiler.importers.base import Imported, ImportOptions, TraceFormat, read_head
 from profiler.importers.device_traces import mark_collectives, remark_collectives
 from profiler.importers.dropping import OVERRUNS, far_times, overrunning, remark_overlaps, time_limits
 from profiler.importers.nsys.rows import (
-    ABSENT,
     MEMORIES,
     EventRows,
     distinct_streams,
@@ -32,10 +33,9 @@ from profiler.importers.nsys.rows import (
     event_table,
     impossible,
     kind_code,
-    look_up,
     make_rows,
 )
-from profiler.importers.nsys.tables import MAX_TEXT_CHARS, NULL, Int64
+from profiler.importers.nsys.tables import MAX_TEXT_CHARS
 
 _COPY: Final = re.compile(r"\[CUDA (?P<unified>u\w* (?:memory )?)?memcpy (?P<how>[^\]]+)\]", re.IGNORECASE)
 _END: Final = "host|device|array|peer|[hdap]"
@@ -99,25 +99,25 @@ FORMAT: Final = TraceFormat(detect, read, sample, endings=(".csv", ".txt"))
 
 def _rows(columns: CsvColumns, names: list[str], name_code: Int64) -> EventRows:
     kinds = [_classify(name) for name in names]
-    kind, detail = (np.array([entry[i] for entry in kinds], np.int64) for i in (0, 1))
+    kind, detail = (column_of(entry[i] for entry in kinds) for i in (0, 1))
     # Details come after the names in the list of texts.
-    detail = np.where(detail == ABSENT, ABSENT, detail + len(names))
+    detail = known_where(is_known(detail), detail + len(names))
     start = columns.numbers("Start", columns.scale("Start"))
     duration = columns.numbers("Duration", columns.scale("Duration"))
-    is_known = (start != NULL) & (duration != NULL)
+    has_times = is_known(start) & is_known(duration)
     n_bytes = columns.numbers("Bytes", columns.scale("Bytes"))
     return make_rows(
-        look_up(kind, name_code, ABSENT),
+        taken(kind, name_code),
         start=start,
-        end=np.where(is_known, start + np.where(is_known, duration, 0), NULL),
-        device=_by_text(columns, "Device", _device_number, NULL),
+        end=known_where(has_times, start + np.where(has_times, duration, 0)),
+        device=_by_text(columns, "Device", _device_number),
         context=columns.numbers("Ctx"),
         stream=columns.numbers("Strm"),
         correlation=columns.numbers("CorrId"),
         name=name_code,
-        bytes=np.where(n_bytes > 0, n_bytes, NULL),
-        memory=_by_text(columns, "SrcMemKd", _memory_code, ABSENT),
-        detail=look_up(detail, name_code, ABSENT),
+        bytes=known_where(n_bytes > 0, n_bytes),
+        memory=_by_text(columns, "SrcMemKd", _memory_code),
+        detail=taken(detail, name_code),
     )
 
 
@@ -125,57 +125,56 @@ def _cleaned(rows: EventRows, migration: int, dropped: Counter[str]) -> tuple[Ev
     """Without rows that cannot be, and how many overlap on no serial stream. migration: the detail of page migrations,
     which are in no stream's order.
     """
-    reasons = {"unknown operation": rows["kind"] == ABSENT}
+    reasons = {"unknown operation": is_absent(rows["kind"])}
     # A trace that starts at 0 has a first row at 0: only missing times are impossible here.
     reasons |= impossible(rows["start"], rows["end"], on_device=False)
     rows = drop(rows, "row", reasons, dropped)
     rows = drop(rows, "row", far_times(rows["start"], time_limits(rows["start"])), dropped)
-    is_apart = (rows["stream"] == NULL) | (rows["detail"] == migration)
-    stream = np.where(is_apart, ABSENT, distinct_streams(rows).line)
+    is_apart = is_absent(rows["stream"]) | (rows["detail"] == migration)
+    stream = known_where(~is_apart, distinct_streams(rows).line)
     overruns, n_overlapping = overrunning(stream, rows["start"], rows["end"], rows["correlation"])
     return drop(rows, "device row", {OVERRUNS: overruns}, dropped), n_overlapping
 
 
-def _classify(name: str) -> tuple[int, int]:
-    """(kind code or ABSENT, index of the detail in memset, uvm, peer or ABSENT)."""
+def _classify(name: str) -> tuple[int | None, int | None]:
+    """(kind code, index of the detail in memset, uvm, peer), None for none."""
     if name.lower().startswith("[cuda memset"):
         return kind_code("compute"), 0
     copy = _COPY.fullmatch(name)
     if copy is None:
         # Kernels have no brackets there: it is an operation of its own, or a name that was cut off.
-        return (ABSENT, ABSENT) if name.startswith("[") else (kind_code("compute"), ABSENT)
+        return (None, None) if name.startswith("[") else (kind_code("compute"), None)
     how = _HOW.fullmatch(copy["how"])
     if how is None:
-        return ABSENT, ABSENT
+        return None, None
     ends = "".join("d" if how[side][0].lower() in "dap" else "h" for side in "ab")
     kind = {"hd": "h2d", "dh": "d2h", "dd": "d2d"}.get(ends)
     if kind is None:
-        return ABSENT, ABSENT
+        return None, None
     peer = how["a"][0].lower() == "p"
-    return kind_code(kind), 1 if copy["unified"] or how["unified"] else 2 if peer else ABSENT
+    return kind_code(kind), 1 if copy["unified"] or how["unified"] else 2 if peer else None
 
 
-def _by_text(columns: CsvColumns, name: str, number: Callable[[str], int], missing: int) -> Int64:
+def _by_text(columns: CsvColumns, name: str, number: Callable[[str], int | None]) -> Int64:
     texts, code = _distinct(columns.text(name))
-    return look_up(np.array([number(text) for text in texts], np.int64), code, missing)
+    return taken(column_of(number(text) for text in texts), code)
 
 
 def _distinct(texts: pa.ChunkedArray) -> tuple[list[str], Int64]:
     encoded = pa.array(texts.to_pylist(), pa.string()).dictionary_encode() if texts.num_chunks == 0 else None
     if encoded is None:
         encoded = pa.chunked_array(texts).combine_chunks().dictionary_encode()
-    codes: Int64 = encoded.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False).astype(np.int64)
-    return encoded.dictionary.to_pylist(), codes
+    return encoded.dictionary.to_pylist(), from_arrow(encoded.indices)
 
 
-def _device_number(text: str) -> int:
+def _device_number(text: str) -> int | None:
     parts = _DEVICE.fullmatch(text)
-    return int(parts["number"]) if parts else NULL
+    return int(parts["number"]) if parts else None
 
 
-def _memory_code(text: str) -> int:
+def _memory_code(text: str) -> int | None:
     memory = _MEMORY.get(text.strip().lower())
-    return ABSENT if memory is None else MEMORIES.index(memory)
+    return None if memory is None else MEMORIES.index(memory)
 
 
 def _gpus(columns: CsvColumns) -> list[dict[str, Any]]:
@@ -191,7 +190,7 @@ def _stream_labels(rows: EventRows) -> tuple[list[str], Int64]:
         str(stream) if streams.count(stream) == 1 else f"{context}/{stream}"
         for stream, context in zip(streams, pairs[1].tolist(), strict=True)
     ]
-    return labels, np.where(rows["stream"] == NULL, ABSENT, code.ravel())
+    return labels, known_where(is_known(rows["stream"]), code.ravel())
 
 
 def _rounding(columns: CsvColumns) -> str:
@@ -253,7 +252,7 @@ class CsvColumns:
         return _UNITS[unit]
 
     def numbers(self, name: str, scale: int = 1) -> Int64:
-        """A column times `scale`, exact, rounded down below 1; NULL where a cell is no plain number."""
+        """A column times `scale`, exact, rounded down below 1; no value where a cell is no plain number."""
         parts = pc.extract_regex(self.text(name), pattern=_NUMBER)
         if isinstance(parts, pa.ChunkedArray):
             parts = parts.combine_chunks()
@@ -261,7 +260,7 @@ class CsvColumns:
         fraction = _int64(pc.struct_field(parts, "fraction"), 9)
         known = ~parts.is_null().to_numpy(zero_copy_only=False)
         small = known & (whole <= np.iinfo(np.int64).max // max(scale, 1) - 1)
-        return np.where(small, whole * scale + fraction * scale // _BILLION, NULL)
+        return known_where(small, whole * scale + fraction * scale // _BILLION)
 
 
 def read_columns(path: Path, dropped: Counter[str]) -> CsvColumns:

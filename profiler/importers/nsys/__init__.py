@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from executor.errors import HprofError
 from executor.policies import find_traits
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import is_known, known_where
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import (
     mark_collectives,
@@ -33,7 +34,7 @@ from profiler.importers.nsys.ranges import pass_table, ubatch_table
 from profiler.importers.nsys.recorded import KERNEL, MEMCPY, NVTX, RUNTIME, TraceRows, read_trace_rows
 from profiler.importers.nsys.rows import PHASES, EventRows, event_table
 from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables, exported
-from profiler.importers.nsys.tables import ID_MASK, NULL, TID_BITS, ExportTables, Int64
+from profiler.importers.nsys.tables import ID_MASK, TID_BITS, ExportTables
 from profiler.importers.unnamed import segment_unnamed
 from profiler.manifest import ManifestArm
 
@@ -113,7 +114,7 @@ def _events(recorded: TraceRows, places: Places, found: StreamLabels) -> pa.Tabl
 
 
 def _pids(process: Int64) -> Int64:
-    return np.where(process == NULL, NULL, process & ID_MASK)
+    return known_where(is_known(process), process & ID_MASK)
 
 
 def _manifest_extra(tables: ExportTables, recorded: TraceRows, found: StreamLabels) -> dict[str, Any]:

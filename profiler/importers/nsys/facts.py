@@ -12,19 +12,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import NONE, distinct
+from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import column_of, is_absent, is_known, known_where, taken
 from profiler.importers.device_traces import created_utc, unanswered_launches
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import MEMCPY, TraceRows
-from profiler.importers.nsys.rows import ABSENT, EventRows, is_explicit_h2d, kind_code, look_up
+from profiler.importers.nsys.rows import EventRows, is_explicit_h2d, kind_code
 from profiler.importers.nsys.tables import (
     DIAGNOSTIC_ERROR,
     DIAGNOSTIC_WARNING,
     ID_MASK,
-    NULL,
     ExportTables,
-    Int64,
     first_present,
 )
 
@@ -146,7 +146,7 @@ _MAX_LISTED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StreamLabels:
-    """A label for each row (negative: none), and the (process, device, context, stream) that rows lie on."""
+    """A label for each row that has one, and the (process, device, context, stream) that rows lie on."""
 
     codes: Int64
     labels: list[str]
@@ -163,14 +163,14 @@ def label_streams(recorded: TraceRows, places: Places) -> StreamLabels:
     threads, thread_line = distinct(rows["thread"][:n_calls])
     others = rows.part(slice(n_calls, len(rows)))
     keys, line = recorded.streams.keys, recorded.streams.line
-    codes = np.concatenate([thread_line, np.where(others["stream"] == NULL, ABSENT, line + len(threads))])
+    codes = np.concatenate([thread_line, known_where(is_known(others["stream"]), line + len(threads))])
     texts = [f"thread {thread & ID_MASK}" for thread in threads.tolist()]
     roles = _roles(others, recorded.labels.texts, places, keys, line)
     texts += [role or text for role, text in zip(roles, _numbers(keys), strict=True)]
     # Two processes may have the same number: one label for both.
     labels = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(labels)}
-    return StreamLabels(look_up(np.array([code_of[text] for text in texts], np.int64), codes, ABSENT), labels, keys)
+    return StreamLabels(taken(column_of(code_of[text] for text in texts), codes), labels, keys)
 
 
 def stream_facts(tables: ExportTables, streams: StreamLabels) -> list[dict[str, Any]]:
@@ -244,18 +244,18 @@ def export_cannot_say(tables: ExportTables, recorded: TraceRows, *, has_passes: 
     if not has_passes:
         said.append(_NO_PASSES)
     rows = recorded.device_rows
-    explicit = rows["correlation"] != NULL
-    no_call = int(np.count_nonzero(explicit & (recorded.launches.call[recorded.device_slice] == NONE)))
+    explicit = is_known(rows["correlation"])
+    no_call = int(np.count_nonzero(explicit & is_absent(recorded.launches.call[recorded.device_slice])))
     if no_call:
         said.append(
-            f"when the host issued {no_call} of {int(np.count_nonzero(explicit))} device operations: "
+            f"when the host issued {no_call:,} of {int(np.count_nonzero(explicit)):,} device operations: "
             "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
         )
     call_names = recorded.rows["name"][: recorded.n_calls]
     said += unanswered_launches(call_names, recorded.labels.texts, recorded.has_work)
-    if (rows["process"] == NULL).any():
+    if is_absent(rows["process"]).any():
         said.append("which process the device work belongs to: the export has no globalPid")
-    if nameless := int(np.count_nonzero(recorded.rows["name"] == ABSENT)):
+    if nameless := int(np.count_nonzero(is_absent(recorded.rows["name"]))):
         said.append(f"the names of {nameless:,} of {len(recorded.rows):,} rows: StringIds does not hold them")
     if tables.columns(MEMCPY) and "srcKind" not in tables.columns(MEMCPY):
         said.append("whether copies read pinned or pageable memory: the export has no srcKind")

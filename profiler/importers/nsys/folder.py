@@ -7,13 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from executor.errors import HprofError, first_line
-from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import absent, from_arrow
+from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS
 
 _SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
 _N_READERS: Final = 2
@@ -67,7 +68,7 @@ class FolderTables:
         ]
         found = {name: self._convert(table, read[name], _int64) for name in present}
         n_rows = read.num_rows if present else self._n_rows(table)
-        return {name: found[name] if name in found else np.full(n_rows, NULL) for name in columns}
+        return {name: found[name] if name in found else absent(n_rows) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
         """A whole text column; see `tables.ExportTables`."""
@@ -171,12 +172,8 @@ def _int64(column: pa.ChunkedArray) -> Int64:
     elif pa.types.is_uint64(kind):
         column = pc.if_else(pc.less(column, pa.scalar(1 << 63, pa.uint64())), column, None)
     elif not _holds_integers(kind):
-        return np.full(len(column), NULL)
-    values = column.cast(pa.int64())
-    filled = values.fill_null(NULL) if values.null_count else values
-    # With one chunk and no nulls this is the column's own memory.
-    numbers: Int64 = filled.to_numpy(zero_copy_only=False) if filled.num_chunks != 1 else filled.chunk(0).to_numpy()
-    return numbers
+        return absent(len(column))
+    return from_arrow(column)
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:

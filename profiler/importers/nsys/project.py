@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import NONE, distinct
-from profiler.arithmetic.intervals import Line
+from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.intervals import Int64, Line
+from profiler.importers.absent import absent, is_known, taken
 from profiler.importers.dropping import Mask
-from profiler.importers.nsys.tables import Int64
 
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
 _MAX_CALL_LEVELS: Final = 16
@@ -52,8 +52,8 @@ class Projection:
 
 
 def project(ranges: GroupedSpans, calls: GroupedSpans, op_call: Int64, op_start: Int64, op_end: Int64) -> Projection:
-    """The operations that each range owns; `op_call` is the row of each operation's call, or NONE."""
-    owned = op_call != NONE
+    """The operations that each range owns; `op_call` is the row of each operation's call, if any."""
+    owned = is_known(op_call)
     if not owned.all():
         op_call, op_start, op_end = op_call[owned], op_start[owned], op_end[owned]
     n_ops = np.bincount(op_call, minlength=len(calls))
@@ -91,11 +91,11 @@ def _projected(ranges: GroupedSpans, calls: GroupedSpans, n_ops: Int64, first: I
 
 
 def innermost(ranges: GroupedSpans, inside: GroupedSpans) -> Int64:
-    """For each interval of `inside` the row of the innermost range around it in its group, or NONE.
+    """For each interval of `inside` the row of the innermost range around it in its group, if any.
 
     Innermost is the latest start; ranges that overlap without nesting are allowed.
     """
-    found = np.full(len(inside), NONE)
+    found = absent(len(inside))
     if len(ranges) == 0 or len(inside) == 0:
         return found
     outer, inner = _on_one_axis(ranges, inside)
@@ -149,7 +149,7 @@ def _slice_minimum(values: Int64, low: Int64, high: Int64) -> Int64:
 
 @dataclass(slots=True)
 class Places:
-    """One element a row, NULL (labels: ABSENT) where nothing says it; None where nothing says it of any row."""
+    """One element a row, without a value where nothing says it; None where nothing says it of any row."""
 
     pass_id: Int64 | None = None
     phase: Int64 | None = None  # codes of rows.PHASES
@@ -166,11 +166,8 @@ class LaunchingCalls:
     """The host side of the rows: all CUDA calls as spans on their threads, and each row's call."""
 
     calls: GroupedSpans  # group: globalTid
-    call: Int64  # for each row of the events: its row in `calls`, or NONE; a call is its own
+    call: Int64  # for each row of the events: its row in `calls`, if any; a call is its own
 
     def gather(self, of_calls: Int64) -> Int64:
-        """What was found for the calls, for each row; NONE where a row has no call."""
-        if len(self.calls) == 0:
-            return np.full(len(self.call), NONE)
-        found: Int64 = np.append(of_calls, NONE)[self.call]  # NONE, -1, is the last place
-        return found
+        """What was found for the calls, for each row; no value where a row has no call."""
+        return taken(of_calls, self.call)

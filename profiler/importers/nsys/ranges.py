@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
-from profiler.arithmetic.groups import NONE
-from profiler.arithmetic.intervals import Line
+from profiler.arithmetic.intervals import Int64, Line
+from profiler.importers.absent import absent, column_of, is_absent, is_known, known_where, taken
 from profiler.importers.device_traces import phase_durations
 from profiler.importers.dropping import Mask
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
 from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
-from profiler.importers.nsys.rows import ABSENT, PHASES, EventRows, look_up
-from profiler.importers.nsys.tables import NULL, TID_BITS, Int64
+from profiler.importers.nsys.rows import PHASES, EventRows
+from profiler.importers.nsys.tables import TID_BITS
 from profiler.schema import PASSES, UBATCHES
 
 _WHOLE: Final = "whole"
@@ -58,10 +58,9 @@ class HprofRanges:
     steps: NamedSpans
     n_unknown: int  # ranges of the domain whose name this hprof does not understand
 
-    def values(self, get: Callable[[Name], int | None], missing: int = NULL) -> Int64:
-        """One number of each distinct name, `missing` where it has none."""
-        found = [get(name) if name is not None else None for name in self.names]
-        return np.array([missing if value is None else value for value in found], np.int64)
+    def values(self, get: Callable[[Name], int | None]) -> Int64:
+        """One number of each distinct name, where it has one."""
+        return column_of(get(name) if name is not None else None for name in self.names)
 
     def pass_names(self) -> list[PassName]:
         """The names of the passes, in the order of `passes`."""
@@ -77,12 +76,12 @@ class HprofRanges:
 def hprof_ranges(ranges: NvtxRanges) -> HprofRanges | None:
     """The domain's ranges; None when the trace has none."""
     ours = pc.index_in(pa.array([DOMAIN]), ranges.texts).to_pylist()[0]
-    ranges = ranges.where(ranges.domain == (ABSENT - 1 if ours is None else ours))
+    ranges = ranges.where(ranges.domain == ours) if ours is not None else ranges.where(np.zeros(len(ranges), np.bool_))
     if len(ranges) == 0:
         return None
     used, code = np.unique(ranges.name, return_inverse=True)
     texts = ranges.texts.take(pa.array(np.maximum(used, 0))).to_pylist()
-    names = [None if number == ABSENT else parse(text) for number, text in zip(used.tolist(), texts, strict=True)]
+    names = [parse(text) if named else None for named, text in zip(is_known(used).tolist(), texts, strict=True)]
     passes, ubatches, steps = (_of_sort(s, names, code, ranges.spans) for s in (PassName, UbatchName, StepName))
     n_unknown = int(np.count_nonzero(_is(type(None), names)[code]))
     return HprofRanges(names, passes, ubatches, steps, n_unknown)
@@ -105,27 +104,27 @@ def places_by_hprof_ranges(hprof: HprofRanges, recorded: TraceRows) -> Places:
     """What the ranges around each row's launching call say, but for the pass: see `pass_of`."""
     launches = recorded.launches
     in_step = launches.gather(innermost(hprof.steps.spans, launches.calls))
-    step = look_up(hprof.steps.code, in_step, NONE)
-    layer = look_up(hprof.values(lambda name: getattr(name, "layer", None)), step, NULL)
+    step = taken(hprof.steps.code, in_step)
+    layer = taken(hprof.values(lambda name: getattr(name, "layer", None)), step)
     tensor = _tensors(hprof, recorded, step)
-    is_copy = (step != NONE) & (tensor != ABSENT)
+    is_copy = is_known(step) & is_known(tensor)
     in_ubatch = launches.gather(innermost(hprof.ubatches.spans, launches.calls))
-    serves = ubatch_served(hprof, launches, in_ubatch, np.where(is_copy, layer, NULL))
-    ubatch = look_up(hprof.ubatches.code, serves, NONE)
-    phases = hprof.values(lambda name: PHASES.index(name.phase) if isinstance(name, UbatchName) else None, ABSENT)
+    serves = ubatch_served(hprof, launches, in_ubatch, known_where(is_copy, layer))
+    ubatch = taken(hprof.ubatches.code, serves)
+    phases = hprof.values(lambda name: PHASES.index(name.phase) if isinstance(name, UbatchName) else None)
     return Places(
-        phase=look_up(phases, ubatch, ABSENT),
-        ubatch=look_up(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch, NULL),
+        phase=taken(phases, ubatch),
+        ubatch=taken(hprof.values(lambda name: getattr(name, "ubatch", None)), ubatch),
         layer=layer,
         tensor=tensor,
         whole_bytes=_whole_bytes(hprof, recorded, in_step, step),
         in_copy_step=is_copy,
-        in_compute_step=(step != NONE) & ~is_copy,
+        in_compute_step=is_known(step) & ~is_copy,
     )
 
 
 def pass_of(hprof: HprofRanges, recorded: TraceRows) -> Int64:
-    """The pass id of each row, by its launching call, else by its own time; NULL outside of passes.
+    """The pass id of each row, by its launching call, else by its own time; none outside of passes.
 
     Passes of a process never overlap, so any of its threads counts.
     """
@@ -133,14 +132,13 @@ def pass_of(hprof: HprofRanges, recorded: TraceRows) -> Int64:
     calls, passes = launches.calls, hprof.passes.by_process
     of_calls = innermost(passes, GroupedSpans(calls.group >> TID_BITS, calls.start, calls.end))
     by_time = innermost(passes, GroupedSpans(rows["process"], rows["start"], rows["end"]))
-    return look_up(hprof.pass_ids(), np.where(launches.call == NONE, by_time, launches.gather(of_calls)), NULL)
+    return taken(hprof.pass_ids(), np.where(is_known(launches.call), launches.gather(of_calls), by_time))
 
 
 def _tensors(hprof: HprofRanges, recorded: TraceRows, step: Int64) -> Int64:
-    """The label code of each row's tensor, ABSENT outside of copies."""
+    """The label code of each row's tensor; none outside of copies."""
     tensors = [name.tensor if isinstance(name, StepName) else None for name in hprof.names]
-    codes = [ABSENT if tensor is None else recorded.labels.code(tensor) for tensor in tensors]
-    return look_up(np.array(codes, np.int64), step, ABSENT)
+    return taken(column_of(None if tensor is None else recorded.labels.code(tensor) for tensor in tensors), step)
 
 
 def _whole_bytes(hprof: HprofRanges, recorded: TraceRows, in_step: Int64, step: Int64) -> Int64:
@@ -149,15 +147,15 @@ def _whole_bytes(hprof: HprofRanges, recorded: TraceRows, in_step: Int64, step: 
     A copy may be several operations, so the bytes of a step are those of all rows in its range.
     """
     n_bytes = recorded.rows["bytes"]
-    known = (in_step != NONE) & (n_bytes != NULL)
+    known = is_known(in_step) & is_known(n_bytes)
     of_step = np.bincount(in_step[known], weights=n_bytes[known], minlength=len(hprof.steps))
     whole: dict[tuple[int | None, str | None], int] = {}
     for code, size in zip(hprof.steps.code.tolist(), of_step.astype(np.int64).tolist(), strict=True):
         name = hprof.names[code]
         if isinstance(name, StepName) and name.what == _WHOLE_COPY and size > 0:
             whole[name.layer, name.tensor] = max(size, whole.get((name.layer, name.tensor), 0))
-    sizes = [whole.get((n.layer, n.tensor), NULL) if isinstance(n, StepName) else NULL for n in hprof.names]
-    return look_up(np.array(sizes, np.int64), step, NULL)
+    sizes = (whole.get((name.layer, name.tensor)) if isinstance(name, StepName) else None for name in hprof.names)
+    return taken(column_of(sizes), step)
 
 
 _LAYERS: Final = 1 << 32
@@ -166,28 +164,28 @@ _LAYERS: Final = 1 << 32
 def ubatch_served(hprof: HprofRanges, launches: LaunchingCalls, ubatch: Int64, copied_layer: Int64) -> Int64:
     """The row of the ubatch range that each row works for.
 
-    ubatch: the range that each row was issued in, or NONE. copied_layer: the layer of rows that are copies of a
-    step, NULL for all others.
+    ubatch: the range that each row was issued in, if any. copied_layer: the layer of rows that are copies of a
+    step, no value for all others.
     """
-    copies = np.flatnonzero((ubatch != NONE) & (copied_layer != NULL) & (launches.call != NONE))
+    copies = np.flatnonzero(is_known(ubatch) & is_known(copied_layer) & is_known(launches.call))
     computed = _computed_before(hprof, ubatch[copies], launches.calls.start[launches.call[copies]])
-    ahead = copies[(computed != NULL) & (computed > copied_layer[copies])]
+    ahead = copies[is_known(computed) & (computed > copied_layer[copies])]
     served = ubatch.copy()
     served[ahead] = _next(hprof)[ubatch[ahead]]
     return served
 
 
 def _computed_before(hprof: HprofRanges, ubatch: Int64, at: Int64) -> Int64:
-    """The highest layer whose computing the ubatch had issued before each time, NULL for none."""
+    """The highest layer whose computing the ubatch had issued before each time, if any."""
     layers = hprof.values(lambda n: n.layer if isinstance(n, StepName) and n.tensor is None else None)
-    layer = look_up(layers, hprof.steps.code, NULL)
-    steps = np.flatnonzero(layer != NULL)
+    layer = taken(layers, hprof.steps.code)
+    steps = np.flatnonzero(is_known(layer))
     spans = hprof.steps.spans.take(steps)
     within = innermost(hprof.ubatches.spans, spans)
-    known = within != NONE
+    known = is_known(within)
     within, start, layer = within[known], spans.start[known], layer[steps][known]
     if len(within) == 0 or len(ubatch) == 0:
-        return np.full(len(ubatch), NULL)
+        return absent(len(ubatch))
     groups, times = np.concatenate([within, ubatch]), np.concatenate([start, at])
     line = Line(groups, times, times, len(hprof.ubatches))
     position = line.place(within, start)
@@ -195,8 +193,8 @@ def _computed_before(hprof: HprofRanges, ubatch: Int64, at: Int64) -> Int64:
     # One running maximum serves all ubatches, as later ones count from a higher base.
     highest = np.maximum.accumulate(within[order] * _LAYERS + layer[order])
     before = np.searchsorted(position[order], line.place(ubatch, at)) - 1
-    found = look_up(highest, before, NULL)
-    return np.where((found != NULL) & (found // _LAYERS == ubatch), found % _LAYERS, NULL)
+    found = taken(highest, before)
+    return known_where(is_known(found) & (found // _LAYERS == ubatch), found % _LAYERS)
 
 
 def _next(hprof: HprofRanges) -> Int64:
@@ -216,11 +214,11 @@ def _next(hprof: HprofRanges) -> Int64:
 def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
     """One row a pass. It ends when its range and all the work that it launched have ended."""
     numbers = hprof.pass_ids()
-    last_end = _last_ends(rows, pass_id, numbers)
+    ends = _last_ends(hprof, rows, pass_id, numbers)
     spans = hprof.passes.spans
     records = []
     for index, (name, number) in enumerate(zip(hprof.pass_names(), numbers.tolist(), strict=True)):
-        end = max(int(spans.end[index]), int(last_end[index]))
+        end = int(ends[index])
         own = ubatches.filter(pc.equal(ubatches["pass_id"], number))
         window = {"t_start": int(spans.start[index]), "t_end": end}
         records.append(
@@ -234,13 +232,13 @@ def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
     ubatches, passes = hprof.ubatches, hprof.passes
     in_pass = innermost(passes.by_process, ubatches.by_process)
     names = [hprof.names[code] for code in ubatches.code.tolist()]
-    ends = np.maximum(ubatches.spans.end, np.where(work.n_ops > 0, work.last_ns, NULL))
+    ends = np.maximum(ubatches.spans.end, np.where(work.n_ops > 0, work.last_ns, ubatches.spans.end))
     pass_ids, pass_names = hprof.pass_ids(), hprof.pass_names()
     seen: dict[int, int] = {}
     records: list[dict[str, Any]] = []
     for index, name in enumerate(names):
         at = int(in_pass[index])
-        if at == NONE or not isinstance(name, UbatchName):
+        if at < 0 or not isinstance(name, UbatchName):
             continue
         n_past = seen.get(at, pass_names[at].n_depth)
         seen[at] = n_past + name.n_tokens
@@ -255,14 +253,14 @@ def _asked(name: PassName) -> dict[str, Any]:
     return {column: getattr(name, column) for column in columns}
 
 
-def _last_ends(rows: EventRows, pass_id: Int64, numbers: Int64) -> Int64:
-    """When the last row of each pass ends; NULL: no rows."""
+def _last_ends(hprof: HprofRanges, rows: EventRows, pass_id: Int64, numbers: Int64) -> Int64:
+    """When each pass's range, and the last of its rows, ended."""
     order = np.argsort(numbers, kind="stable")
-    at = np.flatnonzero(pass_id != NULL)
+    at = np.flatnonzero(is_known(pass_id))
     index = order[np.searchsorted(numbers[order], pass_id[at])] if len(numbers) else at[:0]
-    last_end = np.full(len(numbers), NULL)
-    np.maximum.at(last_end, index, rows["end"][at])
-    return last_end
+    ends = hprof.passes.spans.end.copy()
+    np.maximum.at(ends, index, rows["end"][at])
+    return ends
 
 
 # A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
@@ -288,14 +286,14 @@ def places_by_range_names(ranges: NvtxRanges, launches: LaunchingCalls) -> Place
 def _numbers_in_names(
     pattern: re.Pattern[str], names: Mapping[int, str], ranges: NvtxRanges, launches: LaunchingCalls
 ) -> Int64 | None:
-    number = np.full(len(ranges.texts), NULL)
+    number = absent(len(ranges.texts))
     for code, name in names.items():
         if (match := pattern.search(name)) is not None:
             number[code] = int(match.group(1))
-    if (number == NULL).all():
+    if is_absent(number).all():
         return None
-    number = look_up(number, ranges.name, NULL)
-    mine = np.flatnonzero(number != NULL)
+    number = taken(number, ranges.name)
+    mine = np.flatnonzero(is_known(number))
     if len(mine) == 0:
         return None
-    return look_up(number[mine], launches.gather(innermost(ranges.spans.take(mine), launches.calls)), NULL)
+    return taken(number[mine], launches.gather(innermost(ranges.spans.take(mine), launches.calls)))

@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import NONE, match
+from profiler.arithmetic.groups import match
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import absent, from_arrow, is_absent, is_known, known_where, taken
 from profiler.importers.dropping import (
     FAR_FROM_LAUNCH,
     OVERRUNS,
@@ -26,7 +28,6 @@ from profiler.importers.dropping import (
 )
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls
 from profiler.importers.nsys.rows import (
-    ABSENT,
     MEMORIES,
     EventRows,
     StreamLines,
@@ -37,7 +38,6 @@ from profiler.importers.nsys.rows import (
     drop,
     impossible,
     kind_code,
-    look_up,
     make_rows,
 )
 from profiler.importers.nsys.tables import (
@@ -46,13 +46,11 @@ from profiler.importers.nsys.tables import (
     HOST_TO_HOST,
     MEMORY_KINDS,
     NO_STREAM,
-    NULL,
     PUSH_POP_RANGE,
     START_END_RANGE,
     SYNC_KINDS,
     TID_BITS,
     ExportTables,
-    Int64,
     check_aligned,
 )
 
@@ -101,8 +99,8 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
     rows = concatenate([calls, *device, syncs])
     call = np.concatenate([np.arange(len(calls)), _calls_of(rows.part(slice(len(calls), None)), calls)])
     device_slice = slice(len(calls), len(rows) - len(syncs))
-    has_work = np.zeros(len(calls) + 1, np.bool_)
-    has_work[call[device_slice]] = True  # NONE marks the last place
+    has_work = np.zeros(len(calls), np.bool_)
+    has_work[call[device_slice][is_known(call[device_slice])]] = True
     streams = distinct_streams(rows.part(slice(len(calls), None)))
     kept, n_overlapping = _credible(rows.part(device_slice), streams, call[device_slice], calls, labels, dropped)
     if not kept.all():
@@ -122,7 +120,7 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
         launches=LaunchingCalls(spans, call),
         streams=streams,
         origin_ns=origin_ns,
-        has_work=has_work[:-1],
+        has_work=has_work,
         n_overlapping=n_overlapping,
     )
 
@@ -137,12 +135,18 @@ def _expect(tables: ExportTables) -> None:
 
 
 def _calls_of(rows: EventRows, calls: EventRows) -> Int64:
-    """For each row the call that launched it, or NONE."""
+    """For each row the call that launched it, if any."""
     process = rows["process"]
     if len(calls) and (calls["process"] == calls["process"][0]).all():
         # Hand-made exports lack globalPid; with one process there is nothing to confuse.
-        process = np.where(process == NULL, calls["process"][0], process)
-    return match(process, rows["correlation"], calls["process"], calls["correlation"])
+        process = np.where(is_absent(process), calls["process"][0], process)
+    return _matched(process, rows["correlation"], calls["process"], calls["correlation"])
+
+
+def _matched(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64) -> Int64:
+    """As `match`, with no value where there is no match."""
+    row = match(scope, number, other_scope, other_number)
+    return known_where(row >= 0, row)
 
 
 def _credible(
@@ -153,13 +157,13 @@ def _credible(
     streams: of the device rows, and of others after them.
     """
     is_far = np.zeros(len(device), np.bool_)
-    launched = np.flatnonzero(call != NONE)
+    launched = np.flatnonzero(is_known(call))
     is_far[launched] = far_from_launch(device["start"][launched], calls["start"][call[launched]])
     # Migrations and graphs that were recorded as a whole are no work in a stream's order.
-    is_apart = is_far | (device["stream"] == NULL)
+    is_apart = is_far | is_absent(device["stream"])
     for detail in ("uvm", "graph"):
         is_apart |= device["detail"] == labels.code(detail)
-    stream = np.where(is_apart, NONE, streams.line[: len(device)])
+    stream = known_where(~is_apart, streams.line[: len(device)])
     overruns, n_overlapping = overrunning(stream, device["start"], device["end"], device["correlation"])
     return kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped), n_overlapping
 
@@ -216,50 +220,51 @@ def copies(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) -> Ev
         memory=_memory_codes(read["srcKind"]),
     )
     between_hosts = oper == HOST_TO_HOST
-    unknown = (rows["kind"] == ABSENT) & ~between_hosts
+    unknown = is_absent(rows["kind"]) & ~between_hosts
     kinds = {"unknown copy kind": unknown, "from host to host": between_hosts}
     return _possible_on_device(drop(rows, "copy", kinds, dropped), "copy", dropped)
 
 
 def _common(read: dict[str, Int64]) -> dict[str, Int64]:
-    correlation = np.where(read["correlationId"] <= 0, NULL, read["correlationId"])
     return {
         "start": read["start"],
         "end": read["end"],
         "device": read["deviceId"],
         "context": read["contextId"],
         "stream": read["streamId"],
-        "correlation": correlation,
+        "correlation": _correlation(read),
         "process": process_of(read["globalPid"]),
     }
 
 
+def _correlation(read: dict[str, Int64]) -> Int64:
+    """0 is CUPTI's word for no call."""
+    return known_where(read["correlationId"] > 0, read["correlationId"])
+
+
 def process_of(global_id: Int64) -> Int64:
-    """<hw:8><vm:8><pid:24> of a globalPid or globalTid; NULL stays NULL."""
-    process, missing = global_id >> TID_BITS, global_id == NULL
-    if missing.any():
-        process[missing] = NULL
-    return process
+    """<hw:8><vm:8><pid:24> of a globalPid or globalTid, where there is one."""
+    return known_where(is_known(global_id), global_id >> TID_BITS)
 
 
 def _possible_on_device(rows: EventRows, what: str, dropped: Counter[str]) -> EventRows:
     device, size = rows["device"], rows["bytes"]
     reasons = impossible(rows["start"], rows["end"], on_device=True) | {
         "no such device number": (device < 0) | (device > _MAX_DEVICE),
-        "negative size": (size < 0) & (size != NULL),
+        "negative size": (size < 0) & is_known(size),
     }
     return drop(rows, what, reasons, dropped)
 
 
 def _by_oper(values: dict[int, int]) -> Int64:
-    table = np.full(max(COPY_KINDS) + 1, ABSENT)
+    table = absent(max(COPY_KINDS) + 1)
     table[list(values)] = list(values.values())
     return table
 
 
 def _memory_codes(kinds: Int64) -> Int64:
     unknown = max(MEMORY_KINDS) + 1
-    table = np.full(unknown + 1, ABSENT)
+    table = absent(unknown + 1)
     for number, memory in MEMORY_KINDS.items():
         table[number] = MEMORIES.index(memory)
     return table[np.where((kinds < 0) | (kinds > unknown), unknown, kinds)]
@@ -279,7 +284,7 @@ def api_calls(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) ->
         end=read["end"],
         process=process_of(read["globalTid"]),
         thread=read["globalTid"],
-        correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
+        correlation=_correlation(read),
         name=labels.of_ids(read["nameId"], api_name),
     )
     return _with_possible_times(rows, "API call", dropped)
@@ -299,14 +304,14 @@ def synchronisations(tables: ExportTables, labels: TextCodes, dropped: Counter[s
         context=read["contextId"],
         stream=_without_none(read["streamId"]),
         process=process_of(read["globalPid"]),
-        correlation=np.where(read["correlationId"] <= 0, NULL, read["correlationId"]),
-        name=names[np.where((sync_type < 0) | (sync_type > 4), 0, sync_type)] if len(sync_type) else ABSENT,
+        correlation=_correlation(read),
+        name=names[np.where((sync_type < 0) | (sync_type > 4), 0, sync_type)] if len(sync_type) else absent(0),
     )
     return _with_possible_times(rows, "synchronisation", dropped)
 
 
 def _without_none(stream: Int64) -> Int64:
-    return np.where(stream == NO_STREAM, NULL, stream)
+    return known_where(stream != NO_STREAM, stream)
 
 
 def _with_possible_times(rows: EventRows, what: str, dropped: Counter[str]) -> EventRows:
@@ -323,8 +328,8 @@ class NvtxRanges:
     """Finished push/pop and start/end ranges that began and ended on one thread."""
 
     spans: GroupedSpans  # group: globalTid
-    name: Int64  # codes of `texts`, ABSENT for none
-    domain: Int64  # codes of `texts`, ABSENT for the default domain
+    name: Int64  # codes of `texts`, if any
+    domain: Int64  # codes of `texts`, none for the default domain
     texts: pa.StringArray
 
     def __len__(self) -> int:
@@ -347,8 +352,8 @@ def read_ranges(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) 
     name, texts = _names(tables, labels, read["textId"])
     domain = _domains(read, name)
     is_range = (read["eventType"] == PUSH_POP_RANGE) | (read["eventType"] == START_END_RANGE)
-    one_thread = (read["endGlobalTid"] == NULL) | (read["endGlobalTid"] == read["globalTid"])
-    keep = is_range & one_thread & (read["end"] != NULL) & (read["globalTid"] != NULL)
+    one_thread = is_absent(read["endGlobalTid"]) | (read["endGlobalTid"] == read["globalTid"])
+    keep = is_range & one_thread & is_known(read["end"]) & is_known(read["globalTid"])
     spans = GroupedSpans(read["globalTid"], read["start"], read["end"])
     ranges = NvtxRanges(spans, name, domain, texts).where(keep)
     return drop(ranges, "NVTX range", impossible(ranges.spans.start, ranges.spans.end, on_device=False), dropped)
@@ -359,10 +364,10 @@ def _names(tables: ExportTables, labels: TextCodes, text_id: Int64) -> tuple[Int
     own = tables.texts(NVTX, NVTX_TEXT)
     check_aligned(NVTX, text_id, own)
     encoded = own.dictionary_encode().unify_dictionaries().combine_chunks()
-    codes: Int64 = encoded.indices.fill_null(ABSENT).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = from_arrow(encoded.indices)
     by_id, strings = labels.values_of_ids(text_id)
     n_own = len(encoded.dictionary)
-    name = np.where((codes == ABSENT) & (by_id != ABSENT), by_id + n_own, codes)
+    name = np.where(is_absent(codes) & is_known(by_id), by_id + n_own, codes)
     return name, pa.concat_arrays([encoded.dictionary, strings])
 
 
@@ -370,5 +375,4 @@ def _domains(read: dict[str, Int64], name: Int64) -> Int64:
     """A domain id belongs to its process; its name is the text of the row that created it."""
     process, domain = process_of(read["globalTid"]), read["domainId"]
     created = np.flatnonzero(read["eventType"] == DOMAIN_CREATE)
-    row = match(process, domain, process[created], domain[created])
-    return look_up(name[created], row, ABSENT)
+    return taken(name[created], _matched(process, domain, process[created], domain[created]))

@@ -16,15 +16,16 @@ import numpy as np
 import pyarrow as pa
 
 from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import absent, is_absent, is_known, known_where, taken, to_arrow
 from profiler.importers.dropping import Mask, impossible_times, kept_rows
-from profiler.importers.nsys.tables import NULL, ExportTables, Int64, check_aligned
+from profiler.importers.nsys.tables import ExportTables, check_aligned
 from profiler.schema import EVENT_KINDS, EVENTS, H2D, role_of
 
 MEMORIES: Final = ("pinned", "pageable", "device", "managed")
 PHASES: Final = ("prefill", "decode")
-ABSENT: Final = -1  # a label column's NULL
 
-# What a row holds; a part that does not name a column has NULL in it. Label columns hold codes.
+# What a row holds; a part that does not name a column has no value in it. Label columns hold codes.
 COLUMNS: Final = (
     *("start", "end", "process", "device", "context", "stream", "thread", "correlation"),
     *("kind", "name", "bytes", "memory", "detail"),
@@ -58,12 +59,13 @@ class EventRows:
 
 
 def make_rows(kind: str | Int64, **given: Int64 | int) -> EventRows:
-    """Rows of one kind (or of kind codes); scalars are repeated, missing columns are NULL."""
+    """Rows of one kind (or of kind codes); scalars are repeated, missing columns have no value."""
     n_rows = len(np.asarray(given["start"]))
     kinds = _KIND_CODES[kind] if isinstance(kind, str) else kind
     values: Mapping[str, Int64 | int] = {"kind": kinds, **given}
+    none = absent(1)
     return EventRows(
-        {name: np.broadcast_to(np.asarray(values.get(name, NULL), np.int64), (n_rows,)) for name in COLUMNS}
+        {name: np.broadcast_to(np.asarray(values.get(name, none), np.int64), (n_rows,)) for name in COLUMNS}
     )
 
 
@@ -90,15 +92,8 @@ def compacted(codes: Int64, texts: Sequence[str]) -> tuple[Int64, list[str]]:
     """The same codes over only the texts that occur."""
     used = np.zeros(len(texts), np.bool_)
     used[codes[codes >= 0]] = True
-    translation = np.append(np.cumsum(used) - 1, ABSENT)
-    return translation[np.maximum(codes, ABSENT)], [
-        text for text, keep in zip(texts, used.tolist(), strict=True) if keep
-    ]
-
-
-def look_up(values: Int64, index: Int64, missing: int) -> Int64:
-    """values[index], `missing` where the index is negative."""
-    return np.append(values, missing)[np.maximum(index, -1)]
+    kept = [text for text, keep in zip(texts, used.tolist(), strict=True) if keep]
+    return taken(np.cumsum(used) - 1, codes), kept
 
 
 _MAX_TABLE: Final = 1 << 21
@@ -106,7 +101,7 @@ _API_VERSION: Final = re.compile(r"_v\d+$")
 
 
 class TextCodes:
-    """Codes for texts. `code(text)` for one, `of_ids(ids)` for a column of StringIds; ABSENT where unknown."""
+    """Codes for texts. `code(text)` for one, `of_ids(ids)` for a column of StringIds; no value where unknown."""
 
     def __init__(self, tables: ExportTables) -> None:
         ids = tables.ints("StringIds", ["id"])["id"]
@@ -132,7 +127,7 @@ class TextCodes:
         at, known = self._find(ids)
         if len(self._ids) == 0:
             return at
-        return np.where(known, self._translation(at[known], clean)[at], ABSENT)
+        return known_where(known, self._translation(at[known], clean)[at])
 
     def _of_small_ids(self, ids: Int64, row_of_id: Int64, clean: Callable[[str], str] | None) -> Int64:
         """As `of_ids`, by a table of codes by id: a trace has many rows and few names."""
@@ -142,16 +137,16 @@ class TextCodes:
         is_used[place] = True
         used = np.flatnonzero(is_used[:none])
         used = used[self._ids[row_of_id[used]] == used]
-        codes = np.full(none + 1, ABSENT)
+        codes = absent(none + 1)
         codes[used] = self._translation(row_of_id[used], clean)[row_of_id[used]]
         return codes[place]
 
     def _find(self, ids: Int64) -> tuple[Int64, Mask]:
-        """Where each id lies among the sorted ones (ABSENT where there are none), and whether it is there."""
+        """Where each id lies among the sorted ones (nowhere, if there are none), and whether it is there."""
         if len(self._ids) == 0:
-            return np.full(len(ids), ABSENT), np.zeros(len(ids), np.bool_)
+            return absent(len(ids)), np.zeros(len(ids), np.bool_)
         at = self._rows_of(ids)
-        return at, (self._ids[at] == ids) & (ids != NULL)
+        return at, (self._ids[at] == ids) & is_known(ids)
 
     def _rows_of(self, ids: Int64) -> Int64:
         """Some row for each id; the right one where the id is there. Usual ids are small: a table of them."""
@@ -162,13 +157,13 @@ class TextCodes:
         return at
 
     def values_of_ids(self, ids: Int64) -> tuple[Int64, pa.StringArray]:
-        """For columns with names by the 100,000: codes into the strings beside them, ABSENT where unknown."""
+        """For columns with names by the 100,000: codes into the strings beside them, no value where unknown."""
         at, known = self._find(ids)
         used = np.zeros(len(self._ids), np.bool_)
         used[at[known]] = True
         codes = np.cumsum(used) - 1
         strings = self._values.filter(pa.array(used))
-        return (np.where(known, codes[at], ABSENT) if len(codes) else at), strings
+        return (known_where(known, codes[at]) if len(codes) else at), strings
 
     @property
     def texts(self) -> list[str]:
@@ -179,7 +174,7 @@ class TextCodes:
         used = np.zeros(len(self._ids), np.bool_)
         used[used_rows] = True
         rows = np.flatnonzero(used)
-        codes = np.full(len(self._ids), ABSENT)
+        codes = absent(len(self._ids))
         for row, text in zip(rows.tolist(), self._values.take(pa.array(rows)).to_pylist(), strict=True):
             if text is not None:
                 codes[row] = self.code(clean(text) if clean else text)
@@ -207,7 +202,7 @@ def drop(rows: _T, what: str, reasons: Mapping[str, Mask], dropped: Counter[str]
 
 def impossible(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
     """As `impossible_times`. CUPTI says 0 and 0 where it could not collect the times of device work."""
-    untimed = (start == NULL) | (end == NULL)
+    untimed = is_absent(start) | is_absent(end)
     if on_device:
         untimed |= (start == 0) & (end == 0)
     return impossible_times(start, end, untimed)
@@ -244,16 +239,16 @@ def event_table(
 ) -> pa.Table:
     """Rows as the `events` table.
 
-    texts: what `name` and `detail` codes mean. extra: more columns of the schema, NULL (for labels: negative)
-    where unknown. labels: what the codes of the label columns in `extra` mean.
+    texts: what `name` and `detail` codes mean. extra: more columns of the schema. labels: what the codes of the label
+    columns in `extra` mean.
     """
     columns: dict[str, pa.Array] = {
-        "process": _ints(rows["process"], pa.int64()),
-        "device": _ints(rows["device"], pa.int32()),
-        "t_start": _ints(rows["start"], pa.int64()),
-        "t_end": _ints(rows["end"], pa.int64()),
-        "bytes": _ints(rows["bytes"], pa.int64()),
-        "correlation_id": _ints(rows["correlation"], pa.int64()),
+        "process": to_arrow(rows["process"], pa.int64()),
+        "device": to_arrow(rows["device"], pa.int32()),
+        "t_start": to_arrow(rows["start"], pa.int64()),
+        "t_end": to_arrow(rows["end"], pa.int64()),
+        "bytes": to_arrow(rows["bytes"], pa.int64()),
+        "correlation_id": to_arrow(rows["correlation"], pa.int64()),
         "kind": _labels(rows["kind"], EVENT_KINDS),
         "name": _labels(*compacted(rows["name"], texts)),
         "source_memory": _labels(rows["memory"], MEMORIES),
@@ -261,23 +256,14 @@ def event_table(
     }
     for name, values in extra.items():
         known = labels.get(name)
-        columns[name] = _ints(values, EVENTS.field(name).type) if known is None else _labels(values, known)
+        columns[name] = to_arrow(values, EVENTS.field(name).type) if known is None else _labels(values, known)
     arrays = [columns.get(field.name) for field in EVENTS]
     filled = [pa.nulls(len(rows), f.type) if a is None else a for a, f in zip(arrays, EVENTS, strict=True)]
     return pa.Table.from_arrays(filled, schema=EVENTS)
 
 
-def _ints(values: Int64, kind: pa.DataType) -> pa.Array:
-    if kind == pa.int32():
-        small = values.astype(np.int32)
-        missing = small != values  # NULL, and what does not fit
-        return pa.array(small, kind, mask=missing if missing.any() else None)
-    missing = values == NULL
-    return pa.array(values, kind, mask=missing if missing.any() else None)
-
-
 def _labels(codes: Int64, texts: Sequence[str]) -> pa.DictionaryArray:
-    small = codes.astype(np.int32)  # NULL wraps to 0, so the mask comes from the whole number
+    small = codes.astype(np.int32)  # no value wraps to 0, so the mask comes from the whole number
     missing = codes < 0
     indices = pa.array(small, pa.int32(), mask=missing if missing.any() else None)
     return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()), safe=False)

@@ -22,7 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from executor.errors import HprofError
-from profiler.importers.nsys.tables import MAX_SMALL_ROWS, MAX_TEXT_CHARS, NULL, Int64
+from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import SQL_LITERAL, absent
+from profiler.importers.nsys.tables import MAX_SMALL_ROWS, MAX_TEXT_CHARS
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_BYTES: Final = 100
@@ -82,7 +84,7 @@ class SqliteTables:
             values = found if found is not None and is_whole else self._checked(table, present)
             n_rows = len(values[0]) if present else n_rows
         read = dict(zip(present, values, strict=True))
-        return {name: read[name] if name in read else np.full(n_rows, NULL) for name in columns}
+        return {name: read[name] if name in read else absent(n_rows) for name in columns}
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
         """A whole text column; see `tables.ExportTables`."""
@@ -111,13 +113,13 @@ class SqliteTables:
         if not columns:
             return []
         cells = ", ".join(_quoted(name) for name in columns)
-        joined = ", ".join(f"group_concat(ifnull({_quoted(name)}, {NULL}))" for name in columns)
+        joined = ", ".join(f"group_concat(ifnull({_quoted(name)}, {SQL_LITERAL}))" for name in columns)
         query = (
             f"SELECT max(r), count(*), {joined} FROM "
             f'(SELECT rowid AS r, {cells} FROM "{table}" WHERE rowid >= ? ORDER BY rowid LIMIT {_CHUNK_ROWS})'
         )
         parts: list[list[Int64]] = []
-        next_rowid, n_rows = NULL, _CHUNK_ROWS
+        next_rowid, n_rows = np.iinfo(np.int64).min, _CHUNK_ROWS
         # In a damaged file row ids may come in no order: a short chunk is the last one whatever they say.
         while n_rows == _CHUNK_ROWS and next_rowid <= np.iinfo(np.int64).max:
             last, n_rows, *texts = self._db.execute(query, (next_rowid,)).fetchone()
@@ -133,7 +135,7 @@ class SqliteTables:
         if not columns:
             return []
         cells = ", ".join(
-            f"CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {NULL} END" for c in columns
+            f"CASE typeof({_quoted(c)}) WHEN 'integer' THEN {_quoted(c)} ELSE {SQL_LITERAL} END" for c in columns
         )
         order = " ORDER BY rowid" if self._has_rowid(table) else ""
         cursor = self._db.execute(f'SELECT {cells} FROM "{table}"{order}')

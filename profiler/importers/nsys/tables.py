@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from executor.errors import HprofError
+from profiler.arithmetic.intervals import Int64
 
-Int64 = npt.NDArray[np.int64]
-
-# SQL NULL, a column that the export lacks, and a value that is no integer: none of them is a number.
-NULL: Final = int(np.iinfo(np.int64).min)
 MAX_TEXT_CHARS: Final = 1024
 MAX_SMALL_ROWS: Final = 20_000
 MAX_ROWS: Final = 1 << 27
@@ -36,7 +31,10 @@ class ExportTables(Protocol):
         """The columns of a table; empty when the export does not have it."""
 
     def ints(self, table: str, columns: Sequence[str]) -> dict[str, Int64]:
-        """Whole columns as int64, NULL where a cell is no integer; empty arrays when the table is missing."""
+        """Whole columns; no value (`importers.absent`) where a cell is no integer or the export lacks the column.
+
+        Empty when the table is missing.
+        """
 
     def texts(self, table: str, column: str) -> pa.ChunkedArray:
         """A whole text column, null where a cell is no text, cut to MAX_TEXT_CHARS."""

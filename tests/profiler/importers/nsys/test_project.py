@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.arithmetic.groups import NONE
+from profiler.importers.absent import is_absent, known_where
 from profiler.importers.nsys.project import GroupedSpans, innermost, project
 
 _INTERVAL = st.tuples(st.integers(0, 2), st.integers(-20, 20), st.integers(0, 15))
@@ -32,10 +32,10 @@ def test_projection_is_what_the_definition_says(
 ) -> None:
     outer, inner = _spans(ranges), _spans(calls)
     launched = [(call, start, start + length) for call, start, length in ops if call < len(calls)]
-    op_call, op_start, op_end = np.array(launched, np.int64).reshape(-1, 3).T
-    found = project(outer, inner, op_call, op_start, op_end)
+    call, op_start, op_end = np.array(launched, np.int64).reshape(-1, 3).T
+    found = project(outer, inner, known_where(call >= 0, call), op_start, op_end)
     for index in range(len(ranges)):
-        owned = [op for op in launched if op[0] != NONE and _is_inside(inner, op[0], outer, index)]
+        owned = [op for op in launched if op[0] >= 0 and _is_inside(inner, op[0], outer, index)]
         assert found.n_ops[index] == len(owned)
         if owned:
             assert found.first_ns[index] == min(op[1] for op in owned)
@@ -50,7 +50,7 @@ def test_innermost_is_a_range_around_it_with_the_latest_start(
     found = innermost(outer, inner)
     for index in range(len(inside)):
         around = [o for o in range(len(ranges)) if _is_inside(inner, index, outer, o)]
-        assert (found[index] == NONE) == (not around)
+        assert bool(is_absent(found)[index]) == (not around)
         if around:
             assert found[index] in around
             assert outer.start[found[index]] == max(outer.start[o] for o in around)
