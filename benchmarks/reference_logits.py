@@ -1,7 +1,8 @@
 """How close a forward pass comes to llama.cpp's logits: relative L2 error per position, and equal likeliest tokens.
 
-    python benchmarks/reference_logits.py ../shared/data/gguf --model smollm2-135m-instruct-q4_1=PATH.gguf
-    python benchmarks/reference_logits.py ../shared/data/gguf --device cuda
+    python -m tests.gguf_models .cache/reference       # writes small models, with llama.cpp's logits beside them
+    python benchmarks/reference_logits.py .cache/reference --device cuda
+    python benchmarks/reference_logits.py FOLDER --model smollm2-135m-instruct-q4_1=PATH.gguf
 
 For each NAME.logits.npz (`tokens`, `logits`) in the folder, runs NAME.gguf beside it, or the file that --model names.
 """

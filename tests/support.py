@@ -1,13 +1,25 @@
-"""Where tests find files that the repository does not hold; a test is skipped, with the reason, when one is absent."""
+"""What tests use that a clone of the repository does not hold: one place says where each thing is looked for.
+
+| missing | tests skipped, with the reason | run in a bare clone instead |
+|---|---|---|
+| `../shared/data` (`shared_path`) | real nsys exports, an A100 trace: not ours | built exports, `tests/data/kineto` |
+| SmolLM2 (`smollm2_path`; `make model`) | those marked `model` | the models of `tests/gguf_models.py`, presets |
+| a browser (`chromium_path`) | those marked `browser` | Streamlit's AppTest, checks of the page's text |
+| a llama-bench (`real_llama_bench`) | one | a script that answers as it does |
+| an NVIDIA GPU | those marked `cuda`, `tests/gpu` | devices `cpu` and `sim` |
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[1]
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def shared_path(*parts: str) -> Path:
@@ -26,3 +38,20 @@ def smollm2_path() -> Path:
     if not found:
         pytest.skip("no SmolLM2 GGUF under .cache/models: run `make model`")
     return found[0]
+
+
+def chromium_path() -> str:
+    """The browser's program: `HPROF_CHROMIUM`, else the first one on the path."""
+    pytest.importorskip("playwright", reason="playwright is not installed")
+    for name in (os.environ.get("HPROF_CHROMIUM", ""), *_BROWSERS):
+        if name and (found := shutil.which(name)):
+            return found
+    pytest.skip(f"no browser: none of {', '.join(_BROWSERS)} is on the path (apt-get install chromium)")
+
+
+def real_llama_bench() -> tuple[str, str]:
+    """A llama-bench and a small GGUF for it: `LLAMA_BENCH` and `LLAMA_BENCH_MODEL`."""
+    program, model = os.environ.get("LLAMA_BENCH"), os.environ.get("LLAMA_BENCH_MODEL")
+    if not program or not model:
+        pytest.skip("LLAMA_BENCH and LLAMA_BENCH_MODEL name no llama-bench and no model")
+    return program, model

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -23,18 +21,8 @@ from tests.support import ROOT
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # On a deep link Streamlit's front end asks below the page's own address first, and goes on when it gets a 404.
 _EXPECTED: Final = ("/_stcore/health", "/_stcore/host-config")
-
-
-def chromium_path() -> str:
-    """The browser's program; skips the test where there is none."""
-    pytest.importorskip("playwright", reason="playwright is not installed")
-    for name in (os.environ.get("HPROF_CHROMIUM", ""), *_BROWSERS):
-        if name and (found := shutil.which(name)):
-            return found
-    pytest.skip(f"no browser: none of {', '.join(_BROWSERS)} is on the path (apt-get install chromium)")
 
 
 @contextmanager

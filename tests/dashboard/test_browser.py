@@ -14,10 +14,10 @@ import pytest
 
 import hprof
 from executor.units import format_value
-from tests.dashboard.browser import Watch, address_of, chromium_path, served, settled
+from tests.dashboard.browser import Watch, address_of, served, settled
 from tests.dashboard.test_hostile import hostile
 from tests.profiler import makers
-from tests.support import ROOT, shared_path
+from tests.support import ROOT, chromium_path, shared_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

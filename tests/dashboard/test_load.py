@@ -10,7 +10,7 @@ import pytest
 from dashboard import load, trace_root
 from executor.errors import HprofError
 from tests.profiler import makers
-from tests.support import shared_path
+from tests.support import ROOT
 
 
 def test_root_comes_from_the_command_line(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_upload_of_nonsense_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
-    sample = shared_path("data", "llama-bench", "smollm2.jsonl").read_bytes()
+    sample = (ROOT / "tests" / "data" / "llama-bench" / "smollm2.jsonl").read_bytes()
     root = trace_root.TraceRoot(str(tmp_path))
     assert trace_root.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
     assert trace_root.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"

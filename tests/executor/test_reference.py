@@ -1,4 +1,4 @@
-"""The plain forward against llama.cpp's logits: as close as ../shared/data/gguf/README.md says an exact one comes."""
+"""The plain forward against llama.cpp's logits: as close as tests/data/README.md says an exact one comes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from benchmarks.reference_logits import Closeness, closeness
 from executor.models.load import load_model
 from executor.reference import forward
+from tests.gguf_models import logits_path, model_path
 from tests.support import shared_path, smollm2_path
 
 # file -> relative L2 error of float32 per position (median, largest), equal top-1, and bfloat16's median
@@ -23,8 +24,7 @@ EXPECTED = {
 
 
 def measured(name: str, dtype: torch.dtype, device: str = "cpu") -> Closeness:
-    folder = shared_path("data", "gguf")
-    return closeness(folder / f"{name}.gguf", folder / f"{name}.logits.npz", dtype, device)
+    return closeness(model_path(name), logits_path(name), dtype, device)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -58,7 +58,7 @@ def test_cuda_is_as_close(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-dense-Q4_0", "qwen3moe-e8k2-Q4_K"])
 @pytest.mark.parametrize("n_ubatch", [1, 7, 39])
 def test_cutting_the_prompt_into_ubatches_changes_rounding_only(name: str, n_ubatch: int) -> None:
-    model = load_model(str(shared_path("data", "gguf", f"{name}.gguf")))
+    model = load_model(str(model_path(name)))
     whole, cut = forward(model, range(40)), forward(model, range(40), n_ubatch=n_ubatch)
     assert ((cut - whole).norm(dim=1) < 1e-4 * whole.norm(dim=1)).all()
 
@@ -73,7 +73,7 @@ def test_smollm2() -> None:
 
 
 def test_first_layers_alone_run() -> None:
-    path = shared_path("data", "gguf", "llama-dense-Q8_0.gguf")
+    path = model_path("llama-dense-Q8_0")
     sliced = load_model(str(path), layers=1)
     assert len(sliced.shape.layers) == 1
     assert "blk.1.attn_q.weight" not in sliced.tensors

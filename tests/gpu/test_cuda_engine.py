@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
-from tests.support import shared_path
+from tests.gguf_models import logits_path, model_path
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
 ]
 
-# (file, largest median error): an exact forward's figure in ../shared/data/gguf/README.md, and room for rounding
+# (file, largest median error): an exact forward's figure in tests/data/README.md, and room for rounding
 FILES = [
     ("llama-dense-F16", 0.0015),
     ("llama-dense-Q4_0", 0.0033),
@@ -52,10 +51,9 @@ def _session(spec: str, arms: list[str], n_prompt: int, n_gen: int, **options: A
 
 @pytest.mark.parametrize(("name", "limit"), FILES)
 def test_reference_logits(name: str, limit: float) -> None:
-    reference = np.load(shared_path("data", "gguf", f"{name}.logits.npz"))
+    reference = np.load(logits_path(name))
     tokens, wanted = reference["tokens"], reference["logits"]
-    path: Path = shared_path("data", "gguf", f"{name}.gguf")
-    session = _session(str(path), ["on"], len(tokens), 0, prompt=[int(t) for t in tokens])
+    session = _session(str(model_path(name)), ["on"], len(tokens), 0, prompt=[int(t) for t in tokens])
     errors = []
     try:
         for n in range(1, len(tokens) + 1):
@@ -72,7 +70,7 @@ def test_reference_logits(name: str, limit: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_arms_are_bit_identical(spec: str, dtype: torch.dtype) -> None:
     is_file = spec.startswith("qwen3moe")
-    path = str(shared_path("data", "gguf", f"{spec}.gguf")) if is_file else spec
+    path = str(model_path(spec)) if is_file else spec
     model = load_model(path)
     moe = [(i, layer.ffn) for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)]
     routing = None

@@ -12,7 +12,8 @@ import torch
 from executor.policies.base import PolicyOptions
 from executor.reference import forward
 from tests.executor.engine_runs import open_session, run_pass
-from tests.support import shared_path, smollm2_path
+from tests.gguf_models import model_path
+from tests.support import smollm2_path
 
 DENSE = ["llama-dense-F16", "llama-dense-Q4_0", "llama-dense-Q4_K", "llama-dense-Q8_0", "qwen3-dense-Q8_0"]
 MOE = ["qwen3moe-e8k2-Q4_K", "qwen3moe-e8k2-Q8_0"]
@@ -29,7 +30,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("name", [*DENSE, *MOE])
 def test_every_arm_agrees_with_the_reference(name: str) -> None:
-    path = str(shared_path("data", "gguf", f"{name}.gguf"))
+    path = str(model_path(name))
     with open_session(path, [*SAME_DEVICE, "cpu"], prompt=PROMPT) as session:
         runs = {arm: run_pass(session, arm, len(PROMPT)) for arm in [*SAME_DEVICE, "cpu"]}
     result, logits = runs["off"]

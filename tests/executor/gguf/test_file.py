@@ -19,7 +19,8 @@ from executor.errors import HprofError
 from executor.gguf.file import GgufFile, open_gguf
 from executor.gguf.header import SkippedArray
 from executor.quants import QUANTS, tensor_bytes
-from tests.support import shared_path, smollm2_path
+from tests.gguf_models import model_path
+from tests.support import smollm2_path
 
 SAMPLES = [
     "llama-dense-F16",
@@ -65,7 +66,7 @@ def padded(n_bytes: int, alignment: int = gguf.GGUF_DEFAULT_ALIGNMENT) -> int:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_sample_sizes_add_up(sample: str) -> None:
     """The writer lays tensors one after the other, so header and padded tensors are the whole file."""
-    path = shared_path("data", "gguf", f"{sample}.gguf")
+    path = model_path(sample)
     model = open_gguf(path)
     header = min(tensor.data_offset for tensor in gguf.GGUFReader(path).tensors)
     assert header + sum(padded(tensor.n_bytes) for tensor in model.tensors.values()) == path.stat().st_size
@@ -73,7 +74,7 @@ def test_sample_sizes_add_up(sample: str) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_sample_agrees_with_ggufs_reader(sample: str) -> None:
-    path = shared_path("data", "gguf", f"{sample}.gguf")
+    path = model_path(sample)
     model = open_gguf(path)
     for theirs in gguf.GGUFReader(path).tensors:
         ours = model.tensors[theirs.name]
@@ -259,7 +260,7 @@ def test_closes_its_file(tmp_path: Path) -> None:
 
 
 def test_will_need_takes_every_tensor_of_a_file() -> None:
-    file = open_gguf(shared_path("data", "gguf", "llama-dense-Q4_0.gguf"))
+    file = open_gguf(model_path("llama-dense-Q4_0"))
     for name, info in file.tensors.items():
         file.will_need(name)
         assert file.mapped(name).numel() == info.n_bytes

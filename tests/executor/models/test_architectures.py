@@ -13,7 +13,7 @@ from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, TensorI
 from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
 from executor.models.presets import load_preset
 from executor.models.tensors import QuantPlan, model_tensors
-from tests.support import shared_path
+from tests.gguf_models import model_path
 
 Metadata = dict[str, Any]
 Tensors = dict[str, TensorInfo]
@@ -114,7 +114,7 @@ def test_a_vector_stored_as_a_one_row_matrix_is_taken() -> None:
 
 def test_real_files() -> None:
     for name, architecture in (("llama-dense-F16", "llama"), ("qwen3moe-e8k2-Q4_K", "qwen3moe")):
-        file = open_gguf(shared_path("data", "gguf", f"{name}.gguf"))
+        file = open_gguf(model_path(name))
         shape = shape_from_gguf(file.metadata, file.tensors, name)
         assert shape.architecture == architecture
         assert len(shape.layers) == 2

@@ -10,7 +10,7 @@ import pytest
 from executor.policies import arm_names
 from executor.policies.base import PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass
-from tests.support import shared_path
+from tests.gguf_models import model_path
 
 SAME_DEVICE = [arm for arm in arm_names() if arm != "cpu"]
 ON_DEVICE = partial(PolicyOptions, op_offload_min_batch=1, gate_min_batch=48, cache_bytes=1 << 20)
@@ -21,7 +21,7 @@ FILES = ["llama-dense-Q4_0", "qwen3-dense-Q8_0", "qwen3moe-e8k2-Q4_K"]
 def test_all_arms_are_bit_identical(spec: str) -> None:
     """Ubatches of 48 and 20 tokens, then decode; a second pass uses what the first one taught."""
     is_preset = spec.startswith("tiny")
-    path = spec if is_preset else str(shared_path("data", "gguf", f"{spec}.gguf"))
+    path = spec if is_preset else str(model_path(spec))
     options: dict[str, Any] = {"layers": 2 if is_preset else None, "synthetic_routing": spec == "tiny-moe"}
     arms = SAME_DEVICE if "moe" in spec else ["off", "off-whole", "on", "gated", "auto", "hot", "full"]
     with open_session(path, arms, policy=ON_DEVICE(), **options) as session:

@@ -25,7 +25,7 @@ from executor.session import Session, arms
 from executor.session import session as session_module
 from tests.executor.engine_runs import open_session, run_pass, weight_bytes
 from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, ubatch, unit
-from tests.support import shared_path
+from tests.gguf_models import model_path
 
 MIB = 1 << 20
 ON_DEVICE = partial(PolicyOptions, op_offload_min_batch=1)
@@ -150,7 +150,7 @@ def test_a_batch_larger_than_the_bank_is_copied_like_without_one() -> None:
 @pytest.mark.parametrize("eviction", ["lru", "frequency"])
 @pytest.mark.parametrize("load_mode", ["none", "register"])
 def test_either_order_and_any_layout_of_host_memory_give_the_same_logits(eviction: str, load_mode: str) -> None:
-    path = str(shared_path("data", "gguf", "qwen3moe-e8k2-Q4_K.gguf"))
+    path = str(model_path("qwen3moe-e8k2-Q4_K"))
     policy = ON_DEVICE(cache_bytes=MIB // 2, cache_policy="lru" if eviction == "lru" else "frequency")
     with open_session(path, ["off", "cache", "hot+cache"], policy=policy, load_mode=load_mode) as session:
         assert session.load_mode == load_mode

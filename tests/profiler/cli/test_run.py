@@ -12,7 +12,7 @@ import pytest
 import hprof
 from profiler.capture import Capture
 from profiler.cli.run import default_output
-from tests.support import shared_path
+from tests.gguf_models import model_path
 
 FAST = ["--device", "sim", "--layers", "2", "-p", "64", "-n", "2", "-ub", "32", "-r", "2"]
 
@@ -189,7 +189,7 @@ def test_values_that_click_refuses(arguments: list[str], tmp_path: Path, capsys:
 
 
 def test_a_truncated_file_is_refused_wherever_it_is_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = shared_path("data", "gguf", "llama-dense-Q4_0.gguf").read_bytes()
+    whole = model_path("llama-dense-Q4_0").read_bytes()
     model = tmp_path / "cut.gguf"
     for i in range(20):
         model.write_bytes(whole[: len(whole) * i // 20])
@@ -197,7 +197,7 @@ def test_a_truncated_file_is_refused_wherever_it_is_cut(tmp_path: Path, capsys: 
 
 
 def test_a_file_with_lying_sizes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = bytearray(shared_path("data", "gguf", "llama-dense-Q4_0.gguf").read_bytes())
+    data = bytearray(model_path("llama-dense-Q4_0").read_bytes())
     data[8:16] = (2**40).to_bytes(8, "little")  # how many tensors there are
     model = tmp_path / "lying.gguf"
     model.write_bytes(data)

@@ -15,6 +15,7 @@ from profiler.capture import Capture
 from profiler.compare import compare_captures
 from profiler.engines.llama_bench import BenchArm, BenchRequest, interleaved, parse_arm, parse_arms, run_llama_bench
 from profiler.report.build import build_report
+from tests.support import real_llama_bench
 
 
 @pytest.mark.parametrize(
@@ -250,10 +251,7 @@ def test_the_command_line_gives_llama_bench_its_own_options(
 
 
 def test_a_real_llama_bench(tmp_path: Path) -> None:
-    """Runs where LLAMA_BENCH names one, and LLAMA_BENCH_MODEL a small GGUF."""
-    real, model = os.environ.get("LLAMA_BENCH"), os.environ.get("LLAMA_BENCH_MODEL")
-    if not real or not model:
-        pytest.skip("LLAMA_BENCH and LLAMA_BENCH_MODEL name no llama-bench and no model")
+    real, model = real_llama_bench()
     arms = parse_arms(("small=-ub 32", "large=-ub 64"))
     request = BenchRequest(real, arms, ("-m", model, "-p", "64", "-n", "4", "-r", "2"), boots=1)
     capture = Capture.open(run_llama_bench(request, tmp_path / "out").capture)

@@ -10,8 +10,8 @@ from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, PlacementOptions
+from tests.gguf_models import model_path
 from tests.profiler.runs import small_request
-from tests.support import shared_path
 
 ENOUGH = {"repetitions": 6}
 
@@ -78,7 +78,7 @@ def test_arms_that_need_experts_on_a_dense_model() -> None:
 
 
 def test_sim_runs_no_router() -> None:
-    path = str(shared_path("data", "gguf", "qwen3moe-e8k2-Q4_K.gguf"))
+    path = str(model_path("qwen3moe-e8k2-Q4_K"))
     [told] = warnings(model=path, layers=None)
     assert told.startswith("Device sim computes nothing: a routing model chooses the experts")
     assert warnings(model=path, layers=None, routing="uniform") == []

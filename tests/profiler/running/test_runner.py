@@ -16,8 +16,8 @@ from profiler.planning.request import GridPoint, PlacementOptions
 from profiler.report.build import build_report
 from profiler.running.runner import CapturePosition, InterruptedRunError, run_capture
 from profiler.storage.writer import CaptureWriter
+from tests.gguf_models import model_path
 from tests.profiler.runs import SMALL_CELL, make_capture, small_request, start_capture
-from tests.support import shared_path
 
 CELLS = (SMALL_CELL, GridPoint(64, 2, 64, 16))
 
@@ -59,7 +59,7 @@ def test_every_arm_runs_in_every_cell_in_abba_order(tmp_path: Path) -> None:
 
 
 def test_a_file_with_experts_on_sim(tmp_path: Path) -> None:
-    path = str(shared_path("data", "gguf", "qwen3moe-e8k2-Q4_K.gguf"))
+    path = str(model_path("qwen3moe-e8k2-Q4_K"))
     capture = make_capture(tmp_path / "c", small_request(model=path, layers=None, arms=("off", "hot")))
     assert (capture.passes.bytes_h2d > 0).all()
     assert capture.manifest.model["routing"].startswith("lognormal")
