@@ -24,7 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.dashboard.browser import chromium_path, served
+from tests.dashboard.browser import served
+from tests.support import chromium_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
