@@ -161,6 +161,10 @@ class Line:
         """As `place`, for any times: those outside a group's span go to its edge, where nothing is."""
         return self.place(groups, np.clip(times, self._first[groups], self._last[groups]))
 
+    def spans(self) -> tuple[Int64, Int64]:
+        """Where the stretch of each group starts and ends."""
+        return self._origins, self._origins + self.lengths
+
     def union(self, groups: Int64, starts: Int64, ends: Int64) -> Intervals:
         """The union of every group, as positions on the line."""
         return union(self.place(groups, starts), self.place(groups, ends))

@@ -26,6 +26,7 @@ RULES: Final[tuple[Callable[[CopyAnalysis], Iterable[Finding]], ...]] = (
     rules.idle_copy_engine,
     rules.late_prefetch,
     rules.small_copies,
+    rules.exposed_copies_to_host,
     rules.device_idle,
     rules.unified_memory,
     rules.cuda_graphs,

@@ -1,5 +1,5 @@
-"""The copies and the computing of a capture laid out for the rules: all passes on one axis, figures of each device
-in one arm and cell.
+"""The copies and the computing of a capture laid out for the rules: all devices on one axis, and what each device did
+in each pass.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import distinct, group_by, sum_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, Line, covered_length, union
-from profiler.findings.finding import ABSENT, SIZES, Judged, Severity, Subjects
+from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Int64, Intervals, Line, either, union
+from profiler.findings.finding import SIZES, Judged, Severity, Subjects
 from profiler.manifest import Manifest
-from profiler.schema import UNCOUNTED
+from profiler.metrics.devices import KERNEL_STREAM_SHARE
+from profiler.metrics.events import ints
+from profiler.metrics.figures import pass_windows
+from profiler.metrics.overlap import DEVICE, PASS_ON_DEVICE, DeviceTime, PassWindows, exposed
+from profiler.schema import ABSENT, COMPUTE, CPU_COMPUTE, DEVICE_WORK, H2D, label_codes, roles_of
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
 _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
-_COMPUTE_STREAM_SHARE: Final = 0.10  # of a device's compute time; less is a stray kernel on a copy stream
 _LABELS: Final = ("stream", "kind", "name", "tensor", "detail", "source_memory")
+_STRAY_SHARE: Final = 0.01  # of a stream's copies: kernels that take less could hide nothing worth telling of
 COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
-WORK_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute")  # the host may compute for the device
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRows:
-    """Some rows of the events, in parallel; `start` and `end` are positions on the view's one axis."""
+    """Some rows of the events, in parallel; `start` and `end` are positions on the one axis."""
 
-    row: Int64  # index into the view's columns
+    row: Int64  # index into the columns of the analysis
     context: Int64
     group: Int64
     start: Int64
@@ -52,6 +55,11 @@ class WorkRows:
         """Durations in ns."""
         return self.end - self.start
 
+    @property
+    def busy(self) -> Intervals:
+        """Their union."""
+        return union(self.start, self.end)
+
 
 class _IntColumns(dict[str, Int64]):
     """The integer columns of a table, made when a rule first looks at them."""
@@ -60,36 +68,48 @@ class _IntColumns(dict[str, Int64]):
         self._table = table
 
     def __missing__(self, name: str) -> Int64:
-        self[name] = _ints(self._table[name], MAX_ABS_NS if name in ("t_start", "t_end") else ABSENT)
+        self[name] = ints(self._table[name], np.int64, MAX_ABS_NS + 1 if name in ("t_start", "t_end") else ABSENT)
         return self[name]
 
 
 class CopyAnalysis:
     """Columns as numpy arrays, nulls and unknown labels as ABSENT, and what several rules need of them.
 
-    Warm-up passes are left out. A context is (pass, process, device): passes may have clocks of their own, so
-    each context gets its own stretch of one axis, and one union serves them all. A group is an arm's cell on a device.
+    A context is what a device did in a pass: (pass, process, device), as in the tables of figures. Where passes have
+    clocks of their own, each context gets its own stretch of the axis; on one clock each device does, and contexts
+    are the windows of the passes on it. A group is an arm's cell on a device. Warm-up passes are not judged.
     """
 
     def __init__(self, events: pa.Table, passes: pa.Table, manifest: Manifest) -> None:
         self.manifest = manifest
-        events = _without_warmups(events, passes)
+        events = _without_warmups(events, passes, manifest)
         self.ints = _IntColumns(events)
-        self.labels = {name: _labels(events[name]) for name in _LABELS}
+        self.labels = {name: label_codes(events[name]) for name in _LABELS}
+        self.role = roles_of(events["kind"], events["detail"])
         start, end = self.ints["t_start"], self.ints["t_end"]
-        possible = (end >= start) & (np.abs(start) < MAX_ABS_NS) & (np.abs(end) < MAX_ABS_NS)
-        self._is_work = possible & self.is_any("kind", WORK_KINDS)
+        possible = (end >= start) & (start >= -MAX_ABS_NS) & (end <= MAX_ABS_NS)
+        self._is_work = possible & np.isin(self.role, (*DEVICE_WORK, CPU_COMPUTE))
         work = slice(None) if self._is_work.all() else self._is_work
-        contexts = group_by({name: self.ints[name][work] for name in ("pass_id", "process", "device")})
+        contexts = group_by({name: self.ints[name][work] for name in PASS_ON_DEVICE})
         self.groups = Subjects(contexts.keys, passes, "GPU" if self.is_gpu else "device")
         self.context_of_row = np.full(len(start), ABSENT)
         self.context_of_row[work] = contexts.of_row
-        self._line = Line(contexts.of_row, start[work], end[work], len(self.groups.of_context))
+        windows = _windows(contexts.keys["pass_id"], pass_windows(passes), contexts.of_row, start[work], end[work])
+        axis_names = PASS_ON_DEVICE if manifest.has_own_clocks else DEVICE
+        axes = group_by({name: contexts.keys[name] for name in axis_names})
+        self._axis_of_context = axes.of_row
+        self._line = Line(
+            np.append(axes.of_row[contexts.of_row], axes.of_row),
+            np.append(start[work], windows[0]),
+            np.append(end[work], windows[1]),
+            len(axes),
+        )
+        self._window = self._line.place(axes.of_row, windows[0]), self._line.place(axes.of_row, windows[1])
 
     @classmethod
     def of(cls, capture: Capture) -> CopyAnalysis:
-        """The view of a whole capture."""
-        passes = capture.table("passes", ["pass_id", "arm", "warmup", *SIZES])
+        """The analysis of a whole capture."""
+        passes = capture.table("passes", ["pass_id", "arm", "warmup", "t_start", "t_end", *SIZES])
         return cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
 
     @property
@@ -97,7 +117,7 @@ class CopyAnalysis:
         """Whether the devices are GPUs, so that CUDA's means are to the point: not hprof's own `cpu` and `sim`."""
         return self.manifest.source != "hprof" or self.manifest.machine.get("device") not in ("cpu", "sim")
 
-    def codes(self, name: str) -> Int64:
+    def codes(self, name: str) -> npt.NDArray[np.int32]:
         """A label column as codes."""
         return self.labels[name][0]
 
@@ -122,13 +142,14 @@ class CopyAnalysis:
         """Rows of work that `mask` (over all rows) keeps."""
         row = np.flatnonzero(mask & self._is_work)
         context = self.context_of_row[row]
-        start, end = (self._line.place(context, self.ints[name][row]) for name in ("t_start", "t_end"))
+        axis = self._axis_of_context[context]
+        start, end = (self._line.place(axis, self.ints[name][row]) for name in ("t_start", "t_end"))
         return WorkRows(row, context, self.groups.of_context[context], start, end)
 
     @cached_property
     def h2d(self) -> WorkRows:
         """Explicit host to device copies (no unified-memory migrations)."""
-        return self.rows(self.is_any("kind", ["h2d"]) & ~self.is_any("detail", ["uvm"]))
+        return self.rows(self.role == H2D)
 
     @cached_property
     def weights(self) -> WorkRows:
@@ -148,15 +169,19 @@ class CopyAnalysis:
 
     @cached_property
     def _is_in_line(self) -> npt.NDArray[np.bool_]:
-        compute, copies, n_groups = self.compute, self.weights, len(self.groups)
-        n_streams = max(len(self.labels["stream"][1]), 1)
-        busy = np.bincount(self._stream_of(compute), weights=compute.length, minlength=n_groups * n_streams)
-        by_stream = busy.reshape(n_groups, n_streams)
-        total = np.maximum(by_stream.sum(axis=1), 1)[:, None]
-        computes = (by_stream / total >= _COMPUTE_STREAM_SHARE).ravel()
+        """Whether each copy's stream holds a share of the device's compute, and more of it than a stray kernel."""
+        compute, copies = self.compute, self.weights
+        computed, copied = (self._by_stream(rows) for rows in (compute, copies))
+        total = np.maximum(computed.sum(axis=1), 1)[:, None]
+        computes = ((computed / total >= KERNEL_STREAM_SHARE) & (computed >= _STRAY_SHARE * copied)).ravel()
         known = self.codes("stream")[copies.row] != ABSENT
         is_in_line: npt.NDArray[np.bool_] = known & computes[self._stream_of(copies)]
         return is_in_line
+
+    def _by_stream(self, rows: WorkRows) -> npt.NDArray[np.float64]:
+        n_groups, n_streams = len(self.groups), max(len(self.labels["stream"][1]), 1)
+        lengths = np.bincount(self._stream_of(rows), weights=rows.length, minlength=n_groups * n_streams)
+        return lengths.astype(np.float64).reshape(n_groups, n_streams)
 
     def _stream_of(self, rows: WorkRows) -> Int64:
         n_streams = max(len(self.labels["stream"][1]), 1)
@@ -164,28 +189,19 @@ class CopyAnalysis:
 
     @cached_property
     def compute(self) -> WorkRows:
-        """Kernels and compute intervals; rows of UNCOUNTED detail hide nothing."""
-        return self.rows(self.is_any("kind", ["compute"]) & ~self.is_any("detail", UNCOUNTED))
+        """Kernels and compute intervals: what hides copies."""
+        return self.rows(self.role == COMPUTE)
 
     @cached_property
-    def everything(self) -> WorkRows:
-        """All that was done: on the device, or on the host in its place."""
-        return self.rows(self._is_work)
+    def time(self) -> DeviceTime:
+        """When each device computed, and when it worked at all."""
+        work = self.rows(self.role != CPU_COMPUTE)
+        return DeviceTime(self.compute.busy, work.busy)
 
     @cached_property
     def busy_h2d(self) -> Intervals:
         """Union of the copies, on the axis."""
-        return union(self.h2d.start, self.h2d.end)
-
-    @cached_property
-    def busy_weights(self) -> Intervals:
-        """Union of the copies of weights, on the axis."""
-        return self.busy_h2d if self.weights is self.h2d else union(self.weights.start, self.weights.end)
-
-    @cached_property
-    def busy_compute(self) -> Intervals:
-        """Union of the computing, on the axis."""
-        return union(self.compute.start, self.compute.end)
+        return self.h2d.busy
 
     @cached_property
     def h2d_ns(self) -> Int64:
@@ -195,33 +211,58 @@ class CopyAnalysis:
     @cached_property
     def compute_ns(self) -> Int64:
         """Busy compute of each context."""
-        return self.length(self.busy_compute)
+        return self.length(self.time.computing.busy)
 
     @property
     def window_ns(self) -> Int64:
-        """From the first to the last device row of each context."""
-        return self._line.lengths
+        """How long each context's pass took; where that is not told, from its first work to its last."""
+        first, last = self._window
+        return last - first
+
+    @cached_property
+    def idle_ns(self) -> Int64:
+        """How long each context's device did nothing; 0 where it never worked, as in passes that the host computes."""
+        works = self.count(self.rows(self.role != CPU_COMPUTE)) > 0
+        return np.where(works, self.time.idle_ns(*self._window), 0)
+
+    @cached_property
+    def idle_unexplained_ns(self) -> Int64:
+        """The part of it in which the host did not compute in the device's place either."""
+        on_host = self.rows(self.role == CPU_COMPUTE)
+        if len(on_host) == 0:
+            return self.idle_ns
+        busy = DeviceTime(self.time.computing.busy, either(self.time.working.busy, on_host.busy))
+        return np.minimum(self.idle_ns, busy.idle_ns(*self._window))
+
+    def idle_gaps(self) -> tuple[Int64, Int64]:
+        """The stretches of `idle_ns`: the context of each, and its length in ns."""
+        return self.time.gaps(*self._window)
 
     def judged(self, lost_ns: Int64, floor: Severity | None = None) -> Iterator[Judged]:
-        """The groups that a rule has to tell of, by what each context loses; see `Groups.judged`."""
+        """The groups that a rule has to tell of, by what each context loses; see `Subjects.judged`."""
         return self.groups.judged(self.groups.typical(lost_ns), self.groups.typical(self.window_ns), floor)
 
     def typical(self, group: int, values: npt.NDArray[Any]) -> float:
         """Median of `values` (one a context) over one group's passes."""
         return float(np.median(values[self.groups.of_context == group]))
 
-    def hidden_of(self, rows: WorkRows) -> Int64:
-        """How much of each row computing covers."""
-        return covered_length(self.busy_compute, rows.start, rows.end)
-
     def hidden(self, copies: Intervals) -> Int64:
         """How much of these intervals on the axis computing covers, by context."""
-        context = self._line.group_of(copies.starts)
-        return self.sum(context, covered_length(self.busy_compute, copies.starts, copies.ends))
+        return self.length(copies) - self.exposed(copies)
+
+    def exposed(self, copies: Intervals) -> Int64:
+        """How much of these intervals on the axis computing does not cover, by context."""
+        return self.length(exposed(copies, self.time.computing.busy))
 
     def length(self, intervals: Intervals) -> Int64:
-        """Summed length of intervals on the axis, by context."""
-        return self.sum(self._line.group_of(intervals.starts), intervals.ends - intervals.starts)
+        """Summed length of intervals on the axis, by context: on one clock inside its window, else all of its own."""
+        return Coverage(intervals).of(*self._reach)
+
+    @cached_property
+    def _reach(self) -> tuple[Int64, Int64]:
+        if not self.manifest.has_own_clocks:
+            return self._window
+        return self._line.spans()
 
     def count(self, rows: WorkRows) -> Int64:
         """How many of the rows each context has."""
@@ -241,27 +282,32 @@ class CopyAnalysis:
         some = last > first
         return np.where(some, first, 0), np.where(some, last, 0)
 
-    def context_of(self, positions: Int64) -> Int64:
-        """The context that positions on the axis belong to."""
-        return self._line.group_of(positions)
+
+def _windows(
+    pass_of_context: Int64, told: PassWindows, context: Int64, starts: Int64, ends: Int64
+) -> tuple[Int64, Int64]:
+    """When each context began and ended: as its pass tells, else by its first and last row."""
+    first = np.full(len(pass_of_context), MAX_ABS_NS)
+    last = np.full(len(pass_of_context), -MAX_ABS_NS)
+    np.minimum.at(first, context, starts)
+    np.maximum.at(last, context, ends)
+    order = np.argsort(told.pass_id, kind="stable")
+    if len(order) == 0:
+        return first, last
+    at = order[np.minimum(np.searchsorted(told.pass_id[order], pass_of_context), len(order) - 1)]
+    is_told = told.pass_id[at] == pass_of_context
+    return np.where(is_told, told.starts[at], first), np.where(is_told, told.ends[at], last)
 
 
-def _without_warmups(events: pa.Table, passes: pa.Table) -> pa.Table:
+def _without_warmups(events: pa.Table, passes: pa.Table, manifest: Manifest) -> pa.Table:
+    """The events that are judged. On one clock those of warm-ups stay, as rows of no pass: their compute may hide
+    copies of the next pass."""
     warm = passes.filter(pc.fill_null(passes["warmup"], False))["pass_id"]
     if len(warm) == 0:
         return events
-    return events.filter(pc.invert(pc.fill_null(pc.is_in(events["pass_id"], value_set=warm.combine_chunks()), False)))
-
-
-def _ints(column: pa.ChunkedArray, missing: int = ABSENT) -> Int64:
-    filled = pc.fill_null(column, missing) if column.null_count else column
-    values: Int64 = filled.to_numpy().astype(np.int64, copy=False)
-    return values
-
-
-def _labels(column: pa.ChunkedArray) -> tuple[Int64, list[str]]:
-    if column.num_chunks == 0:
-        return np.empty(0, np.int64), []
-    array = column.unify_dictionaries().combine_chunks()
-    indices = array.indices.fill_null(ABSENT) if array.null_count else array.indices
-    return indices.to_numpy(zero_copy_only=False), [str(text) for text in array.dictionary.to_pylist()]
+    is_warm = pc.fill_null(pc.is_in(events["pass_id"], value_set=warm.combine_chunks()), False)
+    if manifest.has_own_clocks:
+        return events.filter(pc.invert(is_warm))
+    position = events.schema.get_field_index("pass_id")
+    judged = pc.if_else(is_warm, pa.scalar(None, pa.int32()), events["pass_id"])
+    return events.set_column(position, events.schema.field(position), judged)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profiler.arithmetic.intervals import Int64
+from profiler.schema import ABSENT
 
 Severity = Literal["info", "warning", "serious"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("serious", "warning", "info")
@@ -40,7 +41,6 @@ def severity_of(lost_ns: float, window_ns: float) -> Severity | None:
     return "serious" if share >= SERIOUS_SHARE else "warning" if share >= WARNING_SHARE else "info"
 
 
-ABSENT: Final = -1
 SIZES: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d"}
 
 

@@ -13,13 +13,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from executor import units
 from executor.policies.traits import ArmTraits
+from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share
 from profiler.arithmetic.groups import NONE, match
-from profiler.arithmetic.intervals import Int64, covered_length, union
+from profiler.arithmetic.intervals import Int64, covered_length
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
 from profiler.metrics.ordering import Ordering
+from profiler.schema import ROLES
 
 _MISSED: Final = (
     "In line by design: what the expert cache misses is uploaded once the router has chosen, so that nothing could "
@@ -37,8 +38,7 @@ _BATCHED: Final = ", or batch the calls (cudaMemcpyBatchAsync)"
 def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
     """Copies that wait for the computing before them, and make the computing behind them wait."""
     rows = view.in_line
-    copied = view.sum(rows.context, rows.length)
-    exposed = view.sum(rows.context, rows.length - view.hidden_of(rows))
+    copied, exposed = view.length(rows.busy), view.exposed(rows.busy)
     # Compute that already hides other copies cannot hide these as well.
     hideable = np.minimum(exposed, view.compute_ns - view.hidden(view.busy_h2d))
     for told in view.judged(exposed):
@@ -51,9 +51,9 @@ def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
         yield Finding(
             "copies-on-compute-stream",
             "info" if design else told.severity,
-            f"{_copied(view, told, mine)} on {_compute_streams(view, mine)}: {units.duration(copied_ns)} of copies, "
-            f"{units.duration(hidden_ns)} ({units.share(hidden_ns, copied_ns)}) hidden behind "
-            f"{units.duration(compute_ns)} of compute.",
+            f"{_copied(view, told, mine)} on {_compute_streams(view, mine)}: {format_ns(copied_ns)} of copies, "
+            f"{format_ns(hidden_ns)} ({_share(hidden_ns, copied_ns)}) hidden behind "
+            f"{format_ns(compute_ns)} of compute.",
             design or _in_line_advice(exposed_ns, compute_ns, hideable_ns),
         )
 
@@ -83,11 +83,11 @@ def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float) ->
         "host (llama.cpp: -pw 1; PyTorch: a side stream, record_event and wait_event)"
     )
     if hideable_ns >= exposed_ns / 4:
-        return f"{stream}: up to {units.duration(hideable_ns)} of the {units.duration(exposed_ns)} can be hidden."
+        return f"{stream}: up to {format_ns(hideable_ns)} of the {format_ns(exposed_ns)} can be hidden."
     ratio = exposed_ns / max(compute_ns, 1)
     return (
         f"{stream}; but copying takes {ratio:.0f}x as long as computing, so that hides at most "
-        f"{units.duration(hideable_ns)} ({units.share(hideable_ns, exposed_ns)}). Above all move fewer bytes (more "
+        f"{format_ns(hideable_ns)} ({_share(hideable_ns, exposed_ns)}). Above all move fewer bytes (more "
         "layers resident, a smaller quantisation, only the experts in use) or do more with each copy (larger "
         "ubatches, more requests at a time)."
     )
@@ -98,7 +98,7 @@ def pageable_copies(view: CopyAnalysis) -> Iterator[Finding]:
     memory = view.codes("source_memory")[view.weights.row]
     pageable = view.weights.where(memory == view.code("source_memory", "pageable"))
     pinned = view.weights.where(memory == view.code("source_memory", "pinned"))
-    lost = view.sum(pageable.context, pageable.length)
+    lost = view.length(pageable.busy)
     for told in view.judged(lost):
         mine, others = (rows.where(rows.group == told.group) for rows in (pageable, pinned))
         lost_ns, all_ns = (view.typical(told.group, values) for values in (lost, view.h2d_ns))
@@ -106,7 +106,7 @@ def pageable_copies(view: CopyAnalysis) -> Iterator[Finding]:
         yield Finding(
             "pageable-copies",
             told.severity,
-            f"{_copied(view, told, mine)} in {units.duration(lost_ns)}, {units.share(lost_ns, all_ns)} of the time "
+            f"{_copied(view, told, mine)} in {format_ns(lost_ns)}, {_share(lost_ns, all_ns)} of the time "
             f"spent on copies to the device{beside}.",
             "Pin the weights: a copy from pageable memory goes through a staging buffer, holds up the host and "
             "overlaps with nothing reliably (hprof: --load-mode none or register; llama.cpp: --no-mmap; PyTorch: "
@@ -123,7 +123,7 @@ def synchronous_copies(view: CopyAnalysis) -> Iterator[Finding]:
     waited = view.ints["t_end"][call] >= view.ints["t_end"][rows.row]
     blocking = names[view.codes("name")[call]] | (waited & (rows.length >= _BLOCKING_NS))
     rows, call = rows.where(blocking), call[blocking]
-    lost = view.sum(rows.context, rows.length)
+    lost = view.length(rows.busy)
     for told in view.judged(lost):
         mine = rows.group == told.group
         used = sorted({view.labels["name"][1][code] for code in np.unique(view.codes("name")[call[mine]]) if code >= 0})
@@ -131,7 +131,7 @@ def synchronous_copies(view: CopyAnalysis) -> Iterator[Finding]:
             "synchronous-copies",
             told.severity,
             f"{_copied(view, told, rows.where(mine))} held up the host until they had ended ({', '.join(used[:3])}), "
-            f"{units.duration(view.typical(told.group, lost))} in all.",
+            f"{format_ns(view.typical(told.group, lost))} in all.",
             "Copy with cudaMemcpyAsync from pinned memory (PyTorch: tensor.to(device, non_blocking=True) from a "
             "pinned tensor), so that the host can queue the next layer's copy and the kernels behind it.",
         )
@@ -145,7 +145,8 @@ def small_copies(view: CopyAnalysis) -> Iterator[Finding]:
     efficient = _EFFICIENCY_FACTOR * _CALL_NS * peak
     small = n_bytes < efficient[rows.group]  # nowhere where the peak is not known
     rows, n_bytes = rows.where(small), n_bytes[small]
-    lost = view.sum(rows.context, rows.length - n_bytes / peak[rows.group])
+    alone = view.sum(rows.context, n_bytes / peak[rows.group])
+    lost = np.maximum(view.length(rows.busy) - alone, 0)
     for told in view.judged(lost):
         mine, link = rows.where(rows.group == told.group), peak[told.group]
         if view.typical(told.group, view.count(mine)) < _MIN_SMALL_COPIES:
@@ -153,11 +154,39 @@ def small_copies(view: CopyAnalysis) -> Iterator[Finding]:
         yield Finding(
             "small-copies",
             told.severity,
-            f"{_copied(view, told, mine)} are smaller than the {units.size(efficient[told.group])} from which this "
-            f"link is 90 % efficient ({link:.1f} GB/s, {units.duration(_CALL_NS)} a call): "
-            f"{units.duration(view.typical(told.group, lost))} more than the bytes alone would take.",
+            f"{_copied(view, told, mine)} are smaller than the {format_bytes(efficient[told.group])} from which this "
+            f"link is 90 % efficient ({format_gb_s(link)}, {format_ns(_CALL_NS)} a call): "
+            f"{format_ns(view.typical(told.group, lost))} more than the bytes alone would take.",
             "Merge neighbours into one copy: keep a layer's tensors, or an expert's gate, up and down, side by side "
             f"in one buffer, copy runs of experts together{_BATCHED if view.is_gpu else ''}.",
+        )
+
+
+def exposed_copies_to_host(view: CopyAnalysis) -> Iterator[Finding]:
+    """Copies back to the host (offloaded activations, a KV cache that moves out) that no compute hides.
+
+    What hprof's own arms copy back, the next step on the host waits for: that is their design.
+    """
+    if view.manifest.source == "hprof":
+        return
+    rows = view.rows(view.role == ROLES.index("d2h"))
+    copied, exposed = view.length(rows.busy), view.exposed(rows.busy)
+    n_bytes = view.ints["bytes"][rows.row]
+    for told in view.judged(exposed):
+        mine = rows.where(rows.group == told.group)
+        copied_ns, exposed_ns = (view.typical(told.group, values) for values in (copied, exposed))
+        known = bool((n_bytes[rows.group == told.group] >= 0).all())
+        moved = f"{format_bytes(view.typical(told.group, view.sum(rows.context, n_bytes)))} D2H" if known else "D2H"
+        at = f" at {_rate(view, mine)}" if known else ""
+        number = round(view.typical(told.group, view.count(mine)))
+        yield Finding(
+            "exposed-copies-to-host",
+            told.severity,
+            f"{told.label}: {moved} in {format_count(number, 'copy')}{at}: {format_ns(exposed_ns)} of their "
+            f"{format_ns(copied_ns)} were not hidden by compute.",
+            "Copy back on a stream of its own while the next layer computes, into pinned memory and without waiting "
+            "for it (PyTorch: non_blocking=True into a pinned tensor, record_stream on the source); copies to the host "
+            "and to the device can run at the same time.",
         )
 
 
@@ -186,10 +215,10 @@ def _copied(view: CopyAnalysis, told: Judged, rows: WorkRows) -> str:
     n_bytes = view.ints["bytes"][rows.row]
     known = bool((n_bytes >= 0).all())
     moved = view.typical(told.group, view.sum(rows.context, n_bytes))
-    what = f"{units.size(moved)} {_memory(view, rows, n_bytes)}H2D" if known else "H2D"
+    what = f"{format_bytes(moved)} {_memory(view, rows, n_bytes)}H2D" if known else "H2D"
     at = f" at {_rate(view, rows)}" if known else ""
     number = round(view.typical(told.group, view.count(rows)))
-    return f"{told.label}: {what} in {units.count(number, 'copy')}{at}"
+    return f"{told.label}: {what} in {format_count(number, 'copy')}{at}"
 
 
 def _memory(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> str:
@@ -201,7 +230,15 @@ def _memory(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> str:
 
 
 def _rate(view: CopyAnalysis, rows: WorkRows) -> str:
-    return units.rate(view.ints["bytes"][rows.row].sum(dtype=np.float64), rows.length.sum())
+    return _speed(float(view.ints["bytes"][rows.row].sum(dtype=np.float64)), rows.busy.total)
+
+
+def _speed(n_bytes: float, busy_ns: float) -> str:
+    return format_gb_s(n_bytes / busy_ns) if busy_ns > 0 else "an unknown rate"
+
+
+def _share(part: float, whole: float) -> str:
+    return format_share(part / whole) if whole > 0 else "0 %"
 
 
 def _compute_streams(view: CopyAnalysis, rows: WorkRows) -> str:
@@ -228,12 +265,10 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
     Said of devices that copy mostly on streams of their own, and of those copies alone; what is copied in line keeps
     the engine busy too, and is for `copies-on-compute-stream` to judge.
     """
-    busy = union(view.ahead.start, view.ahead.end)
-    copied = view.length(busy)
-    exposed = copied - view.hidden(busy)
+    copied, exposed = view.length(view.ahead.busy), view.exposed(view.ahead.busy)
     first, last = view.spans(view.ahead)
     idle = last - first - covered_length(view.busy_h2d, first, last)
-    in_line = view.sum(view.in_line.context, view.in_line.length)
+    in_line = view.length(view.in_line.busy)
     gain = np.where(in_line < copied, np.minimum(idle, exposed), 0)
     lost = np.where(gain >= _WORTH_A_SLOT * view.window_ns, gain, 0)
     for told in view.judged(lost):
@@ -243,10 +278,10 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
         yield Finding(
             "idle-copy-engine",
             told.severity,
-            f"{told.label}: the copy engine was idle for {units.duration(idle_ns)} between the first and last copy "
-            f"that ran ahead, while {units.duration(exposed_ns)} of their {units.duration(copied_ns)} were not hidden "
+            f"{told.label}: the copy engine was idle for {format_ns(idle_ns)} between the first and last copy "
+            f"that ran ahead, while {format_ns(exposed_ns)} of their {format_ns(copied_ns)} were not hidden "
             "by compute.",
-            f"Issue copies earlier: up to {units.duration(lost_ns)} could have been copied in those gaps. They come "
+            f"Issue copies earlier: up to {format_ns(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",
         )
@@ -273,38 +308,39 @@ def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
             "late-prefetch",
             told.severity,
             f"{told.label}: {late_count:,} of {all_count:,} prefetched copies that were waited for began after the "
-            f"layer that reads them was ready, {units.duration(view.typical(told.group, lost))} too late in all.",
+            f"layer that reads them was ready, {format_ns(view.typical(told.group, lost))} too late in all.",
             "Issue the copy one layer earlier, before the previous layer's kernels are queued, and keep a slot free "
             "for it (one more slot where all are in use).",
         )
 
 
 def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
-    """Gaps in which a device neither computed nor copied, nor the host computed in its place."""
-    busy = union(view.everything.start, view.everything.end)
-    context = view.context_of(busy.starts)
-    gaps = np.where(context[1:] == context[:-1], busy.starts[1:] - busy.ends[:-1], 0)
-    idle, n_long = (view.sum(context[1:], values) for values in (gaps, gaps >= _LONG_GAP_NS))
-    longest = np.zeros(len(idle), np.int64)
-    np.maximum.at(longest, context[1:], gaps)
-    for told in view.judged(idle):
-        idle_ns, window_ns = (view.typical(told.group, values) for values in (idle, view.window_ns))
+    """Gaps in which a device did nothing, and the host did not compute in its place either."""
+    context, gaps = view.idle_gaps()
+    n_long = view.sum(context, gaps >= _LONG_GAP_NS)
+    longest = np.zeros(len(n_long), np.int64)
+    np.maximum.at(longest, context, gaps)
+    on_host = view.idle_ns - view.idle_unexplained_ns
+    for told in view.judged(view.idle_unexplained_ns):
+        idle_ns, window_ns, on_host_ns = (
+            view.typical(told.group, values) for values in (view.idle_ns, view.window_ns, on_host)
+        )
         n_gaps = round(view.typical(told.group, n_long))
+        meanwhile = f", {format_ns(on_host_ns)} of it while the host computed in its place" if on_host_ns else ""
         yield Finding(
             "device-idle",
             # A trace can hold start-up or a pause that nobody minds.
             "warning" if told.severity == "serious" else told.severity,
-            f"{told.label}: neither computing nor copying for {units.duration(idle_ns)} of "
-            f"{units.duration(window_ns)} ({units.share(idle_ns, window_ns)}); "
-            f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
+            f"{told.label}: idle for {format_ns(idle_ns)} of {format_ns(window_ns)} ({_share(idle_ns, window_ns)})"
+            f"{meanwhile}; {_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
             _IDLE_GPU if view.is_gpu else _IDLE_DEVICE,
         )
 
 
 def _gaps(n_long: int, longest_ns: int) -> str:
     if longest_ns < _LONG_GAP_NS:
-        return f"no gap is longer than {units.duration(longest_ns)}"
-    return f"{units.count(n_long, 'gap')} of 0.1 ms or more, the longest {units.duration(longest_ns)}"
+        return f"no gap is longer than {format_ns(longest_ns)}"
+    return f"{format_count(n_long, 'gap')} of 0.1 ms or more, the longest {format_ns(longest_ns)}"
 
 
 def _after_router(view: CopyAnalysis) -> np.ndarray:
@@ -314,15 +350,15 @@ def _after_router(view: CopyAnalysis) -> np.ndarray:
 
 def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
     """Graph launches recorded as a whole: the kernels and copies inside have no rows."""
-    rows = view.rows(view.codes("detail") == view.code("detail", "graph"))
-    lost = view.sum(rows.context, rows.length)
+    rows = view.rows(view.role == ROLES.index("graph"))
+    lost = view.length(rows.busy)
     for told in view.judged(lost, floor="info"):
         number = round(view.typical(told.group, view.count(rows)))
         yield Finding(
             "cuda-graphs",
             told.severity,
-            f"{told.label}: {units.count(number, 'CUDA graph launch')} took "
-            f"{units.duration(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
+            f"{told.label}: {format_count(number, 'CUDA graph launch')} took "
+            f"{format_ns(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
             "neither as compute nor as copies, and hides nothing.",
             "Record with `nsys profile --cuda-graph-trace=node` to see inside, or compare without graphs.",
         )
@@ -330,17 +366,16 @@ def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
 
 def unified_memory(view: CopyAnalysis) -> Iterator[Finding]:
     """Pages that migrate when a kernel touches them: no prefetch, whatever the overlap looks like."""
-    is_uvm = view.codes("detail") == view.code("detail", "uvm")
-    rows = view.rows(is_uvm & (view.codes("kind") == view.code("kind", "h2d")))
-    lost = view.sum(rows.context, rows.length)
+    rows = view.rows(view.role == ROLES.index("uvm_h2d"))
+    lost = view.length(rows.busy)
     moved = view.sum(rows.context, view.ints["bytes"][rows.row].clip(0))
     for told in view.judged(lost):
         n_bytes, ns, number = (view.typical(told.group, values) for values in (moved, lost, view.count(rows)))
         yield Finding(
             "unified-memory",
             told.severity,
-            f"{told.label}: {units.size(n_bytes)} migrated to the device in {units.count(round(number), 'piece')} at "
-            f"{units.rate(n_bytes, ns)}, while kernels stood still for the pages.",
+            f"{told.label}: {format_bytes(n_bytes)} migrated to the device in {format_count(round(number), 'piece')} "
+            f"at {_speed(n_bytes, ns)}. Kernels that touch such a page stand still until it has come.",
             "Prefetch the range (cudaMemPrefetchAsync) or hold the weights in pinned memory and copy them.",
         )
 
@@ -354,7 +389,7 @@ def dropped_rows(view: CopyAnalysis) -> Iterator[Finding]:
     yield Finding(
         "dropped-events",
         "warning",
-        f"{units.count(sum(dropped.values()), 'row')} of the source left out: {listed}.",
+        f"{format_count(sum(dropped.values()), 'row')} of the source left out: {listed}.",
         "Figures cover the rest. If it is more than a handful, the file is damaged: export or record it again.",
     )
 

@@ -157,6 +157,11 @@ def _fill_windows(
         frame[name] = placed
 
 
+def pass_windows(passes: pa.Table) -> PassWindows:
+    """The windows of the passes that tell possible ones."""
+    return PassWindows(*_windows(_with_possible_times(passes)))
+
+
 def _windows(rows: pa.Table) -> tuple[Int64, Int64, Int64]:
     """pass_id, start and end of the rows that tell both times."""
     timed = rows.filter(pc.and_(pc.is_valid(rows["t_start"]), pc.is_valid(rows["t_end"])))
@@ -231,7 +236,7 @@ def load_tables(
         OverlapByPass(
             _event_tables(capture, pass_ids) if with_events else [],
             by_layer=by_layer,
-            one_clock=None if capture.manifest.has_own_clocks else PassWindows(*_windows(passes)),
+            one_clock=None if capture.manifest.has_own_clocks else pass_windows(passes),
         ),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),

@@ -12,8 +12,9 @@ from tests.profiler.findings.captures import Row, copy, findings, kernel, view
 _RULE = "copies-on-compute-stream"
 
 
-def _in_line(pass_id: int | None, start_ms: float = 0, copy_ms: float = 2, **more: Any) -> list[Row]:
-    """A copy, then 1 ms of compute, on one stream."""
+def _in_line(pass_id: int | None, later_ms: float = 0, copy_ms: float = 2, **more: Any) -> list[Row]:
+    """A copy, then 1 ms of compute, on one stream; passes begin a second apart."""
+    start_ms = 1000 * (pass_id or 0) + later_ms
     first = copy(start_ms, start_ms + copy_ms, "7", pass_id=pass_id, **more)
     return [first, kernel(start_ms + copy_ms, start_ms + copy_ms + 1, pass_id=pass_id, **more)]
 
@@ -32,21 +33,19 @@ def test_twenty_repetitions_look_like_one() -> None:
 
 def test_it_is_the_median_of_the_passes() -> None:
     rows = [row for i, length in enumerate((2, 4, 90)) for row in _in_line(i, copy_ms=length)]
-    assert ": 4.0 ms of copies" in findings(rows, _passes(3))[_RULE].evidence
-    assert ": 3.0 ms of copies" in findings(rows, _passes(2))[_RULE].evidence
+    assert ": 4.00 ms of copies" in findings(rows, _passes(3))[_RULE].evidence
+    assert ": 3.00 ms of copies" in findings(rows, _passes(2))[_RULE].evidence
 
 
 def test_of_several_cells_the_worst_is_told_by_the_sizes_that_differ() -> None:
     rows = [row for i, length in enumerate((2, 9, 3)) for row in _in_line(i, copy_ms=length)]
     passes = [row | {"n_ubatch": 64 * (i + 1), "n_prompt": 512} for i, row in enumerate(_passes(3))]
     evidence = findings(rows, passes)[_RULE].evidence
-    assert evidence.startswith(
-        "Arm off, -ub 128 (the worst of 3 sizes), GPU 0 of process 1, in its only pass: 225.0 MB"
-    )
+    assert evidence.startswith("Arm off, -ub 128 (the worst of 3 sizes), GPU 0 of process 1, in its only pass: 225 MB")
 
 
 def test_a_cell_in_which_nothing_is_wrong_is_not_counted() -> None:
-    rows = [*_in_line(0), kernel(0, 9, pass_id=1)]
+    rows = [*_in_line(0), kernel(1000, 1009, pass_id=1)]
     passes = [row | {"n_depth": i} for i, row in enumerate(_passes(2))]
     assert findings(rows, passes)[_RULE].evidence.startswith("Arm off, -d 0, GPU 0")
 
@@ -65,7 +64,7 @@ def test_devices_have_their_own_figures() -> None:
     found = find_in(view(rows, _passes(1)))
     assert [finding.evidence.split(" pinned")[0] for finding in found] == [
         "Arm off, GPU 0 of process 1, in its only pass: 50.0 MB",
-        "Arm off, GPU 1 of process 1, in its only pass: 100.0 MB",
+        "Arm off, GPU 1 of process 1, in its only pass: 100 MB",
     ]
 
 

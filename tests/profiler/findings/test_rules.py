@@ -26,8 +26,8 @@ def test_copies_on_the_compute_stream() -> None:
     inline = found["copies-on-compute-stream"]
     assert inline.severity == "serious"
     assert inline.evidence == (
-        "GPU 0 of process 1, over the trace: 500.0 MB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also "
-        "runs the kernels: 20.0 ms of copies, 0 ms (0.0 %) hidden behind 10.0 ms of compute."
+        "GPU 0 of process 1, over the trace: 500 MB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also "
+        "runs the kernels: 20.0 ms of copies, 0 ns (0 %) hidden behind 10.0 ms of compute."
     )
     assert "up to 10.0 ms of the 20.0 ms can be hidden" in inline.advice
     assert set(found) == {"copies-on-compute-stream"}
@@ -43,7 +43,7 @@ def test_the_advice_says_when_overlap_alone_cannot_help() -> None:
 
 def test_compute_that_hides_other_copies_is_not_offered_twice() -> None:
     rows = [copy(0, 10, "7"), kernel(10, 20), copy(10, 16, "14")]
-    assert "up to 4.0 ms of the 10.0 ms can be hidden" in findings(rows)["copies-on-compute-stream"].advice
+    assert "up to 4.00 ms of the 10.0 ms can be hidden" in findings(rows)["copies-on-compute-stream"].advice
 
 
 def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> None:
@@ -91,7 +91,7 @@ def test_pageable_copies() -> None:
     pageable = findings(rows)["pageable-copies"]
     assert pageable.severity == "serious"
     assert pageable.evidence == (
-        "GPU 0 of process 1, over the trace: 200.0 MB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the "
+        "GPU 0 of process 1, over the trace: 200 MB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the "
         "time spent on copies to the device; copies from pinned memory reach 25.0 GB/s."
     )
 
@@ -109,7 +109,7 @@ def test_synchronous_copies_by_name_and_by_how_long_the_call_took() -> None:
     synchronous = findings(rows)["synchronous-copies"]
     assert synchronous.severity == "warning"
     assert "2 copies" in synchronous.evidence
-    assert "(cudaMemcpy, cudaMemcpyAsync), 4.0 ms in all" in synchronous.evidence
+    assert "(cudaMemcpy, cudaMemcpyAsync), 4.00 ms in all" in synchronous.evidence
 
 
 def test_calls_of_another_process_are_another_thing() -> None:
@@ -125,7 +125,7 @@ def test_small_copies() -> None:
     # 100 copies of 10 us, of which 4 us each would carry the bytes at 25 GB/s
     assert small.severity == "warning"
     assert "100 copies" in small.evidence
-    assert "1.1 MB from which this link is 90 % efficient (25.0 GB/s, 5.0 us a call): 600.0 us more" in small.evidence
+    assert "1.12 MB from which this link is 90 % efficient (25.0 GB/s, 5.00 us a call): 600 us more" in small.evidence
 
 
 def test_the_measured_link_counts_where_it_is_known() -> None:
@@ -153,8 +153,8 @@ def test_a_copy_engine_that_idles_while_copies_are_exposed() -> None:
     rows = [step for i in range(5) for step in (copy(4 * i, 4 * i + 2), kernel(4 * i + 2, 4 * i + 4))]
     idle = findings(rows)["idle-copy-engine"]
     assert idle.severity == "serious"
-    assert "idle for 8.0 ms between the first and last copy that ran ahead, while 10.0 ms of their" in idle.evidence
-    assert "up to 8.0 ms" in idle.advice
+    assert "idle for 8.00 ms between the first and last copy that ran ahead, while 10.0 ms of their" in idle.evidence
+    assert "up to 8.00 ms" in idle.advice
 
 
 def test_copies_in_line_are_neither_ahead_nor_gaps_of_the_copy_engine() -> None:
@@ -217,7 +217,7 @@ def test_a_device_that_does_nothing() -> None:
     rows = [kernel(0, 6), kernel(8, 9.5), kernel(9.55, 10)]
     idle = findings(rows)["device-idle"]
     assert idle.severity == "warning"
-    assert "for 2.0 ms of 10.0 ms (20.5 %); 1 gap of 0.1 ms or more, the longest 2.0 ms" in idle.evidence
+    assert "idle for 2.05 ms of 10.0 ms (20.5 %); 1 gap of 0.1 ms or more, the longest 2.00 ms" in idle.evidence
 
 
 def test_many_short_gaps() -> None:
@@ -237,11 +237,65 @@ def test_warm_ups_are_left_out() -> None:
     assert findings(rows, passes, source="hprof") == {}
 
 
+def test_idle_is_the_one_of_the_tables_and_reaches_from_edge_to_edge_of_the_pass() -> None:
+    """Lead-in and lead-out are idle; collectives, memsets and graph launches are not; host compute is, and is told."""
+    rows = [kernel(2, 6), row("compute", 6, 7, detail="collective"), row("compute", 7, 8, detail="memset")]
+    rows += [row("compute", 8, 9, detail="graph"), row("cpu_compute", 12, 16, "host")]
+    rows = [one | {"pass_id": 0} for one in rows]
+    passes = [{"pass_id": 0, "arm": "off", "warmup": False, "t_start": 0, "t_end": 20 * 10**6}]
+    for source in ("nsys", "hprof"):
+        idle = findings(rows, passes, source=source)["device-idle"]
+        assert "idle for 13.0 ms of 20.0 ms (65.0 %), 4.00 ms of it while the host computed" in idle.evidence
+        assert "2 gaps of 0.1 ms or more, the longest 11.0 ms" in idle.evidence
+
+
+def test_a_device_that_only_waits_for_the_host_to_compute_is_no_finding() -> None:
+    rows = [kernel(0, 5), row("cpu_compute", 5, 15, "host"), kernel(15, 20)]
+    assert findings(rows) == {}
+
+
+def test_on_one_clock_work_of_another_pass_hides_a_copy_too() -> None:
+    """The copy that pass 1 issues runs beside the kernel that pass 0 issued, inside pass 1's window."""
+    rows = [kernel(0, 19, pass_id=0), copy(10, 19, pass_id=1), kernel(19, 20, pass_id=1)]
+    windows = [{"t_start": 0, "t_end": 10 * 10**6}, {"t_start": 10 * 10**6, "t_end": 20 * 10**6}]
+    passes = [{"pass_id": i, "arm": "a", "warmup": i == 0} | window for i, window in enumerate(windows)]
+    assert view(rows, passes).exposed(view(rows, passes).busy_h2d).sum() == 0
+
+
+def test_copies_that_overlap_are_united() -> None:
+    rows = [copy(0, 10, "7"), copy(5, 15, "7"), kernel(15, 25)]
+    evidence = findings(rows)["copies-on-compute-stream"].evidence
+    assert "at 33.3 GB/s" in evidence
+    assert "15.0 ms of copies, 0 ns (0 %) hidden" in evidence
+
+
+def test_a_stream_with_one_short_kernel_is_not_one_that_computes() -> None:
+    rows = [*(copy(2 * i, 2 * i + 1) for i in range(5)), kernel(9.5, 9.502, "14")]
+    assert "copies-on-compute-stream" not in findings(rows)
+
+
+def test_activations_that_go_to_the_host_in_the_open() -> None:
+    def offload(start_ms: float, stream: str) -> Row:
+        return row("d2h", start_ms, start_ms + 2, stream, bytes=50 * MB, source_memory="device")
+
+    in_line = [step for i in range(5) for step in (kernel(4 * i, 4 * i + 2), offload(4 * i + 2, "7"))]
+    found = findings(in_line)["exposed-copies-to-host"]
+    assert found.severity == "serious"
+    assert found.evidence == (
+        "GPU 0 of process 1, over the trace: 250 MB D2H in 5 copies at 25.0 GB/s: 10.0 ms of their 10.0 ms were not "
+        "hidden by compute."
+    )
+    assert "stream of its own" in found.advice
+    beside = [kernel(0, 20), *(offload(4 * i + 2, "20") for i in range(4))]
+    assert findings(beside) == {}
+    assert "exposed-copies-to-host" not in findings(in_line, source="hprof")
+
+
 def test_cuda_graphs() -> None:
     rows = [kernel(0, 5), row("compute", 5, 8, detail="graph"), row("compute", 8, 10, detail="graph")]
     graphs = findings(rows)["cuda-graphs"]
     assert graphs.severity == "serious"
-    assert "2 CUDA graph launches took 5.0 ms" in graphs.evidence
+    assert "2 CUDA graph launches took 5.00 ms" in graphs.evidence
     assert "--cuda-graph-trace=node" in graphs.advice
 
 
