@@ -93,6 +93,13 @@ class RoutedFlags:
         ids = self.ids(ubatch, layer)
         return None if ids is None or not self._placed.is_simulated else int(np.unique(ids.numpy()).size)
 
+    def share(self, ubatch: Ubatch, layer: int, experts: Flags) -> float:
+        """Which share of the tokens' choices are of these experts, where ids are known (the sim's cost model asks)."""
+        ids = self.ids(ubatch, layer)
+        if ids is None or not self._placed.is_simulated:
+            return 1.0
+        return float(experts[ids.numpy()].mean())
+
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""
         return [self._record(number, layer) for number, layer in self._events]

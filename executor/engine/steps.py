@@ -16,7 +16,7 @@ import torch
 
 from executor.devices.base import ReplayKey, Work
 from executor.engine.routed import RoutedFlags
-from executor.engine.via_host import experts_on_host, ffn_on_host
+from executor.engine.via_host import ExpertsOnHost, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
 from executor.layers.dense import Weights, dense_ffn
@@ -25,8 +25,9 @@ from executor.layers.moe import combine, experts, route, route_given, shared_exp
 from executor.model import DeltaNetShape, Mixer, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
-from executor.policies.base import Item, Policy
+from executor.policies.base import Flags, Item, Policy
 from executor.streaming.streamer import StagedWeights, Streamer
+from executor.streaming.substitutes import with_substitutes
 from executor.tracing.pass_trace import PassTrace, compute_range
 from executor.weights.device_weights import SlotExperts, StepWeights
 from executor.weights.transfer_units import StepKind
@@ -124,8 +125,9 @@ class StepRunner:
         distinct = self._routed.distinct(ubatch, layer) or moe.n_experts
         tensors = placed.tensors(layer, "experts")
         if self._is_on_host(ubatch, layer, "experts"):
-            work = experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
-            experts_on_host(placed, ubatch, layer, moe, work, self._trace)
+            on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace)
+            on_host.start(experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes))
+            on_host.finish(is_first=True)
             return
         work = experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
         item = self._launches.item(ubatch, layer, "experts")
@@ -134,10 +136,35 @@ class StepRunner:
             return
         streamer = self._launches.streamer(layer)
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-        staged = streamer.fetch(item, used)
-        self._routed.note_copied(ubatch, layer, staged.n_copied, staged.n_hits, staged.n_misses)
-        self._launch_experts(ubatch, layer, moe, work, staged)
+        divided = None if used is None else streamer.divide(item, used)
+        if used is not None and divided is not None:
+            self._divided_experts(ubatch, layer, moe, item, used, divided)
+        else:
+            self._launch_experts(ubatch, layer, moe, work, self._stage_experts(ubatch, layer, item, used))
         streamer.release(item)
+
+    def _divided_experts(
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags
+    ) -> None:
+        """The host computes the `divided` experts while the others of those in use are copied and computed here."""
+        placed, tensors = self._placed, self._placed.tensors(layer, "experts")
+        share = self._routed.share(ubatch, layer, divided)
+        host_work = experts_work(
+            tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
+        )
+        on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace, divided)
+        on_host.start(host_work)
+        staged = self._stage_experts(ubatch, layer, item, used)
+        n_here = int((used & ~divided).sum())
+        if n_here:
+            work = experts_work(tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
+            self._launch_experts(ubatch, layer, moe, work, staged)
+        on_host.finish(is_first=not n_here)
+
+    def _stage_experts(self, ubatch: Ubatch, layer: int, item: Item, used: Flags | None) -> StagedWeights:
+        staged = self._launches.streamer(layer).fetch(item, used)
+        self._routed.note_copied(ubatch, layer, staged.n_copied, staged.n_hits, staged.n_misses)
+        return staged
 
     def _launch_experts(
         self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, staged: StagedWeights | None
@@ -146,16 +173,21 @@ class StepRunner:
         unit = staged.layout if staged is not None else None
         buffer = staged.buffer if staged is not None else None
         place_of = staged.place_of if staged is not None else None
+        substitutes = staged.substitutes if staged is not None else None
         stack = SlotExperts(placed.model, shard.store, layer, unit, buffer, place_of)
         biases = StepWeights(placed.model, shard.store, layer, None, None)
         a = shard.on_device.rows(ubatch.n_tokens)
 
         def compute() -> None:
-            added = experts(a.routed(moe.n_used), stack, moe, biases)
+            routed, own = a.routed(moe.n_used), None
+            if substitutes is not None:
+                routed, own = with_substitutes(routed, substitutes)
+            added = experts(routed, stack, moe, biases, own)
             a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None))
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
-        key = place_of is not None if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
+        is_divided = substitutes is not None
+        key = (place_of is not None, is_divided) if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
         self._launches.step(ubatch, layer, "experts", compute, work, staged, key)
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.devices.base import ReplayKey, Work, whole_copy_range
+from executor.devices.base import Event, ReplayKey, Work, whole_copy_range
 from executor.host.steps import HostStepWeights, host_experts, host_ffn
 from executor.layers.moe import Routed, combine
 from executor.model import MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
+from executor.policies.base import Flags
 from executor.tracing.pass_trace import PassTrace, compute_range
 
 _NAME = "copy activations"
@@ -59,30 +60,56 @@ def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, tra
 
     trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
-    trip.compute(compute, work)
-    trip.receive((device.x, host.x))
+    done = trip.compute(compute, work)
+    trip.receive((device.x, host.x), done)
 
 
-def experts_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, trace: PassTrace) -> None:
-    """Experts on the host: normed rows and the router's choice go out, the weighted sums come back."""
-    shard = placed.shard(layer)
-    device, host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
-    weights, dtype = HostStepWeights(placed.host, layer), placed.host.dtype
-    on_device, on_host = device.routed(moe.n_used), host.routed(moe.n_used)
+class ExpertsOnHost:
+    """A layer's experts on the host: normed rows and the router's choice go out, the weighted sums come back.
 
-    def compute() -> None:
-        routed = Routed(on_host.h.to(dtype), on_host.ids, on_host.weights)
-        products = placed.host.products(layer, "experts")
-        host.added.copy_(host_experts(routed, products, moe, weights))
+    `only` names those that the host computes, where the device computes the others between `start` and `finish`.
+    """
 
-    def add() -> None:
-        device.x.copy_(combine(device.x, device.added, device.shared if moe.n_ff_shared else None))
+    def __init__(
+        self,
+        placed: PlacedModel,
+        ubatch: Ubatch,
+        layer: int,
+        moe: MoeFfn,
+        trace: PassTrace,
+        only: Flags | None = None,
+    ) -> None:
+        self._placed, self._layer, self._moe = placed, layer, moe
+        self._only = None if only is None else torch.from_numpy(only)
+        self._shard = shard = placed.shard(layer)
+        self._n_tokens = ubatch.n_tokens
+        self._on_device, self._on_host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
+        self._trip = _HostRoundTrip(shard, ubatch, layer, "experts", trace)
 
-    trip = _HostRoundTrip(shard, ubatch, layer, "experts", trace)
-    trip.send([(on_device.h, on_host.h), (on_device.ids, on_host.ids), (on_device.weights, on_host.weights)])
-    trip.compute(compute, work)
-    trip.receive((device.added, host.added))
-    shard.device.launch("compute", add, Work(), ReplayKey((layer, "add", ubatch.n_tokens), None))
+    def start(self, work: Work) -> None:
+        """Send the activations; the host computes when they have arrived."""
+        device, host = (a.routed(self._moe.n_used) for a in (self._on_device, self._on_host))
+        weights, dtype = HostStepWeights(self._placed.host, self._layer), self._placed.host.dtype
+
+        def compute() -> None:
+            routed = Routed(host.h.to(dtype), host.ids, host.weights)
+            products = self._placed.host.products(self._layer, "experts")
+            self._on_host.added.copy_(host_experts(routed, products, self._moe, weights, self._only))
+
+        self._trip.send([(device.h, host.h), (device.ids, host.ids), (device.weights, host.weights)])
+        self._done = self._trip.compute(compute, work)
+
+    def finish(self, *, is_first: bool) -> None:
+        """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
+        device, moe = self._on_device, self._moe
+
+        def add() -> None:
+            shared = device.shared if is_first and moe.n_ff_shared else None
+            device.x.copy_(combine(device.x, device.added, shared))
+
+        self._trip.receive((device.added, self._on_host.added), self._done)
+        key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")
+        self._shard.device.launch("compute", add, Work(), key)
 
 
 class _HostRoundTrip:
@@ -104,7 +131,8 @@ class _HostRoundTrip:
         self._trace.add(device, "compute", "d2h", "copy activations", self._ubatch, start, sent, **fields)
         device.wait("host", sent)
 
-    def compute(self, compute: Callable[[], None], work: Work) -> None:
+    def compute(self, compute: Callable[[], None], work: Work) -> Event:
+        """Queue the work behind what was sent; returns the event that it is done."""
         device = self._device
         start = self._trace.mark(device, "host")
         with compute_range(self._layer, f"{self._name} on host"):
@@ -113,9 +141,11 @@ class _HostRoundTrip:
         device.record("host", done)
         fields = {"layer": self._layer}
         self._trace.add(device, "host", "cpu_compute", self._name, self._ubatch, start, done, **fields)
-        device.wait("compute", done)
+        return done
 
-    def receive(self, pair: Pair) -> None:
+    def receive(self, pair: Pair, done: Event) -> None:
+        """Bring the results back to the device once they are `done`."""
+        self._device.wait("compute", done)
         piece = whole_copy_range(pair[1], pair[0])
         start = self._trace.mark(self._device, "compute")
         self._device.copy_in("compute", [piece])

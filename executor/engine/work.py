@@ -45,12 +45,16 @@ def experts_work(
     distinct: int,
     dtype: torch.dtype,
     moved: Moved = device_bytes,
+    share: float = 1.0,
 ) -> Work:
-    """Each token meets `n_used` experts; only the `distinct` experts in use are read."""
+    """Each token meets `n_used` experts; only the `distinct` experts in use are read.
+
+    `share` of the tokens' choices are computed, where others are computed elsewhere.
+    """
     stacks = [t for t in tensors if len(t.shape) == 3]
     weights_each = sum(math.prod(t.shape[1:]) for t in stacks)
     bytes_each = sum(moved(t, dtype) for t in stacks) / moe.n_experts
-    return Work(2.0 * weights_each * n_tokens * moe.n_used, distinct * bytes_each)
+    return Work(2.0 * weights_each * n_tokens * moe.n_used * share, distinct * bytes_each)
 
 
 def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_past: int, dtype: torch.dtype) -> Work:

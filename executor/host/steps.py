@@ -175,10 +175,19 @@ def _swiglu(h: torch.Tensor, products: StepProducts) -> torch.Tensor:
     return products.down(F.silu(gate).mul_(up), 0)
 
 
-def host_experts(routed: Routed, products: StepProducts, moe: MoeFfn, biases: HostStepWeights) -> torch.Tensor:
-    """The weighted sum (n, hidden) of the chosen experts' outputs. Rows that share an expert go through it together."""
+def host_experts(
+    routed: Routed,
+    products: StepProducts,
+    moe: MoeFfn,
+    biases: HostStepWeights,
+    only: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weighted sum (n, hidden) of the chosen experts' outputs. Rows that share an expert go through it together.
+
+    `only` (n_experts,) bool leaves all other experts out of the sum.
+    """
     n, n_used = routed.ids.shape
-    expert, order, groups = _by_expert(routed.ids, moe.n_experts)
+    expert, order, groups = _by_expert(routed.ids, moe.n_experts, only)
     rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
     if moe.expert_bias:
@@ -186,20 +195,28 @@ def host_experts(routed: Routed, products: StepProducts, moe: MoeFfn, biases: Ho
     by_expert = _each(products.down, activate(gate, up, moe), groups)
     if moe.expert_bias:
         by_expert = by_expert + biases(bias_name(DOWN))[expert]
-    outputs = by_expert if order is None else torch.empty_like(by_expert).index_copy_(0, order, by_expert)
+    outputs = by_expert
+    if order is not None:
+        new = torch.empty if only is None else torch.zeros
+        outputs = new((n * n_used, by_expert.shape[-1]), dtype=by_expert.dtype).index_copy_(0, order, by_expert)
     return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs.view(n, n_used, -1)).squeeze(1)
 
 
-def _by_expert(ids: torch.Tensor, n_experts: int) -> tuple[torch.Tensor, torch.Tensor | None, Groups]:
+def _by_expert(
+    ids: torch.Tensor, n_experts: int, only: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None, Groups]:
     """The (token, choice) pairs ordered by expert: each one's expert, its place before, and the experts' rows.
 
-    One token's choices need no order.
+    One token's choices need no order, unless some are left out.
     """
     flat = ids.flatten()
-    if ids.shape[0] == 1:
+    if ids.shape[0] == 1 and only is None:
         return flat, None, [(expert, i, i + 1) for i, expert in enumerate(flat.tolist())]
     expert, order = flat.sort(stable=True)
-    counts = torch.bincount(flat, minlength=n_experts).tolist()
+    if only is not None:
+        kept = only[expert]
+        expert, order = expert[kept], order[kept]
+    counts = torch.bincount(expert, minlength=n_experts).tolist()
     groups, start = [], 0
     for number, count in enumerate(counts):
         if count:

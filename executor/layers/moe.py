@@ -63,8 +63,17 @@ def used_flags(ids: torch.Tensor, n_experts: int) -> torch.Tensor:
     return torch.zeros(n_experts, dtype=torch.uint8, device=ids.device).scatter_(0, ids.flatten(), 1)
 
 
-def experts(routed: Routed, stack: ExpertStack, moe: MoeFfn, biases: Weights | None = None) -> torch.Tensor:
-    """The weighted sum (n, hidden) of the chosen experts' outputs; `biases` gives `ffn_*_exps.bias` (gpt-oss)."""
+def experts(
+    routed: Routed,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    biases: Weights | None = None,
+    counted: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The weighted sum (n, hidden) of the chosen experts' outputs; `biases` gives `ffn_*_exps.bias` (gpt-oss).
+
+    `counted` (n, n_used) bool leaves the other choices out of the sum; None: all count.
+    """
     h, ids, biases = routed.h, routed.ids, biases if moe.expert_bias else None
     if not h.is_cuda:
         outputs = looped_experts(h, ids, stack, moe, biases)
@@ -72,6 +81,8 @@ def experts(routed: Routed, stack: ExpertStack, moe: MoeFfn, biases: Weights | N
         outputs = one_token_experts(h, ids, stack, moe, biases)
     else:
         outputs = grouped_experts(h, ids, stack, moe, biases, used_flags(ids, moe.n_experts))
+    if counted is not None:
+        outputs = outputs.masked_fill(~counted.unsqueeze(-1), 0)
     return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs).squeeze(1)
 
 

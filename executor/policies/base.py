@@ -43,17 +43,21 @@ class Plan:
 
     `inline`: copied on the compute stream when the step is reached; `ahead`: on the copy stream, up to the
     policy's lookahead before it. `whole`: all bytes; `selective`: the router's choice, of which `hot` experts
-    go ahead. `bank`: served from the expert cache instead of a slot.
+    go ahead. `bank`: served from the expert cache instead of a slot. `divided`: of the experts in use that are not
+    on the device, the host computes those that `Policy.divide` names, and the others are copied.
     """
 
     when: Literal["inline", "ahead"]
     what: Literal["whole", "selective", "bank"]
     hot: Flags | None = None
+    divided: bool = False
 
     def __post_init__(self) -> None:
         # The bank is written when the router's choice is known: a copy that ran before would read stale bytes.
         if self.when == "ahead" and self.what == "bank":
             raise ValueError("what is served from the bank cannot be copied ahead")
+        if self.divided and not self.needs_routing:
+            raise ValueError("only what the router chose can be divided between device and host")
 
     @property
     def needs_routing(self) -> bool:
@@ -65,6 +69,8 @@ INLINE_WHOLE = Plan("inline", "whole")
 INLINE_SELECTIVE = Plan("inline", "selective")
 AHEAD_WHOLE = Plan("ahead", "whole")
 FROM_BANK = Plan("inline", "bank")
+DIVIDED_SELECTIVE = Plan("inline", "selective", divided=True)
+DIVIDED_FROM_BANK = Plan("inline", "bank", divided=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,13 @@ class Policy(ABC):
     @abstractmethod
     def plan(self, item: Item) -> Plan:
         """Decide about one item. Called once an item, before any of its bytes move."""
+
+    def divide(self, item: Item, missing: Flags) -> Flags | None:
+        """Which experts of `missing` the host computes, where the item's plan is `divided`; None: none of them.
+
+        Called once an item, when the router has chosen. `missing` (n_experts,) are in use and not on the device.
+        """
+        return None
 
     def describe(self, ubatch: Ubatch) -> str:
         """The policy in effect for a ubatch, for the trace."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from executor.errors import HprofError
 from executor.passes import PassResult, Ubatch
-from executor.policies.base import FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
+from executor.policies.base import DIVIDED_FROM_BANK, FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
 from executor.policies.traits import ArmTraits
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ class Cached(Policy):
         self.inner.begin_pass(warmup_number=warmup_number)
 
     def plan(self, item: Item) -> Plan:
-        return FROM_BANK if item.is_moe and item.ubatch.n_tokens <= MAX_BATCH else self.inner.plan(item)
+        if not (item.is_moe and item.ubatch.n_tokens <= MAX_BATCH):
+            return self.inner.plan(item)
+        return DIVIDED_FROM_BANK if self.traits.divides else FROM_BANK
+
+    def divide(self, item: Item, missing: Flags) -> Flags | None:
+        return self.inner.divide(item, missing)
 
     def describe(self, ubatch: Ubatch) -> str:
         return "cache" if ubatch.n_tokens <= MAX_BATCH else self.inner.describe(ubatch)

@@ -28,6 +28,8 @@ class ArmTraits:
     """Whether earlier passes change later ones: then it warms up, and starts anew in each process."""
     computes_on_host: bool = False
     """Whether it computes FFN or expert weights on the host at any size of ubatch; its logits round differently."""
+    divides: bool = False
+    """Whether it may leave some experts of a layer to the host while the device computes the others."""
     is_resident: bool = False
     """Whether it keeps everything on the device whatever the placement: the limit, and not what one chooses among."""
     takes_cache: bool = True

@@ -18,6 +18,7 @@ from executor.quants.dispatch import has_fused
 from executor.session.options import SessionOptions
 from executor.streaming.expert_cache import ExpertCacheBuffer, build_banks
 from executor.streaming.streamer import Streamer
+from executor.streaming.substitutes import Substitutes
 from executor.weights.transfer_units import LoadMode, StepKind, TransferUnit
 
 
@@ -85,8 +86,16 @@ def _make_arm(placed: PlacedModel, policy: Policy, placement: Placement, most_sl
         for kind, n_bytes in sizes.items():
             shard.reserve_slots(kind, most_slots, n_bytes)
         slots = {kind: buffers[: policy.n_slots] for kind, buffers in shard.slots.items()}
-        streamers.append(Streamer(shard.device, policy, slots, _make_banks(mine, policy, shard)))
+        banks, substitutes = _make_banks(mine, policy, shard), _make_substitutes(mine, policy, shard)
+        streamers.append(Streamer(shard.device, policy, slots, banks, substitutes))
     return SessionArm(policy, placement, mine, streamers)
+
+
+def _make_substitutes(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> Substitutes | None:
+    n_experts = max((unit.n_experts for unit in placed.units), default=0)
+    if not (policy.traits.divides and n_experts):
+        return None
+    return Substitutes(shard.device, len(placed.layers), n_experts)
 
 
 def _make_banks(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> dict[int, ExpertCacheBuffer]:

@@ -11,7 +11,7 @@ released.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 from executor.devices.base import CopyRange, Device, Event, StreamName, Work
 from executor.policies.base import Flags, Item, Plan, Policy
 from executor.streaming.expert_cache import CachedBatch, ExpertCacheBuffer
+from executor.streaming.substitutes import Substitutes
 from executor.tracing.pass_trace import PassTrace, copy_range
 from executor.weights.transfer_units import StepKind, TransferUnit
 
@@ -75,6 +76,7 @@ class PendingCopy:
     copy_id: int | None = None
     n_copied: int = 0  # experts that crossed the bus
     n_cached: int | None = None  # experts that the bank had; None where it was not asked
+    on_host: Flags | None = None  # experts in use that the host computes; None where the item is not divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class StagedWeights:
     n_misses: int | None = None
     place_of: torch.Tensor | None = None
     """(n_experts,) int32 on the device: an expert's place in `buffer`; None: the identity."""
+    substitutes: torch.Tensor | None = None
+    """(n_experts,) int64 on the device: stand-ins for experts that the host computes; None where it computes none."""
 
 
 class CopyIssuer:
@@ -178,7 +182,7 @@ class Streamer:
     """One device's slots and copies under one policy.
 
     `slots` holds each kind of step's buffers, (n_bytes,) uint8; `banks` the bank of each unit's number, for arms
-    with an expert cache.
+    with an expert cache; `substitutes` serves arms that divide a layer's experts between device and host.
     """
 
     def __init__(
@@ -187,9 +191,11 @@ class Streamer:
         policy: Policy,
         slots: Mapping[StepKind, Sequence[torch.Tensor]],
         banks: Mapping[int, ExpertCacheBuffer] | None = None,
+        substitutes: Substitutes | None = None,
     ) -> None:
         self._device = device
         self._policy = policy
+        self._substitutes = substitutes
         self._banks = banks or {}
         self._turns = SlotRotation(slots)
         self._items: Sequence[Item] = ()
@@ -213,6 +219,24 @@ class Streamer:
         """Whether `fetch` must be given the router's choice."""
         return item.is_moe and self._pending_copy(item).plan.needs_routing
 
+    def divide(self, item: Item, used: Flags) -> Flags | None:
+        """The experts of `used` (n_experts,) that the host computes; None where all are left to the device.
+
+        Call it before `fetch`, which copies the others. Raises ValueError where the policy names other experts than
+        those that are missing, or its traits do not say that it divides.
+        """
+        pending = self._pending_copy(item)
+        if not pending.plan.divided:
+            return None
+        missing = self._missing(pending, used)
+        on_host = self._policy.divide(item, missing)
+        if on_host is None or not on_host.any():
+            return None
+        if (on_host & ~missing).any() or self._substitutes is None:
+            raise ValueError(f"arm '{self._policy.name}' divides experts that are not missing, or must not divide any")
+        pending.on_host = on_host
+        return on_host
+
     def fetch(self, item: Item, used: Flags | None) -> StagedWeights:
         """Complete an item's copies, make the compute stream wait for them, and send the next ones ahead.
 
@@ -222,16 +246,18 @@ class Streamer:
         pending = self._pending_copy(item)
         if used is not None:
             self._policy.observe(item, used)
-        if pending.plan.what == "bank" and (served := self._serve_from_bank(pending, used)) is not None:
+        wanted = used if used is None or pending.on_host is None else used & ~pending.on_host
+        if pending.plan.what == "bank" and (served := self._serve_from_bank(pending, wanted)) is not None:
             self._look_ahead(item.number)
-            return served
-        self._complete(pending, used)
+            return self._with_stand_ins(served, pending, used)
+        self._complete(pending, wanted)
         self._look_ahead(item.number)
         if pending.ready is not None and pending.plan.when == "ahead":
             self._device.wait("compute", pending.ready)
         hits = pending.n_cached
-        misses = None if hits is None or used is None else int(used.sum()) - hits
-        return StagedWeights(pending.slot.buffer, item.unit, pending.copy_id, pending.n_copied, hits, misses)
+        misses = None if hits is None or wanted is None else int(wanted.sum()) - hits
+        staged = StagedWeights(pending.slot.buffer, item.unit, pending.copy_id, pending.n_copied, hits, misses)
+        return self._with_stand_ins(staged, pending, used)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
@@ -263,6 +289,24 @@ class Streamer:
         elif pending.plan.hot is not None and pending.plan.hot.any():
             self._copies.experts(pending, "copy", "hot", pending.plan.hot)
 
+    def _with_stand_ins(self, staged: StagedWeights, pending: PendingCopy, used: Flags | None) -> StagedWeights:
+        """With stand-ins for what the host computes, and with the bank's misses among that counted."""
+        if pending.on_host is None or used is None:
+            return staged
+        n_misses = None if staged.n_misses is None else staged.n_misses + int(pending.on_host.sum())
+        is_all = np.array_equal(used, pending.on_host)
+        assert self._substitutes is not None
+        row = None if is_all else self._substitutes.send(pending.item.unit.layer, used, pending.on_host)
+        return replace(staged, n_misses=n_misses, substitutes=row)
+
+    def _missing(self, pending: PendingCopy, used: Flags) -> Flags:
+        """What of the experts in use neither the slot nor the bank has."""
+        missing = used.copy() if pending.present is None else used & ~pending.present
+        bank = self._banks.get(pending.item.unit.number)
+        if bank is not None and pending.plan.when == "inline":
+            missing[list(bank.cache.lookup(pending.item.unit.layer, np.flatnonzero(missing)))] = False
+        return missing
+
     def _complete(self, pending: PendingCopy, used: Flags | None) -> None:
         stream: StreamName = "copy" if pending.plan.when == "ahead" else "compute"
         if pending.plan.what == "whole":
@@ -279,7 +323,7 @@ class Streamer:
         """The bank, once its missing experts are on their way; None where it is too small for the batch."""
         bank = self._banks.get(pending.item.unit.number)
         assert used is not None, "the bank serves the router's choice"
-        serving = bank.serve(pending.item.unit, used) if bank is not None else None
+        serving = bank.serve(pending.item.unit, used) if bank is not None and used.any() else None
         if bank is None or serving is None:
             return None
         self._copies.missed(pending, serving)

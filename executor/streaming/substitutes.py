@@ -1,0 +1,47 @@
+"""Stand-ins on the device for experts that the host computes, where one layer's experts are divided between both.
+
+A kernel runs over all choices of a router. Those that the host takes are pointed at an expert that is on the device,
+and their outputs left out of the sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from executor.devices.base import Device, whole_copy_range
+from executor.layers.moe import Routed
+from executor.policies.base import Flags
+
+
+class Substitutes:
+    """For each layer a row (n_experts,) int64 on the device: each expert's own number, or its stand-in's.
+
+    The host writes a layer's row once it knows the router's choice, so a whole ubatch after the row's last use.
+    """
+
+    def __init__(self, device: Device, n_layers: int, n_experts: int) -> None:
+        shape = (n_layers, n_experts)
+        n_bytes = n_layers * n_experts * torch.int64.itemsize
+        self._device = device
+        self._on_host = device.host_slab(n_bytes, pinned=True).view(torch.int64).view(shape)
+        self._on_device = torch.zeros(shape, dtype=torch.int64, device=device.torch_device)
+
+    def send(self, layer: int, used: Flags, on_host: Flags) -> torch.Tensor:
+        """Queue the copy of a layer's row to the device; returns it there, (n_experts,).
+
+        `used` are the experts in use, `on_host` those of them that the host computes; at least one is on the device.
+        """
+        row = self._on_host[layer, : used.size]
+        if row.device.type != "meta":
+            present = int(np.flatnonzero(used & ~on_host)[0])
+            row.copy_(torch.from_numpy(np.where(on_host, present, np.arange(used.size))))
+        target = self._on_device[layer, : used.size]
+        self._device.copy_in("compute", [whole_copy_range(row, target)])
+        return target
+
+
+def with_substitutes(routed: Routed, row: torch.Tensor) -> tuple[Routed, torch.Tensor]:
+    """The choices with stand-ins, and which of them (n, n_used) bool are the device's own."""
+    ids = row[routed.ids]
+    return Routed(routed.h, ids, routed.weights), ids == routed.ids
