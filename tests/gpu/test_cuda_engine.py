@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
-from executor.model import MoeFfn
+from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.passes import PassJob
 from executor.placement.place import place
+from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
+from executor.routing.routers import Routing
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
+from tests.executor.policies.made_up import Divided
 from tests.gguf_models import logits_path, model_path
 
 pytestmark = [
@@ -49,6 +52,15 @@ def _session(spec: str, arms: list[str], n_prompt: int, n_gen: int, **options: A
     return Session(model, place(model.tensors), arms, SessionOptions(**settings))
 
 
+def _routing(model: Model) -> Routing | None:
+    """The default family's choices for a model whose MoE layers are alike; None for a dense one."""
+    moe = {i: layer.ffn for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)}
+    if not moe:
+        return None
+    n_experts, n_used = next((ffn.n_experts, ffn.n_used) for ffn in moe.values())
+    return routing_from_spec("lognormal", layers=list(moe), n_experts=n_experts, n_used=n_used, seed=0)
+
+
 @pytest.mark.parametrize(("name", "limit"), FILES)
 def test_reference_logits(name: str, limit: float) -> None:
     reference = np.load(logits_path(name))
@@ -72,13 +84,7 @@ def test_arms_are_bit_identical(spec: str, dtype: torch.dtype) -> None:
     is_file = spec.startswith("qwen3moe")
     path = str(model_path(spec)) if is_file else spec
     model = load_model(path)
-    moe = [(i, layer.ffn) for i, layer in enumerate(model.shape.layers) if isinstance(layer.ffn, MoeFfn)]
-    routing = None
-    if moe and not is_file:
-        shape = moe[0][1]
-        routing = routing_from_spec(
-            "lognormal", layers=[i for i, _ in moe], n_experts=shape.n_experts, n_used=shape.n_used, seed=0
-        )
+    routing = None if is_file else _routing(model)
     arms = [*SAME_DEVICE_ARMS, "cpu"]
     session = _session(path, arms, 200, 4, dtype=dtype, routing=routing)
     try:
@@ -88,6 +94,27 @@ def test_arms_are_bit_identical(spec: str, dtype: torch.dtype) -> None:
             assert len(set(digests.values())) == 1, digests
             assert len({tuple(results[arm].tokens) for arm in SAME_DEVICE_ARMS}) == 1
             assert results["on"].bytes_h2d > 0
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("arm", ["divided", "divided+cache"])
+def test_experts_divided_between_host_and_device_add_up(
+    monkeypatch: pytest.MonkeyPatch, arm: str, dtype: torch.dtype
+) -> None:
+    monkeypatch.setitem(ARMS, "divided", Divided)
+    session = _session("tiny-moe", ["off", arm], 200, 1, dtype=dtype, routing=_routing(load_model("tiny-moe")))
+    found: dict[str, torch.Tensor] = {}
+    try:
+        for repetition, n_prompt in enumerate([200, 200, 200, 0, 0, 0]):  # a step is recorded, then replayed
+            for name in ("off", arm):
+                result = session.run_pass(PassJob(0, name, n_prompt, 1, 64, 0, repetition))
+                assert session.last_logits is not None
+                found[name] = session.last_logits[0].cpu()
+            assert {"cpu_compute", "h2d", "compute"} <= {event.kind for event in result.events}
+            error = (found[arm] - found["off"]).norm() / found["off"].norm()
+            assert error < (1e-4 if dtype == torch.float32 else 0.05)
     finally:
         session.close()
 

@@ -19,52 +19,18 @@ from executor.placement.place import place
 from executor.policies import ARMS
 from executor.policies.base import (
     DIVIDED_FROM_BANK,
-    DIVIDED_SELECTIVE,
-    INLINE_WHOLE,
     Flags,
     Item,
     Plan,
     Policy,
     PolicyOptions,
-    Regime,
 )
 from executor.policies.traits import ArmTraits
 from executor.session import Session, SessionOptions
-from executor.weights.transfer_units import TransferUnit
 from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.policies.made_up import Divided, HotDivided
 
 POLICY = PolicyOptions(op_offload_min_batch=1, cache_bytes=3 << 20)
-
-
-class Divided(Policy):
-    """The host computes a `host_share` of what is missing, drawn by lot but the same each time."""
-
-    traits = ArmTraits("divided", "Dividing experts", "inline", computes_on_host=True, divides=True)
-    host_share = 0.5
-
-    def plan(self, item: Item) -> Plan:
-        return DIVIDED_SELECTIVE if item.is_moe else INLINE_WHOLE
-
-    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
-        return "stream"
-
-    def divide(self, item: Item, missing: Flags) -> Flags | None:
-        rng = np.random.default_rng(item.number)
-        return missing & (rng.random(missing.size) < self.host_share)
-
-
-class HotDivided(Divided):
-    """Some experts go ahead whatever is used; of what is missing then the host takes its share."""
-
-    @property
-    def n_slots(self) -> int:
-        return self.options.slots
-
-    def plan(self, item: Item) -> Plan:
-        if not item.is_moe:
-            return INLINE_WHOLE
-        hot = np.random.default_rng(item.number).random(item.unit.n_experts) < 0.3
-        return Plan("ahead", "selective", hot, divided=True)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +43,7 @@ def arms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def run(*arms: str, spec: str = "tiny-moe", **options: Any) -> dict[str, tuple[PassResult, torch.Tensor]]:
     found: dict[str, tuple[PassResult, torch.Tensor]] = {}
-    settings = {"policy": POLICY, "synthetic_routing": True, "layers": 3} | options
+    settings: dict[str, Any] = {"policy": POLICY, "synthetic_routing": True, "layers": 3} | options
     with open_session(spec, arms, **settings) as session:
         for arm in arms:
             result, logits = run_pass(session, arm, 70, 4, 24)
@@ -149,7 +115,7 @@ def test_what_the_host_computes_is_not_copied(arm: str) -> None:
 
 def test_host_and_device_work_beside_each_other() -> None:
     """On a machine whose host takes as long for an expert as the bus takes to bring it, half and half wins."""
-    fast = {"memory_gb_s": 1e6, "gemm_tflop_s": 1e6, "host_gflop_s": 1e6}
+    fast: dict[str, Any] = {"memory_gb_s": 1e6, "gemm_tflop_s": 1e6, "host_gflop_s": 1e6}
     machine = SimMachine(link_gb_s=10, host_memory_gb_s=71, **fast)  # 0.56 bytes a weight there, 4 here
     with open_session(
         "qwen3-30b-a3b", ["off", "cpu", "divided"], layers=2, kind="sim", machine=machine, policy=POLICY,

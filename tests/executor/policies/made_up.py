@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from executor.passes import EventRecord, ExpertsRecord, PassResult, Ubatch, UbatchRecord
-from executor.policies.base import Flags, Item, Plan, Policy
+from executor.policies.base import DIVIDED_SELECTIVE, INLINE_WHOLE, Flags, Item, Plan, Policy, Regime
+from executor.policies.traits import ArmTraits
 from executor.weights.transfer_units import HostSegment, StepKind, TransferUnit
 
 N_EXPERTS = 16
@@ -87,3 +88,34 @@ def measured(
 def plans(policy: Policy, *items: Item) -> list[tuple[str, str]]:
     """When and what a policy copies for each item."""
     return [(plan.when, plan.what) for plan in map(policy.plan, items)]
+
+
+class Divided(Policy):
+    """The host computes a `host_share` of what is missing, drawn by lot but the same each time."""
+
+    traits = ArmTraits("divided", "Dividing experts", "inline", computes_on_host=True, divides=True)
+    host_share = 0.5
+
+    def plan(self, item: Item) -> Plan:
+        return DIVIDED_SELECTIVE if item.is_moe else INLINE_WHOLE
+
+    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
+        return "stream"
+
+    def divide(self, item: Item, missing: Flags) -> Flags | None:
+        rng = np.random.default_rng(item.number)
+        return missing & (rng.random(missing.size) < self.host_share)
+
+
+class HotDivided(Divided):
+    """Some experts go ahead whatever is used; of what is missing then the host takes its share."""
+
+    @property
+    def n_slots(self) -> int:
+        return self.options.slots
+
+    def plan(self, item: Item) -> Plan:
+        if not item.is_moe:
+            return INLINE_WHOLE
+        hot = np.random.default_rng(item.number).random(item.unit.n_experts) < 0.3
+        return Plan("ahead", "selective", hot, divided=True)
