@@ -73,6 +73,16 @@ class Manifest:
         """Whether each pass has a clock of its own, as in hprof's captures; rows of imports all lie on one."""
         return self.source == "hprof"
 
+    @property
+    def has_process_per_arm(self) -> bool:
+        """Whether arms ran in processes of their own: a boot, and no repetition, is then what verdicts count.
+
+        So does llama-bench, and so did several traces that were imported as an arm each.
+        """
+        files = self.extra.get("files")
+        traces = files if isinstance(files, list) and len(files) > 1 else []
+        return self.source == "llama-bench" or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
+
     def with_changes(self, **changes: Any) -> Manifest:
         """A copy with some fields replaced."""
         return replace(self, **changes)

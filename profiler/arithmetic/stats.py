@@ -5,6 +5,9 @@ cancels), widened for few pairs by Hesterberg's factor: the tail is Phi(-sqrt(n/
 for n-1 degrees ("What Teachers Should Know About the Bootstrap", 2015, section 5.3). BCa was tried and left: on medians
 of 6 to 20 pairs it covered 83 to 95 % where this one covers 95 to 99 % (`tests/profiler/arithmetic/test_stats.py`
 simulates it).
+
+Values of several processes (boots) are drawn in two steps, processes and then values inside each, so that what
+sets processes apart widens the interval; n is then the number of processes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
+Unit = Literal["pairs", "boots"]  # what is counted as one measurement: a pair of passes, or a process an arm
 Floats = npt.NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -27,11 +31,14 @@ DEFAULT_NOISE: Final = 0.01
 OUTLIER_MADS: Final = 14.826  # ten standard deviations of a normal; hyperfine's threshold for few runs
 _N_RESAMPLES: Final = 4000
 _SEED: Final = 20250
+ONE_PROCESS: Final = "one process an arm: boots needed"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median of `n` values. `low` and `high` bound it with 95 % confidence; null below six values."""
+    """A median of `n` values. `low` and `high` bound it with 95 % confidence; null below six values, or six boots
+    where boots are what counts.
+    """
 
     median: float
     low: float | None
@@ -52,20 +59,29 @@ class Comparison:
     reason: str | None = None  # why it is inconclusive
 
 
-def estimate(values: Sequence[float] | Floats) -> Estimate | None:
+def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> Estimate | None:
     """Median and distribution-free interval (order statistics, binomial ranks) of the values that are not NaN.
 
-    Null where there are none.
+    boots: the process of each value, where repetitions inside one are not independent: each process then counts as
+    its median. Null where there are no values.
     """
-    known = np.sort(np.asarray(values, np.float64))
-    known = known[np.isfinite(known)]
-    n = len(known)
-    if n == 0:
+    given = np.asarray(values, np.float64)
+    is_known = np.isfinite(given)
+    known = given[is_known]
+    if len(known) == 0:
         return None
+    units = np.sort(known if boots is None else boot_medians(known, boots[is_known])[1])
+    n = len(units)
+    n_outliers = int(outliers(known).sum())
     if n < MIN_PAIRS or (rank := _rank(n)) < 1:
-        return Estimate(float(np.median(known)), None, None, n, int(outliers(known).sum()))
-    low, high = float(known[rank - 1]), float(known[n - rank])
-    return Estimate(float(np.median(known)), low, high, n, int(outliers(known).sum()))
+        return Estimate(float(np.median(units)), None, None, len(known), n_outliers)
+    return Estimate(float(np.median(units)), float(units[rank - 1]), float(units[n - rank]), len(known), n_outliers)
+
+
+def boot_medians(values: Floats, boots: Floats) -> tuple[Floats, Floats]:
+    """The boots, ascending, and the median of each one's values."""
+    numbers = np.unique(boots)
+    return numbers, np.array([np.median(values[boots == number]) for number in numbers])
 
 
 @lru_cache(maxsize=256)
@@ -88,8 +104,13 @@ def outliers(values: Floats) -> npt.NDArray[np.bool_]:
 
 def paired(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> tuple[Floats, Floats]:
     """The values of both where both have one (finite and positive) under the same key, in the key's order."""
-    keys = [key for key, value in baseline.items() if _usable(value) and _usable(arm.get(key))]
+    keys = shared_keys(baseline, arm)
     return np.array([baseline[key] for key in keys]), np.array([arm[key] for key in keys])
+
+
+def shared_keys(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> list[Key]:
+    """The keys under which both have a finite and positive value, in the baseline's order."""
+    return [key for key, value in baseline.items() if is_usable(value) and is_usable(arm.get(key))]
 
 
 def compare(
@@ -99,20 +120,28 @@ def compare(
     better: Literal["lower", "higher"],
     noise: float = DEFAULT_NOISE,
     are_pairs: bool = True,
+    boots: tuple[Floats, Floats] | None = None,
+    unit: Unit = "pairs",
     different: str | None = None,
+    same: str | None = None,
 ) -> Comparison | None:
     """Judge an arm against the baseline; null where either has no values.
 
     are_pairs: baseline[i] and arm[i] were measured side by side; otherwise the two are resampled apart, and the
-    smaller count stands for the pairs. different: why the two did not do the same work, if so.
+    smaller count stands for the pairs. boots: the processes that the values of both come from. unit: what each value
+    stands for. different: why the two did not do the same work, if so; same: why they cannot differ, if so.
     """
     n_pairs = min(len(baseline), len(arm))
     if n_pairs == 0:
         return None
     ratio = float(np.median(arm) / np.median(baseline))
-    interval = _bootstrap(baseline, arm, are_pairs=are_pairs) if n_pairs > 1 else None
+    interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=are_pairs) if n_pairs > 1 else None
     low, high = interval or (None, None)
-    verdict, reason = _verdict(ratio, interval, n_pairs, better, noise, different)
+    if different is not None:
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"different workload: {different}")
+    if same is not None:
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"same work: {same}")
+    verdict, reason = _verdict(ratio, interval, n_pairs, better, noise, unit)
     return Comparison(ratio, low, high, n_pairs, verdict, reason)
 
 
@@ -122,13 +151,12 @@ def _verdict(
     n_pairs: int,
     better: Literal["lower", "higher"],
     noise: float,
-    different: str | None,
+    unit: Unit,
 ) -> tuple[Verdict, str | None]:
     """A change needs an interval that leaves out 1 and a ratio beyond the noise; "no difference" one inside it."""
-    if different is not None:
-        return "inconclusive", f"different workload: {different}"
     if n_pairs < MIN_PAIRS or interval is None:
-        return "inconclusive", f"{n_pairs} of the {MIN_PAIRS} pairs that a verdict needs"
+        few = f"{n_pairs} of the {MIN_PAIRS} {unit} that a verdict needs"
+        return "inconclusive", ONE_PROCESS if unit == "boots" and n_pairs == 1 else few
     low, high = interval
     if 1 - noise <= low and high <= 1 + noise:
         return "no difference", None
@@ -139,19 +167,36 @@ def _verdict(
     if high - low <= noise and any(low < edge < high for edge in (1 - noise, 1 + noise)):
         at = f"the difference lies at the noise threshold of {noise * 100:g} %"
         return "inconclusive", f"{at}; more repetitions will hardly settle it"
-    return "inconclusive", "the interval is too wide: repeat more often"
+    more = "more boots" if unit == "boots" else "repeat more often"
+    return "inconclusive", f"the interval is too wide: {more}"
 
 
-def _bootstrap(baseline: Floats, arm: Floats, *, are_pairs: bool) -> tuple[float, float]:
+def _bootstrap(
+    baseline: Floats, arm: Floats, boots: tuple[Floats | None, Floats | None], *, are_pairs: bool
+) -> tuple[float, float]:
     from scipy import special
 
-    drawn = _draws(len(baseline), 0)
-    drawn_arm = drawn if are_pairs else _draws(len(arm), 1)
+    drawn, n = _drawn(len(baseline), boots[0], 0)
+    drawn_arm, n_arm = (drawn, n) if are_pairs else _drawn(len(arm), boots[1], 1)
     ratios = np.median(arm[drawn_arm], axis=1) / np.median(baseline[drawn], axis=1)
-    n = min(len(baseline), len(arm))
+    n = min(n, n_arm)
     tail = float(special.ndtr(-np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)))
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _drawn(n: int, boots: Floats | None, stream: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Positions of values, a row a resample, and how many independent units they are drawn from."""
+    sizes = np.unique(boots, return_counts=True)[1] if boots is not None else np.ones(1)
+    if boots is None or len(sizes) in (1, n):
+        return _draws(n, stream), n
+    by_boot = np.argsort(boots, kind="stable")
+    rng = np.random.default_rng([_SEED, n, stream, len(sizes)])
+    chosen = rng.integers(0, len(sizes), (_N_RESAMPLES, len(sizes)))
+    # a boot with fewer values is drawn from as often as the largest, so that all weigh alike
+    inside = rng.random((*chosen.shape, sizes.max())) * sizes[chosen][..., None]
+    first = (np.cumsum(sizes) - sizes)[chosen]
+    return by_boot[(first[..., None] + inside.astype(np.int64)).reshape(_N_RESAMPLES, -1)], len(sizes)
 
 
 @lru_cache(maxsize=64)
@@ -159,5 +204,6 @@ def _draws(n: int, stream: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng([_SEED, n, stream]).integers(0, n, (_N_RESAMPLES, n))
 
 
-def _usable(value: float | None) -> bool:
+def is_usable(value: float | None) -> bool:
+    """Whether a ratio can be made of it: known, finite and positive."""
     return value is not None and bool(np.isfinite(value)) and value > 0

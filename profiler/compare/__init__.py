@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from profiler.arithmetic.stats import DEFAULT_NOISE
-from profiler.compare.changes import OpenedSide, Pairs, changes, device_changes, matched, open_side, token_warnings
+from profiler.compare.changes import (
+    OpenedSide,
+    Pairs,
+    changes,
+    device_changes,
+    matched,
+    open_side,
+    process_warnings,
+    token_warnings,
+)
 from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate, decide, parse_limit
 from profiler.compare.settings import differences
 
@@ -48,7 +57,7 @@ def _warnings(name: str, side: OpenedSide) -> list[str]:
 
 def _unmatched(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:
     """What only one side has, and cells that did other work."""
-    found = token_warnings(a, b, pairs)
+    found = [*process_warnings(a, b), *token_warnings(a, b, pairs)]
     taken = ({x for x, _ in pairs}, {y for _, y in pairs})
     for name, side, used in (("A", a, taken[0]), ("B", b, taken[1])):
         alone = [f"{cell.flags} · {arm}" for cell, arm in side.groups if (cell, arm) not in used]

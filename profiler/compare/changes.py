@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
-from profiler.arithmetic.stats import Comparison, Floats, compare
+from profiler.arithmetic.stats import Comparison, Unit
 from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
 from profiler.metrics.passes import CellKey, by_cell, measured_passes
-from profiler.report.cells import AFTER_FIRST_TOKEN, PAIR_KEYS
+from profiler.report.cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
+from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
 
 _COLUMN_OF_FLAG: Final = {"p": "n_prompt", "n": "n_gen", "ub": "n_ubatch", "d": "n_depth"}
 # an arm's own name may hold commas and equals signs: only these are taken out of it
@@ -165,48 +166,65 @@ def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:
 def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
     work = different_work(a, b, x[0], y[0])
     is_moe = any(side.tables.experts.num_rows for side in (a, b))
-    other_experts = "other tokens were generated, which use other experts"
-    after_first = other_experts if is_moe and _has_other_tokens(a, b, x, y) else None
+    after_first = OTHER_EXPERTS if is_moe and _has_other_tokens(a, b, x, y) else None
+    design = pair_design(a, b)
     for name in FIGURES:
         per: Literal["token", "pass"] = "token" if _by_token(name, x[0], y[0]) else "pass"
         of_a, of_b = _samples(a, b, x, y, name, per)
-        if len(of_a) and len(of_b):
+        if of_a and of_b:
             different = work or (after_first if name in AFTER_FIRST_TOKEN else None)
-            against = _against(a, b, of_a, of_b, name, noise, different)
-            medians = (float(np.median(of_a)), float(np.median(of_b)))
-            yield Change(x[0], y[0], x[1], y[1], name, per, *medians, len(of_a), len(of_b), against, different)
+            medians = tuple(float(np.median(list(counted(of, design.unit).values()))) for of in (of_a, of_b))
+            better = FIGURES[name].better or "lower"
+            against: Comparison | None = None
+            if min(medians) > 0:
+                against = judge(of_a, of_b, design, better=better, noise=noise, grounds=Grounds(different))
+            yield Change(
+                x[0], y[0], x[1], y[1], name, per, medians[0], medians[1], len(of_a), len(of_b), against, different
+            )
 
 
-def _against(
-    a: OpenedSide, b: OpenedSide, of_a: Floats, of_b: Floats, name: str, noise: float, different: str | None
-) -> Comparison | None:
-    if np.median(of_a) <= 0 or np.median(of_b) <= 0:
-        return None
-    if _are_pairs(a, b):
-        usable = (of_a > 0) & (of_b > 0)
-        of_a, of_b = of_a[usable], of_b[usable]
-    else:
-        of_a, of_b = of_a[of_a > 0], of_b[of_b > 0]
-    better = FIGURES[name].better or "lower"
-    return compare(of_a, of_b, better=better, noise=noise, are_pairs=_are_pairs(a, b), different=different)
+def pair_design(a: OpenedSide, b: OpenedSide) -> PairDesign:
+    """The arms of one capture were measured in turn; two captures were not, and are resampled apart.
+
+    What another tool measured ran in one process a capture, or one an arm: there a process counts once.
+    """
+    manifests = [side.capture.manifest for side in (a, b)]
+    if a.capture.path == b.capture.path:
+        return PairDesign(are_pairs=True, unit="boots" if manifests[0].has_process_per_arm else "pairs")
+    is_own = all(manifest.source == "hprof" for manifest in manifests)
+    return PairDesign(are_pairs=False, unit="pairs" if is_own else "boots")
 
 
-def _are_pairs(a: OpenedSide, b: OpenedSide) -> bool:
-    """The arms of one capture were measured in turn; two captures were not."""
-    return a.capture.path == b.capture.path
+def process_warnings(a: OpenedSide, b: OpenedSide) -> list[str]:
+    """A sentence where two captures of hprof are one process each, whose repetitions stand for it."""
+    design = pair_design(a, b)
+    if design.are_pairs or design.unit == "boots" or not (a.groups and b.groups):
+        return []
+    one = [name for name, side in (("A", a), ("B", b)) if side.passes["boot"].nunique(dropna=False) == 1]
+    if not one:
+        return []
+    sides = "A and B are one process each" if len(one) == 2 else f"{one[0]} is one process"
+    return [f"{sides}: what sets two processes apart counts as a difference; --boots 6 on both tells them apart."]
 
 
 def _samples(
     a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, name: str, per: Literal["token", "pass"]
-) -> tuple[Floats, Floats]:
-    values_a, values_b = (
+) -> tuple[Repeats, Repeats]:
+    of_a, of_b = (
         _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
         for side, key in ((a, x), (b, y))
     )
-    if _are_pairs(a, b):
-        shared = [key for key in values_a if key in values_b]
-        return np.array([values_a[key] for key in shared]), np.array([values_b[key] for key in shared])
-    return np.array(list(values_a.values())), np.array(list(values_b.values()))
+    if not pair_design(a, b).are_pairs:
+        return of_a, of_b
+    return _paired(of_a, of_b, pair_design(a, b).unit), _paired(of_b, of_a, pair_design(a, b).unit)
+
+
+def _paired(values: Repeats, others: Repeats, unit: Unit) -> Repeats:
+    """The values that have a partner: the same boot and repetition, or the same boot."""
+    if unit == "pairs":
+        return {key: value for key, value in values.items() if key in others}
+    boots = {boot for boot, _ in others}
+    return {key: value for key, value in values.items() if key[0] in boots}
 
 
 def _has_other_tokens(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey) -> bool:
@@ -218,21 +236,18 @@ def _has_other_tokens(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey) ->
 
 
 def _tokens(rows: pd.DataFrame) -> dict[tuple[float, ...], tuple[int, ...]]:
-    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
-    return {
-        key: tuple(value) for key, value in zip(keys, rows["tokens"], strict=True) if value is not None and len(value)
-    }
+    found = zip(pair_keys(rows), rows["tokens"], strict=True)
+    return {key: tuple(value) for key, value in found if value is not None and len(value)}
 
 
 def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
     return name in PER_TOKEN and x.n_tokens is not None and y.n_tokens is not None
 
 
-def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | None) -> dict[tuple[float, ...], float]:
+def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | None) -> Repeats:
     """The figure of each pass by (boot, repetition); unknown ones are left out."""
-    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
     values = side.figures[name].loc[rows["pass_id"]].to_numpy() / (n_tokens or 1)
-    return {key: value for key, value in zip(keys, values.tolist(), strict=True) if np.isfinite(value)}
+    return {key: value for key, value in repeats(rows, values).items() if np.isfinite(value)}
 
 
 def _spelled(keys: list[GroupKey]) -> str:

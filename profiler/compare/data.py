@@ -81,7 +81,8 @@ class Change:
     @property
     def has_enough(self) -> bool:
         """Whether the same work was measured often enough for an interval to mean something."""
-        return self.different is None and min(self.n_a, self.n_b) >= MIN_PAIRS
+        n = min(self.n_a, self.n_b) if self.against is None else self.against.pairs
+        return self.different is None and n >= MIN_PAIRS
 
     @property
     def size(self) -> float:

@@ -299,7 +299,7 @@ def _programs(request: BenchRequest) -> _Programs:
 
 
 def _first_fields(request: BenchRequest, programs: _Programs) -> dict[str, Any]:
-    warnings = [] if request.boots > 1 else ["One boot: the arms ran one after the other; --boots 6 interleaves them."]
+    warnings = [] if request.boots > 1 else ["One boot: the arms ran one after the other; a verdict needs --boots 6."]
     return {
         "arms": [_manifest_arm(arm, arm.name) for arm in request.arms],
         "machine": describe_machine(),

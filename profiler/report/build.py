@@ -35,9 +35,9 @@ def build_report(
     ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
     cells = judge_cells(
-        tables.passes.to_pandas(),
+        tables,
         pass_figures(*tables),
-        manifest.arms,
+        manifest,
         tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
         noise=noise,
     )

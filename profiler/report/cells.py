@@ -12,10 +12,12 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, Estimate, compare, estimate, paired
-from profiler.manifest import ManifestArm
-from profiler.metrics import FIGURES, SCOPES, Scope
+from profiler.arithmetic.stats import Comparison, Estimate, estimate
+from profiler.manifest import Manifest, ManifestArm
+from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope
 from profiler.metrics.passes import CellKey, by_cell
+from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, pair_keys, repeats
+from profiler.report.same_work import SameWork
 
 _SUFFIX: Final = re.compile(r"@(\d+)$")
 
@@ -99,9 +101,6 @@ class Cell(CellKey):
         return self.baseline, self.against_baseline.get(name, {})
 
 
-PAIR_KEYS: Final = ["boot", "repetition"]
-
-
 @dataclass(frozen=True, slots=True)
 class Sameness:
     """Null: one arm alone, or nothing to compare was recorded. The names are of arms that differ from the first."""
@@ -148,8 +147,7 @@ def _groups(arms: Iterable[str], in_part: Mapping[str, Hashable]) -> list[list[s
 
 def _by_pair(rows: pd.DataFrame, column: str, kind: Any) -> dict[tuple[Any, ...], Any]:
     """The column's values by (boot, repetition), without nulls and empty lists."""
-    keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
-    found = zip(keys, rows[column], strict=True)
+    found = zip(pair_keys(rows), rows[column], strict=True)
     return {key: kind(value) for key, value in found if _is_told(value)}
 
 
@@ -170,24 +168,30 @@ def _compare(values: Mapping[str, Mapping[tuple[Any, ...], Any]]) -> tuple[bool 
 
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
+OTHER_EXPERTS: Final = "other tokens were generated, which use other experts"
 Frames = dict[Scope, pd.DataFrame]
 
 
 def judge_cells(
-    passes: pd.DataFrame, frames: Frames, arms: Sequence[ManifestArm], *, tokens_route: bool, noise: float
+    tables: CaptureTables, frames: Frames, manifest: Manifest, *, tokens_route: bool, noise: float
 ) -> list[Cell]:
     """Every cell that has measured passes, in the order of its keys.
 
-    passes: the `passes` table; frames: `pass_figures` of it, in the same order; arms: the manifest's, whose order
-    sets the baseline. tokens_route: other tokens mean other experts, so other work.
+    frames: `pass_figures` of the tables; manifest: its arms' order sets the baseline, and it says whether arms shared
+    a process. tokens_route: other tokens mean other experts, so other work.
     """
-    judge = _Judge(frames, arms, tokens_route, noise)
-    return [judge.cell(key, rows) for key, rows in by_cell(passes)]
+    cells = _CellJudge(tables, frames, manifest, tokens_route, noise)
+    return [cells.cell(key, rows) for key, rows in by_cell(tables.passes.to_pandas())]
 
 
-class _Judge:
-    def __init__(self, frames: Frames, arms: Sequence[ManifestArm], tokens_route: bool, noise: float) -> None:
+class _CellJudge:
+    def __init__(
+        self, tables: CaptureTables, frames: Frames, manifest: Manifest, tokens_route: bool, noise: float
+    ) -> None:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
+        self._design = PairDesign(are_pairs=True, unit="boots" if manifest.has_process_per_arm else "pairs")
+        arms = manifest.arms
+        self._same_work = SameWork(tables.ubatches, frames, arms)
         self._order = _order(arms)
         self._on_host = {arm.name for arm in arms if arm.computes_on_host}
         self._arms = arms
@@ -217,23 +221,28 @@ class _Judge:
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
         picked = {scope: self._frames[scope].loc[rows["pass_id"]] for scope in SCOPES}
+        boots = rows["boot"].fillna(-1).to_numpy(np.float64) if self._design.unit == "boots" else None
         figures = {
-            scope: {name: estimate(frame[name].to_numpy()) for name in FIGURES} for scope, frame in picked.items()
+            scope: {name: estimate(frame[name].to_numpy(), boots) for name in FIGURES}
+            for scope, frame in picked.items()
         }
         return ArmFigures(figures, len(rows))
 
     def _comparisons(
         self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
     ) -> dict[str, Comparison | None]:
-        work = (
-            "other tokens were generated, which use other experts" if has_other_tokens and self._tokens_route else None
-        )
+        is_other = has_other_tokens and self._tokens_route
         return {
-            name: compare(
-                *paired(self._by_pair(baseline, name), self._by_pair(arm, name)),
+            name: judge(
+                self._repeats(baseline, name),
+                self._repeats(arm, name),
+                self._design,
                 better=_better(name),
                 noise=self._noise,
-                different=work if name in AFTER_FIRST_TOKEN else None,
+                grounds=Grounds(
+                    different=OTHER_EXPERTS if is_other and name in AFTER_FIRST_TOKEN else None,
+                    same=self._same_work.reason(name, baseline, arm),
+                ),
             )
             for name in JUDGED
         }
@@ -242,9 +251,8 @@ class _Judge:
         same = sameness({"first": first, "arm": arm}, set(), {})
         return self._comparisons(first, arm, bool(same.other_tokens))
 
-    def _by_pair(self, rows: pd.DataFrame, name: str) -> dict[tuple[float, ...], float]:
-        keys = rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None)
-        return dict(zip(keys, self._frames["pass"][name].loc[rows["pass_id"]].tolist(), strict=True))
+    def _repeats(self, rows: pd.DataFrame, name: str) -> Repeats:
+        return repeats(rows, self._frames["pass"][name].loc[rows["pass_id"]].to_numpy())
 
     def _computed_on_host(self, rows: pd.DataFrame) -> bool:
         return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())

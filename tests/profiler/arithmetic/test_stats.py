@@ -131,3 +131,42 @@ def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(n_pairs: int, heavy
         assert found.high is not None
         hits += found.low <= 0.97 <= found.high
     assert hits / n_runs >= 0.92, "200 runs tell 95 % from 92 % or less (three standard errors: 4.6 %)"
+
+
+def test_boots_count_as_their_medians_in_an_estimate() -> None:
+    boots = np.repeat(np.arange(6.0), 3)
+    found = estimate(np.concatenate([[n, n + 0.1, n + 9] for n in range(6)]), boots)
+    assert found is not None
+    assert (found.median, found.low, found.high, found.n) == (2.6, 0.1, 5.1, 18)
+    two = estimate(np.arange(24.0), np.repeat([0.0, 1.0], 12))
+    assert two is not None
+    assert (two.low, two.high, two.n) == (None, None, 24), "24 repetitions of two processes are two measurements"
+
+
+def test_what_sets_processes_apart_widens_the_interval() -> None:
+    """Six processes of six pairs: the arm is 0 to 5 % slower, each process alike in itself."""
+    boots = np.repeat(np.arange(6.0), 6)
+    arm = 100 * (1 + boots / 100)
+    alone, nested = (compare(np.full(36, 100.0), arm, better="lower", boots=given) for given in (None, (boots, boots)))
+    assert alone is not None
+    assert nested is not None
+    assert alone.ratio == nested.ratio == pytest.approx(1.025)
+    assert (alone.low, nested.low) != (None, None)
+    assert nested.high - nested.low > 2 * (alone.high - alone.low)  # type: ignore[operator]
+
+
+def test_boots_of_other_sizes_weigh_alike() -> None:
+    boots = np.concatenate([np.zeros(30), np.ones(2), np.full(4, 2.0)])
+    found = compare(np.full(36, 100.0), np.where(boots == 0, 100.0, 120.0), better="lower", boots=(boots, boots))
+    assert found is not None
+    assert found.ratio == 1
+    assert found.high == pytest.approx(1.2), "two of three processes say so"
+
+
+def test_one_process_an_arm_needs_boots_and_same_work_needs_none() -> None:
+    one = compare(np.array([1.0]), np.array([2.0]), better="lower", unit="boots")
+    assert one is not None
+    assert (one.verdict, one.reason) == ("inconclusive", "one process an arm: boots needed")
+    assert judged(BASE * 0.5, same="decode ran as off in both").reason == "same work: decode ran as off in both"
+    noisy = BASE * np.array([0.5, 1.5, 0.7, 1.3, 0.9, 1.1, 0.6, 1.4])
+    assert judged(noisy, unit="boots").reason == "the interval is too wide: more boots"

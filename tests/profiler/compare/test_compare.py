@@ -23,7 +23,7 @@ def _bench(path: Path, prefill_ns: list[int], *, n_prompt: int = 512, arm: str =
     """A capture of passes with nothing but a prefill time and a length."""
     writer = new_capture(path, **({"source": "llama-bench", "arms": [ManifestArm(arm)]} | fields))
     for order, ns in enumerate(prefill_ns):
-        key = PassKey(arm, 512, 0, n_prompt, 0, order, order, 0)
+        key = PassKey(arm, 512, 0, n_prompt, 0, 0, order, order)  # a process each
         writer.add_pass_row(order, key, prefill_ns=ns, t_start=0, t_end=ns)
     writer.finish()
     return str(path)
@@ -156,6 +156,23 @@ def test_another_model_is_never_judged(tmp_path: Path, field: str, said: str) ->
     assert ("model." + field, "one", "two") in [(d.key, d.a, d.b) for d in result.differences]
 
 
+def test_repetitions_of_one_process_of_another_tool_are_no_verdict(tmp_path: Path) -> None:
+    sides = [new_capture(tmp_path / name, source="llama-bench", arms=[ManifestArm("x")]) for name in "ab"]
+    for writer, ns in zip(sides, (1000, 2000), strict=True):
+        for order in range(12):
+            writer.add_pass_row(order, PassKey("x", 512, 0, 512, 0, order, order, 0), prefill_ns=ns + order)
+        writer.finish()
+    change = _change(compare_captures(sides[0].path, sides[1].path), "prefill_tokens_per_s")
+    assert change.against is not None
+    assert (change.verdict, change.against.reason) == ("inconclusive", "one process an arm: boots needed")
+    assert (change.against.pairs, change.n_a, change.has_enough) == (1, 12, False)
+
+
+def test_two_captures_of_one_process_each_are_judged_with_a_warning(tmp_path: Path) -> None:
+    result = compare_captures(_holding(tmp_path / "a", 100), _holding(tmp_path / "b", 100))
+    assert result.warnings[0].startswith("A and B are one process each: ")
+
+
 def test_too_few_repetitions_are_inconclusive(tmp_path: Path) -> None:
     result = compare_captures(_bench(tmp_path / "a", [100] * 5), _bench(tmp_path / "b", [50] * 5))
     assert {change.verdict for change in result.changes} == {"inconclusive"}
@@ -164,7 +181,7 @@ def test_too_few_repetitions_are_inconclusive(tmp_path: Path) -> None:
 def test_other_tokens_are_said_and_in_a_mixture_of_experts_are_other_work(tmp_path: Path) -> None:
     moe_off_on(tmp_path / "a")
     moe_off_on(tmp_path / "b")
-    assert compare_captures(str(tmp_path / "a"), str(tmp_path / "b")).warnings == []
+    assert not any("other tokens" in w for w in compare_captures(str(tmp_path / "a"), str(tmp_path / "b")).warnings)
     for path in (tmp_path / "b" / "passes").glob("*.parquet"):
         table = pq.read_table(path)
         tokens = pa.array([[6]] * table.num_rows, table.schema.field("tokens").type)

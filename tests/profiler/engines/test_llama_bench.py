@@ -79,7 +79,7 @@ def test_arms_are_interleaved_in_mirrored_order() -> None:
     ]  # fmt: skip
 
 
-def test_each_repetition_of_each_boot_is_a_pass_and_gets_a_verdict(
+def test_each_repetition_of_each_boot_is_a_pass_and_two_boots_are_no_verdict(
     tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
@@ -103,8 +103,25 @@ def test_each_repetition_of_each_boot_is_a_pass_and_gets_a_verdict(
     cell = next(cell for cell in build_report(capture).cells if cell.n_prompt == 256)
     found = cell.against_baseline["on"]["prefill_tokens_per_s"]
     assert found is not None
-    assert (found.pairs, found.verdict) == (6, "faster")
+    assert (found.pairs, found.verdict, found.reason) == (2, "inconclusive", "2 of the 6 boots that a verdict needs")
     assert found.ratio == pytest.approx(1 / 0.7, rel=0.01)
+
+
+def test_six_boots_are_enough_for_a_verdict_and_one_is_not(tmp_path: Path, binary: str) -> None:
+    flags = ("-m", "fake.gguf", "-p", "128", "-n", "8", "-r", "1")
+    found = []
+    for boots in (6, 1):
+        request = BenchRequest(binary, _ARMS, (*flags[:-1], "12") if boots == 1 else flags, boots=boots)
+        capture = Capture.open(run_llama_bench(request, tmp_path / f"out-{boots}").capture)
+        cell = next(cell for cell in build_report(capture).cells if cell.n_prompt)
+        found.append(cell.against_baseline["on"]["prefill_tokens_per_s"])
+        rate = cell.arms["on"].figures["pass"]["prefill_tokens_per_s"]
+        assert rate is not None
+        assert (rate.n, rate.low is None) == ((12, True) if boots == 1 else (6, False))
+    assert found[0] is not None
+    assert found[1] is not None
+    assert (found[0].pairs, found[0].verdict) == (6, "faster")
+    assert (found[1].verdict, found[1].reason) == ("inconclusive", "one process an arm: boots needed")
 
 
 def test_arms_may_be_environment_variables(tmp_path: Path, binary: str) -> None:

@@ -1,0 +1,86 @@
+"""How the passes of two arms become pairs, and what a pair is.
+
+Arms of hprof's own engine take turns inside one process, so two passes of one repetition are a pair; with `--boots`
+the processes are drawn first and their pairs inside them. Arms that ran in processes of their own (llama-bench, one
+trace an arm) differ by what sets those processes apart, however often each repeats: there a process counts once, as
+the median of its repetitions, and two processes of one number are a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from profiler.arithmetic.stats import Comparison, Floats, Unit, boot_medians, compare, is_usable, shared_keys
+
+PAIR_KEYS: Final = ["boot", "repetition"]
+Repeats = dict[tuple[float, float], float]  # (boot, repetition) -> value; -1 where the source does not say
+
+
+@dataclass(frozen=True, slots=True)
+class PairDesign:
+    """How two arms were measured: side by side or not, and what counts as one measurement of an arm."""
+
+    are_pairs: bool
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Why no verdict is due, whatever the times: other work was done, or the same by design; null where neither."""
+
+    different: str | None = None
+    same: str | None = None
+
+
+NO_GROUNDS: Final = Grounds()
+
+
+def pair_keys(rows: pd.DataFrame) -> list[tuple[float, float]]:
+    """(boot, repetition) of each row of the `passes` table."""
+    return list(rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None))
+
+
+def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:
+    """The values of these passes by boot and repetition."""
+    return dict(zip(pair_keys(rows), values.tolist(), strict=True))
+
+
+def counted(found: Repeats, unit: Unit) -> Repeats:
+    """One value a unit: the values themselves, or each boot's median under repetition 0."""
+    if unit == "pairs" or not found:
+        return found
+    boots, medians = boot_medians(np.array(list(found.values())), np.array([boot for boot, _ in found]))
+    return {(boot, 0.0): value for boot, value in zip(boots.tolist(), medians.tolist(), strict=True)}
+
+
+def judge(
+    baseline: Repeats,
+    arm: Repeats,
+    design: PairDesign,
+    *,
+    better: Literal["lower", "higher"],
+    noise: float,
+    grounds: Grounds = NO_GROUNDS,
+) -> Comparison | None:
+    """Hold an arm against the baseline; null where they share no usable value."""
+    sides = [counted({key: v for key, v in found.items() if is_usable(v)}, design.unit) for found in (baseline, arm)]
+    keys = [shared_keys(*sides)] * 2 if design.are_pairs else [list(side) for side in sides]
+    of_baseline, of_arm = (
+        (np.array([side[key] for key in chosen]), np.array([boot for boot, _ in chosen]))
+        for side, chosen in zip(sides, keys, strict=True)
+    )
+    return compare(
+        of_baseline[0],
+        of_arm[0],
+        better=better,
+        noise=noise,
+        are_pairs=design.are_pairs,
+        boots=(of_baseline[1], of_arm[1]),
+        unit=design.unit,
+        different=grounds.different,
+        same=grounds.same,
+    )
