@@ -36,7 +36,7 @@ from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
-from tests.profiler.cupti.traces import N_KERNELS, FakeTracing, trace_of
+from tests.profiler.cupti_traces import N_KERNELS, FakeTracing, trace_of
 from tests.profiler.runs import make_capture, small_request
 
 
