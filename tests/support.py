@@ -23,7 +23,9 @@ _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chr
 
 
 def shared_path(*parts: str) -> Path:
-    """`../shared/PARTS` next to the repository: samples that are read there and never copied."""
+    """A file of `tests/PARTS` where the repository holds it, else `../shared/PARTS` beside the checkout."""
+    if (own := ROOT.joinpath("tests", *parts)).is_file():
+        return own
     path = ROOT.parent.joinpath("shared", *parts)
     if not path.exists():
         pytest.skip(f"no sample at ../shared/{'/'.join(parts)}")

@@ -17,7 +17,8 @@ from executor.units import format_value
 from tests.dashboard.browser import Watch, address_of, served, settled
 from tests.dashboard.test_hostile import hostile
 from tests.profiler import makers
-from tests.support import ROOT, chromium_path, shared_path
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
+from tests.support import ROOT, chromium_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -207,8 +208,8 @@ def test_a_table_can_be_downloaded(page: Page, address: str, tmp_path: Path) -> 
     assert orjson.loads(Path(started.value.path()).read_bytes())["schema"] == 1
 
 
-def test_an_nsys_file_can_be_uploaded(page: Page, address: str, root: Path) -> None:
-    sample = shared_path("data", "nsys", "3.24.14_2026.1.1_MULTISTREAM_async_report1.sqlite")
+def test_an_nsys_file_can_be_uploaded(page: Page, address: str, root: Path, tmp_path: Path) -> None:
+    sample = write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(10, 20)], MEMCPY: [copy(0, 15, streamId=8)]})
     watch = Watch(page)
     page.goto(f"{address}/import")
     settled(page)

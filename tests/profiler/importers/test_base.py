@@ -51,11 +51,21 @@ def test_a_report_is_known_by_its_ending(tmp_path: Path) -> None:
     assert detect(path) == "nsys"
 
 
+@pytest.mark.parametrize("folder", ["kineto", "llama-bench"])
+def test_samples_of_the_repository(folder: str) -> None:
+    _check_samples(ROOT / "tests" / "data" / folder)
+
+
 @pytest.mark.parametrize("folder", ["kineto", "llama-bench", "nsys"])
 def test_samples(folder: str) -> None:
-    samples = [p for p in shared_path("data", folder).rglob("*") if p.name.split(".")[-1] in _ENDINGS[folder]]
-    assert samples
-    assert {detect(path) for path in samples if "golden" not in path.name} == {folder}
+    _check_samples(shared_path("data", folder))
+
+
+def _check_samples(folder: Path) -> None:
+    samples = [p for p in folder.rglob("*") if p.name.split(".")[-1] in _ENDINGS[folder.name]]
+    traces = [p for p in samples if "golden" not in p.name and ".native." not in p.name]
+    assert traces
+    assert {detect(path) for path in traces} == {folder.name}
 
 
 _ENDINGS = {

@@ -19,6 +19,7 @@ from profiler.importers.nsys.recorded import read_trace_rows
 from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.metrics import CopyFigures, DeviceFigures
 from profiler.report.build import build_report
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
 from tests.support import ROOT, shared_path
 
 _FOLDER = ROOT.parent / "shared" / "data" / "nsys"
@@ -69,6 +70,17 @@ def _check_copies(found: CopyFigures, expected: dict[str, Any], *, is_managed: b
     assert found.streams == expected["streams"]
 
 
+def test_a_small_export_gives_the_figures_of_pencil_and_paper(tmp_path: Path) -> None:
+    """Kernels at 10-20 and 15-40 on two streams; copies of 1000 bytes at 0-12, 30-50 and 45-60; one of them d2h."""
+    kernels = [kernel(10, 20), kernel(15, 40, streamId=9)]
+    copies = [copy(0, 12, streamId=8), copy(30, 50, streamId=8), copy(45, 60, copyKind=2, srcKind=2, dstKind=1)]
+    export = write_export(tmp_path / "x.sqlite", {KERNEL: kernels, MEMCPY: copies})
+    [device] = build_report(Capture.open(import_files([export], tmp_path / "capture"))).devices
+    assert (device.kernels, device.compute_busy_ns, device.compute_streams) == (2, 30, [7, 9])
+    figures = {name: (c.count, c.bytes, c.busy_ns, c.hidden_ns, c.streams) for name, c in device.copies.items()}
+    assert figures == {"h2d": (2, 2000, 32, 12, [8]), "d2h": (1, 1000, 15, 0, [7])}
+
+
 @pytest.mark.parametrize("name", _FILES)
 def test_the_schema_is_told(name: str) -> None:
     found = read_file(shared_path("data", "nsys", name))
@@ -109,6 +121,6 @@ def test_weight_streaming_is_found_and_explained(capture: Capture) -> None:
     for label, stream in (("GPU 0 of process 111", "7"), ("GPU 1 of process 112", "15")):
         told = f"{label}, over the trace: 25.5 GB pinned H2D in 225 copies at 27.7 GB/s on stream {stream}, which also"
         assert told in inline.evidence
-    assert inline.evidence.count("0 ms (0.0 %) hidden") == 2
+    assert inline.evidence.count("0 ns (0 %) hidden") == 2
     assert "on a stream of its own" in inline.advice
     assert "hides at most 22.4 ms (2.4 %)" in inline.advice
