@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.errors import HprofError
+from executor.errors import HprofError, first_line
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
+from profiler.plain_text import readable
 from profiler.schema import TABLES
 from profiler.storage.parts import StoredRows, count_rows, is_gathered, part_names, read_parts
 from profiler.storage.possible_sizes import ImpossibleSizes
@@ -59,7 +60,7 @@ class Capture:
     @property
     def name(self) -> str:
         """The last part of the address."""
-        return self.path.rstrip("/").rsplit("/", 1)[-1]
+        return readable(self.path.rstrip("/").rsplit("/", 1)[-1])
 
     @property
     def warnings(self) -> list[str]:
@@ -203,7 +204,10 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class CaptureSummary:
-    """One line of `hprof list`. `problem` says why the capture cannot be read, else null."""
+    """One line of `hprof list`. `problem` says why the capture cannot be read, else None.
+
+    `name` is fit for printing; `path` may hold bytes that are no UTF-8, as Python keeps them.
+    """
 
     name: str
     path: str
@@ -223,7 +227,7 @@ def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
         raise HprofError(f"{store.where()} does not exist; name the folder that holds the captures.")
     if store.is_local and not store.is_folder():
         raise HprofError(f"{store.where()} is no folder; name the folder that holds the captures.")
-    found = [_summary(store.where(name), name) for name in store.entries() if store.exists(f"{name}/{MANIFEST_NAME}")]
+    found = [_summary(store.where(name), readable(name)) for name in store.entries() if _has_manifest(store, name)]
     return sorted(found, key=lambda s: s.created_utc or "", reverse=True)
 
 
@@ -240,12 +244,23 @@ def _inside(path: str) -> list[str]:
     return [store.where(name) for name in names] or [path]
 
 
+def _has_manifest(store: Store, name: str) -> bool:
+    """Whether something of a manifest's name lies there, readable or not; what cannot be looked into has none."""
+    try:
+        return store.exists(f"{name}/{MANIFEST_NAME}")
+    except HprofError:
+        return False
+
+
 def _summary(path: str, name: str) -> CaptureSummary:
     try:
         capture = Capture.open(path)
         n_passes = capture.n_passes
     except HprofError as error:
         return CaptureSummary(name, path, None, None, None, [], None, None, problem=str(error))
+    except Exception as error:  # noqa: BLE001 - whatever one capture does must not hide the others
+        problem = f"{path} cannot be read ({type(error).__name__}: {first_line(error)}); restore it, or capture again."
+        return CaptureSummary(name, path, None, None, None, [], None, None, problem=problem)
     manifest = capture.manifest
     model = manifest.model.get("name")
     return CaptureSummary(

@@ -11,12 +11,14 @@ import orjson
 
 from executor.errors import HprofError
 from executor.policies.traits import ArmTraits, CopyTime
+from profiler.plain_text import readable_inside
 from profiler.schema import SCHEMA_VERSION
 
 State = Literal["running", "complete", "interrupted"]
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+_MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """Indented UTF-8 JSON."""
-        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+        option = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+        try:
+            return orjson.dumps(asdict(self), option=option)
+        except TypeError:  # a name that is no UTF-8, such as a file's in `argv`
+            return orjson.dumps(readable_inside(asdict(self)), option=option)
 
     @classmethod
     def from_json(cls, data: bytes, origin: str = MANIFEST_NAME) -> Manifest:
@@ -102,6 +108,7 @@ class Manifest:
             raise HprofError(f"{origin} is not valid JSON ({error}); restore it or capture again.") from error
         if not isinstance(raw, dict):
             raise HprofError(f"{origin} does not hold a JSON object; it is no hprof manifest.")
+        _check_depth(raw, origin)
         _check_version(raw, origin)
         return cls(**_known_fields(raw, origin))
 
@@ -113,6 +120,17 @@ def is_manifest(data: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(raw, dict) and {"schema", "source", "state", "argv"} <= raw.keys()
+
+
+def _check_depth(raw: Mapping[str, Any], origin: str) -> None:
+    """Copying, printing and comparing values call themselves at each level, and Python's stack ends at a thousand."""
+    level: list[Any] = [raw]
+    for _ in range(_MAX_DEPTH):
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise HprofError(f"{origin} is nested more than {_MAX_DEPTH} levels deep; it is no hprof manifest.")
 
 
 def _check_version(raw: Mapping[str, Any], origin: str) -> None:

@@ -30,7 +30,7 @@ def json_text(data: Any) -> str:
     try:
         text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
     except TypeError:  # a lone surrogate, from a name that is no UTF-8
-        text = orjson.dumps(_readable_inside(data), option=orjson.OPT_INDENT_2).decode()
+        text = orjson.dumps(readable_inside(data), option=orjson.OPT_INDENT_2).decode()
     if all(line.isprintable() for line in text.split("\n")):
         return text
     return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
@@ -41,13 +41,14 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def _readable_inside(data: Any) -> Any:
+def readable_inside(data: Any) -> Any:
+    """The same JSON-like data, each text `readable`."""
     if isinstance(data, str):
         return readable(data)
     if isinstance(data, dict):
-        return {_readable_inside(key): _readable_inside(value) for key, value in data.items()}
+        return {readable_inside(key): readable_inside(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_readable_inside(item) for item in data]
+        return [readable_inside(item) for item in data]
     if is_dataclass(data) and not isinstance(data, type):
-        return _readable_inside(asdict(data))
+        return readable_inside(asdict(data))
     return data

@@ -74,5 +74,5 @@ def _write(captures: Sequence[Capture], form: Format, out: Path, passes: str | N
         from profiler.report.build import build_report
 
         with output_file(out) as file:
-            file.write(render_html(build_report(captures[0]), tracks_of(chosen)).encode())
+            file.write(render_html(build_report(captures[0]), tracks_of(chosen)).encode("utf-8", "replace"))
     return [out]

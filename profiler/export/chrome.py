@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from profiler.arithmetic.intervals import Int64
 from profiler.export.tracks import UBATCH_THREAD, Chosen, Track, lead_ns, tracks_of
 from profiler.metrics.timeline_detail import ubatch_spans, waited_for
+from profiler.plain_text import readable
 
 
 def join(*pieces: str | pa.Array) -> pa.Array:
@@ -40,7 +41,7 @@ def quoted(labels: pa.Array) -> pa.Array:
 
 def escaped(text: str | None) -> str:
     """A JSON string that is also safe inside a <script>: no `<` stays."""
-    return orjson.dumps(text or "").decode().replace("<", "\\u003c")
+    return orjson.dumps(readable(text or "")).decode().replace("<", "\\u003c")
 
 
 def microseconds(ns: Int64) -> pa.Array:

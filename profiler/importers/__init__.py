@@ -21,6 +21,7 @@ from profiler.importers.base import (
     trace_format,
     without_ending,
 )
+from profiler.plain_text import readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,7 @@ def import_files(
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
         named = arm or (None if len(wanted) == 1 or says_more else without_ending(path.name))
-        sources.append(SourceFile(path.name, _size(path), named, imported))
+        sources.append(SourceFile(readable(path.name), _size(path), readable(named) if named else None, imported))
     _check_one_source(sources)
     combined = combine(sources)
     fields = manifest_fields(sources)
