@@ -32,7 +32,11 @@ def command(traces: str, port: int | None, host: str, names: tuple[str, ...], *,
     from executor.errors import HprofError
     from profiler.cli.printing import say
 
-    if "://" not in traces:
+    if "://" in traces:
+        from profiler.storage.address import opened
+
+        opened(traces)
+    else:
         if not os.path.isdir(traces):  # noqa: PTH112 - unlike Path, never raises, such as for a name that is too long
             raise HprofError(f"{traces} is no folder; name the one that holds the captures (hprof run makes traces/).")
         traces = os.path.abspath(traces)  # noqa: PTH100 - Path resolves links, and the link's name is the folder's

@@ -6,6 +6,7 @@ its files, so that a capture that grows or is replaced is read again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from copy import copy
 
@@ -22,70 +23,70 @@ from profiler.report.report import Report
 
 def open_capture(found: CaptureRef) -> Capture:
     """Open it (cheap: tables are read when asked for)."""
-    return _capture(found.path, found.fingerprint)
+    return _capture(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _capture(path: str, fingerprint: Fingerprint) -> Capture:  # noqa: ARG001 - a part of the key
-    return Capture.open(path)
+def _capture(key: bytes, fingerprint: Fingerprint) -> Capture:  # noqa: ARG001 - a part of the key
+    return Capture.open(os.fsdecode(key))
 
 
 def report(found: CaptureRef, baseline: str | None = None) -> Report:
     """The capture's report without its findings, with this arm as the baseline (null: the capture's own)."""
-    return _report(found.path, found.fingerprint, baseline)
+    return _report(found.key, found.fingerprint, baseline)
 
 
 @st.cache_resource(max_entries=12, show_spinner="Judging the capture …")
-def _report(path: str, fingerprint: Fingerprint, baseline: str | None, *, with_events: bool = True) -> Report:
-    capture = copy(_capture(path, fingerprint))  # it knows what reading its tables has shown
+def _report(key: bytes, fingerprint: Fingerprint, baseline: str | None, *, with_events: bool = True) -> Report:
+    capture = copy(_capture(key, fingerprint))  # it knows what reading its tables has shown
     arms = capture.manifest.arms
     if baseline is not None and arms and arms[0].name != baseline:
         first = [arm for arm in arms if arm.name == baseline]
         rest = [arm for arm in arms if arm.name != baseline]
         capture.manifest = capture.manifest.with_changes(arms=[*first, *rest])
-    tables = _tables(path, fingerprint) if with_events else load_tables(capture, with_events=False)
+    tables = _tables(key, fingerprint) if with_events else load_tables(capture, with_events=False)
     return build_report(capture, tables=tables, findings=())
 
 
 def n_events(found: CaptureRef) -> int:
     """How many events the capture holds."""
-    return _n_events(found.path, found.fingerprint)
+    return _n_events(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _n_events(path: str, fingerprint: Fingerprint) -> int:
-    return _capture(path, fingerprint).n_rows("events")
+def _n_events(key: bytes, fingerprint: Fingerprint) -> int:
+    return _capture(key, fingerprint).n_rows("events")
 
 
 def headline(found: CaptureRef, baseline: str | None = None) -> Report:
     """As `report`, but in no time for captures of any size: figures that are made of events are null."""
-    return _report(found.path, found.fingerprint, baseline, with_events=False)
+    return _report(found.key, found.fingerprint, baseline, with_events=False)
 
 
 def findings(found: CaptureRef) -> Sequence[Finding]:
     """What someone should change; apart from the report, for it takes longer on large captures."""
-    return _findings(found.path, found.fingerprint)
+    return _findings(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=12, show_spinner="Looking for what could be better …")
-def _findings(path: str, fingerprint: Fingerprint) -> Sequence[Finding]:
-    return find(_capture(path, fingerprint))
+def _findings(key: bytes, fingerprint: Fingerprint) -> Sequence[Finding]:
+    return find(_capture(key, fingerprint))
 
 
 @st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
-def _tables(path: str, fingerprint: Fingerprint, *, by_layer: bool = False) -> CaptureTables:
+def _tables(key: bytes, fingerprint: Fingerprint, *, by_layer: bool = False) -> CaptureTables:
     """Ubatches and layers take longer, and only their own pages want them."""
-    return load_tables(_capture(path, fingerprint), by_layer=by_layer)
+    return load_tables(_capture(key, fingerprint), by_layer=by_layer)
 
 
 def figures_of_passes(found: CaptureRef) -> pd.DataFrame:
     """`pass_figures` of whole passes, beside the columns of the `passes` table."""
-    return _figures_of_passes(found.path, found.fingerprint)
+    return _figures_of_passes(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_passes(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
-    read = _tables(path, fingerprint)
+def _figures_of_passes(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
+    read = _tables(key, fingerprint)
     passes = read.passes.to_pandas().set_index("pass_id", drop=False)
     figures = pass_figures(*read)["pass"]
     joined: pd.DataFrame = passes.join(figures.drop(columns=[name for name in figures if name in passes]))
@@ -94,20 +95,20 @@ def _figures_of_passes(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
 
 def figures_of_ubatches(found: CaptureRef) -> pd.DataFrame:
     """`ubatch_figures` of every pass."""
-    return _figures_of_ubatches(found.path, found.fingerprint)
+    return _figures_of_ubatches(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_ubatches(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
-    read = _tables(path, fingerprint, by_layer=True)
+def _figures_of_ubatches(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
+    read = _tables(key, fingerprint, by_layer=True)
     return ubatch_figures(read.ubatches, read.recording)
 
 
 def figures_of_layers(found: CaptureRef) -> pd.DataFrame:
     """`layer_figures` of every pass."""
-    return _figures_of_layers(found.path, found.fingerprint)
+    return _figures_of_layers(found.key, found.fingerprint)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_layers(path: str, fingerprint: Fingerprint) -> pd.DataFrame:
-    return layer_figures(_tables(path, fingerprint, by_layer=True).recording)
+def _figures_of_layers(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
+    return layer_figures(_tables(key, fingerprint, by_layer=True).recording)

@@ -84,14 +84,14 @@ def lines(choice: Choice, shown: Sequence[ShownPass]) -> list[Timeline]:
 
 def packed(choice: Choice, shown: Sequence[ShownPass], windows: Windows | None) -> bytes:
     """The passes for the canvas; `windows` say which stretch of each is wanted where not all fits."""
-    key = (choice.found.path, choice.found.fingerprint, tuple((one.title, one.pass_id) for one in shown))
+    key = (choice.found.key, choice.found.fingerprint, tuple((one.title, one.pass_id) for one in shown))
     wanted = tuple(windows) if windows and len(windows) == len(shown) else (None,) * len(shown)
     return _packed(*key, wanted, choice.capture.manifest.link_h2d_gb_s, _choice=choice, _shown=shown)
 
 
 @st.cache_resource(max_entries=6, show_spinner="Packing the events …")
 def _packed(
-    path: str,
+    capture: bytes,
     fingerprint: trace_root.Fingerprint,  # noqa: ARG001 - a part of the key
     passes: tuple[tuple[str, int | None], ...],
     wanted: tuple[tuple[int, int] | None, ...],
@@ -103,18 +103,18 @@ def _packed(
     for one, line, window in zip(_shown, lines(_choice, _shown), wanted, strict=True):
         rows = _choice.capture.table("ubatches", pass_ids=None if one.pass_id is None else [one.pass_id])
         sides.append(PassToDraw(one.title, line, ubatch_spans(line, rows) if one.pass_id is not None else (), window))
-    return pack(sides, component.header(f"{path}|{passes}", link_gb_s))
+    return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s))
 
 
 def busy(choice: Choice, shown: Sequence[ShownPass]) -> tuple[go.Figure, list[pd.DataFrame]]:
     """How busy each lane was: the heatmap, and `lane_figures` of each pass."""
     key = tuple((one.title, one.pass_id) for one in shown)
-    return _busy(choice.found.path, choice.found.fingerprint, key, _choice=choice, _shown=shown)
+    return _busy(choice.found.key, choice.found.fingerprint, key, _choice=choice, _shown=shown)
 
 
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _busy(
-    path: str,  # noqa: ARG001 - a part of the key, as the next two
+    capture: bytes,  # noqa: ARG001 - a part of the key, as the next two
     fingerprint: trace_root.Fingerprint,  # noqa: ARG001
     passes: tuple[tuple[str, int | None], ...],  # noqa: ARG001
     _choice: Choice,
@@ -160,7 +160,7 @@ _MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
 def timelines_of(found: CaptureRef, pass_ids: Sequence[int | None]) -> list[Timeline]:
     """The timelines of passes; null: of the whole capture. Those not at hand are read side by side."""
     kept = _kept_lines()
-    keys = [(found.path, found.fingerprint, pass_id) for pass_id in pass_ids]
+    keys = [(found.key, found.fingerprint, pass_id) for pass_id in pass_ids]
     missing = [key for key in dict.fromkeys(keys) if kept.get(key) is None]
     if missing:
         capture = open_capture(found)

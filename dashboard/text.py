@@ -10,6 +10,7 @@ from typing import Final
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics.timeline import Lane
+from profiler.plain_text import readable
 from profiler.report.cells import CellSizes
 
 CATEGORY_LABELS: Final = {
@@ -29,12 +30,12 @@ _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
 
 def escape_markdown(text: object) -> str:
     """Text that Markdown shows as it is: no emphasis, link, image, formula or HTML of the capture's choosing."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+    return _MARKDOWN.sub(r"\\\1", " ".join(readable(str(text)).split()))
 
 
 def for_plotly(text: object) -> str:
     """Text that plotly shows as it is, which otherwise reads a few HTML tags."""
-    return html.escape(str(text), quote=False)
+    return html.escape(readable(str(text)), quote=False)
 
 
 def arm_label(arm: ManifestArm) -> str:

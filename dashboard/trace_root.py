@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-import fsspec
-
 from executor.errors import HprofError
 from profiler.capture import CaptureSummary, list_captures
 from profiler.importers import import_files
 from profiler.importers.base import file_endings
 from profiler.manifest import MANIFEST_NAME
+from profiler.plain_text import readable
 from profiler.schema import TABLES
 from profiler.storage.store import Store
 
@@ -47,6 +46,11 @@ class CaptureRef:
     path: str
     fingerprint: Fingerprint
 
+    @property
+    def key(self) -> bytes:
+        """The path for Streamlit's caches, which take no text that is no UTF-8."""
+        return os.fsencode(self.path)
+
 
 def trace_root(arguments: list[str] | None = None) -> TraceRoot:
     """The root that `hprof dashboard` passed on as `--traces`; a capture's own folder stands for that capture."""
@@ -56,7 +60,7 @@ def trace_root(arguments: list[str] | None = None) -> TraceRoot:
     if "://" not in url:
         url = os.path.realpath(url)
         if Path(url, MANIFEST_NAME).is_file():
-            return TraceRoot(str(Path(url).parent), Path(url).name)
+            return TraceRoot(str(Path(url).parent), readable(Path(url).name))
     return TraceRoot(url)
 
 
@@ -77,12 +81,13 @@ def find_capture(root: TraceRoot, name: str) -> CaptureRef:
     for one in captures(root):
         if one.name == name:
             return CaptureRef(one.name, one.path, fingerprint(one.path))
-    raise HprofError(f"there is no capture '{name}' in {root.url}; choose one on the left.")
+    raise HprofError(f"there is no capture '{name}' in {readable(root.url)}; choose one on the left.")
 
 
 def is_inside(path: str, root: str) -> bool:
     """Whether the path, with its links followed, lies in the root."""
-    return Path(path).resolve().is_relative_to(Path(root).resolve())
+    # Unlike Path.resolve, realpath takes a link that leads to itself.
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def fingerprint(path: str) -> Fingerprint:
@@ -90,8 +95,7 @@ def fingerprint(path: str) -> Fingerprint:
     if "://" not in path:
         manifest = Path(path, MANIFEST_NAME).stat()
         return ((manifest.st_mtime_ns, manifest.st_size), *(_of_folder(Path(path, table)) for table in TABLES))
-    fs, at = fsspec.core.url_to_fs(f"{path}/{MANIFEST_NAME}")
-    return ((hash(str(sorted(fs.info(at).items()))), 0),)
+    return ((Store(path).stamp(MANIFEST_NAME), 0),)
 
 
 def _of_folder(folder: Path) -> tuple[int, int]:

@@ -7,12 +7,15 @@ Property tests draw their examples from a fixed seed, so that a change alone can
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+os.environ["HPROF_URL_SCHEMES"] = "memory, needs-credentials"  # addresses that only tests have
 
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("explore", derandomize=False)

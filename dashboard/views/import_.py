@@ -8,6 +8,7 @@ from dashboard import trace_root
 from dashboard.text import escape_markdown
 from executor.errors import HprofError
 from executor.units import format_bytes
+from profiler.plain_text import readable
 
 root = trace_root.trace_root()
 st.title("Import", anchor=False)
@@ -25,7 +26,7 @@ picked = st.selectbox(
     lying,
     index=None,
     key="pick",
-    format_func=lambda file: f"{file.name} ({format_bytes(file.size)})",
+    format_func=lambda file: f"{readable(file.name)} ({format_bytes(file.size)})",
     placeholder="Choose a file" if lying else "There is none there",
     disabled=not lying,
 )

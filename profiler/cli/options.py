@@ -140,6 +140,7 @@ _PLACEMENT: Final = [
 ]
 _MOST_TOKENS: Final = 2**31 - 1
 _MOST_MIB: Final = 2**30
+_FASTEST_GB_S: Final = 1e6  # beyond it a copy takes no time that a clock can tell
 _MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
 _ARMS: Final = [
     click.option("--arms", cls=ArmsOption, metavar="LIST", help="Copy policies to compare, the first is the baseline:"),
@@ -170,7 +171,9 @@ _DEVICE: Final = [
     click.option(
         "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
     ),
-    click.option("--link-gb-s", type=FiniteRange(min=0.001), help="Bus speed of cpu (default 8) and sim devices."),
+    click.option(
+        "--link-gb-s", type=FiniteRange(0.001, _FASTEST_GB_S), help="Bus speed of cpu (default 8) and sim devices."
+    ),
     click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
     click.option(
         "-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help="Cores for compute.  [default: all but one]"

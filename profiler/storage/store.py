@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from executor.errors import HprofError, first_line
+from profiler.storage.address import opened, unanswered
 
 
 class Store:
@@ -24,10 +24,7 @@ class Store:
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.url = os.fspath(url)
-        try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url)
-        except (ValueError, ImportError) as error:
-            raise HprofError(f"{self.url}: no way to read such an address ({error}).") from error
+        self._fs, self._root = opened(self.url)
         self.is_local = isinstance(self._fs, LocalFileSystem)
         if not self.is_local and not self.url.partition("://")[2].strip("/"):
             raise HprofError(f"{self.url} names no bucket or folder; write one after the '://'.")
@@ -40,7 +37,15 @@ class Store:
     def exists(self, name: str = "") -> bool:
         """Whether the file or folder is there."""
         with _translated(self.where(name), "read"):
-            return bool(self._fs.exists(self._path(name)))
+            if not self.url.startswith(("http://", "https://")):
+                return bool(self._fs.exists(self._path(name)))
+            try:
+                self._fs.info(self._path(name))
+            except FileNotFoundError as error:
+                if unanswered(error) is not None:
+                    raise
+                return False
+            return True
 
     def is_folder(self) -> bool:
         """Whether the address is a folder that is there."""
@@ -55,6 +60,11 @@ class Store:
             found = Path(self._path(name)).stat()
             return found.st_ino, found.st_mtime_ns, found.st_size
         return None
+
+    def stamp(self, name: str) -> int:
+        """What changes when the file is replaced, of all that a bucket tells of it."""
+        with _translated(self.where(name), "read"):
+            return hash(str(sorted(self._fs.info(self._path(name)).items())))
 
     def entries(self, folder: str = "") -> list[str]:
         """Names directly inside `folder`, sorted; empty where it does not exist."""
@@ -121,7 +131,7 @@ def _translated(where: str, verb: str) -> Any:
     try:
         yield
     except OSError as error:
-        raise _told(where, verb, error.strerror or str(error) or type(error).__name__) from error
+        raise _told(where, verb, unanswered(error) or error.strerror or first_line(error)) from error
     except HprofError:
         raise
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,18 @@ def test_unreadable_manifests_are_named_and_skipped(
     app = open_page(monkeypatch, tmp_path, "overview")
     assert "bad" in app.sidebar.warning[0].value
     assert app.query_params["capture"] == "good"
+
+
+def test_a_name_that_is_no_utf8_hides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root = tmp_path / os.fsdecode(b"r\xff")
+    hostile(root / "good", "plain")
+    hostile(root / os.fsdecode(b"caf\xe9"), "plain")
+    for name in ("good", "caf?"):
+        app = open_page(monkeypatch, root, "overview", capture=name)
+        for page in PAGES:
+            turn_to(app, page)
+            assert not app.error, page
+            assert app.query_params["capture"] == [name] or app.query_params["capture"] == name
 
 
 def test_a_part_that_leads_out_of_the_capture_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ class SqliteTables:
         try:
             yield
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            # Ctrl-C is raised in `_tick`, if anywhere; sqlite3 drops it there and says that it was interrupted.
+            if isinstance(error, sqlite3.OperationalError) and str(error) == "interrupted" and self._ticks_left >= 0:
+                raise KeyboardInterrupt from error
             # Some messages quote the damaged schema, over several lines.
             reason = " ".join(str(error).split())[:200]
             raise HprofError(

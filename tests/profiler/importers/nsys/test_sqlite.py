@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import hprof
 from executor.errors import HprofError
 from profiler.importers import read_file
+from profiler.importers.nsys import sqlite
 from tests.profiler.importers.nsys.exports import KERNEL, events, kernel, write_export
 
 
@@ -56,3 +59,22 @@ def test_an_nsys_that_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     _install(tmp_path, "exit 0", monkeypatch)
     with pytest.raises(HprofError, match="exit code 0"):
         read_file(_report(tmp_path))
+
+
+def test_ctrl_c_while_sqlite_reads_is_no_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sqlite3 drops what its progress handler raises, which is where the signal's exception comes up."""
+
+    def interrupted(_: sqlite.SqliteTables) -> bool:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "report.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER)")
+        db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?)", [(n, n + 1) for n in range(10_000)])
+    monkeypatch.setattr(sqlite, "_OPS_PER_TICK", 100)
+    monkeypatch.setattr(sqlite.SqliteTables, "_tick", interrupted)
+    assert hprof.main(["import", str(path), "-o", str(tmp_path / "c")]) == 130
+    assert capsys.readouterr().err.split() == ["hprof:", "interrupted"]
+    assert not (tmp_path / "c").exists()
