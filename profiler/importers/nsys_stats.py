@@ -306,9 +306,10 @@ def _table(body: bytes, names: list[str], dropped: Counter[str]) -> pa.Table:
         dropped["row: wrong number of cells"] += 1
         return "skip"
 
+    # A thread that reads may hold `body` even while the interpreter ends, and would end the process with it.
     return pacsv.read_csv(
         pa.BufferReader(body),
-        read_options=pacsv.ReadOptions(column_names=names),
+        read_options=pacsv.ReadOptions(column_names=names, use_threads=False),
         parse_options=pacsv.ParseOptions(invalid_row_handler=skip),
         convert_options=pacsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +16,13 @@ from executor.errors import HprofError, first_line
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, from_arrow
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS
+from profiler.storage.pages import unfolded_bytes
 
 _SUFFIXES: Final = (".parquet", ".arrow", ".arrows")
 _N_READERS: Final = 2
 _FREE_ROWS: Final = 1 << 20
 _MAX_BYTES: Final = 1 << 34
+_MAX_READ_BYTES: Final = 1 << 30  # of the columns that are read of a table at once: 10 M rows of a dozen columns
 _T = TypeVar("_T")
 
 
@@ -127,8 +130,41 @@ def _read_file(file: Path, columns: Sequence[str]) -> pa.Table:
     if file.suffix != ".parquet":
         return _read_arrow(file).select(list(columns))
     _check_size(file)
+    metadata = pq.read_metadata(file)
+    _check_pages(file, metadata, columns)
+    stored = (metadata.schema.column(index) for index in range(metadata.num_columns))
+    texts = [leaf.path for leaf in stored if leaf.path in columns and leaf.physical_type == "BYTE_ARRAY"]
     # Tables are read side by side; columns read so too take half as much again of the processors' time.
-    return pq.ParquetFile(file, page_checksum_verification=True).read(columns=list(columns), use_threads=False)
+    reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+    return _written_out(reader.read(columns=list(columns), use_threads=False), file)
+
+
+def _check_pages(file: Path, metadata: Any, columns: Sequence[str]) -> None:
+    """What the columns unfold to, whatever the footer says of it."""
+    left = _MAX_READ_BYTES
+    with pa.OSFile(os.fsencode(file)) as source:
+        for index in range(metadata.num_row_groups):
+            left -= unfolded_bytes(source, metadata.row_group(index), columns, left)
+            if left < 0:
+                raise HprofError(
+                    f"{file} unfolds to more than {_MAX_READ_BYTES:,} bytes, the limit of one reading; export a part "
+                    "of it with `--times`."
+                )
+
+
+def _written_out(table: pa.Table, file: Path) -> pa.Table:
+    """Texts that were read as dictionaries, each in its row: a long one may be in millions of them."""
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
+            n_bytes = sum(pc.sum(each.cast(pa.int64())).as_py() or 0 for each in lengths)
+            if n_bytes > _MAX_READ_BYTES:
+                raise HprofError(
+                    f"{file} holds texts of {n_bytes:,} bytes in '{table.column_names[at]}', more than "
+                    f"{_MAX_READ_BYTES:,}; export a part of it with `--times`."
+                )
+            table = table.set_column(at, table.column_names[at], column.cast(column.type.value_type))
+    return table
 
 
 def _check_size(file: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import detect, import_files, read_file
+from profiler.importers.nsys.folder import FolderTables
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, events, kernel, write_export
 from tests.support import shared_path
 
@@ -197,3 +198,24 @@ def test_a_column_that_holds_no_whole_numbers_is_said(tmp_path: Path) -> None:
     found = read_file(_write_parquet(tmp_path / "a_pqtdir", tables))
     assert events(found, "bytes") == [{"bytes": None}]
     assert f"{MEMCPY}.bytes holds double and no whole numbers: it was not read." in found.warnings
+
+
+def test_a_name_that_is_repeated_without_end_is_not_written_out(tmp_path: Path) -> None:
+    """A megabyte in each of 80,000 rows, by a run-length of a few bytes."""
+    names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(80_000, np.int32)), pa.array(["x" * (1 << 20)]))
+    file = tmp_path / "NVTX_EVENTS.parquet"
+    pq.write_table(pa.table({"start": pa.array(range(80_000)), "text": names}), file, store_schema=False)
+    tables = FolderTables(tmp_path)
+    assert tables.ints("NVTX_EVENTS", ["start"])["start"][-1] == 79_999
+    with pytest.raises(HprofError, match=r"NVTX_EVENTS\.parquet holds texts of 83,886,080,000 bytes in 'text'"):
+        tables.texts("NVTX_EVENTS", "text")
+    tables.close()
+
+
+def test_pages_that_unfold_to_more_than_memory_are_refused(tmp_path: Path) -> None:
+    zeros = pa.array(np.zeros(1 << 24, np.int64))
+    file = tmp_path / "NVTX_EVENTS.parquet"
+    columns = {f"c{n}": zeros for n in range(9)}
+    pq.write_table(pa.table(columns), file, use_dictionary=False, compression="zstd")
+    with pytest.raises(HprofError, match=r"unfolds to more than|more than a real export would"):
+        FolderTables(tmp_path).ints("NVTX_EVENTS", list(columns))
