@@ -153,7 +153,7 @@ def events_table(choice: Choice, shown: Sequence[ShownPass]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-_LineKey = tuple[str, Fingerprint, int | None]
+_LineKey = tuple[bytes, Fingerprint, int | None]
 _MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
 
 
