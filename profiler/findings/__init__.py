@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from profiler.findings import rules
+from profiler.findings import copies, idle, recording
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import SEVERITIES, Finding, Severity
 from profiler.metrics.ordering import Ordering, check_ordering
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["RULES", "CopyAnalysis", "Finding", "Severity", "find", "find_in"]
 
 RULES: Final[tuple[Callable[[CopyAnalysis], Iterable[Finding]], ...]] = (
-    rules.pageable_copies,
-    rules.copies_on_compute_stream,
-    rules.synchronous_copies,
-    rules.idle_copy_engine,
-    rules.late_prefetch,
-    rules.small_copies,
-    rules.exposed_copies_to_host,
-    rules.device_idle,
-    rules.unified_memory,
-    rules.cuda_graphs,
-    rules.dropped_rows,
-    rules.lost_events,
+    copies.pageable_copies,
+    copies.copies_on_compute_stream,
+    copies.synchronous_copies,
+    idle.idle_copy_engine,
+    idle.late_prefetch,
+    copies.small_copies,
+    copies.exposed_copies_to_host,
+    idle.device_idle,
+    copies.unified_memory,
+    recording.cuda_graphs,
+    recording.dropped_rows,
+    recording.lost_events,
 )
 
 
 def find(capture: Capture, ordering: Ordering | None = None) -> list[Finding]:
     """All findings of a capture, the serious ones first; `ordering` is its own, where it is at hand."""
     checked = check_ordering(capture) if ordering is None else ordering
-    return [*rules.ordering_faults(checked), *find_in(CopyAnalysis.of(capture))]
+    return [*recording.ordering_faults(checked), *find_in(CopyAnalysis.of(capture))]
 
 
 def find_in(view: CopyAnalysis) -> list[Finding]:
