@@ -96,7 +96,8 @@ def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
             # A trace can hold start-up or a pause that nobody minds.
             "warning" if told.severity == "serious" else told.severity,
             f"{told.label}: idle for {format_ns(idle_ns)} of {format_ns(window_ns)} "
-            f"({format_share(idle_ns / window_ns)}){meanwhile}; {_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
+            f"({format_share(idle_ns / window_ns)}){meanwhile}; "
+            f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
             _IDLE_GPU if view.is_gpu else _IDLE_DEVICE,
         )
 
