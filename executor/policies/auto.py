@@ -40,11 +40,8 @@ class Auto(Policy):
 
     def __init__(self, name: str, options: PolicyOptions) -> None:
         super().__init__(name, options)
-        self._candidates: dict[str, Policy] = {
-            "hot": Hot("hot", options),
-            "on": On("on", options),
-            "off": Off("off", options),
-        }
+        self._hot = Hot("hot", options)
+        self._candidates: dict[str, Policy] = {"hot": self._hot, "on": On("on", options), "off": Off("off", options)}
         self._taken_ns: dict[tuple[SizeAndDepth, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._forced: str | None = None
         self._is_teaching = False
@@ -75,17 +72,15 @@ class Auto(Policy):
         return self._choice(ubatch)
 
     def observe(self, item: Item, used: Flags) -> None:
-        self._candidates["hot"].observe(item, used)
+        self._hot.observe(item, used)
 
     def learn(self, result: PassResult) -> None:
-        hot = self._candidates["hot"]
-        assert isinstance(hot, Hot)
-        hot.learn(result)
+        self._hot.learn(result)
         served_by = {ubatch.ubatch: ubatch.policy for ubatch in result.ubatches}
         for record in result.experts:
             if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
                 used = np.unpackbits(np.frombuffer(record.used, np.uint8), count=record.n_experts, bitorder="little")
-                hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
+                self._hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
         for ubatch in () if self._is_teaching else result.ubatches:
             self._taken_ns[_size_and_depth(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
 
@@ -101,8 +96,7 @@ class Auto(Policy):
         return median(taken) if taken else self._formula_ns(name, ubatch)
 
     def _formula_ns(self, name: str, ubatch: Ubatch) -> float:
-        hot = self._candidates["hot"]
-        assert isinstance(hot, Hot)
+        hot = self._hot
         compute, speed = hot.times.compute_ns(ubatch), hot.times.bytes_per_ns
         if compute is None or speed is None or not self._bytes_of_layer:
             return {"off": 0.0, "on": 1.0, "hot": 2.0}[name]  # nothing known: copy in line, which is never wrong

@@ -18,7 +18,9 @@ from executor.policies.simple import On
 from executor.policies.traits import ArmTraits
 
 _MEMORY = 0.98  # each observation lessens the weight of those before it: popularity drifts with the text
-_TIE_BREAK = 1e-3
+_TIE_BREAK = 1e-3  # what other sizes of ubatch count beside the same size
+_SURE = 0.95  # an expert this likely is worth copying early even where no compute hides it
+_UNLIKELY = 0.02  # one this unlikely is not worth the bus even where compute would hide it
 
 
 def size_class(n: int) -> int:
@@ -101,10 +103,6 @@ class LayerTimes:
         size, depth = size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past)
         nearest = min(self._compute_ns, key=lambda key: (abs(key[0] - size), abs(key[1] - depth)))
         return self._compute_ns[nearest]
-
-
-_SURE = 0.95  # an expert this likely is worth copying early even where no compute hides it
-_UNLIKELY = 0.02  # one this unlikely is not worth the bus even where compute would hide it
 
 
 class Hot(On):
