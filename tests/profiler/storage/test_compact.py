@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pyarrow.parquet as pq
 import pytest
@@ -111,3 +112,67 @@ def test_nothing_is_added_to_a_complete_capture(tmp_path: Path) -> None:
     running(tmp_path / "c").finish()
     with pytest.raises(HprofError, match="is complete"):
         CaptureWriter.attach(tmp_path / "c", prefix="late-")
+
+
+def test_a_capture_that_was_opened_before_its_parts_were_gathered_reads_whole(tmp_path: Path) -> None:
+    writer = running(tmp_path / "c")
+    unread, read = (Capture.open(tmp_path / "c") for _ in range(2))
+    assert len(read.passes) == N_PASSES
+    assert "still running" in read.warnings[0]
+    writer.finish()
+    for capture in (unread, read):
+        assert len(capture.frame("events")) == 12 * N_PASSES
+        assert len(capture.rows("events")) == 12 * N_PASSES
+        assert capture.n_rows("passes") == N_PASSES
+        assert (capture.manifest.state, capture.warnings) == ("complete", [])
+
+
+def test_parts_that_are_gathered_between_a_look_and_a_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = running(tmp_path / "c")
+    capture = Capture.open(tmp_path / "c")
+    opened = Store.open
+
+    def opens_later(store: Store, name: str) -> IO[bytes]:
+        monkeypatch.setattr(Store, "open", opened)
+        writer.finish()
+        return opened(store, name)
+
+    monkeypatch.setattr(Store, "open", opens_later)
+    assert len(capture.frame("events")) == 12 * N_PASSES
+
+
+def test_a_capture_that_grew_since_it_was_looked_at_says_so(tmp_path: Path) -> None:
+    writer = running(tmp_path / "c")
+    capture = Capture.open(tmp_path / "c")
+    assert len(capture.passes) == N_PASSES
+    writer.plan_pass(N_PASSES, PassKey("off", repetition=N_PASSES, order=N_PASSES))
+    writer.record_pass(N_PASSES, makers.dense_result())
+    assert len(capture.frame("events")) == 12 * N_PASSES, "all tables are read for the same passes"
+    writer.finish()
+    with pytest.raises(HprofError, match="has grown since it was opened, and is complete now; open it again"):
+        capture.frame("events")
+
+
+def test_a_capture_that_another_replaced_says_so(tmp_path: Path) -> None:
+    running(tmp_path / "c").finish()
+    capture = Capture.open(tmp_path / "c")
+    makers.dense_off_on(tmp_path / "c", n_pairs=1, force=True)
+    with pytest.raises(HprofError, match="was replaced by another capture while it was read; open it again"):
+        capture.frame("events")
+    (tmp_path / "c" / "manifest.json").unlink()
+    with pytest.raises(HprofError, match="was removed while it was read"):
+        capture.frame("events")
+
+
+@pytest.mark.parametrize("table", ["events", "passes"])
+def test_rows_that_are_promised_and_missing_are_told(tmp_path: Path, table: str) -> None:
+    running(tmp_path / "c").finish()
+    imported = makers.imported_without_passes(tmp_path / "d")
+    next((tmp_path / "c" / table).iterdir()).unlink()
+    with pytest.raises(HprofError, match=rf"{table} holds 0 rows and the capture's manifest promises"):
+        Capture.open(tmp_path / "c").frame(table)
+    with pytest.raises(HprofError, match="promises"):
+        Capture.open(tmp_path / "c").n_rows(table)
+    next((tmp_path / "d" / "events").iterdir()).unlink()
+    with pytest.raises(HprofError, match="promises 6"):
+        imported.rows("events")
