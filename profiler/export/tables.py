@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from profiler.metrics import load_tables, pass_figures
 from profiler.schema import TABLES
 
 FIGURES_TABLE: Final = "figures"
+_CSV_ROWS: Final = 1 << 17
 _OF_PASS: Final = ("arm", "warmup", "n_prompt", "n_gen", "n_ubatch", "n_depth", "repetition", "boot")
 # What makes spreadsheets compute a cell: names in a trace are somebody else's (OWASP, "CSV injection").
 _FORMULA: Final = r"\A[=+\-@\t\r\n]"
@@ -29,7 +31,7 @@ def write_csv(capture: Capture, pass_ids: Collection[int] | None, folder: Path) 
 
     Texts that a spreadsheet would take for a formula get an apostrophe in front.
     """
-    return _write(capture, pass_ids, folder, ".csv", lambda table, file: pacsv.write_csv(_flat(table), file))
+    return _write(capture, pass_ids, folder, ".csv", _write_csv)
 
 
 def write_parquet(capture: Capture, pass_ids: Collection[int] | None, folder: Path) -> list[Path]:
@@ -54,6 +56,7 @@ def _write(
             file = files.enter_context(output_file(path))
             write(table, file)
             file.flush()
+            os.fsync(file.fileno())  # what the disk has no room for is told before any of them is in place
             written.append(path)
     for name in (*TABLES, FIGURES_TABLE):
         path = folder / (name + suffix)
@@ -92,6 +95,13 @@ def _literal(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """The same texts, those that begin like a formula behind an apostrophe."""
     is_formula = pc.match_substring_regex(texts, _FORMULA)
     return pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts)
+
+
+def _write_csv(table: pa.Table, file: IO[bytes]) -> None:
+    """A stretch of rows after the other: labels are written out, and would take gigabytes all at once."""
+    with pacsv.CSVWriter(file, _flat(table.slice(0, 0)).schema) as writer:
+        for first in range(0, table.num_rows, _CSV_ROWS):
+            writer.write_table(_flat(table.slice(first, _CSV_ROWS)))
 
 
 def _flat(table: pa.Table) -> pa.Table:
