@@ -63,7 +63,7 @@ def calibrate(model: Model, options: argparse.Namespace) -> float:
     session = open_session(model, options, link_gb_s=8.0)
     try:
         compute_ns = statistics.median(run(session, "on", i, options).compute_ns for i in range(5))
-        n_bytes = session.unit_bytes * -(-options.n_prompt // options.n_ubatch)
+        n_bytes = sum(unit.n_bytes for unit in session.units) * -(-options.n_prompt // options.n_ubatch)
     finally:
         session.close()
     return float(n_bytes / compute_ns)

@@ -2,9 +2,6 @@
 
 Plain frozen data that readers, presets, layers and the engine share. Shapes are in numpy order (rows, columns): a
 linear layer's weight is (out_features, in_features), an expert stack (n_experts, out_features, in_features).
-
-Tensor shapes elsewhere are written in numpy order (rows, columns); a linear layer's weight is
-(out_features, in_features), an expert stack (n_experts, out_features, in_features).
 """
 
 from __future__ import annotations
@@ -15,6 +12,11 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
+
+Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
+"""How a router's logits become scores; `softmax_topk` is over the chosen experts alone (gpt-oss)."""
+Activation = Literal["silu", "oai_swiglu"]
+"""What joins an expert's gate and up projections; `oai_swiglu` is gpt-oss's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,12 @@ class MoeFfn:
     n_ff_expert: int
     n_ff_shared: int = 0
     shared_gate: bool = False  # a sigmoid gate on the shared expert (qwen2moe, Qwen3.5)
-    scoring: Literal["softmax", "sigmoid", "softmax_topk"] = "softmax"  # softmax_topk: over the chosen (gpt-oss)
+    scoring: Scoring = "softmax"
     normalise: bool = True  # chosen weights divided by their sum
     scale: float = 1.0
     score_bias: bool = False  # added for the choice only (DeepSeek, GLM)
     expert_bias: bool = False  # gpt-oss
-    activation: Literal["silu", "oai_swiglu"] = "silu"
+    activation: Activation = "silu"
 
 
 Ffn = DenseFfn | MoeFfn
@@ -117,6 +119,11 @@ class LayerShape:
 
     mixer: Mixer
     ffn: Ffn
+
+    @property
+    def moe(self) -> MoeFfn | None:
+        """The FFN where it is a mixture of experts; None where it is dense."""
+        return self.ffn if isinstance(self.ffn, MoeFfn) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,16 @@ class ModelShape:
     embedding_scale: float = 1.0
     context_length: int = 131072
     notes: tuple[str, ...] = ()
+
+    @property
+    def most_experts(self) -> int:
+        """Experts of the layer that has most; 0 where all layers are dense."""
+        return max((layer.moe.n_experts for layer in self.layers if layer.moe is not None), default=0)
+
+    @property
+    def output_tensor(self) -> str:
+        """The name of the matrix that turns the last hidden row into logits."""
+        return "token_embd.weight" if self.tied_embeddings else "output.weight"
 
     def sliced(self, n_layers: int) -> ModelShape:
         """The same model with only its first `n_layers` layers."""
@@ -151,13 +168,23 @@ class TensorInfo:
     @property
     def layer(self) -> int | None:
         """The block number in `blk.N.…`, None for tensors outside the blocks."""
-        parts = self.name.split(".")
-        return int(parts[1]) if parts[0] == "blk" else None
+        return layer_of(self.name)
 
     @property
     def short_name(self) -> str:
         """The name without `blk.N.`."""
-        return self.name.split(".", 2)[2] if self.name.startswith("blk.") else self.name
+        return short_name_of(self.name)
+
+
+def layer_of(name: str) -> int | None:
+    """The block number in a tensor's name, `blk.N.…`; None for tensors outside the blocks."""
+    parts = name.split(".")
+    return int(parts[1]) if parts[0] == "blk" else None
+
+
+def short_name_of(name: str) -> str:
+    """A tensor's name without `blk.N.`."""
+    return name.split(".", 2)[2] if name.startswith("blk.") else name
 
 
 class WeightSource(Protocol):
@@ -193,7 +220,7 @@ class Model:
     @property
     def has_experts(self) -> bool:
         """Whether any layer is a mixture of experts."""
-        return any(isinstance(layer.ffn, MoeFfn) for layer in self.shape.layers)
+        return self.shape.most_experts > 0
 
     @property
     def n_bytes(self) -> int:

@@ -2,8 +2,6 @@
 
 Times are integer nanoseconds. The executor imports nothing of the profiler; whoever runs it passes something that
 has a `Recorder`'s methods.
-
-The executor imports nothing of the profiler; whoever runs it passes something with a `Recorder`'s methods.
 """
 
 from __future__ import annotations
@@ -11,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 _WARMUP_TOKENS = 500_000  # repetitions are fewer
+Phase = Literal["prefill", "decode"]
+EventKind = Literal["h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,6 @@ class PassJob:
         return prefill + decode
 
 
-Phase = Literal["prefill", "decode"]
-EventKind = Literal["h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api"]
-
-
 @dataclass(slots=True)
 class EventRecord:
     """A copy, a compute interval, a wait or a host call. `None` means: does not apply, or is not known."""
@@ -104,7 +103,7 @@ class UbatchRecord:
     ubatch: int
     n_tokens: int
     n_past: int
-    policy: str  # the effective one: "off", "on", "hot:64", "cpu", ...
+    policy: str  # the effective one: "off", "on", "hot", "cpu", ...
     t_start: int
     t_end: int
 
@@ -123,6 +122,20 @@ class ExpertsRecord:
     hits: int | None
     misses: int | None
     used: bytes
+
+    def flags(self) -> NDArray[np.bool_]:
+        """The bitmap as one flag an expert, (n_experts,)."""
+        return unpack_flags(np.frombuffer(self.used, np.uint8))[: self.n_experts]
+
+
+def pack_flags(flags: NDArray[np.bool_]) -> bytes:
+    """One flag an expert as the bitmap of `ExpertsRecord.used`."""
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def unpack_flags(bitmaps: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Bitmaps (..., n_bytes) as flags (..., 8 n_bytes); those beyond the last expert are False."""
+    return np.unpackbits(bitmaps, axis=-1, bitorder="little").astype(np.bool_)
 
 
 @dataclass(slots=True)

@@ -3,9 +3,6 @@
 A `DeviceShard` holds a device's layers: resident weights, mixer states, slots and the fixed buffers that a ubatch
 lies in. Steps work on these buffers in place, so nothing is allocated between steps and a device may replay their
 launches.
-
-Steps read and write these buffers in place, so nothing is allocated between steps and a device may replay a
-step's launches.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *,
         n_bytes = torch.Size(shape).numel() * dtype.itemsize
         return device.host_slab(n_bytes, pinned=True).view(dtype).view(shape)
 
-    moe = [s.ffn for s in model.shape.layers if isinstance(s.ffn, MoeFfn)]
+    moe = [layer.moe for layer in model.shape.layers if layer.moe is not None]
     n_moe = n if moe else 0
     n_shared = n if any(ffn.n_ff_shared for ffn in moe) else 0
     n_used = max((ffn.n_used for ffn in moe), default=0)
@@ -163,8 +160,7 @@ def make_device_shard(
     store = ResidentStore(model, device, dtype)
     shapes = model.shape.layers
     states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}
-    n_experts = max((s.ffn.n_experts for s in shapes if isinstance(s.ffn, MoeFfn)), default=1)
-    flags = torch.zeros((len(shapes), n_experts), dtype=torch.uint8, device=device.torch_device)
+    flags = torch.zeros((len(shapes), max(model.shape.most_experts, 1)), dtype=torch.uint8, device=device.torch_device)
     on_device = new_activations(model, device, dtype, max_ubatch, host=False)
     on_host = new_activations(model, device, dtype, max_ubatch, host=True)
     begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
@@ -211,8 +207,7 @@ class PlacedModel:
 
     def moe(self, layer: int) -> MoeFfn | None:
         """The layer's MoE part, None for a dense layer."""
-        ffn = self.layers[layer].ffn
-        return ffn if isinstance(ffn, MoeFfn) else None
+        return self.layers[layer].moe
 
     def shard(self, layer: int) -> DeviceShard:
         """The shard that a layer lives on."""
@@ -222,12 +217,12 @@ class PlacedModel:
         """The tensors that a step reads."""
         return self.tensors_of.get((layer, kind), [])
 
-    def prompt_ids(self, repetition: int, n_tokens: int) -> torch.Tensor:
-        """The prompt (n_tokens,) int64: the same for every arm of a repetition."""
+    def prompt_ids(self, token_set: int, n_tokens: int) -> torch.Tensor:
+        """The prompt (n_tokens,) int64: the same for every arm in passes of one `PassJob.token_set`."""
         if self.prompt:
             given = torch.tensor(self.prompt, dtype=torch.int64)
             return given.repeat(-(-n_tokens // given.numel()))[:n_tokens]
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + repetition)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + token_set)
         return torch.randint(self.model.shape.n_vocab, (n_tokens,), generator=generator)
 
     def units_of(self, placement: Placement) -> list[TransferUnit]:

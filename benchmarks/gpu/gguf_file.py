@@ -8,8 +8,7 @@ import gguf
 import torch
 
 from executor.model import AttentionShape, DenseFfn, LayerShape, Model, ModelShape, MoeFfn, RopeShape
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 
 N_VOCAB = 32000
 

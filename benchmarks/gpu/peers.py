@@ -15,8 +15,7 @@ import torch
 
 from benchmarks.gpu.common import Cell, open_session, passes, prefill_ms
 from executor.model import AttentionShape, DenseFfn, LayerShape, Model, ModelShape, RopeShape
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 
 N_LAYERS, HIDDEN, N_FF, N_VOCAB = 16, 5120, 17408, 1024
 TOKENS = (512, 2048, 8192)
@@ -39,7 +38,7 @@ def hprof(model: Model, repetitions: int = 3) -> dict[int, dict[str, float]]:
             rows[n] = {
                 "on_ms": prefill_ms(on),
                 "peak_gib": max(r.vram_peak or 0 for r in on) / 2**30,
-                "limit_t_ms": session.unit_bytes / (session.devices[0].link_gb_s or 1) / 1e6,
+                "limit_t_ms": sum(unit.n_bytes for unit in session.units) / (session.devices[0].link_gb_s or 1) / 1e6,
                 "bytes": float(on[0].bytes_h2d),
             }
         with open_session(model, ["full"], [cell], overrides="") as session:

@@ -14,7 +14,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 
+from executor.errors import HprofError
+
 StreamName = Literal["compute", "copy", "host"]
+DeviceKind = Literal["cpu", "cuda", "sim"]
 STREAMS: tuple[StreamName, ...] = ("compute", "copy", "host")
 
 
@@ -62,7 +65,7 @@ def whole_copy_range(source: torch.Tensor, target: torch.Tensor) -> CopyRange:
 class Device(ABC):
     """One accelerator. Times are ns since the last `begin_pass`."""
 
-    kind: Literal["cpu", "cuda", "sim"]
+    kind: DeviceKind
     index: int
     torch_device: torch.device
     """Where tensors live: "cpu", "cuda:N", or "meta" for `sim`."""
@@ -103,10 +106,6 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self, event: Event) -> None:
         """Block the host until the event."""
-
-    @abstractmethod
-    def query(self, event: Event) -> bool:
-        """Whether the event has happened."""
 
     @abstractmethod
     def time_ns(self, event: Event) -> int:
@@ -152,6 +151,14 @@ class Device(ABC):
     def release(self, buffer: torch.Tensor) -> None:
         """Give back what `allocate` handed out."""
         self._held.pop(id(buffer), None)
+
+    def _check_room(self, memory_bytes: int | None, n_bytes: int, label: str) -> None:
+        """Raise HprofError where `n_bytes` more do not fit into a device of `memory_bytes` (None: no limit)."""
+        if memory_bytes is not None and self.reserved_bytes + n_bytes > memory_bytes:
+            raise HprofError(
+                f"device {self.index} has {memory_bytes - self.reserved_bytes:,} bytes free and {label} needs "
+                f"{n_bytes:,}: keep fewer layers resident (-ot, -ncmoe), use a smaller -ub, or raise the memory limit"
+            )
 
     def _hold(self, buffer: torch.Tensor) -> torch.Tensor:
         """Count a buffer as reserved until it is released."""

@@ -17,8 +17,12 @@ from typing import Final
 
 import torch
 
-from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work
-from executor.errors import HprofError
+from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work, whole_copy_range
+
+_CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
+_BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
+LINK_GB_S = 8.0
+LINK_LATENCY_US = 10.0
 
 
 class HostEvent(Event):
@@ -44,10 +48,6 @@ class HostEvent(Event):
         """Block the calling thread until the event; an event that was never recorded holds nobody up."""
         if self._recorded:
             self._done.wait()
-
-    def is_done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return not self._recorded or self._done.is_set()
 
     def reset(self) -> None:
         """As if never recorded."""
@@ -115,10 +115,6 @@ class StreamWorker:
                     self._failure = self._failure or failure
 
 
-_CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
-_BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
-
-
 class PacedLink:
     """One direction of one device's bus: transfers are served one after the other.
 
@@ -164,7 +160,10 @@ def _sleep_until(deadline_ns: int) -> None:
 
 
 class CpuDevice(Device):
-    """A simulated GPU in host memory. Copies cross a link of `link_gb_s`; compute uses `n_threads` cores."""
+    """A simulated GPU in host memory. Copies cross a link of `link_gb_s`; compute uses `n_threads` cores.
+
+    None for a link option is LINK_GB_S or LINK_LATENCY_US.
+    """
 
     kind = "cpu"
 
@@ -172,19 +171,20 @@ class CpuDevice(Device):
         self,
         index: int = 0,
         *,
-        link_gb_s: float = 8.0,
-        link_latency_us: float = 10.0,
+        link_gb_s: float | None = None,
+        link_latency_us: float | None = None,
         n_threads: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
         super().__init__()
         self.index = index
         self.torch_device = torch.device("cpu")
-        self.link_gb_s = link_gb_s
+        self.link_gb_s = LINK_GB_S if link_gb_s is None else link_gb_s
+        latency_us = LINK_LATENCY_US if link_latency_us is None else link_latency_us
         self.memory_bytes = memory_bytes
         self.n_threads = n_threads or max(1, (os.cpu_count() or 2) - 1)
-        self._into = PacedLink(link_gb_s, link_latency_us)
-        self._out_of = PacedLink(link_gb_s, link_latency_us)
+        self._into = PacedLink(self.link_gb_s, latency_us)
+        self._out_of = PacedLink(self.link_gb_s, latency_us)
         threads = {"compute": self.n_threads, "copy": 1, "host": self.n_threads}
         self._workers = {name: StreamWorker(f"hprof-{index}-{name}", threads[name]) for name in STREAMS}
         self._events: list[HostEvent] = []
@@ -193,12 +193,7 @@ class CpuDevice(Device):
         _OPEN.add(self)
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
-        if self.memory_bytes is not None and self.reserved_bytes + n_bytes > self.memory_bytes:
-            free = self.memory_bytes - self.reserved_bytes
-            raise HprofError(
-                f"device {self.index} has {free:,} bytes free and {label} needs {n_bytes:,}: "
-                "keep fewer layers resident (-ot, -ncmoe), use a smaller -ub, or raise the memory limit"
-            )
+        self._check_room(self.memory_bytes, n_bytes, label)
         return self._hold(torch.empty(n_bytes, dtype=torch.uint8))
 
     def peak_bytes(self) -> int | None:
@@ -225,10 +220,6 @@ class CpuDevice(Device):
         assert isinstance(event, HostEvent)
         event.wait()
 
-    def query(self, event: Event) -> bool:
-        assert isinstance(event, HostEvent)
-        return event.is_done()
-
     def time_ns(self, event: Event) -> int:
         assert isinstance(event, HostEvent)
         return event.at_ns - self._zero_ns
@@ -240,9 +231,8 @@ class CpuDevice(Device):
         self._workers[stream].submit(partial(self._into.transfer, ranges, time.perf_counter_ns()))
 
     def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
-        raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
-        ranges = [CopyRange(raw_source, 0, raw_target, 0, raw_source.numel())]
-        self._workers[stream].submit(partial(self._out_of.transfer, ranges, time.perf_counter_ns()))
+        whole = [whole_copy_range(source, target)]
+        self._workers[stream].submit(partial(self._out_of.transfer, whole, time.perf_counter_ns()))
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() - self._zero_ns

@@ -3,10 +3,6 @@
 A step's launches are replayed as one CUDA graph instead of some thirty calls from Python. A step runs as it is
 the first time (libraries initialise) and is recorded right after. Recorded steps share one memory pool: what a
 step allocates dies inside it. All replays give the same bits; the first run may differ in the last one.
-
-A step is run as it is the first time (libraries and kernels initialise) and recorded right after; from then on
-it is replayed. Recorded steps share one memory pool: what a step allocates dies inside it. A replay gives the
-same bits as another replay; the first run may differ in the last bit, as libraries see another workspace then.
 """
 
 from __future__ import annotations
@@ -26,6 +22,9 @@ from executor.units import format_memory
 
 _MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
 _MOST_VARIANTS = 64  # of one step, lest those that differ at each position leave no room for the others
+_REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
+_PROBE_COPIES = 24
+_PROBE_BYTES = 256 << 20  # one copy this large reaches the link's ceiling
 
 
 class GraphReplays:
@@ -63,11 +62,6 @@ class GraphReplays:
         finally:
             graph.capture_end()
         return graph
-
-
-_REGISTER_READ_ONLY = 8  # cudaHostRegisterReadOnly
-_PROBE_COPIES = 24
-_PROBE_BYTES = 256 << 20  # one copy this large reaches the link's ceiling
 
 
 class CudaEvent(Event):
@@ -173,10 +167,6 @@ class CudaDevice(Device):
 
     def synchronize(self, event: Event) -> None:
         self.wait("host", event)
-
-    def query(self, event: Event) -> bool:
-        assert isinstance(event, CudaEvent)
-        return event.host_ns is not None or bool(event.cuda.query())
 
     def time_ns(self, event: Event) -> int:
         assert isinstance(event, CudaEvent)

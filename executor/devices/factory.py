@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
-from executor.devices.base import Device
+from executor.devices.base import Device, DeviceKind
 from executor.devices.sim import SimDevice, SimHostClock, SimMachine
 from executor.errors import HprofError
-
-DeviceKind = Literal["cpu", "cuda", "sim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +41,8 @@ def make_devices(options: DeviceOptions) -> list[Device]:
     return [
         CpuDevice(
             index,
-            link_gb_s=options.link_gb_s or 8.0,
-            link_latency_us=10.0 if options.link_latency_us is None else options.link_latency_us,
+            link_gb_s=options.link_gb_s,
+            link_latency_us=options.link_latency_us,
             n_threads=options.n_threads,
             memory_bytes=options.memory_bytes,
         )

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 
 from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work
-from executor.errors import HprofError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +92,7 @@ class SimDevice(Device):
         self._links = {"in": SimLink(), "out": SimLink()}
 
     def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
-        limit = self.machine.memory_bytes
-        if limit is not None and self.reserved_bytes + n_bytes > limit:
-            raise HprofError(
-                f"device {self.index} has {limit - self.reserved_bytes:,} bytes free and {label} needs "
-                f"{n_bytes:,}: keep fewer layers resident (-ot, -ncmoe) or use a smaller -ub"
-            )
+        self._check_room(self.machine.memory_bytes, n_bytes, label)
         buffer = torch.empty(n_bytes, dtype=torch.uint8, device="meta")
         return self._hold(buffer)
 
@@ -122,10 +116,6 @@ class SimDevice(Device):
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, SimEvent)
         self._host.now_ns = max(self._host.now_ns, event.at_ns)
-
-    def query(self, event: Event) -> bool:
-        assert isinstance(event, SimEvent)
-        return event.at_ns <= self._host.now_ns
 
     def time_ns(self, event: Event) -> int:
         assert isinstance(event, SimEvent)

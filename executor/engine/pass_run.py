@@ -3,9 +3,6 @@
 The host thread only issues. It waits for the router's flags when a copy depends on them, and for the sampled
 token; everything else is ordered by events on the devices. Embedding, logits and sampling are issued here, a
 layer's steps in `engine.steps`; the pass's figures are read from its marks when it is over.
-
-The host thread only issues. It waits for the router's flags when a copy depends on them, and for the sampled
-token; everything else is ordered by events on the devices.
 """
 
 from __future__ import annotations
@@ -213,8 +210,8 @@ class EmbeddingAndHead:
         def sample() -> None:
             token.copy_(row.argmax().view(1))
 
-        name = "token_embd.weight" if placed.model.shape.tied_embeddings else "output.weight"
-        self._launch(shard, ubatch, "logits", compute, dense_work([placed.model.tensors[name]], 1, placed.dtype))
+        work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
+        self._launch(shard, ubatch, "logits", compute, work)
         if ubatch.phase == "prefill":
             self.prompt_logits = shard.device.event()
             shard.device.record("compute", self.prompt_logits)

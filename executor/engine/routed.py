@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from executor.devices.base import Event
-from executor.passes import ExpertsRecord, Ubatch
+from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags
 from executor.tracing.pass_trace import PassTrace
 
-_STRIDE = 1 << 24  # positions between two repetitions' tokens in the routing model
+_STRIDE = 1 << 24  # positions between two token sets in the routing model
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class RoutedFlags:
     """One pass's expert flags: (ubatch, layer, expert), filled by copies from the device as routers run."""
 
     def __init__(
-        self, placed: PlacedModel, ubatches: Sequence[Ubatch], repetition: int, host_flags: torch.Tensor | None
+        self, placed: PlacedModel, ubatches: Sequence[Ubatch], token_set: int, host_flags: torch.Tensor | None
     ) -> None:
         self._placed, self._ubatches = placed, ubatches
         self._first = ubatches[0].n_past if ubatches else 0
-        self._position0 = repetition * _STRIDE
+        self._position0 = token_set * _STRIDE
         self._host_flags = host_flags
         self._events: dict[tuple[int, int], Event] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
@@ -118,7 +118,7 @@ class RoutedFlags:
             copied=copied.n_copied,
             hits=copied.n_hits,
             misses=copied.n_misses,
-            used=np.packbits(used, bitorder="little").tobytes(),
+            used=pack_flags(used),
         )
 
 

@@ -3,9 +3,6 @@
 A step is launched behind the copies that it reads, and marked in the trace. Its function runs later, on a compute
 stream, and works in place on fixed buffers. Its `key` names everything that it depends on, so that a device may
 record the launches once and replay them.
-
-A step's function runs later, on a compute stream, and works in place on the shard's fixed buffers. Its `key`
-names everything that it depends on, so that a device may record the launches once and replay them.
 """
 
 from __future__ import annotations
@@ -31,6 +28,9 @@ from executor.streaming.substitutes import with_substitutes
 from executor.tracing.pass_trace import PassTrace, compute_range
 from executor.weights.device_weights import SlotExperts, StepWeights
 from executor.weights.transfer_units import StepKind
+
+NOT_REPLAYABLE = object()
+"""The key of a step that no device may record and replay."""
 
 
 class StepRunner:
@@ -200,10 +200,6 @@ def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hash
     if one_token is not None:
         return "rows", one_token.n_rows
     return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past
-
-
-NOT_REPLAYABLE = object()
-"""The key of a step that no device may record and replay."""
 
 
 class StepLauncher:

@@ -19,6 +19,8 @@ from executor.policies.base import Flags
 from executor.tracing.pass_trace import PassTrace, compute_range
 
 _NAME = "copy activations"
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""The same rows on the device and on the host."""
 
 
 def transfer_activations(
@@ -42,10 +44,6 @@ def transfer_activations(
     source.device.wait("compute", received)  # its next ubatch overwrites the rows in host memory
     trace.count_h2d(n_bytes)
     trace.add(target.device, "compute", "h2d", _NAME, ubatch, start, end, bytes=n_bytes)
-
-
-Pair = tuple[torch.Tensor, torch.Tensor]
-"""The same rows on the device and on the host."""
 
 
 def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, trace: PassTrace) -> None:
@@ -128,7 +126,7 @@ class _HostRoundTrip:
         sent = device.event()
         device.record("compute", sent)
         fields = {"layer": self._layer, "bytes": n_bytes}
-        self._trace.add(device, "compute", "d2h", "copy activations", self._ubatch, start, sent, **fields)
+        self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, sent, **fields)
         device.wait("host", sent)
 
     def compute(self, compute: Callable[[], None], work: Work) -> Event:
@@ -152,4 +150,4 @@ class _HostRoundTrip:
         end = self._trace.mark(self._device, "compute")
         self._trace.count_h2d(piece.n_bytes)
         fields = {"layer": self._layer, "bytes": piece.n_bytes}
-        self._trace.add(self._device, "compute", "h2d", "copy activations", self._ubatch, start, end, **fields)
+        self._trace.add(self._device, "compute", "h2d", _NAME, self._ubatch, start, end, **fields)

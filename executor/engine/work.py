@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import torch
 
 from executor.devices.base import Work
-from executor.host.int4 import is_affine, packed_bytes
+from executor.host import int4
 from executor.model import AttentionShape, LayerShape, MlaShape, MoeFfn, TensorInfo
-from executor.weights.transfer_units import is_stored_as
+from executor.quants.dispatch import is_stored_as
 
 Moved = Callable[[TensorInfo, torch.dtype], float]
 """Bytes that a product with all of a tensor moves, where activations are in a dtype."""
@@ -23,12 +23,15 @@ def device_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
 
 
 def host_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
-    """Host memory that it reads: weights are packed or widened when a session opens (`executor.host.products`)."""
-    n_weights = math.prod(tensor.shape)
+    """Host memory that it reads: weights are packed or widened when a session opens (`executor.host.products`).
+
+    Told of a machine that multiplies packed weights, so that `sim` gives the same figures everywhere.
+    """
     if is_stored_as(tensor, dtype):
         return tensor.n_bytes
-    is_packed = dtype == torch.bfloat16 and is_affine(tensor.quant)
-    return packed_bytes(n_weights) if is_packed else n_weights * dtype.itemsize
+    n_weights = math.prod(tensor.shape)
+    is_packed = dtype == torch.bfloat16 and int4.fits(tensor.quant, tensor.shape)
+    return int4.packed_bytes(n_weights) if is_packed else n_weights * dtype.itemsize
 
 
 def dense_work(tensors: Iterable[TensorInfo], n_tokens: int, dtype: torch.dtype, moved: Moved = device_bytes) -> Work:

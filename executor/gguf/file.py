@@ -24,6 +24,11 @@ from executor.errors import HprofError
 from executor.gguf.header import Header, PlacedTensor, place_tensors, read_header
 from executor.model import TensorInfo
 
+_SMALLEST_FILE: Final = 24  # magic, version, two counts
+_MAX_PARTS: Final = 1000
+_SAMPLE_BYTES: Final = 4096
+_PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
+
 
 class MappedFile:
     """Stays mapped while this object, `memory` or a view of `tensor` is alive; HprofError when it cannot be opened.
@@ -78,12 +83,6 @@ def _as_tensor(memory: mmap.mmap) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-_SMALLEST_FILE: Final = 24  # magic, version, two counts
-_MAX_PARTS: Final = 1000
-_SAMPLE_BYTES: Final = 4096
-_PART_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,6 @@ Why not `gguf.GGUFReader`: it believes every count and length in the file (a mad
 wrong bytes silently) and makes several objects a token, which takes seconds for a large vocabulary. Here each
 read is bounded by the file, each loop by a limit, and long arrays are stepped over. Enums and key names are
 gguf's.
-
-Why not `gguf.GGUFReader`: it believes every count and length in the file (a made-up one loops for ever or reads
-wrong bytes silently) and makes several objects a token, which takes seconds for a large vocabulary. Here each
-read is bounded by the file, each loop by a limit, and long arrays are stepped over. Enums and key names are
-gguf's.
 """
 
 from __future__ import annotations
@@ -49,6 +44,8 @@ _SCALARS: Final[dict[int, struct.Struct]] = {
 _STRING, _ARRAY = int(GGUFValueType.STRING), int(GGUFValueType.ARRAY)
 _SMALLEST_FIELD = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8
+_MAX_WEIGHTS: Final = 1 << 62
+_BLOCK_NAME: Final = re.compile(r"blk\.[0-9]{1,5}\.[^.].*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +216,6 @@ def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
     if type(alignment) is not int or not 0 < alignment <= 1 << 30 or alignment & (alignment - 1):
         cursor.fail(f"{Keys.General.ALIGNMENT} is {alignment!r}, not a power of two")
     return alignment
-
-
-_MAX_WEIGHTS: Final = 1 << 62
-_BLOCK_NAME: Final = re.compile(r"blk\.[0-9]{1,5}\.[^.].*")
 
 
 @dataclass(frozen=True, slots=True)

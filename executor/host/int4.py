@@ -3,12 +3,6 @@
 A type fits whose 32 weights in a row share a scale and a minimum: w = (code - 8) * scale + zero. Codes are
 centred, so that rounding a scale moves a weight by at most 8 roundings and a symmetric type's zero is exactly 0.
 How codes are packed depends on the machine's vector width: PyTorch alone knows it.
-
-Codes are centred because a scale that is rounded then moves a weight by at most 8 roundings of it, and a
-symmetric type's zero is exactly 0.
-
-`_weight_int4pack_mm_for_cpu` takes groups of 32 weights with a scale and a zero in bf16, and adds up in float32.
-How the codes are packed depends on the machine's vector width, so that PyTorch alone knows it.
 """
 
 from __future__ import annotations
@@ -24,6 +18,11 @@ from executor.quants.unpack import bit_planes, f16, nibbles, scales_and_minima
 
 GROUP: Final = 32
 _CENTRE: Final = 8
+BLOCK_ROWS: Final = 64
+"""Rows are packed in blocks of up to so many: a cut at a multiple packs as the whole does."""
+_ROW_MULTIPLE: Final = 16
+_INNER_TILES: Final = 2  # of the CUDA layout; the CPU's ignores it
+_TOLERANCE: Final = 0.02
 
 
 class Affine(NamedTuple):
@@ -68,16 +67,14 @@ def _q4_k(blocks: torch.Tensor) -> Affine:
 _UNPACK: Final[dict[str, Callable[[torch.Tensor], Affine]]] = {"Q4_0": _q4_0, "Q4_1": _q4_1, "Q4_K": _q4_k}
 
 
-BLOCK_ROWS: Final = 64
-"""Rows are packed in blocks of up to so many: a cut at a multiple packs as the whole does."""
-_ROW_MULTIPLE: Final = 16
-_INNER_TILES: Final = 2  # of the CUDA layout; the CPU's ignores it
-_TOLERANCE: Final = 0.02
+def fits(quant: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor (..., out, in) of this type has a packed form, on a machine whose PyTorch multiplies it."""
+    return is_affine(quant) and shape[-2] % _ROW_MULTIPLE == 0 and shape[-1] % GROUP == 0
 
 
 def can_pack(quant: str, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor (..., out, in) of this type can be multiplied packed, on this machine's PyTorch."""
-    return is_affine(quant) and shape[-2] % _ROW_MULTIPLE == 0 and shape[-1] % GROUP == 0 and has_int4()
+    """Whether such a tensor can be multiplied packed on this machine."""
+    return fits(quant, shape) and has_int4()
 
 
 def packed_bytes(n_weights: int) -> int:

@@ -2,9 +2,6 @@
 
 Tensors of one step with the same input may be stacked along their rows, so that one product serves both. A
 tensor's places are its experts; a dense tensor has one. Products are prepared piece by piece on all cores.
-
-Tensors of one step with the same input may be stacked along their rows, so that one product serves both.
-A tensor's places are its experts; a dense tensor has one.
 """
 
 from __future__ import annotations
@@ -21,9 +18,8 @@ import torch.nn.functional as F
 
 from executor.host import int4
 from executor.model import TensorInfo
-from executor.quants.dispatch import dequantise
+from executor.quants.dispatch import dequantise, is_stored_as
 from executor.quants.unpack import dequantise_into
-from executor.weights.transfer_units import is_stored_as
 
 ProductKind = Literal["int4", "bf16", "f32"]
 PrepareJob = Callable[[], None]

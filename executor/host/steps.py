@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 
 from executor.host.products import (
     PrepareJob,
@@ -23,15 +22,18 @@ from executor.host.products import (
     product_kind,
     run_jobs,
 )
-from executor.layers.dense import MOST_ROWS, ffn_norm
+from executor.layers.dense import MOST_ROWS, ffn_norm, silu_gated
 from executor.layers.moe import DOWN, GATE, UP, Routed, activate, bias_name
 from executor.model import Model, MoeFfn, TensorInfo
-from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view, in_dtype, rows_view
+from executor.quants.dispatch import in_dtype, rows_view
+from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view
 
 _MATRICES: Final[dict[StepKind, tuple[str, str, str]]] = {
     "ffn": ("ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"),
     "experts": ("ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"),
 }
+Groups = list[tuple[int, int, int]]
+"""(expert, from, to): the rows that each used expert multiplies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,6 @@ def _n_rows(info: TensorInfo) -> int:
     return torch.Size(info.shape[:-1]).numel()
 
 
-Groups = list[tuple[int, int, int]]
-"""(expert, from, to): the rows that each used expert multiplies."""
-
-
 def host_ffn(x: torch.Tensor, products: StepProducts, weights: HostStepWeights, eps: float) -> torch.Tensor:
     """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
     pieces = [_swiglu(rows, products) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
@@ -172,7 +170,7 @@ def host_ffn(x: torch.Tensor, products: StepProducts, weights: HostStepWeights, 
 
 def _swiglu(h: torch.Tensor, products: StepProducts) -> torch.Tensor:
     gate, up = products.gate_up(h, 0).chunk(2, dim=-1)
-    return products.down(F.silu(gate).mul_(up), 0)
+    return products.down(silu_gated(gate, up), 0)
 
 
 def host_experts(

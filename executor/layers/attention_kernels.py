@@ -3,12 +3,6 @@
 Plain causal attention calls `scaled_dot_product_attention`. A sliding window or sinks need what that does not
 offer (a window without a mask, the log-sum-exp), so they call the flash kernels beneath it. For a single token
 the kernels read its position from device memory, so that one recording serves all positions below `n_rows`.
-
-Plain causal attention goes through `scaled_dot_product_attention`. A sliding window or sinks need what that
-does not offer (a window without a mask, the log-sum-exp), so they call the flash kernels beneath it.
-
-A recorded launch has its position in it, so that each generated token would be recorded by itself. Here one
-recording serves all positions below `n_rows`.
 """
 
 from __future__ import annotations
@@ -20,6 +14,7 @@ import torch.nn.functional as F
 
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 _FLASH_MAX_HEAD_DIM = 256
+_FEWEST_ROWS = 256
 
 
 def attend(
@@ -161,9 +156,6 @@ def band_mask(n: int, total: int, window: int | None, like: torch.Tensor) -> tor
 def _heads_first(x: torch.Tensor) -> torch.Tensor:
     """(positions, heads, dim) as the view (1, heads, positions, dim) that torch's attention takes."""
     return x.transpose(0, 1).unsqueeze(0)
-
-
-_FEWEST_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False, slots=True)

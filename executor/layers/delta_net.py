@@ -5,12 +5,6 @@ read: S <- exp(g_i) S, d_i = beta_i (v_i - S^T k_i), S <- S + k_i d_i^T, o_i = S
 solve a unit lower triangular system that is linear in S: d_i + beta_i sum_{j<i} exp(G_i - G_j) (k_i k_j) d_j =
 beta_i (v_i - exp(G_i) S^T k_i), G the running sum of g. So only S goes from chunk to chunk (arXiv 2412.06464,
 section 3.3).
-
-Token i decays a head's memory S (key_dim, value_dim) by exp(g_i), then writes what k_i should have read: S <-
-exp(g_i) S, d_i = beta_i (v_i - S^T k_i), S <- S + k_i d_i^T, o_i = S^T q_i. Unrolled from a chunk's first memory,
-with G_i the sum of g up to i, the d of a chunk solve a unit lower triangular system, d_i + beta_i sum_{j<i}
-exp(G_i - G_j) (k_i k_j) d_j = beta_i (v_i - exp(G_i) S^T k_i), linear in S: so all chunks are solved at once, and
-only S goes from one to the next (Yang et al., arXiv 2412.06464, section 3.3).
 """
 
 from __future__ import annotations
@@ -23,6 +17,7 @@ from executor.layers.state import DeltaNetState
 from executor.model import DeltaNetShape
 
 _L2_EPS = 1e-6  # of the norm of queries and keys; not the model's norm_eps
+_CHUNK = 128  # longer ones cost more arithmetic a token, shorter ones more launches
 
 
 def delta_net(
@@ -60,9 +55,6 @@ def _convolved(
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _L2_EPS)
-
-
-_CHUNK = 128  # longer ones cost more arithmetic a token, shorter ones more launches
 
 
 def chunked_delta_rule(

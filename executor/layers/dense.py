@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 from executor.model import ModelShape
 
+MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
+
 
 class Weights(Protocol):
     """One step's tensors by short name (`attn_q.weight`), dequantised to the compute dtype, on its device."""
@@ -48,9 +50,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
-MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
-
-
 def dense_ffn(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
     """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
     gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")
@@ -60,7 +59,12 @@ def dense_ffn(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
 
 def swiglu(h: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     """down(silu(gate(h)) * up(h)), (n, hidden)."""
-    return F.linear(F.silu(F.linear(h, gate)).mul_(F.linear(h, up)), down)
+    return F.linear(silu_gated(F.linear(h, gate), F.linear(h, up)), down)
+
+
+def silu_gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, of one shape; `gate` and `up` stay as they are."""
+    return F.silu(gate).mul_(up)
 
 
 def ffn_norm(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
@@ -78,5 +82,4 @@ def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
 def logits(x: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
     """Float32 logits (m, vocab) of the hidden rows x (m, hidden) whose next token is wanted."""
     h = rms_norm(x, w("output_norm.weight"), shape.norm_eps)
-    name = "token_embd.weight" if shape.tied_embeddings else "output.weight"
-    return F.linear(h, w(name)).float()
+    return F.linear(h, w(shape.output_tensor)).float()

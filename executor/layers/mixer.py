@@ -3,9 +3,6 @@
 Here are grouped-query attention and multi-head latent attention (DeepSeek-V2 and later), which keeps one latent
 and one rotated key a token. Few tokens are attended in the latents' own space; many have their keys and values
 projected first, so that a flash kernel serves them. The gated delta net is in `layers.delta_net`.
-
-Few tokens are attended in the latents' own space (keys' and values' projections move to the queries and the
-output); many tokens have their keys and values projected first, so that a flash kernel serves them.
 """
 
 from __future__ import annotations
@@ -19,6 +16,11 @@ from executor.layers.dense import Weights, rms_norm
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
 from executor.model import AttentionShape, DeltaNetShape, LayerShape, MlaShape
+
+# Projecting all past keys costs 2 (nope + value) rank a head and token, attending in the latents' space
+# 2 (2 rank + rope) a query, head and token instead of about 2 (nope + rope + value): up to some tens of tokens
+# the second is less work. It holds all logits in memory, hence the low end of that range.
+_IN_LATENT_SPACE_UP_TO = 16
 
 
 def mix(
@@ -89,12 +91,6 @@ def _gqa_queries(
     if shape.qk_norm:
         q = rms_norm(q, w("attn_q_norm.weight"), eps)
     return q, gate
-
-
-# Projecting all past keys costs 2 (nope + value) rank a head and token, attending in the latents' space
-# 2 (2 rank + rope) a query, head and token instead of about 2 (nope + rope + value): up to some tens of tokens
-# the second is less work. It holds all logits in memory, hence the low end of that range.
-_IN_LATENT_SPACE_UP_TO = 16
 
 
 def mla(h: torch.Tensor, w: Weights, shape: MlaShape, state: MlaState, n_past: int, eps: float) -> torch.Tensor:

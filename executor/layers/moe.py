@@ -2,16 +2,8 @@
 
 `route` chooses the experts, `used_flags` tells which of them must be at hand, `experts` runs them, `combine`
 closes. Experts run as a grouped GEMM on CUDA and as a loop over the used ones elsewhere; neither reads an expert
-that no token chose. All take h (n, hidden) and ids (n, n_used) and give each choice's output, (n, n_used,
-hidden).
-
-`route` chooses the experts, `used_flags` tells which of them must be at hand, `experts` runs them, `combine`
-closes.
-
-Both order the (token, choice) pairs by expert, and neither reads an expert that no token chose. A single token on
-CUDA needs neither, and half the kernels.
-
-All take h (n, hidden) and ids (n, n_used), and give each token's chosen experts' outputs, (n, n_used, hidden).
+that no token chose. One token on CUDA needs neither, and half the kernels. All take h (n, hidden) and ids
+(n, n_used) and give each choice's output, (n, n_used, hidden).
 """
 
 from __future__ import annotations
@@ -23,11 +15,18 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from executor.layers.dense import ExpertStack, Weights, ffn_norm
+from executor.layers.dense import ExpertStack, Weights, ffn_norm, silu_gated, swiglu
 from executor.model import MoeFfn
 
 # llama.cpp's floor for the sum that chosen weights are divided by: the smallest normal float16.
 _SMALLEST_SUM = 6.103515625e-5
+GATE: Final = "ffn_gate_exps.weight"
+UP: Final = "ffn_up_exps.weight"
+DOWN: Final = "ffn_down_exps.weight"
+# gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
+_OAI_ALPHA: Final = 1.702
+_OAI_LIMIT: Final = 7.0
+_grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,7 @@ def experts(
 
 def shared_expert(h: torch.Tensor, w: Weights, moe: MoeFfn) -> torch.Tensor:
     """The expert that every token passes, (n, hidden), for normed h."""
-    gate = F.silu(F.linear(h, w("ffn_gate_shexp.weight")))
-    out = F.linear(gate * F.linear(h, w("ffn_up_shexp.weight")), w("ffn_down_shexp.weight"))
+    out = swiglu(h, *(w(f"ffn_{part}_shexp.weight") for part in ("gate", "up", "down")))
     if moe.shared_gate:
         out = out * torch.sigmoid(h @ w("ffn_gate_inp_shexp.weight").view(-1, 1))
     return out
@@ -129,17 +127,6 @@ def _weights(scores: torch.Tensor, ids: torch.Tensor, moe: MoeFfn) -> torch.Tens
     if moe.normalise:
         chosen = chosen / chosen.sum(-1, keepdim=True).clamp_min(_SMALLEST_SUM)
     return chosen * moe.scale
-
-
-GATE: Final = "ffn_gate_exps.weight"
-UP: Final = "ffn_up_exps.weight"
-DOWN: Final = "ffn_down_exps.weight"
-
-# gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
-_OAI_ALPHA: Final = 1.702
-_OAI_LIMIT: Final = 7.0
-
-_grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
 def one_token_experts(
@@ -211,7 +198,7 @@ def activate(gate: torch.Tensor, up: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
     """The gated activation of one expert's two projections."""
     match moe.activation:
         case "silu":
-            return F.silu(gate).mul_(up)
+            return silu_gated(gate, up)
         case "oai_swiglu":
             gate = gate.clamp(max=_OAI_LIMIT)
             up = up.clamp(-_OAI_LIMIT, _OAI_LIMIT)

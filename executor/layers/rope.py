@@ -15,6 +15,9 @@ import torch
 
 from executor.model import RopeShape
 
+_TableKey = tuple[RopeShape, int, torch.device, torch.dtype]
+_tables: Final[weakref.WeakValueDictionary[_TableKey, RopeTable]] = weakref.WeakValueDictionary()
+
 
 @dataclass(frozen=True, eq=False)
 class RopeTable:
@@ -27,10 +30,6 @@ class RopeTable:
     def at(self, index: torch.Tensor) -> RopeTable:
         """The table of the positions (n,) alone, which may lie on a device: `rotate` then begins at its row 0."""
         return RopeTable(self.rope, self.cos.index_select(0, index), self.sin.index_select(0, index))
-
-
-_TableKey = tuple[RopeShape, int, torch.device, torch.dtype]
-_tables: Final[weakref.WeakValueDictionary[_TableKey, RopeTable]] = weakref.WeakValueDictionary()
 
 
 def rope_table(rope: RopeShape, length: int, device: torch.device, dtype: torch.dtype) -> RopeTable:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from executor.errors import HprofError
-from executor.model import Model, MoeFfn, TensorInfo
+from executor.model import Model, TensorInfo
 from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
 from executor.units import spell_bytes
@@ -75,7 +75,7 @@ def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
     groups: list[list[TensorInfo]] = [[] for _ in model.shape.layers]
     for tensor in model.tensors.values():
         if tensor.layer is not None and is_movable(tensor):
-            is_moe = isinstance(model.shape.layers[tensor.layer].ffn, MoeFfn)
+            is_moe = model.shape.layers[tensor.layer].moe is not None
             kinds: tuple[StepKind, ...] = ("experts",) if is_moe else ("ffn",)
             if step_kind(tensor, is_moe=is_moe) in kinds:
                 groups[tensor.layer].append(tensor)

@@ -3,10 +3,6 @@
 The engine's own code decides what is reserved. Counted by a rule of its own is only what grows with the context,
 which `sim` does not size, and what a step needs for a while. All of it is a lower bound: kernels' workspaces,
 fragments and what a driver keeps come on top.
-
-So the engine's own code decides what is reserved, and nothing is counted by a rule of its own but what grows with
-the context, which is not even sized there, and what a step needs for a while. All of it is a lower bound:
-kernels' workspaces, fragments and what a driver keeps come on top.
 """
 
 from __future__ import annotations
@@ -23,8 +19,9 @@ from executor.layers.state import new_state
 from executor.model import AttentionShape, LayerShape, MlaShape, Model, MoeFfn, TensorInfo
 from executor.placed_model import DeviceShard
 from executor.placement.place import Placement
+from executor.quants.dispatch import is_stored_as
 from executor.session import Session, SessionOptions
-from executor.weights.transfer_units import LOADERS, TransferUnit, is_stored_as
+from executor.weights.transfer_units import LOADERS, TransferUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,8 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions) -> Dev
     slots = sum(slot.numel() for buffers in shard.slots.values() for slot in buffers)
     ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
     tables = sum(rope.dims for rope in ropes) * options.max_positions * options.dtype.itemsize
-    chosen = sum(s.ffn.n_used for s in layers if isinstance(s.ffn, MoeFfn)) if options.routing is not None else 0
+    n_used = sum(layer.moe.n_used for layer in layers if layer.moe is not None)
+    chosen = n_used if options.routing is not None else 0
     return DeviceFootprint(
         resident=shard.store.n_bytes,
         slots=slots,
@@ -167,8 +165,7 @@ def _on_host(
     held = units if load_mode == "register" else packed
     experts = [part.info.n_bytes for unit in packed if unit.n_experts for part in unit.parts]
     unmapped = [t.n_bytes for shard in shards for t in shard.store.tensors if model.source.mapped(t.name) is None]
-    n_experts = max((s.ffn.n_experts for s in model.shape.layers if isinstance(s.ffn, MoeFfn)), default=0)
-    flags = options.max_ubatches * len(model.shape.layers) * n_experts
+    flags = options.max_ubatches * len(model.shape.layers) * model.shape.most_experts
     return HostFootprint(
         weights=sum(unit.n_bytes for unit in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),

@@ -1,20 +1,34 @@
-"""GGUF metadata to ModelShape: the architectures that hprof runs, and the check that a file holds what they need."""
+"""A GGUF file to a Model: the architectures that hprof runs, and the check that a file holds what they need."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError, did_you_mean
-from executor.model import AttentionShape, DenseFfn, Ffn, LayerShape, ModelShape, MoeFfn, RopeShape, TensorInfo
+from executor.model import (
+    Activation,
+    AttentionShape,
+    DenseFfn,
+    Ffn,
+    LayerShape,
+    Model,
+    ModelShape,
+    MoeFfn,
+    RopeShape,
+    Scoring,
+    TensorInfo,
+    WeightSource,
+)
 from executor.models.checks import Fields, check_shape
 from executor.models.tensors import all_shapes
 
 Tensors = Mapping[str, TensorInfo]
-Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
 
+_MAX_ROPE_FACTORS: Final = 4096
 _GATING_FUNCTIONS: Final[dict[int, Scoring]] = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}
 
 
@@ -29,7 +43,7 @@ class _Architecture:
     scoring: Scoring = "softmax"
     normalise: bool = True
     shared_gate: bool = False
-    activation: Literal["silu", "oai_swiglu"] = "silu"
+    activation: Activation = "silu"
 
 
 ARCHITECTURES: Final[dict[str, _Architecture]] = {
@@ -43,6 +57,35 @@ ARCHITECTURES: Final[dict[str, _Architecture]] = {
         sinks=True, window_every=2, scoring="softmax_topk", normalise=False, activation="oai_swiglu"
     ),
 }
+
+
+def model_from_gguf(path: str) -> Model:
+    """The model in a GGUF file, or in the parts of which `path` is the first: its shape, and the tensors it needs.
+
+    Raises HprofError where the file is damaged, or describes what hprof does not run.
+    """
+    from executor.gguf.file import open_gguf
+
+    file = open_gguf(Path(path))
+    shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(path, file, file.tensors))
+    return Model(shape, needed_tensors(shape, file.tensors), file, path)
+
+
+def _rope_factors(path: str, source: WeightSource, tensors: Tensors) -> tuple[float, ...]:
+    """The numbers of `rope_freqs.weight`: few, needed before any layer runs, and so part of the shape."""
+    import torch
+
+    info = tensors.get("rope_freqs.weight")
+    if info is None:
+        return ()
+    if info.quant != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
+        raise HprofError(
+            f"{path}: rope_freqs.weight is {info.quant} of shape {info.shape}, but must be a short F32 vector; "
+            "the file is damaged, fetch or convert it again."
+        )
+    raw = torch.empty(info.n_bytes, dtype=torch.uint8)
+    source.read_into(info.name, raw)
+    return tuple(raw.view(torch.float32).tolist())
 
 
 def shape_from_gguf(

@@ -17,6 +17,8 @@ from executor.model import AttentionShape, DeltaNetShape, DenseFfn, Ffn, Mixer, 
 
 _MAX_INTEGER: Final = 2**31 - 1
 _MAX_NUMBER: Final = sys.float_info.max
+_MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
+_MOST_TURNS: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,6 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
             raise self.refusal(key, value, f"a whole number from {low} to {_MAX_INTEGER}")
         return value
-
-
-_MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
-_MOST_TURNS: Final = 1e6
 
 
 def check_shape(shape: ModelShape, origin: str) -> ModelShape:

@@ -28,12 +28,14 @@ from executor.model import (
 )
 from executor.models.checks import Fields, check_shape
 from executor.models.hf_families import MODEL_FAMILIES, ModelFamily
-from executor.models.tensors import QuantPlan
+from executor.models.synthetic import QuantPlan
 
 _MAX_LAYERS: Final = 1000
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention", "linear_attention")
 _PATTERN: Final = "sliding_window_pattern"  # Gemma's word for full_attention_interval
 _UNGROUPED: Final = "experts are chosen among all, not within chosen groups"
+_MAX_BYTES: Final = 2**20
+_QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def read_config(path: Path) -> tuple[ModelShape, QuantPlan]:
@@ -233,10 +235,6 @@ def _yarn_attention_factor(stated: Fields, factor: float) -> float:
     if stated.has("mscale") and stated.has("mscale_all_dim"):
         return scale(stated.number("mscale")) / scale(stated.number("mscale_all_dim"))
     return scale(1.0)
-
-
-_MAX_BYTES: Final = 2**20
-_QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from executor.model import Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class ModelFamily:
     other_kind: str | None = None  # layers are of this kind but for each `full_every`-th
     full_every: int = 1
     slides: bool = False  # a sliding window, where one is stated, is that of all layers
-    scoring: Literal["softmax", "sigmoid", "softmax_topk"] = "softmax"
+    scoring: Scoring = "softmax"
     normalise: bool = True
     is_gpt_oss: bool = False
     is_gemma: bool = False

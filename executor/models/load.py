@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
-from executor.model import Model, ModelShape, TensorInfo, WeightSource
-from executor.models.architectures import needed_tensors, shape_from_gguf
+from executor.model import Model, ModelShape
+from executor.models.architectures import model_from_gguf, needed_tensors
 from executor.models.hf_config import read_config
 from executor.models.presets import load_preset, preset_names
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.quants import quant_type
 
-_MAX_ROPE_FACTORS: Final = 4096
 _MAX_MODEL_BYTES: Final = 2**60
 
 
@@ -66,29 +63,9 @@ def _synthetic(shape: ModelShape, plan: QuantPlan, seed: int, origin: str) -> Mo
 
 
 def _from_file(path: str, layers: int | None) -> Model:
-    from executor.gguf.file import open_gguf
-
-    file = open_gguf(Path(path))
-    shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(path, file, file.tensors))
-    shape = _sliced(shape, layers)
-    return Model(shape, needed_tensors(shape, file.tensors), file, path)
-
-
-def _rope_factors(path: str, source: WeightSource, tensors: Mapping[str, TensorInfo]) -> tuple[float, ...]:
-    """The numbers of `rope_freqs.weight`: few, needed before any layer runs, and so part of the shape."""
-    import torch
-
-    info = tensors.get("rope_freqs.weight")
-    if info is None:
-        return ()
-    if info.quant != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
-        raise HprofError(
-            f"{path}: rope_freqs.weight is {info.quant} of shape {info.shape}, but must be a short F32 vector; "
-            "the file is damaged, fetch or convert it again."
-        )
-    raw = torch.empty(info.n_bytes, dtype=torch.uint8)
-    source.read_into(info.name, raw)
-    return tuple(raw.view(torch.float32).tolist())
+    model = model_from_gguf(path)
+    shape = _sliced(model.shape, layers)
+    return dataclasses.replace(model, shape=shape, tensors=needed_tensors(shape, model.tensors))
 
 
 def _sliced(shape: ModelShape, layers: int | None) -> ModelShape:

@@ -1,4 +1,7 @@
-"""Weights for a model that is known by shape only: seeded, cheap, and such that activations stay finite."""
+"""A model that is known by shape only: which quant type each tensor gets, and what bytes.
+
+Weights are seeded, cheap to make, and such that activations stay finite.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,23 @@ import hashlib
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from executor import quants
-from executor.model import TensorInfo
+from executor.model import ModelShape, TensorInfo, short_name_of
+from executor.models.tensors import all_shapes
+from executor.quants import quant_type, tensor_bytes
 
 if TYPE_CHECKING:
     import torch
 
+# Small matrices that llama.cpp never quantises.
+_ALWAYS_F32: Final = frozenset({"ffn_gate_inp.weight", "ssm_conv1d.weight"})
+# llama.cpp's choice where a row is not a whole number of 256-weight blocks (`tensor_type_fallback`).
+_SMALL_BLOCK: Final = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+}  # fmt: skip
 # (mean, standard deviation) of vectors, by the end of their names; other vectors and biases are small.
 _VECTORS: Final = {
     "norm.weight": (1.0, 0.1),
@@ -21,6 +33,47 @@ _VECTORS: Final = {
     "ssm_dt.bias": (-3.0, 0.5),
 }
 _SMALL: Final = (0.0, 0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantPlan:
+    """The quant types of a synthetic model; norms, biases and routers are F32 whatever it says."""
+
+    weights: str
+    experts: str
+    embeddings: str  # token_embd and output
+
+    @classmethod
+    def uniform(cls, quant: str) -> QuantPlan:
+        """All matrices in one type."""
+        return cls(quant, quant, quant)
+
+    def of(self, name: str) -> str:
+        """The quant type planned for the tensor called `name` (without `blk.N.`)."""
+        if name in ("token_embd.weight", "output.weight"):
+            return self.embeddings
+        return self.experts if "_exps." in name else self.weights
+
+
+def model_tensors(shape: ModelShape, plan: QuantPlan) -> dict[str, TensorInfo]:
+    """What a synthetic model of this shape consists of."""
+    return {name: _planned(name, dims, plan) for name, dims in all_shapes(shape)}
+
+
+def _planned(name: str, dims: tuple[int, ...], plan: QuantPlan) -> TensorInfo:
+    short_name = short_name_of(name)
+    quant = "F32"
+    if len(dims) > 1 and short_name.endswith(".weight") and short_name not in _ALWAYS_F32:
+        quant = fitting(plan.of(short_name), dims[-1])
+    return TensorInfo(name, quant, dims, tensor_bytes(quant, dims))
+
+
+def fitting(quant: str, n_cols: int) -> str:
+    """`quant`, or what llama.cpp stores instead where rows of `n_cols` weights do not fill its blocks."""
+    for candidate in (quant, _SMALL_BLOCK.get(quant, "F16")):
+        if n_cols % quant_type(candidate).block_size == 0:
+            return candidate
+    return "F16"
 
 
 class SyntheticSource:

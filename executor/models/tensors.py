@@ -1,9 +1,8 @@
-"""Which tensors a model of a given shape consists of: GGUF names, numpy-order shapes, quant types and bytes."""
+"""Which tensors a model of a given shape consists of: their GGUF names, and their shapes in numpy order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from executor.model import (
@@ -16,40 +15,12 @@ from executor.model import (
     MlaShape,
     ModelShape,
     MoeFfn,
-    TensorInfo,
 )
-from executor.quants import quant_type, tensor_bytes
 
 Shapes = dict[str, tuple[int, ...]]
 
 # These architectures' files call the norm before the FFN `post_attention_norm`.
 _POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen35", "qwen35moe"})
-# Small matrices that llama.cpp never quantises.
-_ALWAYS_F32: Final = frozenset({"ffn_gate_inp.weight", "ssm_conv1d.weight"})
-# llama.cpp's choice where a row is not a whole number of 256-weight blocks (`tensor_type_fallback`).
-_SMALL_BLOCK: Final = {
-    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "IQ4_XS": "IQ4_NL", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class QuantPlan:
-    """The quant types of a synthetic model; norms, biases and routers are F32 whatever it says."""
-
-    weights: str
-    experts: str
-    embeddings: str  # token_embd and output
-
-    @classmethod
-    def uniform(cls, quant: str) -> QuantPlan:
-        """All matrices in one type."""
-        return cls(quant, quant, quant)
-
-    def of(self, name: str) -> str:
-        """The quant type planned for the tensor called `name` (without `blk.N.`)."""
-        if name in ("token_embd.weight", "output.weight"):
-            return self.embeddings
-        return self.experts if "_exps." in name else self.weights
 
 
 def layer_shapes(shape: ModelShape, layer: int) -> Shapes:
@@ -77,33 +48,6 @@ def all_shapes(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     for layer in range(len(shape.layers)):
         for short_name, dims in layer_shapes(shape, layer).items():
             yield f"blk.{layer}.{short_name}", dims
-
-
-def model_tensors(shape: ModelShape, plan: QuantPlan) -> dict[str, TensorInfo]:
-    """What a synthetic model of this shape consists of."""
-    return {name: _planned(name, dims, plan) for name, dims in all_shapes(shape)}
-
-
-def layer_tensors(shape: ModelShape, layer: int, plan: QuantPlan) -> dict[str, TensorInfo]:
-    """The part of `model_tensors` that belongs to one layer."""
-    names = ((f"blk.{layer}.{short}", dims) for short, dims in layer_shapes(shape, layer).items())
-    return {name: _planned(name, dims, plan) for name, dims in names}
-
-
-def _planned(name: str, dims: tuple[int, ...], plan: QuantPlan) -> TensorInfo:
-    short_name = name.split(".", 2)[2] if name.startswith("blk.") else name
-    quant = "F32"
-    if len(dims) > 1 and short_name.endswith(".weight") and short_name not in _ALWAYS_F32:
-        quant = fitting(plan.of(short_name), dims[-1])
-    return TensorInfo(name, quant, dims, tensor_bytes(quant, dims))
-
-
-def fitting(quant: str, n_cols: int) -> str:
-    """`quant`, or what llama.cpp stores instead where rows of `n_cols` weights do not fill its blocks."""
-    for candidate in (quant, _SMALL_BLOCK.get(quant, "F16")):
-        if n_cols % quant_type(candidate).block_size == 0:
-            return candidate
-    return "F16"
 
 
 def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:

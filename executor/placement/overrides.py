@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.errors import HprofError
+from executor.model import short_name_of
 
 DEFAULT_OVERRIDE: Final = "ffn_(gate|up|down).*=CPU"
 _HOST_BUFFERS: Final = ("CPU", "HOST")
@@ -105,7 +106,7 @@ def _short(pattern: str) -> str:
 
 
 def _near(pattern: str, names: Iterable[str]) -> list[str]:
-    kinds = sorted({name.split(".", 2)[2] for name in names})
+    kinds = sorted({short_name_of(name) for name in names})
     literal = re.sub(r"[^a-z_]+", "_", pattern.lower()).strip("_")
     return difflib.get_close_matches(literal, kinds, n=3, cutoff=0.0)
 

@@ -3,9 +3,6 @@ device.
 
 Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them and
 their bytes do not matter (the embedding is read a row a token).
-
-Only matrices move: norms, biases, routers and the token embedding stay resident, as every ubatch reads them
-and their bytes do not matter (the embedding is read a row a token).
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.errors import HprofError
-from executor.model import TensorInfo
+from executor.model import TensorInfo, layer_of
 from executor.placement.overrides import DEFAULT_OVERRIDE, overridden, parse_overrides
 
 
@@ -32,7 +29,7 @@ class Placement:
 
     def host_layers(self) -> list[int]:
         """Layers with at least one host tensor."""
-        return sorted({int(name.split(".")[1]) for name in self.host if name.startswith("blk.")})
+        return sorted({layer for name in self.host if (layer := layer_of(name)) is not None})
 
 
 EVERYTHING_RESIDENT: Final = Placement(frozenset(), "all resident")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from statistics import median
 
-import numpy as np
-
 from executor.passes import PassResult, Ubatch, UbatchRecord
 from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot, size_class
@@ -79,8 +77,7 @@ class Auto(Policy):
         served_by = {ubatch.ubatch: ubatch.policy for ubatch in result.ubatches}
         for record in result.experts:
             if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
-                used = np.unpackbits(np.frombuffer(record.used, np.uint8), count=record.n_experts, bitorder="little")
-                self._hot.popularity.observe(record.layer, record.n_tokens, used.astype(np.bool_))
+                self._hot.popularity.observe(record.layer, record.n_tokens, record.flags())
         for ubatch in () if self._is_teaching else result.ubatches:
             self._taken_ns[_size_and_depth(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
 

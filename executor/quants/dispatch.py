@@ -12,12 +12,15 @@ import importlib.util
 import os
 import shutil
 from types import ModuleType
+from typing import Final
 
 import torch
 
+from executor.model import TensorInfo
 from executor.quants import quant_type, unpack
 
 _OLDEST_TRITON = (3, 3)  # kernels return tuples, and a compiled kernel takes all arguments of its function
+_STORED_AS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype) -> torch.Tensor:
@@ -87,3 +90,20 @@ def _all_at_once(
     n_experts = len(flags)
     chosen = raw[:n_experts] if place_of is None else raw.index_select(0, place_of.clamp(0, len(raw) - 1))
     return unpack.dequantise(chosen, quant, dtype)
+
+
+def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:
+    """Whether a tensor's bytes are its numbers in `dtype`, so that nothing has to be dequantised."""
+    return _STORED_AS.get(info.quant) == dtype
+
+
+def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes (..., row_bytes) as the tensor in `dtype`; where they are that already, a view of them."""
+    if is_stored_as(info, dtype) and raw.storage_offset() % dtype.itemsize == 0:
+        return raw.view(dtype).view(info.shape)
+    return dequantise(raw, info.quant, dtype).view(info.shape)
+
+
+def rows_view(raw: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """A tensor's bytes (n_bytes,) as (..., row_bytes)."""
+    return raw.view(*info.shape[:-1], -1) if len(info.shape) > 1 else raw.view(1, -1)

@@ -3,10 +3,6 @@
 Needs Triton, so only `executor.quants.dispatch` imports it, on a machine that has one. Results equal
 `executor.quants.dequantise` bit for bit: a product is rounded before it is added to, and the float32 result is
 cast once. Launching costs the host little: models do it hundreds of times a token.
-
-Needs Triton, so only `executor.quants.dispatch` imports it, on a machine that has one. Results equal
-`executor.quants.dequantise` bit for bit: a product is rounded before it is added to (no fused multiply-add), and
-the float32 result is cast once.
 """
 
 from __future__ import annotations
@@ -21,6 +17,9 @@ from triton import language as tl
 from executor.quants.fused_decoders import FORMATS
 from executor.quants.fused_pieces import Pieces, pieces_of
 from executor.quants.table import QUANTS
+
+# Triton's own search for the compiled kernel costs more than everything else here together.
+_COMPILED: Final[dict[tuple[object, ...], Any]] = {}
 
 
 @jit(do_not_specialize=["flags", "place_of", "n_cells"])
@@ -94,10 +93,6 @@ class Tiling(NamedTuple):
     weights: int
     warps: int
     tiles: int
-
-
-# Triton's own search for the compiled kernel costs more than everything else here together.
-_COMPILED: Final[dict[tuple[object, ...], Any]] = {}
 
 
 def launch(

@@ -4,14 +4,6 @@ A cell is 8 neighbouring bytes of packed weights, which one thread reads once. A
 first weight is in plane 0, and so on. A plane is 8 neighbouring weights, so 16 bytes of bfloat16 in one store. A
 decoder takes pointers to blocks, which of its block's cells each cell is, the lanes and the mask; it returns the
 cell's planes as (cells, 8) float32. Plane distances: 16 weights in blocks of 32, 32 in K types' blocks of 256.
-
-A cell is 8 neighbouring bytes of packed weights, which one thread reads once. A byte holds 1, 2 or 4 weights: its
-first weight is in plane 0, and so on. A plane is 8 neighbouring weights, so 16 bytes of bfloat16 in one store.
-
-A decoder takes pointers to blocks, which of its block's cells each cell is, the lanes and the mask; it returns
-the cell's planes as (cells, 8) float32. Here plane 0 is weights 0 to 15 of a block, plane 1 weights 16 to 31.
-
-Planes lie 32 weights apart. Cell c starts at column c % 4 * 8 of the planes' 32 weights.
 """
 
 from __future__ import annotations

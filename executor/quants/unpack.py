@@ -4,14 +4,6 @@ A type's function takes (..., block_bytes) bytes and returns (..., block_size) f
 of ggml's reference, which rounds after each one: results are equal bit for bit. K types are super-blocks of 256
 weights whose small integer scales share a float16 d; byte i of a 32-byte group holds weights i, i + 32, i + 64,
 ... Codebook types index gguf's tables of 16 values.
-
-Each function takes (..., block_bytes) bytes and returns (..., 32) float32. Operations and their order are
-those of ggml's reference, which rounds after each one, so results are equal bit for bit.
-
-Each function takes (..., block_bytes) bytes and returns (..., 256) float32, in the order of operations of ggml's
-reference. Quants are stored in planes: byte i of a 32-byte group holds weights i, i + 32, i + 64, ...
-
-Each function takes (..., block_bytes) bytes and returns (..., block_size) float32. The tables are gguf's.
 """
 
 from __future__ import annotations
@@ -25,6 +17,11 @@ import torch
 from gguf import quants
 
 from executor.quants.table import quant_type
+
+# On the CPU a piece of this many weights goes through all steps before the next one does, so that temporaries stay
+# below 8 MB and in the cache; a tensor of 64M weights in one go takes 2 to 3 times as long.
+_PIECE: Final = 1 << 19
+_Unpack = Callable[[torch.Tensor], torch.Tensor]
 
 
 def bytes_as(field: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -198,11 +195,6 @@ def _values(table: str, device: torch.device) -> torch.Tensor:
     return torch.tensor(getattr(quants, table).kvalues, dtype=torch.float32, device=device)
 
 
-# On the CPU a piece of this many weights goes through all steps before the next one does, so that temporaries stay
-# below 8 MB and in the cache; a tensor of 64M weights in one go takes 2 to 3 times as long.
-_PIECE: Final = 1 << 19
-
-_Unpack = Callable[[torch.Tensor], torch.Tensor]
 _UNPACK: Final[dict[str, _Unpack]] = {
     "F32": partial(bytes_as, dtype=torch.float32),
     "F16": partial(bytes_as, dtype=torch.float16),

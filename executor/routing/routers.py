@@ -5,14 +5,6 @@ comparison of copy policies rests, comes from a model of routing or from a recor
 the top of log(weight) + Gumbel noise. Log-normal weights with a dead share follow measured counts best: two
 fitted numbers give published coverage of two models to half a percent, where Zipf and Dirichlet are off by 1 to
 5.
-
-A token's n_used experts are the top of log(weight) + Gumbel noise. So expert i is among them with a chance of
-about 1 - exp(-lambda w_i), with lambda such that these add up to n_used, and n tokens touch it with
-1 - exp(-n lambda w_i). The log-normal family with a dead share follows measured counts best: two fitted numbers
-reproduce published coverage of two models to half a percent, where Zipf and Dirichlet are off by 1 to 5.
-
-Random weights route almost uniformly, and trained ones do not: the distinct share D(n), on which every comparison
-of copy policies rests, must come from a model of routing or from a recorded trace instead.
 """
 
 from __future__ import annotations
@@ -24,9 +16,13 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+# With a chance to repeat, each so many positions begin afresh: position p depends on fewer than this many before it.
+_RESTART: Final = 64
+_DRAWS_A_COUNT: Final = 8  # Philox gives eight 32-bit numbers for each value of its counter
+_TINY: Final = np.float32(1e-30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,37 +65,6 @@ def draw_popularity(
     return np.asarray(weights / weights.sum())
 
 
-def inclusion(weights: Floats, n_used: int) -> Floats:
-    """The chance of each expert to be among one token's n_used, (n_experts,)."""
-    alive = np.count_nonzero(weights)
-    if alive <= n_used:
-        return (weights > 0).astype(np.float64)
-
-    def excess(log_rate: float) -> float:
-        return float(-np.expm1(-np.exp(log_rate) * weights).sum() - n_used)
-
-    smallest = weights[weights > 0].min()
-    rate = np.exp(brentq(excess, np.log(n_used), np.log(50.0 / smallest)))
-    return np.asarray(-np.expm1(-rate * weights))
-
-
-def expected_distinct(chances: Floats, n_tokens: int, repeat: float = 0.0) -> float:
-    """Experts that n tokens touch, from each one's chance in a token.
-
-    With a chance `repeat` to keep an expert of the token before, n tokens count as 1 + (n - 1)(1 - repeat).
-    """
-    independent = 1.0 + (n_tokens - 1) * (1.0 - repeat)
-    return float((1.0 - (1.0 - chances) ** independent).sum())
-
-
-Ids = NDArray[np.int64]
-
-# With a chance to repeat, each so many positions begin afresh: position p depends on fewer than this many before it.
-_RESTART: Final = 64
-_DRAWS_A_COUNT: Final = 8  # Philox gives eight 32-bit numbers for each value of its counter
-_TINY: Final = np.float32(1e-30)
-
-
 class Routing(Protocol):
     """Chooses experts for a layer's tokens."""
 
@@ -109,12 +74,6 @@ class Routing(Protocol):
 
     def ids(self, layer: int, position: int, n_tokens: int) -> Ids:
         """The experts (n_tokens, n_used) of the tokens at `position` and after it."""
-
-    def popularity(self, layer: int) -> Floats:
-        """Each expert's share of the layer's choices, (n_experts,), sum 1."""
-
-    def expected_distinct(self, layer: int, n_tokens: int) -> float:
-        """How many experts of the layer n tokens touch, by the closed form."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +100,6 @@ class RandomRouting:
             rng = np.random.default_rng((self.seed, layer))
             self._weights[layer] = draw_popularity(self.family, self.parameters, self.n_experts, self.n_used, rng)
         return self._weights[layer]
-
-    def expected_distinct(self, layer: int, n_tokens: int) -> float:
-        return expected_distinct(inclusion(self.popularity(layer), self.n_used), n_tokens, self.repeat)
 
     def ids(self, layer: int, position: int, n_tokens: int) -> Ids:
         """As the protocol has it. A layer's last draw is kept: all arms of a repetition ask for the same one."""
@@ -195,7 +151,6 @@ class TraceRouting:
 
     path: str
     choices: Mapping[int, Ids]  # layer -> (positions, n_used)
-    n_experts: int
 
     @property
     def label(self) -> str:
@@ -204,14 +159,6 @@ class TraceRouting:
     def ids(self, layer: int, position: int, n_tokens: int) -> Ids:
         recorded = self.choices[layer]
         return recorded[np.arange(position, position + n_tokens) % len(recorded)]
-
-    def popularity(self, layer: int) -> Floats:
-        counts = np.bincount(self.choices[layer].ravel(), minlength=self.n_experts)
-        return np.asarray(counts / counts.sum())
-
-    def expected_distinct(self, layer: int, n_tokens: int) -> float:
-        recorded = self.choices[layer]
-        return expected_distinct(self.popularity(layer) * recorded.shape[1], n_tokens)
 
 
 def _keep_some(before: Ids, keep: NDArray[np.bool_], fresh: Ids) -> Ids:

@@ -26,6 +26,8 @@ _RANGES: Final = {
     "dead": (0.0, 1.0),
     "repeat": (0.0, 1.0),
 }
+_MAX_BYTES: Final = 2**30
+_LAST_LAYER: Final = 9999
 
 
 def routing_from_spec(spec: str, *, layers: Iterable[int], n_experts: int, n_used: int, seed: int) -> Routing:
@@ -59,7 +61,7 @@ def _recorded(path: str, layers: Iterable[int], n_experts: int, n_used: int) -> 
             f"{path} has no rows for layer {missing[0]} (it has {len(choices)} layers), but the model's router sits "
             "there; record the trace with this model."
         )
-    return TraceRouting(path, choices, n_experts)
+    return TraceRouting(path, choices)
 
 
 def _parameter(item: str, known: list[str], spec: str) -> tuple[str, float]:
@@ -76,10 +78,6 @@ def _parameter(item: str, known: list[str], spec: str) -> tuple[str, float]:
             f"--routing {spec[:80]}: {key} is {text[:40]!r}, but must be a number from {low:g} to below {high:g}."
         )
     return key, value
-
-
-_MAX_BYTES: Final = 2**30
-_LAST_LAYER: Final = 9999
 
 
 def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, NDArray[np.int64]]:

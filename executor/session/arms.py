@@ -14,7 +14,7 @@ from executor.host.steps import host_products
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.placement.place import Placement, devices_of
 from executor.policies.base import Policy
-from executor.quants.dispatch import has_fused
+from executor.quants.dispatch import has_fused, is_stored_as
 from executor.session.options import SessionOptions
 from executor.streaming.expert_cache import ExpertCacheBuffer, build_banks
 from executor.streaming.streamer import Streamer
@@ -114,7 +114,7 @@ def _make_banks(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> dict
 
 
 def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode: LoadMode) -> dict[str, Any]:
-    """An arm's entry: `name`, `traits`, `requested` and `effective`; bytes are those of all devices together.
+    """An arm's entry: `name`, `traits`, `requested`, `effective` and `notes`; bytes are those of all devices together.
 
     Where there are several devices, `by_device` has those of each. `load_mode` is the effective one.
     """
@@ -138,7 +138,21 @@ def describe_arm(name: str, arm: SessionArm, options: SessionOptions, load_mode:
             **arm.vram(),
             **({"by_device": arm.vram_by_device()} if len(arm.placed.shards) > 1 else {}),
         },
+        "notes": _notes(arm, options),
     }
+
+
+def _notes(arm: SessionArm, options: SessionOptions) -> list[str]:
+    """What a reader must know to compare the arm with others."""
+    tensors, dtype = arm.placed.model.tensors.values(), options.dtype
+    widens = any(len(tensor.shape) > 1 and not is_stored_as(tensor, dtype) for tensor in tensors)
+    if not (arm.policy.traits.is_resident and options.device.kind == "cpu" and options.computes_on_host and widens):
+        return []
+    return [
+        "the cpu device dequantises a resident weight each time a step reads it, as a GPU does, but the host "
+        "multiplies weights that were prepared once: this is the limit of what copies can reach, and decode on the "
+        "host may be faster"
+    ]
 
 
 def _host_products(arm: SessionArm, options: SessionOptions) -> dict[str, str] | None:

@@ -14,7 +14,7 @@ from executor.devices.out_of_memory import Memory, explain_oom
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.host.steps import HostWeights, host_dtype
-from executor.model import LayerShape, Model, MoeFfn
+from executor.model import Model, ModelShape
 from executor.passes import PassJob, PassResult
 from executor.placed_model import DeviceShard, PlacedModel, make_device_shard
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, devices_of, layers_to_devices
@@ -56,7 +56,7 @@ class Session:
         model, options = self.model, self.options
         self.devices = make_devices(options.device)
         self._placed = place_model(model, self.placements.values(), self.devices, options, self.load_mode)
-        self._host_flags = reserve_flags(self.devices[0], model.shape.layers, options.max_ubatches)
+        self._host_flags = reserve_flags(self.devices[0], model.shape, options.max_ubatches)
         self._arms = make_arms(self._placed, self.policies, self.placements)
 
     def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:
@@ -85,10 +85,6 @@ class Session:
             vram_bank=vram["vram_bank"],
         )
 
-    def vram(self, arm: str) -> dict[str, int]:
-        """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
-        return self._arms[arm].vram()
-
     def describe_arms(self) -> list[dict[str, Any]]:
         """Requested and effective policy of each arm, for the manifest."""
         return [describe_arm(name, arm, self.options, self.load_mode) for name, arm in self._arms.items()]
@@ -102,11 +98,6 @@ class Session:
     def units(self) -> Sequence[TransferUnit]:
         """What any arm streams, where its bytes are."""
         return self._placed.units
-
-    @property
-    def unit_bytes(self) -> int:
-        """Bytes that a ubatch streams when everything is copied whole."""
-        return sum(unit.n_bytes for unit in self._placed.units)
 
     def close(self) -> None:
         """Stop the devices' threads and free their memory."""
@@ -159,15 +150,14 @@ def place_model(
     )
 
 
-def reserve_flags(device: Device, layers: Sequence[LayerShape], max_ubatches: int) -> torch.Tensor | None:
+def reserve_flags(device: Device, model: ModelShape, max_ubatches: int) -> torch.Tensor | None:
     """Pinned host memory (max_ubatches, layers, experts) uint8 for every router's choice in a pass.
 
     None where no layer has experts, or the device computes nothing.
     """
-    n_experts = max((layer.ffn.n_experts for layer in layers if isinstance(layer.ffn, MoeFfn)), default=0)
-    if not n_experts or device.kind == "sim":
+    if not model.most_experts or device.kind == "sim":
         return None
-    shape = (max_ubatches, len(layers), n_experts)
+    shape = (max_ubatches, len(model.layers), model.most_experts)
     return device.host_slab(torch.Size(shape).numel(), pinned=True).view(shape)
 
 

@@ -27,6 +27,7 @@ ExpertKey = tuple[int, int]
 """(layer, expert)."""
 
 _STALE_SHARE: Final = 4  # a heap this many times as long as what it ranks is rebuilt
+_MIB: Final = 1 << 20
 
 
 class EvictionOrder(Protocol):
@@ -125,9 +126,6 @@ class ExpertCacheIndex:
         self._place: dict[ExpertKey, int] = {}
         self._order = new_eviction_order(eviction)
         self._free = list(range(n_places - 1, -1, -1))
-
-    def __len__(self) -> int:
-        return len(self._place)
 
     def can_hold(self, n_experts: int) -> bool:
         """Whether one batch's experts fit at once."""
@@ -244,9 +242,6 @@ def _laid_out_for(unit: TransferUnit, n_places: int) -> TransferUnit:
     )
     segments = tuple(replace(s, target_from=s.target_from // unit.n_experts * n_places) for s in unit.segments)
     return replace(unit, parts=parts, segments=segments, n_bytes=n_places * unit.expert_bytes)
-
-
-_MIB: Final = 1 << 20
 
 
 def build_banks(

@@ -2,10 +2,6 @@
 
 For each streamed item the engine calls `fetch` (bytes are on their way and the compute stream waits for them),
 launches the step, then calls `release`. Copies run ahead as far as the slots that they need have been released.
-
-For each streamed item the engine calls `fetch` (bytes are on their way and the compute stream waits for
-them), launches the step, then calls `release`. Copies run ahead as far as the slots that they need have been
-released.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ class SlotRotation:
     def __init__(self, buffers: Mapping[StepKind, Sequence[torch.Tensor]]) -> None:
         self.slots = {kind: [Slot(i, buffer) for i, buffer in enumerate(found)] for kind, found in buffers.items()}
         self._slot_of: list[Slot] = []
-        self._previous: list[int] = []
+        self._previous: list[int | None] = []
 
     def begin(self, items: Sequence[Item]) -> None:
         """Share the slots out to the items of a pass, which are numbered from 0; all slots are free."""
@@ -52,15 +48,15 @@ class SlotRotation:
         for item in items:
             slots, before = self.slots[item.unit.what], taken[item.unit.what]
             self._slot_of.append(slots[len(before) % len(slots)])
-            self._previous.append(before[-len(slots)] if len(before) >= len(slots) else -1)
+            self._previous.append(before[-len(slots)] if len(before) >= len(slots) else None)
             before.append(item.number)
 
     def slot(self, number: int) -> Slot:
         """The slot of item `number`."""
         return self._slot_of[number]
 
-    def previous(self, number: int) -> int:
-        """The item that has the slot of item `number` before it does; -1: none in this pass."""
+    def previous(self, number: int) -> int | None:
+        """The item that has the slot of item `number` before it does; None: none in this pass."""
         return self._previous[number]
 
 
@@ -197,7 +193,7 @@ class Streamer:
         self._policy = policy
         self._substitutes = substitutes
         self._banks = banks or {}
-        self._turns = SlotRotation(slots)
+        self._rotation = SlotRotation(slots)
         self._items: Sequence[Item] = ()
         self._pending: dict[int, PendingCopy] = {}
         self._copies = CopyIssuer(device, PassTrace(enabled=False))
@@ -212,7 +208,7 @@ class Streamer:
         self._items = items
         self._pending.clear()
         self._copies = CopyIssuer(self._device, trace)
-        self._turns.begin(items)
+        self._rotation.begin(items)
         self._look_ahead(-1)
 
     def needs_routing(self, item: Item) -> bool:
@@ -267,7 +263,7 @@ class Streamer:
 
     def _pending_copy(self, item: Item) -> PendingCopy:
         if item.number not in self._pending:
-            self._pending[item.number] = PendingCopy(item, self._policy.plan(item), self._turns.slot(item.number))
+            self._pending[item.number] = PendingCopy(item, self._policy.plan(item), self._rotation.slot(item.number))
         return self._pending[item.number]
 
     def _look_ahead(self, number: int) -> None:
@@ -275,7 +271,8 @@ class Streamer:
         if not self._policy.streams_ahead:
             return
         for index in range(number + 1, len(self._items)):
-            if self._turns.previous(index) >= max(number, 0):
+            before = self._rotation.previous(index)
+            if before is not None and before >= number:
                 return
             pending = self._pending_copy(self._items[index])
             if pending.plan.when == "ahead" and pending.ready is None:

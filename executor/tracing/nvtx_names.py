@@ -50,7 +50,7 @@ class UbatchName:
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """A copy of one tensor (`what`: whole, selective, hot, miss) or a computed part (attn, router, ...)."""
+    """A copy of one tensor (`what`: whole, selective, hot, missing, missed) or a computed part (attn, router, ...)."""
 
     layer: int | None  # None: outside the layers, such as the output projection
     what: str

@@ -2,9 +2,6 @@
 
 Events' times are read after the pass. NVTX attributes are built once and kept: a push costs about a microsecond
 when no tool listens (`benchmarks/recording_overhead.py`). `executor.tracing.nvtx_names` says how the names read.
-
-Attributes are built once and kept: a push costs about a microsecond when no tool listens
-(`benchmarks/recording_overhead.py`).
 """
 
 from __future__ import annotations

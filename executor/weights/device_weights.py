@@ -2,9 +2,6 @@
 
 Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it. Vectors
 (norms, biases) and routers are kept in the compute dtype.
-
-Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it.
-Vectors (norms, biases) and routers are kept in the compute dtype.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ import torch
 from executor.devices.base import Device
 from executor.model import Model, TensorInfo
 from executor.placement.place import is_movable
-from executor.quants.dispatch import dequantise, dequantise_chosen, dequantise_experts
-from executor.weights.transfer_units import TransferUnit, expert_view, in_dtype, rows_view
+from executor.quants.dispatch import dequantise, dequantise_chosen, dequantise_experts, in_dtype, rows_view
+from executor.weights.transfer_units import TransferUnit, expert_view
 
 _ALIGNMENT: Final = 256  # bytes
 

@@ -4,10 +4,6 @@ Two layouts. *Packed* (pinned slabs): a unit's tensors adjacent; for experts the
 adjacent too, so that neighbouring experts are one run of bytes. *In place* (memory-mapped or registered files):
 each tensor where the file has it, so a run costs one copy a tensor. Stored bytes are seen as rows, as one
 expert's matrices, or as numbers.
-
-Two layouts. *Packed* (pinned slabs): the tensors of a unit adjacent; for experts the projections of one
-expert adjacent too, so neighbouring experts are one run of bytes. *In place* (memory-mapped or registered
-files): each tensor where the file has it, so a run costs one copy a tensor.
 """
 
 from __future__ import annotations
@@ -22,11 +18,15 @@ import torch
 from numpy.typing import NDArray
 
 from executor.devices.base import CopyRange, Device
-from executor.model import Model, MoeFfn, TensorInfo
+from executor.model import Model, TensorInfo
 from executor.placement.place import Placement
-from executor.quants.dispatch import dequantise
 
 StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
+LoadMode = Literal["none", "mmap", "register"]
+"""Pinned copies of the file's bytes; the mapped file as it is; the mapped file, pinned in place."""
+_STEP_ORDER: Final[tuple[StepKind, ...]] = ("mix", "ffn", "router", "shared", "experts")
+LOADERS = 8
+"""Units that are loaded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,6 @@ def step_kind(tensor: TensorInfo, *, is_moe: bool) -> StepKind:
     return "mix"
 
 
-LoadMode = Literal["none", "mmap", "register"]
-"""Pinned copies of the file's bytes; the mapped file as it is; the mapped file, pinned in place."""
-_STEP_ORDER: Final[tuple[StepKind, ...]] = ("mix", "ffn", "router", "shared", "experts")
-LOADERS = 8
-"""Units that are loaded at once."""
-
-
 def build_transfer_units(model: Model, placement: Placement, device: Device, load_mode: LoadMode) -> list[TransferUnit]:
     """Group the host tensors by layer and step and put their bytes where copies will start from.
 
@@ -122,7 +115,7 @@ def _group(model: Model, placement: Placement) -> list[tuple[int, StepKind, list
     groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
     for tensor in model.tensors.values():
         if tensor.layer is not None and placement.is_host(tensor.name):
-            is_moe = isinstance(model.shape.layers[tensor.layer].ffn, MoeFfn)
+            is_moe = model.shape.layers[tensor.layer].moe is not None
             groups.setdefault((tensor.layer, step_kind(tensor, is_moe=is_moe)), []).append(tensor)
     in_order = sorted(groups, key=lambda key: (key[0], _STEP_ORDER.index(key[1])))
     return [(layer, kind, sorted(groups[layer, kind], key=_stored_order)) for layer, kind in in_order]
@@ -196,26 +189,6 @@ def _fill(slab: torch.Tensor, parts: Sequence[TensorLayout], n_experts: int, mod
         model.source.read_into(part.info.name, loose)
         width = part.info.n_bytes // n_experts
         slab.view(n_experts, -1)[:, part.offset : part.offset + width].copy_(loose.view(n_experts, width))
-
-
-_STORED_AS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
-def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:
-    """Whether a tensor's bytes are its numbers in `dtype`, so that nothing has to be dequantised."""
-    return _STORED_AS.get(info.quant) == dtype
-
-
-def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes (..., row_bytes) as the tensor in `dtype`; where they are that already, a view of them."""
-    if is_stored_as(info, dtype) and raw.storage_offset() % dtype.itemsize == 0:
-        return raw.view(dtype).view(info.shape)
-    return dequantise(raw, info.quant, dtype).view(info.shape)
-
-
-def rows_view(raw: torch.Tensor, info: TensorInfo) -> torch.Tensor:
-    """A tensor's bytes (n_bytes,) as (..., row_bytes)."""
-    return raw.view(*info.shape[:-1], -1) if len(info.shape) > 1 else raw.view(1, -1)
 
 
 def expert_view(buffer: torch.Tensor, part: TensorLayout) -> torch.Tensor:

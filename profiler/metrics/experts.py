@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from executor.errors import HprofError
+from executor.passes import unpack_flags
 from profiler.arithmetic.groups import Floats, Groups, group_by
 from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import PHASES
@@ -101,7 +102,7 @@ def expert_flags(experts: pa.Table) -> NDArray[np.bool_]:
     if width == 0:
         return np.zeros((len(raw), 0), dtype=np.bool_)
     packed = np.frombuffer(b"".join((row or b"").ljust(width, b"\0") for row in raw), np.uint8).reshape(-1, width)
-    return np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
+    return unpack_flags(packed)
 
 
 def adjacent_layer_jaccard(experts: pa.Table) -> pd.DataFrame:

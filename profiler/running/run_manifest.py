@@ -53,6 +53,7 @@ def _arm(
     requested, effective = described["requested"], described["effective"]
     streams_nothing = not described["traits"].is_resident and not effective["host_bytes"]
     notes = list(warnings) if requested["load_mode"] != effective["load_mode"] else []
+    notes += described["notes"]
     if streams_nothing and some_stream:  # where none does, the plan's warning says so once
         notes.append("no weight is in host memory, so nothing is streamed")
     if setup.suffix:

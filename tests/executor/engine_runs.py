@@ -77,6 +77,17 @@ def run_pass(
     return result, None if session.last_logits is None else session.last_logits.clone()
 
 
+def unit_bytes(session: Session) -> int:
+    """Bytes that a ubatch streams when everything is copied whole."""
+    return sum(unit.n_bytes for unit in session.units)
+
+
+def vram(session: Session, arm: str) -> dict[str, int]:
+    """What an arm reserves, in bytes: weights that stay, slots, and the cache's bank."""
+    effective = next(found["effective"] for found in session.describe_arms() if found["name"] == arm)
+    return {part: effective[part] for part in ("vram_resident", "vram_slots", "vram_bank")}
+
+
 def weight_bytes(result: PassResult, phase: str | None = None) -> int:
     """Bytes of weights that crossed the bus, activations left out."""
     return sum(
@@ -86,12 +97,12 @@ def weight_bytes(result: PassResult, phase: str | None = None) -> int:
     )
 
 
-def without_waits_of(stream: StreamName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on nothing makes this stream of `sim` devices wait for an event: the fault that a missing wait is."""
+def without_waits_of(stream: StreamName, monkeypatch: pytest.MonkeyPatch, index: int | None = None) -> None:
+    """From now on nothing makes this stream wait for an event, on `sim` devices (None: all): what a missing wait is."""
     wait = SimDevice.wait
 
     def wait_of_others(device: SimDevice, waiting: StreamName, event: Event) -> None:
-        if waiting != stream:
+        if waiting != stream or index not in (None, device.index):
             wait(device, waiting, event)
 
     monkeypatch.setattr(SimDevice, "wait", wait_of_others)

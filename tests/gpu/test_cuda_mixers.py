@@ -18,8 +18,7 @@ from executor.model import (
     ModelShape,
     RopeShape,
 )
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.passes import PassJob
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions

@@ -10,16 +10,6 @@ notes = ["what is approximated"]
 [ffns.NAME]       # kind = "dense" | "moe", then its fields
 [[layers]]        # `repeat` times the cycle of `mixers` (names), each with the FFN `ffn`
 ```
-
-```toml
-source = "where the numbers come from"
-notes = ["what is approximated"]
-[quant]           # weights, and optionally experts and embeddings
-[model]           # ModelShape's fields but for the layers
-[mixers.NAME]     # kind = "attention" | …, then that dataclass's fields
-[ffns.NAME]       # kind = "dense" | "moe", then its fields
-[[layers]]        # `repeat` times the cycle of `mixers` (names), each with the FFN `ffn`
-```
 """
 
 from __future__ import annotations
@@ -36,7 +26,7 @@ from typing import Any, Final, TypeVar
 from executor.errors import HprofError, did_you_mean
 from executor.model import AttentionShape, DeltaNetShape, DenseFfn, Ffn, LayerShape, Mixer, MlaShape, ModelShape, MoeFfn
 from executor.models.checks import check_shape
-from executor.models.tensors import QuantPlan
+from executor.models.synthetic import QuantPlan
 
 _MIXERS: Final[dict[str, type[Mixer]]] = {
     "attention": AttentionShape,
@@ -44,6 +34,7 @@ _MIXERS: Final[dict[str, type[Mixer]]] = {
     "mla": MlaShape,
 }
 _FFNS: Final[dict[str, type[Ffn]]] = {"dense": DenseFfn, "moe": MoeFfn}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +88,6 @@ def _kind(kinds: Mapping[str, type[Any]], table: Mapping[str, Any], where: str) 
 def _layers(entry: Mapping[str, Any], mixers: Mapping[str, Mixer], ffns: Mapping[str, Ffn]) -> Iterable[LayerShape]:
     cycle = [LayerShape(mixers[name], ffns[entry["ffn"]]) for name in entry["mixers"]]
     return cycle * int(entry["repeat"])
-
-
-T = TypeVar("T")
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str, **given: Any) -> T:

@@ -11,7 +11,7 @@ import torch
 
 from executor.policies.base import PolicyOptions
 from executor.reference import forward
-from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.engine_runs import open_session, run_pass, unit_bytes, vram
 from tests.gguf_models import model_path
 from tests.support import smollm2_path
 
@@ -57,7 +57,7 @@ def test_tokens_are_the_likeliest() -> None:
 def test_any_number_of_slots(slots: int, spec: str) -> None:
     with open_session(spec, ["off", "on"], policy=PolicyOptions(slots=slots)) as session:
         off, on = run_pass(session, "off"), run_pass(session, "on")
-        assert session.vram("on")["vram_slots"] == slots * session.unit_bytes // len(session.model.shape.layers)
+        assert vram(session, "on")["vram_slots"] == slots * unit_bytes(session) // len(session.model.shape.layers)
     assert off[0].logits_digest == on[0].logits_digest
     assert {e.slot for e in on[0].events if e.stream == "copy"} == set(range(slots))
 
@@ -116,7 +116,8 @@ def test_each_device_holds_what_its_steps_read(spec: str) -> None:
         assert "output_norm.weight" in last
         assert "output_norm.weight" not in first
         assert "output.weight" not in first
-        assert session.vram("full")["vram_resident"] == sum(t.n_bytes for shard in (first, last) for t in shard.tensors)
+        tensors = [*first.tensors, *last.tensors]
+        assert vram(session, "full")["vram_resident"] == sum(tensor.n_bytes for tensor in tensors)
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3])

@@ -6,7 +6,7 @@ import pytest
 
 from executor.passes import EventRecord, PassResult
 from executor.policies.base import PolicyOptions
-from tests.executor.engine_runs import open_session, run_pass, weight_bytes
+from tests.executor.engine_runs import open_session, run_pass, unit_bytes, vram, weight_bytes
 from tests.support import smollm2_path
 
 LAYERS = 3
@@ -24,7 +24,7 @@ def copies(result: PassResult) -> list[EventRecord]:
 @pytest.mark.parametrize(("n_prompt", "n_ubatch", "n_ubatches"), [(96, 32, 3), (128, 64, 2), (100, 64, 2)])
 def test_dense_prefill_moves_the_ffn_once_a_ubatch(arm: str, n_prompt: int, n_ubatch: int, n_ubatches: int) -> None:
     with open_session("tiny-dense", [arm], layers=LAYERS) as session:
-        assert session.unit_bytes == LAYERS * TINY_FFN_BYTES
+        assert unit_bytes(session) == LAYERS * TINY_FFN_BYTES
         result, _ = run_pass(session, arm, n_prompt, 0, n_ubatch)
     assert weight_bytes(result) == result.bytes_h2d == n_ubatches * LAYERS * TINY_FFN_BYTES
 
@@ -56,7 +56,7 @@ def test_the_cpu_and_full_arms_stream_nothing() -> None:
 def test_a_selective_copy_moves_the_experts_in_use(n_ubatch: int) -> None:
     with open_session("tiny-moe", ["off", "on"], synthetic_routing=True) as session:
         off, on = (run_pass(session, arm, 96, 0, n_ubatch)[0] for arm in ("off", "on"))
-        expert_bytes = session.unit_bytes // (len(session.model.shape.layers) * 32)
+        expert_bytes = unit_bytes(session) // (len(session.model.shape.layers) * 32)
     distinct = {(r.ubatch, r.layer): r.distinct for r in off.experts}
     assert all(r.copied == r.distinct < r.n_experts for r in off.experts)
     assert weight_bytes(off) == sum(distinct.values()) * expert_bytes
@@ -100,10 +100,10 @@ def test_the_sim_device_makes_the_same_copies(spec: str, n_devices: int) -> None
 
 def test_reported_memory_adds_up() -> None:
     with open_session("tiny-dense", ["off", "on", "full"], layers=LAYERS) as session:
-        vram = {arm: session.vram(arm) for arm in ("off", "on", "full")}
+        held = {arm: vram(session, arm) for arm in ("off", "on", "full")}
         n_bytes = session.model.n_bytes
-    assert vram["off"]["vram_resident"] + LAYERS * TINY_FFN_BYTES == n_bytes == vram["full"]["vram_resident"]
-    assert [vram[arm]["vram_slots"] for arm in ("off", "on", "full")] == [TINY_FFN_BYTES, 2 * TINY_FFN_BYTES, 0]
+    assert held["off"]["vram_resident"] + LAYERS * TINY_FFN_BYTES == n_bytes == held["full"]["vram_resident"]
+    assert [held[arm]["vram_slots"] for arm in ("off", "on", "full")] == [TINY_FFN_BYTES, 2 * TINY_FFN_BYTES, 0]
 
 
 def test_prefetch_from_mapped_memory_becomes_prefetch_from_copied_memory() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from executor.devices.factory import DeviceOptions
 from executor.model import AttentionShape, LayerShape, Model, ModelShape, MoeFfn, RopeShape
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.passes import PassJob
 from executor.placement.place import place
 from executor.session import Session, SessionOptions

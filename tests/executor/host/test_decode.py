@@ -44,6 +44,15 @@ def test_the_session_says_which_product_serves(monkeypatch: pytest.MonkeyPatch, 
     assert full is None
 
 
+@pytest.mark.parametrize("computes_on_host", [True, False])
+def test_full_says_that_the_host_may_decode_faster_on_the_cpu_device(computes_on_host: bool) -> None:
+    """The device dequantises in each step, the host once: `full` decoded at a third of `cpu`'s speed."""
+    with open_session("tiny-dense", ["off", "full"], layers=2, computes_on_host=computes_on_host) as session:
+        off, full = (arm["notes"] for arm in session.describe_arms())
+    assert off == []
+    assert ["decode on the host may be faster" in note for note in full] == [True] * computes_on_host
+
+
 def test_nothing_is_prepared_or_said_where_nothing_is_computed_on_the_host() -> None:
     with open_session("tiny-dense", ["off"], layers=2) as session:
         assert session.describe_arms()[0]["effective"]["host_products"] is None

@@ -25,10 +25,10 @@ from executor.layers.dense import dense_ffn
 from executor.layers.moe import Routed, looped_experts
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.placement.place import place
-from executor.weights.transfer_units import TransferUnit, build_transfer_units, in_dtype, rows_view
+from executor.quants.dispatch import in_dtype, rows_view
+from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16, F32 = torch.bfloat16, torch.float32
 needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")

@@ -12,7 +12,7 @@ from executor.gguf.file import open_gguf
 from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, TensorInfo
 from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
 from executor.models.presets import load_preset
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, model_tensors
 from tests.gguf_models import model_path
 
 Metadata = dict[str, Any]

@@ -15,7 +15,7 @@ from executor.models.hf_config import read_config, shape_from_config
 from executor.models.hf_families import MODEL_FAMILIES
 from executor.models.load import load_model
 from executor.models.presets import load_preset
-from executor.models.tensors import QuantPlan
+from executor.models.synthetic import QuantPlan
 from tests.executor.models.hf_configs import DEEPSEEK_V3, GLM, GPT_OSS, LLAMA, QWEN3_MOE, QWEN35_MOE, written
 
 

@@ -16,8 +16,7 @@ from executor.errors import HprofError
 from executor.model import Model, ModelShape, MoeFfn
 from executor.models.load import load_model
 from executor.models.presets import load_preset, parse_preset, preset_names
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, fitting, layer_tensors, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, fitting, model_tensors
 from executor.quants import dequantise
 from executor.reference import forward
 
@@ -203,7 +202,7 @@ def test_missing_key_is_named() -> None:
 
 def test_quant_types_by_role() -> None:
     preset = load_preset("gpt-oss-20b")
-    tensors = layer_tensors(preset.shape, 0, preset.quant)
+    tensors = model_tensors(preset.shape, preset.quant)
     assert tensors["blk.0.ffn_up_exps.weight"].quant == "MXFP4"
     assert tensors["blk.0.attn_q.weight"].quant == "Q8_0"
     assert tensors["blk.0.ffn_gate_inp.weight"].quant == "F32"

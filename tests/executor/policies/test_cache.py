@@ -23,7 +23,7 @@ from executor.policies.base import FROM_BANK, Plan, PolicyOptions
 from executor.policies.cache import MAX_BATCH
 from executor.session import Session, arms
 from executor.session import session as session_module
-from tests.executor.engine_runs import open_session, run_pass, weight_bytes
+from tests.executor.engine_runs import open_session, run_pass, unit_bytes, vram, weight_bytes
 from tests.executor.policies.made_up import dense_item, flags, measured, moe_item, ubatch, unit
 from tests.gguf_models import model_path
 
@@ -81,8 +81,8 @@ def test_a_cache_without_a_size_is_refused(arm: str) -> None:
 def test_decode_is_served_from_the_bank_and_only_misses_cross_the_bus() -> None:
     with moe_session(["cache"], cache_mib=16) as session:
         result, _ = run_pass(session, "cache", 0, 12, n_depth=8)
-        expert_bytes = session.unit_bytes // (N_LAYERS * N_EXPERTS)
-        assert session.vram("cache")["vram_bank"] == session.unit_bytes < 16 * MIB
+        expert_bytes = unit_bytes(session) // (N_LAYERS * N_EXPERTS)
+        assert vram(session, "cache")["vram_bank"] == unit_bytes(session) < 16 * MIB
     assert weight_bytes(result) == sum(r.misses or 0 for r in result.experts) * expert_bytes
     seen: dict[int, set[int]] = {}
     for record in result.experts:
@@ -114,7 +114,7 @@ def test_large_batches_read_the_bank_and_leave_it_as_it_is() -> None:
         result, _ = run_pass(session, "cache", 96, 0, 48, repetition=1)
         off, _ = run_pass(session, "off", 96, 0, 48, repetition=1)
         assert _cached(session) == before
-        expert_bytes = session.unit_bytes // (N_LAYERS * N_EXPERTS)
+        expert_bytes = unit_bytes(session) // (N_LAYERS * N_EXPERTS)
     assert result.logits_digest == off.logits_digest
     hits = [len(_used(r) & before[r.layer].keys()) for r in result.experts]
     assert [r.hits for r in result.experts] == hits
@@ -240,12 +240,12 @@ def test_the_cache_is_refused_where_the_device_has_no_kernel_for_it(monkeypatch:
         pass
     monkeypatch.setattr(arms, "has_fused", lambda: True)
     with moe_session(["off", "hot+cache"]) as session:
-        assert session.vram("hot+cache")["vram_bank"] > 0
+        assert vram(session, "hot+cache")["vram_bank"] > 0
 
 
 def test_dense_models_have_nothing_to_cache() -> None:
     policy = PolicyOptions(cache_bytes=MIB)
     with open_session("tiny-dense", ["off", "cache"], kind="sim", layers=2, policy=policy) as session:
         off, cache = (run_pass(session, arm, 64, 2, 32)[0] for arm in ("off", "cache"))
-        assert session.vram("cache")["vram_bank"] == 0
+        assert vram(session, "cache")["vram_bank"] == 0
     assert off.bytes_h2d == cache.bytes_h2d

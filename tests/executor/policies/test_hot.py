@@ -13,7 +13,7 @@ from executor.passes import EventRecord, PassResult
 from executor.policies import make_policy
 from executor.policies.base import Flags, Item, Plan, PolicyOptions
 from executor.policies.hot import Hot, LayerTimes, Popularity, size_class
-from tests.executor.engine_runs import open_session, run_pass, weight_bytes
+from tests.executor.engine_runs import open_session, run_pass, unit_bytes, weight_bytes
 from tests.executor.policies.made_up import (
     EXPERT_BYTES,
     N_EXPERTS,
@@ -148,7 +148,7 @@ def test_what_crosses_the_bus_is_the_hot_and_the_missing_once_each() -> None:
             result, _ = run_pass(session, "hot", 96, 0, 48, repetition=repetition)
             off, _ = run_pass(session, "off", 96, 0, 48, repetition=repetition)
             assert result.logits_digest == off.logits_digest
-        expert_bytes = session.unit_bytes // (3 * 32)
+        expert_bytes = unit_bytes(session) // (3 * 32)
     n_experts = 0
     for record in result.experts:
         used = np.unpackbits(np.frombuffer(record.used, np.uint8), bitorder="little")[:32].astype(np.bool_)

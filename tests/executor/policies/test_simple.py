@@ -8,7 +8,7 @@ from executor.errors import HprofError
 from executor.passes import PassResult
 from executor.policies import ARMS, arm_names, make_policy
 from executor.policies.base import Plan, PolicyOptions
-from tests.executor.engine_runs import open_session, run_pass, weight_bytes
+from tests.executor.engine_runs import open_session, run_pass, unit_bytes, weight_bytes
 from tests.executor.policies.made_up import dense_item, moe_item, plans, ubatch, unit
 
 IN_LINE, AHEAD = ("inline", "whole"), ("ahead", "whole")
@@ -104,7 +104,7 @@ def test_whole_arms_move_everything_and_off_what_is_in_use() -> None:
     arms = ["off", "off-whole", "on"]
     with open_session("tiny-moe", arms, layers=3, synthetic_routing=True) as session:
         results = {arm: run_pass(session, arm, 96, 0, 48)[0] for arm in arms}
-        whole_bytes, expert_bytes = session.unit_bytes, session.unit_bytes // (3 * 32)
+        whole_bytes, expert_bytes = unit_bytes(session), unit_bytes(session) // (3 * 32)
     n_ubatches = 2
     assert weight_bytes(results["off-whole"]) == weight_bytes(results["on"]) == n_ubatches * whole_bytes
     distinct = sum(record.distinct for record in results["off"].experts)

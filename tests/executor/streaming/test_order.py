@@ -86,6 +86,63 @@ def test_these_tests_see_a_missing_wait(
     assert bool(early_refills(copies, readers)) == (stream == "copy")
 
 
+def host_trips(result: PassResult) -> list[list[EventRecord]]:
+    """The activations' way to the CPU and back, trip by trip: out, computed, in."""
+    moved = [e for e in result.events if e.kind == "cpu_compute" or e.name == "copy activations"]
+    return [moved[start : start + 3] for start in range(0, len(moved), 3)]
+
+
+def early_steps(trips: list[list[EventRecord]]) -> tuple[bool, bool]:
+    """Whether any CPU step begins before its rows are out, and whether any rows go back before the step ends."""
+    assert trips
+    assert all([e.kind for e in trip] == ["d2h", "cpu_compute", "h2d"] for trip in trips)
+    return (
+        any(step.t_start < out.t_end for out, step, _ in trips),
+        any(back.t_start < step.t_end for _, step, back in trips),
+    )
+
+
+@pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cpu_computes_between_the_copies_of_its_rows(kind: str, spec: str) -> None:
+    assert early_steps(host_trips(run(kind, "cpu", spec))) == (False, False)
+
+
+@pytest.mark.parametrize(("stream", "early"), [("host", (True, False)), ("compute", (False, True))])
+def test_that_test_sees_a_missing_wait(
+    stream: StreamName, early: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_waits_of(stream, monkeypatch)
+    assert early_steps(host_trips(run("sim", "cpu"))) == early
+
+
+def early_transfers(machine: SimMachine) -> tuple[bool, bool]:
+    """Between two devices: whether rows are fetched before they are out, and overwritten before they are fetched."""
+    # the second device has most layers, so that the first runs ahead of it
+    result = run("sim", "full", n_devices=2, tensor_split=(1.0, 3.0), layers=4, machine=machine)
+    moved = [e for e in result.events if e.name == "copy activations"]
+    out, fetched = (sorted((e for e in moved if e.kind == kind), key=lambda e: e.ubatch) for kind in ("d2h", "h2d"))
+    assert len(out) == len(fetched) > 2
+    return (
+        any(there.t_start < here.t_end for here, there in zip(out, fetched, strict=True)),
+        any(later.t_start < there.t_end for there, later in zip(fetched[:-1], out[1:], strict=True)),
+    )
+
+
+@pytest.mark.parametrize("machine", [SLOW_LINK, SLOW_COMPUTE], ids=["slow link", "slow compute"])
+def test_devices_hand_over_rows_in_order(machine: SimMachine) -> None:
+    assert early_transfers(machine) == (False, False)
+
+
+@pytest.mark.parametrize(("index", "early"), [(1, (True, False)), (0, (False, True))])
+def test_this_test_sees_a_missing_wait_of_either_device(
+    index: int, early: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_waits_of("compute", monkeypatch, index)
+    machine = SLOW_LINK if index == 1 else SLOW_COMPUTE
+    assert early_transfers(machine) == early
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("arm", ["off", "on"])
 def test_streams_are_in_order(kind: str, arm: str) -> None:

@@ -11,6 +11,7 @@ from executor.routing.spec import routing_from_spec
 from executor.streaming.expert_cache import ExpertCacheIndex
 from profiler.metrics.experts import adjacent_layer_jaccard, lru_hit_rate, reuse_distances
 from profiler.schema import EXPERTS
+from tests.executor.routing.law import predicted_distinct
 
 
 def _experts(rows: list[tuple[int, int, list[int]]], n_tokens: int = 1) -> pa.Table:
@@ -63,6 +64,6 @@ def _simulated_hit_rate(routing: Routing, n_places: int, n_tokens: int, n_used: 
 def test_distinct_count_predicts_the_lru(n_places: int) -> None:
     n_experts, n_used = 128, 8
     routing = routing_from_spec("lognormal", layers=[0], n_experts=n_experts, n_used=n_used, seed=3)
-    distinct = np.array([routing.expected_distinct(0, n) if n else 0.0 for n in range(400)])
+    distinct = np.array([predicted_distinct(routing, 0, n) if n else 0.0 for n in range(400)])
     predicted = lru_hit_rate(distinct, n_places, n_used)
     assert predicted == pytest.approx(_simulated_hit_rate(routing, n_places, 3000, n_used), abs=0.02)
