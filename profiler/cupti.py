@@ -41,7 +41,7 @@ from profiler.schema import KERNEL, KERNEL_STREAM
 from profiler.storage.writer import conform
 
 if TYPE_CHECKING:
-    from executor.devices.factory import DeviceKind
+    from executor.devices.base import DeviceKind
     from executor.passes import PassJob, PassResult
     from executor.session import Session
 

@@ -198,7 +198,7 @@ def test_no_copy_ahead_touches_the_bank_in_a_recorded_pass(monkeypatch: pytest.M
         results = [run_pass(session, "hot+cache", 128, 4, 48)[0] for _ in range(2)]  # 48, 48, 32, then 1 a token
         [streamer] = session._arms["hot+cache"].streamers
         banks = {id(bank): bank.buffer for bank in streamer._banks.values()}
-        slots = [slot.buffer for kind in streamer._turns.slots.values() for slot in kind]
+        slots = [slot.buffer for kind in streamer._rotation.slots.values() for slot in kind]
     into_bank = {s for s, at, n in copied if any(_within(at, n, bank) for bank in banks.values())}
     into_slots = {s for s, at, n in copied if any(_within(at, n, slot) for slot in slots)}
     assert into_bank == {"compute"}  # the stream that reads it

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import hprof
-from executor.devices.factory import DeviceKind, DeviceOptions
+from executor.devices.base import DeviceKind
+from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.models.load import load_model
