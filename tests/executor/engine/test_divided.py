@@ -12,8 +12,7 @@ import torch
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.model import AttentionShape, LayerShape, Model, ModelShape, MoeFfn, RopeShape
-from executor.models.synthetic import SyntheticSource
-from executor.models.tensors import QuantPlan, model_tensors
+from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.passes import EventRecord, PassJob, PassResult
 from executor.placement.place import place
 from executor.policies import ARMS
