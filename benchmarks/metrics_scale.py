@@ -3,7 +3,8 @@
     python benchmarks/metrics_scale.py                # 1 M and 10 M events
     python benchmarks/metrics_scale.py --events 1e6
 
-Each size is written as a capture into a temporary folder, then measured in a fresh process, file reading included.
+Each size is written as a capture of hprof's and as an import of two traces (arms `off` and `on`, all rows on one
+clock) into a temporary folder, then measured in a fresh process, file reading included.
 """
 
 from __future__ import annotations
@@ -39,6 +40,27 @@ def write_capture(path: Path, n_events: int) -> None:
         key = PassKey(("off", "on")[pass_id % 2], 512, 0, 512 * N_UBATCHES, 1, pass_id // 2, pass_id, 0)
         start = int(columns["t_start"].min())
         writer.add_pass_row(pass_id, key, t_start=start, t_end=end, ttft_ns=end - start, prefill_ns=end - start)
+    writer.finish()
+
+
+def write_import(path: Path, n_events: int) -> None:
+    """The same events as two imported traces: two arms of one pass each, without phases, ubatches and layers."""
+    from profiler.manifest import ManifestArm
+    from profiler.storage.writer import new_capture
+
+    half = max(1, round(n_events / 2 / (N_UBATCHES * N_LAYERS * (N_COPIES + N_KERNELS))))
+    writer = new_capture(path, source="nsys", arms=[ManifestArm("off"), ManifestArm("on")])
+    passes: dict[str, list[Any]] = {name: [] for name in ("pass_id", "arm", "order", "t_start", "t_end")}
+    for arm in (0, 1):
+        chunks = [_pass_events(number, np.random.default_rng(number)) for number in range(arm * half, (arm + 1) * half)]
+        columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        columns = {name: values for name, values in columns.items() if name not in ("phase", "ubatch", "layer")}
+        columns["pass_id"] = np.full(len(columns["pass_id"]), arm)
+        writer.write_part("events", columns, f"trace-{arm}")
+        row = (arm, ("off", "on")[arm], arm, int(columns["t_start"].min()), int(columns["t_end"].max()))
+        for name, value in zip(passes, row, strict=True):
+            passes[name].append(value)
+    writer.write_part("passes", passes, "traces")
     writer.finish()
 
 
@@ -136,12 +158,14 @@ def main() -> None:
         return
     measure_intervals(1_000_000)
     for n_events in map(int, arguments.events):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "capture"
-            write_capture(path, n_events)
-            subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True)
+        for name, write in (("capture", write_capture), ("A/B import", write_import)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "capture"
+                write(path, n_events)
+                print(f"{name:>10}", end="", flush=True)
+                subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True)
         seconds, megabytes = TARGETS.get(n_events, (None, None))
-        print(f"{'target':>12}         {seconds or '-':>6} s {'':15} {megabytes or '-':>7} MB")
+        print(f"{'target':>22}         {seconds or '-':>6} s {'':15} {megabytes or '-':>7} MB")
 
 
 if __name__ == "__main__":

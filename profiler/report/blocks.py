@@ -227,10 +227,10 @@ def _scopes(cell: Cell, key: str) -> list[tuple[str, Scope]]:
 
 
 def _is_telling(key: str, found: Estimate | None) -> bool:
-    """Known, and not one of the figures that are always zero where there are no experts and no host compute."""
+    """Known, and not one of the figures that are zero where there are no experts, collectives or host compute."""
     if found is None:
         return False
-    return found.median > 0 or key not in ("selective_saving_bytes", "host_compute_ns")
+    return found.median > 0 or key not in ("selective_saving_bytes", "collective_ns", "host_compute_ns")
 
 
 def _estimate(found: Estimate | None, unit: str) -> str:

@@ -9,7 +9,8 @@ import pytest
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import import_files, read_file
-from profiler.metrics import load_tables, pass_figures
+from profiler.metrics import load_tables, pass_figures, pieces
+from profiler.report.build import build_report
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.test_nsys_stats import HEADER_AND_ROW
 
@@ -49,6 +50,20 @@ def test_an_arm_that_is_a_file_lasts_as_long_as_its_devices_worked(tmp_path: Pat
     assert capture.table("events").num_rows == 4
     figures = pass_figures(*load_tables(capture))["pass"]
     assert (figures["wall_ns"][0], figures["idle_ns"][0]) == (90, 10)
+
+
+def test_two_arms_of_more_events_than_a_piece_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics cut large tables between passes; figures of devices, which span passes, are the same as of one table."""
+    arms = [("off", _export(tmp_path / "a.sqlite")), ("on", _export(tmp_path / "b.sqlite"))]
+    capture = Capture.open(import_files([], tmp_path / "whole", arms=arms))
+    whole = build_report(capture).to_json()
+    monkeypatch.setattr(pieces, "_PIECE_ROWS", 1)
+    assert build_report(capture).to_json() == whole
+    assert build_report(Capture.open(import_files([], tmp_path / "cut", arms=arms))).devices == (
+        build_report(capture).devices
+    )
+    (device,) = whole["devices"]
+    assert (device["compute"]["kernels"], device["copies"]["h2d"]["bytes"]) == (2, 2000)
 
 
 def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""One capture through every surface: what has one name has one value, and one spelling.
+
+Python API, report (JSON, terminal's and HTML's tables), findings, CSV export, dashboard (cards, table of figures, where
+the time went, timeline's lanes). All passes of an arm are alike, so that every median is the value of each pass.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hprof
+from executor.units import format_ns, format_value
+from profiler.capture import Capture
+from profiler.export import export
+from profiler.findings import find
+from profiler.manifest import ManifestArm
+from profiler.metrics import FIGURES
+from profiler.metrics.timeline import lane_figures, load_timeline
+from profiler.report.blocks import ON_A_PAGE, cell_blocks, device_table
+from profiler.report.build import build_report
+from profiler.report.cells import Cell
+from profiler.storage.writer import PassKey, new_capture
+from tests.dashboard.pages import open_page
+
+MS = 10**6
+N_PAIRS = 6
+# arm -> when the copy runs, when the kernel, when the host computes, ms: 40 ms a pass, the rest is idle
+STEPS = {"off": ((2, 12), (12, 27), (30, 36)), "on": ((2, 12), (7, 22), (25, 31))}
+EXPECTED = {
+    "off": {"busy_copy_ns": 10, "busy_compute_ns": 15, "hidden_copy_ns": 0, "exposed_copy_ns": 10, "idle_ns": 14},
+    "on": {"busy_copy_ns": 10, "busy_compute_ns": 15, "hidden_copy_ns": 5, "exposed_copy_ns": 5, "idle_ns": 19},
+}
+
+
+@pytest.fixture(scope="module", params=["hprof", "nsys"])
+def capture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    """Two arms, six repetitions; in a collective for 1 ms of each pass. Passes of hprof's captures all begin at 0."""
+    path = tmp_path_factory.mktemp("traces") / "c"
+    writer = new_capture(path, source=request.param, arms=[ManifestArm("off"), ManifestArm("on")])
+    for number in range(2 * N_PAIRS):
+        arm, repetition = ("off", "on")[number % 2], number // 2
+        start = 0 if request.param == "hprof" else number * 100 * MS
+        writer.write_part("events", _events(number, arm, start), f"pass-{number:06d}")
+        key = PassKey(arm, 64, 0, 64, 1, repetition, number, 0)
+        writer.add_pass_row(number, key, t_start=start, t_end=start + 40 * MS, ttft_ns=40 * MS, prefill_ns=40 * MS)
+    writer.finish()
+    return Capture.open(path)
+
+
+def _events(number: int, arm: str, start: int) -> dict[str, Any]:
+    times = [*STEPS[arm], (39, 40)]
+    return {
+        "pass_id": [number] * 4,
+        "phase": ["prefill"] * 4,
+        "process": [7] * 4,
+        "device": [0] * 4,
+        "stream": ["copy", "compute", "host", "nccl"],
+        "kind": ["h2d", "compute", "cpu_compute", "compute"],
+        "detail": [None, None, None, "collective"],
+        "t_start": [start + first * MS for first, _ in times],
+        "t_end": [start + last * MS for _, last in times],
+        "bytes": [250_000_000, None, None, None],
+    }
+
+
+@pytest.fixture(scope="module")
+def figures(capture: Capture) -> dict[str, dict[str, float]]:
+    """The figures of the Python API: arm -> name -> value, of those that there are."""
+    frame = hprof.open(capture.path).figures()
+    told = {arm: rows[list(FIGURES)].drop_duplicates() for arm, rows in frame.groupby("arm")}
+    assert all(len(rows) == 1 for rows in told.values())
+    return {str(arm): {str(k): float(v) for k, v in rows.iloc[0].dropna().items()} for arm, rows in told.items()}
+
+
+def test_the_figures_are_those_of_the_pencil(figures: dict[str, dict[str, float]]) -> None:
+    for arm, expected in EXPECTED.items():
+        assert {name: figures[arm][name] / MS for name in expected} == expected
+        assert figures[arm]["collective_ns"] == MS
+        assert figures[arm]["host_compute_ns"] == 6 * MS
+
+
+def test_report_json(capture: Capture, figures: dict[str, dict[str, float]]) -> None:
+    (cell,) = build_report(capture).to_json()["cells"]
+    for arm, known in figures.items():
+        medians = {name: cell["arms"][arm][name]["median"] for name in FIGURES if cell["arms"][arm][name]}
+        assert medians == pytest.approx(known)
+
+
+def test_tables_of_the_report(capture: Capture, figures: dict[str, dict[str, float]]) -> None:
+    """The same blocks are drawn in the terminal, in Markdown and in HTML."""
+    rows = _figure_rows(build_report(capture).cells[0])
+    for name, figure in FIGURES.items():
+        label = f"{figure.label} t/s" if figure.unit == "tokens/s" else figure.label
+        assert rows.get(label, []) == [
+            format_value(figures[arm][name], figure.unit) for arm in figures if label in rows
+        ]
+    assert {"hidden copy", "idle", "collectives", "host compute"} <= rows.keys()
+
+
+def _figure_rows(cell: Cell) -> dict[str, list[str]]:
+    table = next(
+        block for block in cell_blocks(cell, ON_A_PAGE) if getattr(block, "columns", None) == ["", "off", "on"]
+    )
+    return {row[0]: row[1:] for row in getattr(table, "rows", [])}
+
+
+def test_figures_of_the_device_are_those_of_all_passes(capture: Capture, figures: dict[str, dict[str, float]]) -> None:
+    (device,) = build_report(capture).devices
+    copies = device.copies["h2d"]
+    for value, name in (
+        (copies.busy_ns, "busy_copy_ns"),
+        (copies.hidden_ns, "hidden_copy_ns"),
+        (copies.exposed_ns, "exposed_copy_ns"),
+        (device.compute_busy_ns, "busy_compute_ns"),
+    ):
+        assert value == N_PAIRS * sum(figures[arm][name] for arm in figures)
+    (row,) = device_table(device).rows
+    assert format_value(copies.exposed_ns, "ns") in row
+
+
+def test_findings(capture: Capture, figures: dict[str, dict[str, float]]) -> None:
+    found = {finding.rule: finding.evidence for finding in find(capture)}
+    for known in figures.values():
+        idle, window, host = (format_ns(known[name]) for name in ("idle_ns", "wall_ns", "host_compute_ns"))
+        assert f"idle for {idle} of {window}" in found["device-idle"]
+        assert f"{host} of it while the host computed" in found["device-idle"]
+
+
+def test_csv_export(capture: Capture, figures: dict[str, dict[str, float]], tmp_path: Path) -> None:
+    export([capture], "csv", tmp_path / "csv")
+    with (tmp_path / "csv" / "figures.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["scope"] == "pass"]
+    assert len(rows) == 2 * N_PAIRS
+    for row in rows:
+        assert {name: float(row[name]) for name in FIGURES if row[name]} == pytest.approx(figures[row["arm"]])
+
+
+def test_dashboard(capture: Capture, figures: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(capture.path)
+    app = open_page(monkeypatch, path.parent, "overview", capture=path.name)
+    cards = {card.label: card.value for card in app.metric}
+    assert cards["Exposed copy time"] == format_ns(figures["on"]["exposed_copy_ns"])
+    tables = [table.value for table in app.dataframe]
+    (of_figures,) = (table.set_index("figure") for table in tables if "figure" in table)
+    for name, figure in FIGURES.items():
+        if figure.label in of_figures.index:
+            told = [of_figures[column][figure.label] for column in ("A off", "B on")]
+            assert told == [format_value(figures[arm].get(name), figure.unit) for arm in ("off", "on")]
+    (spent,) = (table.set_index("part") for table in tables if "part" in table)
+    for part, name in (("idle", "idle_ns"), ("exposed copy", "exposed_copy_ns")):
+        assert list(spent.loc[part].array) == [format_ns(figures[arm][name]) for arm in ("off", "on")]
+
+
+def test_lanes_of_the_timeline(capture: Capture, figures: dict[str, dict[str, float]]) -> None:
+    for number, arm in enumerate(("off", "on")):
+        lanes = lane_figures(load_timeline(capture, [number])).set_index("category")
+        assert lanes.loc["h2d", "exposed_ns"] == figures[arm]["exposed_copy_ns"]
+        assert lanes.loc["h2d", "busy_ns"] == figures[arm]["busy_copy_ns"]
+        assert lanes.loc["h2d", "bytes"] == figures[arm]["bytes_h2d"]
+        assert lanes.loc["cpu_compute", "busy_ns"] == figures[arm]["host_compute_ns"]
