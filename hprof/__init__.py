@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from hprof.command_line import foreign_package, main
@@ -9,29 +10,36 @@ from hprof.command_line import foreign_package, main
 if TYPE_CHECKING:
     from os import PathLike
 
+    from executor.errors import HprofError
+    from executor.version import __version__
     from profiler.opened import OpenedCapture
 
-    __version__: str
+__all__ = ["HprofError", "__version__", "main", "open"]
 
-__all__ = ["__version__", "main", "open"]
+# Read when asked for: `executor` may be another project's package, which is to be told in a sentence.
+_LATE = {"HprofError": "executor.errors", "__version__": "executor.version"}
 
 
 def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.open` is the name users expect
     """Open the capture at `path` (a folder or any fsspec URL); tables and metrics come as pandas frames.
 
-    Raises `executor.errors.HprofError` where there is no capture that can be read.
+    Raises `hprof.HprofError` where there is no capture that can be read.
     """
-    if (problem := foreign_package()) is not None:
-        raise ImportError(problem)
+    _refuse_foreign_packages()
     from profiler.opened import OpenedCapture
 
     return OpenedCapture.open(path)
 
 
-def __getattr__(name: str) -> Any:
-    if name != "__version__":
-        raise AttributeError(f"module 'hprof' has no attribute {name!r}")
-    # Read when asked for: `executor` may be another project's package, which `foreign_package` must see first.
-    from executor.version import __version__
+if not TYPE_CHECKING:  # for a type checker, a module with __getattr__ has every attribute
 
-    return __version__
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            raise AttributeError(f"module 'hprof' has no attribute {name!r}")
+        _refuse_foreign_packages()
+        return getattr(importlib.import_module(_LATE[name]), name)
+
+
+def _refuse_foreign_packages() -> None:
+    if (problem := foreign_package()) is not None:
+        raise ImportError(problem)

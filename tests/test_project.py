@@ -12,7 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+import executor.version
 import hprof
+from executor.errors import HprofError
 from hprof.command_line import COMMANDS, cli
 from tests.support import ROOT
 
@@ -53,6 +55,15 @@ def test_another_projects_package_is_noticed(package: str, command: str, tmp_pat
     if package != "dashboard":
         done = python("-c", "import hprof; hprof.open('traces/example')", path=f"{tmp_path}:{ROOT}", cwd=tmp_path)
         assert f"ImportError: the package '{package}' at {tmp_path}" in done.stderr
+
+
+def test_the_public_face() -> None:
+    assert hprof.HprofError is HprofError
+    assert hprof.__version__ == executor.version.__version__
+    with pytest.raises(AttributeError, match="module 'hprof' has no attribute 'close'"):
+        hprof.close  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(hprof.HprofError, match="nowhere"):
+        hprof.open("nowhere")
 
 
 def test_version_and_module_entry() -> None:
