@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import hprof
 from benchmarks.thread.draw import batch_crossover, draw_table
 from benchmarks.thread.host_layers import decode_by_host_layers, slope_of
 from benchmarks.thread.load_modes import MODES, MODES_FILE, load_table
 from benchmarks.thread.rows import cell_rows, report_of
 from benchmarks.thread.tables import TABLES, Run
+from hprof.command_line import cli
 from profiler.capture import Capture
 from profiler.cli.run import command
 
@@ -58,7 +58,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("captures")
     for name, flags in SMALL.items():
         argv = ["run", *shlex.split(flags), "-o", str(folder / name)]
-        done = CliRunner().invoke(hprof.cli, argv, catch_exceptions=False)
+        done = CliRunner().invoke(cli, argv, catch_exceptions=False)
         assert done.exit_code == 0, done.output
     rows = [
         {"mode": mode.label, "load_s": 1.0, "first_copy_ms": 2.0, "first_gb_s": 3.0}
