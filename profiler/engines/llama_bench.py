@@ -234,7 +234,7 @@ class _BenchRun:
         labels = [f"{arm.name} {arm_name(row, names)}" if names else arm.name for row in rows]
         for label, row in zip(labels, rows, strict=True):
             self.seen.setdefault(label, []).append(row)
-        columns = pass_columns(rows, labels, first_id=self.n_passes, boot=boot, start_ns=start_ns)
+        columns = pass_columns(rows, labels, [boot] * len(rows), first_id=self.n_passes, start_ns=start_ns)
         self.writer.write_part("passes", columns, f"boot-{boot:03d}-{self.n_passes:06d}")
         self.n_passes += len(columns["pass_id"])
         self.end_ns = columns["t_end"][-1]

@@ -10,14 +10,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
 from executor.policies import PREFETCH_ARMS, find_traits
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
-from profiler.importers.llama_bench.arms import DEFAULT_ARM, arm_name, arm_settings, pass_columns, unsaid_differences
-from profiler.importers.llama_bench.formats import Format, ParsedRows, RawRow, parse, read_text
+from profiler.importers.llama_bench.arms import (
+    DEFAULT_ARM,
+    arm_name,
+    arm_settings,
+    cell,
+    pass_columns,
+    run_boots,
+    unsaid_differences,
+)
+from profiler.importers.llama_bench.formats import (
+    RUN,
+    RUN_TITLE,
+    Format,
+    ParsedRows,
+    decoded,
+    looks_like_rows,
+    parse,
+    read_text,
+)
+from profiler.importers.llama_bench.md import RawRow
 from profiler.importers.llama_bench.rows import IMPOSSIBLE_SAMPLES, BenchRow, bench_row
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import conform
@@ -26,8 +45,10 @@ _MARKS: Final = (b"build_commit", b"llama_bench", b"model_filename", b"n_gpu_lay
 
 
 def detect(_path: Path, head: bytes) -> bool:
-    """Whether a field's name is there, or an md table begins."""
-    return any(mark in head for mark in _MARKS) or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"| model")
+    """Whether a field's name is there, or a line heads a table or csv rows."""
+    as_bytes = decoded(head).encode() if b"\x00" in head[:64] else head
+    begins_table = as_bytes.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"| model")
+    return begins_table or any(mark in as_bytes for mark in _MARKS) or looks_like_rows(as_bytes)
 
 
 def read(path: Path, options: ImportOptions) -> Imported:
@@ -53,16 +74,47 @@ def read_rows(parsed: ParsedRows, origin: str, arm_by: Sequence[str] = ()) -> Im
     rows, dropped = usable_rows(parsed)
     if not rows:
         raise HprofError(f"{origin} holds no llama-bench row that can be used ({_reasons(dropped)}); run it again.")
-    names = arm_settings(rows, arm_by)
+    rows = with_runs(rows) if parsed.format in ("jsonl", "sql") else rows
+    names = arm_settings(rows, arm_by, parsed.unshared)
+    arms = [arm_name(row, names) for row in rows]
+    boots = run_boots(rows, arms)
     return Imported(
         source="llama-bench",
-        tables={"passes": conform("passes", pass_columns(rows, [arm_name(row, names) for row in rows]))},
+        tables={"passes": conform("passes", pass_columns(rows, arms, boots))},
         manifest_fields=manifest_fields(rows, names),
         cannot_say=cannot_say(rows, parsed.format),
         dropped=+dropped,
         default_arm=None if names else DEFAULT_ARM,
-        warnings=warnings(rows, names, unsaid_differences(rows, names), truncated=parsed.truncated),
+        warnings=[
+            *warnings(rows, names, unsaid_differences(rows, names), truncated=parsed.truncated),
+            *_not_interleaved(boots, names),
+        ],
     )
+
+
+def with_runs(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows with their runs counted, where nothing in the file begins one: a test that comes again does."""
+    numbered, run = [], 0
+    seen: set[object] = set()
+    for row in rows:
+        key = cell(row), tuple(sorted((name, str(value)) for name, value in row.settings.items()))
+        if key in seen:
+            run += 1
+            seen.clear()
+        seen.add(key)
+        numbered.append(replace(row, run=run))
+    return numbered
+
+
+def _not_interleaved(boots: Sequence[int], names: Sequence[str]) -> list[str]:
+    n_boots = max(boots) + 1
+    if n_boots == 1:
+        return []
+    paired = " and paired in the order of the file" if names else ""
+    return [
+        f"The file holds up to {n_boots} runs of one arm: they count as boots that were not interleaved{paired}, "
+        "so a drift of the machine is part of every difference."
+    ]
 
 
 def usable_rows(parsed: ParsedRows) -> tuple[list[BenchRow], Counter[str]]:
@@ -82,7 +134,8 @@ def _without_repeats(parsed: ParsedRows, dropped: Counter[str]) -> Iterator[RawR
     """Each row once: no two runs end in the same second with the same times. (An md row tells neither.)"""
     seen: set[str] = set()
     for raw in parsed.rows:
-        text = repr(sorted(raw.items())) if raw.get("test_time") else ""
+        measured = sorted(item for item in raw.items() if item[0] not in (RUN, RUN_TITLE))
+        text = repr(measured) if raw.get("test_time") else ""
         if text in seen:
             dropped["rows that repeat another one to the last digit"] += 1
         else:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from executor.errors import HprofError
 from executor.policies import PREFETCH_ARMS
+from profiler.importers.llama_bench.formats import RUN_TITLE
 from profiler.importers.llama_bench.rows import BenchRow, Setting
 
 DEFAULT_ARM: Final = "llama-bench"
@@ -44,6 +45,7 @@ _SHORT: Final = {
     "build_commit": "build",
     "model_filename": "m",
     "n_batch": "b",
+    RUN_TITLE: "run",
 }
 # These follow from other settings or from the test: arms only where nothing else tells two rows apart.
 _WEAK: Final = (
@@ -52,9 +54,14 @@ _WEAK: Final = (
 )
 
 
-def arm_settings(rows: Sequence[BenchRow], chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the settings that set arms apart: `chosen` by the user, else all that differ and matter."""
-    differing = [name for name in _by_priority(rows) if len(_values(rows, name)) > 1]
+def arm_settings(
+    rows: Sequence[BenchRow], chosen: Sequence[str] = (), unshared: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """The names of the settings that set arms apart: `chosen` by the user, else all that differ and matter.
+
+    unshared: fields that only some of the rows' formats have, whose absence says nothing.
+    """
+    differing = [name for name in _by_priority(rows) if len(_values(rows, name)) > 1 and name not in unshared]
     if chosen:
         _check_known(rows, chosen)
         return tuple(chosen)
@@ -134,20 +141,30 @@ def _word(value: Setting) -> str:
     return text.rsplit("/", 1)[-1] if text.endswith(".gguf") else text
 
 
+def run_boots(rows: Sequence[BenchRow], arms: Sequence[str]) -> list[int]:
+    """The boot of each row: the first, second ... of the file's outputs that ran its arm in its cell."""
+    runs: dict[object, list[int]] = {}
+    for row, arm in zip(rows, arms, strict=True):
+        of_arm = runs.setdefault((arm, cell(row)), [])
+        if row.run not in of_arm:
+            of_arm.append(row.run)
+    return [runs[arm, cell(row)].index(row.run) for row, arm in zip(rows, arms, strict=True)]
+
+
 def pass_columns(
-    rows: Sequence[BenchRow], arms: Sequence[str], *, first_id: int = 0, boot: int = 0, start_ns: int = 0
+    rows: Sequence[BenchRow], arms: Sequence[str], boots: Sequence[int], *, first_id: int = 0, start_ns: int = 0
 ) -> dict[str, list[Any]]:
-    """The table's columns for rows of these arms, from `start_ns` on.
+    """The table's columns for rows of these arms and boots, from `start_ns` on.
 
     Samples are laid end to end: what lay between them (loading, warming up) was not recorded.
     """
     columns: dict[str, list[Any]] = {}
     repetitions: Counter[Any] = Counter()
     now_ns = start_ns
-    for row, arm in zip(rows, arms, strict=True):
+    for row, arm, boot in zip(rows, arms, boots, strict=True):
         for prefill_ns, decode_ns, total_ns in _times(row):
-            repetition = repetitions[arm, cell(row)]
-            repetitions[arm, cell(row)] += 1
+            repetition = repetitions[arm, boot, cell(row)]
+            repetitions[arm, boot, cell(row)] += 1
             number = first_id + len(columns.get("arm", ()))
             values = {
                 "pass_id": number,

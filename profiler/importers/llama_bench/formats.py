@@ -1,8 +1,8 @@
 """Parses llama-bench's five output formats (json, jsonl, csv, md, sql) into raw rows: field name -> value as
 spelled.
 
-Log lines around the rows are skipped, rows that cannot be read are counted. SQL is read as text and never
-executed.
+A text may hold several outputs, of several formats, as people paste them: `parse` cuts it where one begins. Log
+lines around the rows are skipped, rows that cannot be read are counted. SQL is read as text and never executed.
 
 llama-bench writes every value in single quotes without escaping quotes inside it, so a path with a quote is no
 valid SQL; sqlite3's `.dump` of such a table escapes them, leaves numbers bare and names no columns. Both are
@@ -11,11 +11,12 @@ read.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,45 +25,120 @@ import orjson
 from executor.errors import HprofError
 from executor.files import bounded_read
 from profiler.importers.kineto.stream import scan
+from profiler.importers.llama_bench.log import devices_named, title_of
+from profiler.importers.llama_bench.md import RawRow, is_md_header, md_rows
 
 Format = Literal["json", "jsonl", "csv", "sql", "md"]
-RawRow = dict[str, Any]
 
 UNREADABLE: Final = "rows that cannot be read"
+RUN: Final = "hprof_run"  # a raw row's number of the output that it stands in
+RUN_TITLE: Final = "run_title"
 
 
 @dataclass(slots=True)
 class ParsedRows:
-    """The rows of one file, and how many were left out, by reason."""
+    """The rows of one text, and how many were left out, by reason."""
 
-    format: Format
+    format: Format  # of the first rows
     rows: list[RawRow] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     truncated: bool = False
+    unshared: frozenset[str] = frozenset()  # fields that only some of the text's formats have
+
+    def add(self, other: ParsedRows) -> None:
+        """Append what a further output in the same text holds."""
+        self.rows += other.rows
+        self.dropped += other.dropped
+        self.truncated |= other.truncated
 
 
 MAX_BYTES: Final = 64 << 20  # of rows of about 1 kB
 
 
 def read_text(path: Path) -> str:
-    """The file as text; bytes that are no UTF-8 become a replacement mark."""
-    data = bounded_read(path, MAX_BYTES, "llama-bench output", "name a file of its rows, or split it")
+    """The file as text; bytes that are no text become a replacement mark."""
+    return decoded(bounded_read(path, MAX_BYTES, "llama-bench output", "name a file of its rows, or split it"))
+
+
+def decoded(data: bytes) -> str:
+    """UTF-8, or the UTF-16 that PowerShell's `>` writes: known by its mark, or by zeros in every other byte."""
+    head = data[:64]
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace")
+    for encoding, zeros in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
+        if len(zeros) > 4 and not any(zeros):
+            return data.decode(encoding, errors="replace")
     return data.decode("utf-8-sig", errors="replace")
 
 
+def looks_like_rows(head: bytes) -> bool:
+    """Whether a line of the file's first bytes begins rows; log lines may come before."""
+    return any(_parser_for(line.strip()) in (parse_md, parse_csv) for line in decoded(head).splitlines())
+
+
 def parse(text: str, origin: str) -> ParsedRows:
-    """The rows of `text`; HprofError, naming `origin`, where no line looks like llama-bench's."""
-    offset = 0
-    for line in text.splitlines(keepends=True):
-        if (parser := _parser_for(line.strip())) is not None:
-            return parser(text[offset:])
-        offset += len(line)
-    raise HprofError(
-        f"{origin} holds no llama-bench rows; write them with llama-bench -o jsonl (or json, csv, sql, md)."
-    )
+    """The rows of every output in `text`; HprofError, naming `origin`, where no line looks like llama-bench's.
+
+    Each row gets RUN, the number of its output, and what its log lines say: RUN_TITLE, a heading or a command line
+    above it, where there are several outputs, and `gpu_info`, where its format does not have that.
+    """
+    blocks = _blocks(text.splitlines(keepends=True))
+    if not blocks:
+        raise HprofError(
+            f"{origin} holds no llama-bench rows; write them with llama-bench -o jsonl (or json, csv, sql, md)."
+        )
+    found = [parser("".join(lines)) for parser, _, lines in blocks]
+    gpus: str | None = None
+    for number, (parsed, (_, log, _)) in enumerate(zip(found, blocks, strict=True)):
+        gpus = devices_named(log) or gpus
+        title = title_of(log) if len(blocks) > 1 else None
+        for row in parsed.rows:
+            row |= {RUN: number} | ({RUN_TITLE: title} if title else {})
+            if gpus and "gpu_info" not in row:
+                row["gpu_info"] = gpus
+    whole = replace(found[0], unshared=_unshared(found))
+    for further in found[1:]:
+        whole.add(further)
+    return whole
 
 
-def _parser_for(line: str) -> Callable[[str], ParsedRows] | None:
+def _unshared(found: Sequence[ParsedRows]) -> frozenset[str]:
+    fields: dict[Format, set[str]] = {}
+    for one in found:
+        if one.rows:
+            fields.setdefault(one.format, set()).update(*one.rows)
+    of_all = set[str]().union(*fields.values())
+    return frozenset(name for name in of_all if any(name not in known for known in fields.values()))
+
+
+Parser = Callable[[str], "ParsedRows"]
+
+
+def _blocks(lines: Sequence[str]) -> list[tuple[Parser, list[str], list[str]]]:
+    """(parser, the log before, its lines) of each output: one begins at a header, or where the format changes."""
+    blocks: list[tuple[Parser, list[str], list[str]]] = []
+    log: list[str] = []
+    for line in lines:
+        parser = _parser_for(line.strip())
+        if parser is not None and _begins(parser, blocks[-1][0] if blocks else None):
+            blocks.append((parser, log, [line]))
+            log = []
+        elif blocks:
+            # a line after the rows is also what stands above the next output
+            log = [] if parser is not None else [*log, line]
+            blocks[-1][2].append(line)
+        else:
+            log.append(line)
+    return blocks
+
+
+def _begins(parser: Parser, current: Parser | None) -> bool:
+    if current is parse_json and parser is parse_jsonl:
+        return False  # an object of the array
+    return parser is not current or parser in (parse_md, parse_csv, parse_json)
+
+
+def _parser_for(line: str) -> Parser | None:
     if line.startswith('{"'):
         return parse_jsonl
     if line == "[" or line.startswith(("[{", "[ {")):
@@ -76,10 +152,14 @@ def _parser_for(line: str) -> Callable[[str], ParsedRows] | None:
     return None
 
 
+# `[2/6] warming up` between the rows of an array
+_PROGRESS: Final = re.compile(r"^[ \t]*\[[^\]\n{\"]*\][ \t]*[^,\s\]}][^\n]*$", re.MULTILINE)
+
+
 def parse_json(text: str) -> ParsedRows:
     """The objects of the array, or of an object's list `results`; the array need not be closed."""
     parsed = ParsedRows("json")
-    inside = text[text.index("[") + 1 :].encode()
+    inside = _PROGRESS.sub("", text[text.index("[") + 1 :]).encode()
     found = scan(inside)
     for start, end in zip(found.starts.tolist(), found.ends.tolist(), strict=True):
         _take(parsed, _loads(inside[start:end]))
@@ -113,7 +193,7 @@ def _loads(text: bytes) -> RawRow | None:
     return value if isinstance(value, dict) else None
 
 
-_CSV_HEADER = re.compile(r'^"?[a-z_]+"?(?:,"?[a-z_]+"?){5,}$')
+_CSV_HEADER = re.compile(r'^"?[a-z0-9_]+"?(?:,"?[a-z0-9_]+"?){5,}$')
 _CSV_FIELDS = ("avg_ts", "avg_ns")
 
 
@@ -141,106 +221,10 @@ def parse_csv(text: str) -> ParsedRows:
     return parsed
 
 
-# column:field, where the table's short name is not the field's
-FIELD_OF_COLUMN: Final = {
-    "model": "model_type",
-    "backend": "backends",
-    "threads": "n_threads",
-    "ngl": "n_gpu_layers",
-    "sm": "split_mode",
-    "mg": "main_gpu",
-    "nkvo": "no_kv_offload",
-    "fa": "flash_attn",
-    "dev": "devices",
-    "ts": "tensor_split",
-    "ot": "tensor_buft_overrides",
-    "lm": "load_mode",
-    "mmap": "use_mmap",
-    "dio": "use_direct_io",
-    "embd": "embeddings",
-    "nopo": "no_op_offload",
-    "noh": "no_host",
-    "rpk": "repack",
-    "fitt": "fit_target",
-    "fitc": "fit_min_ctx",
-    "pw": "prefetch_weights",
-    "ncmoe": "n_cpu_moe",
-    "rtr": "repack",
-    "fmoe": "fused_moe",
-    "mla": "mla_attn",
-    "amb": "attn_max_batch",
-}
-_OVERRIDES: Final = "tensor_buft_overrides"
-_SIZE: Final = re.compile(r"^([\d.]+) (B|KiB|MiB|GiB|TiB)$")
-_COUNT: Final = re.compile(r"^([\d.]+) ([KMBT])$")
-_SPEED: Final = re.compile(r"^([\d.]+)(?:\s+\S{1,3}\s+([\d.]+))?$")  # the plus-minus sign survives few pastes
-_BUILD: Final = re.compile(r"^build: (\S+) \((\d+)\)$")
-
-
-def is_md_header(line: str) -> bool:
-    """Whether a line heads llama-bench's table."""
-    names = _cells(line)
-    return len(names) > 2 and names[0] == "model" and "t/s" in names
-
-
 def parse_md(text: str) -> ParsedRows:
-    """The rows of every table; a row's build is the one named below its table."""
-    parsed = ParsedRows("md")
-    columns: list[str] = []
-    without_build: list[RawRow] = []
-    for line in text.splitlines():
-        if is_md_header(line):
-            columns = _cells(line)
-        elif (build := _BUILD.match(line.strip())) is not None:
-            for row in without_build:
-                row |= {"build_commit": build[1], "build_number": build[2]}
-            without_build.clear()
-        elif columns and line.lstrip().startswith("|") and not set(line) <= set("|-: \t"):
-            found = _md_row(line, columns)
-            if found is None:
-                parsed.dropped[UNREADABLE] += 1
-            else:
-                parsed.rows.append(found)
-                without_build.append(found)
-    return parsed
-
-
-def _md_row(line: str, columns: list[str]) -> RawRow | None:
-    if not line.rstrip().endswith("|"):
-        return None  # cut off, perhaps inside the rate: 3 of 37.06
-    cells = _cells(line)
-    fields = [FIELD_OF_COLUMN.get(name, name) for name in columns]
-    surplus = len(cells) - len(fields)
-    if surplus > 0 and _OVERRIDES in fields:
-        # the pattern's own bars are not escaped: it is what both ends leave over
-        at = fields.index(_OVERRIDES)
-        cells[at : at + surplus + 1] = ["|".join(cells[at : at + surplus + 1])]
-    if len(cells) != len(fields):
-        return None
-    row: RawRow = dict(zip(fields, cells, strict=True))
-    speed = _SPEED.match(row.pop("t/s", ""))
-    if speed is None:
-        return None
-    row |= {"avg_ts": speed[1], "stddev_ts": speed[2]}
-    row |= {"model_size": _scaled(_SIZE, row.pop("size", ""), _BYTES)}
-    row |= {"model_n_params": _scaled(_COUNT, row.pop("params", ""), _THOUSANDS)}
-    return row
-
-
-_BYTES: Final = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_THOUSANDS: Final = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-
-
-def _scaled(pattern: re.Pattern[str], text: str, units: dict[str, int]) -> int | None:
-    match = pattern.match(text)
-    try:
-        return round(float(match[1]) * units[match[2]]) if match else None
-    except ValueError:
-        return None
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    """The rows of every table."""
+    found = md_rows(text, UNREADABLE)
+    return ParsedRows("md", found.rows, found.dropped)
 
 
 _STATEMENT: Final = re.compile(r"^\s*(?=CREATE\s+TABLE\b|INSERT\s+INTO\b)", re.IGNORECASE | re.MULTILINE)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeGuard
 
-from profiler.importers.llama_bench.formats import RawRow
+from profiler.importers.llama_bench.formats import RUN
+from profiler.importers.llama_bench.md import RawRow
 
 Setting = str | int | float | None
 
@@ -24,7 +25,7 @@ IMPOSSIBLE_SAMPLES: Final = (
 IMPOSSIBLE_MEAN: Final = "whose avg_ns cannot be: their time is worked out from avg_ts"
 NO_UBATCH: Final = "whose n_ubatch is no size: they count as of an unknown ubatch"
 CONTRADICTED: Final = "whose samples_ns have another mean than their avg_ns: the samples count"
-_TEST: Final = re.compile(r"^(?:pp(\d{1,9}))?\+?(?:tg(\d{1,9}))?(?: ?@ ?d(\d{1,9}))?$")
+_TEST: Final = re.compile(r"^(?:pp ?(\d{1,9}))?\+?(?:tg ?(\d{1,9}))?(?: ?@ ?d(\d{1,9}))?$")  # "pp 512" until 2024
 # everything else in a row is a setting
 MEASURED: Final = frozenset(
     {
@@ -40,7 +41,21 @@ MEASURED: Final = frozenset(
             "avg_ts",
             "stddev_ts",
         ),
-        *("samples_ns", "samples_ts", "pp", "tg", "n_kv", "t_pp", "speed_pp", "t_tg", "speed_tg", "t", "speed", "pl"),
+        *(
+            RUN,
+            "samples_ns",
+            "samples_ts",
+            "pp",
+            "tg",
+            "n_kv",
+            "t_pp",
+            "speed_pp",
+            "t_tg",
+            "speed_tg",
+            "t",
+            "speed",
+            "pl",
+        ),
     }
 )
 
@@ -63,6 +78,7 @@ class BenchRow:
     test_time: str | None
     settings: dict[str, Setting]
     doubts: tuple[str, ...] = ()
+    run: int = 0  # which of the outputs in its file it stands in: a process each
 
 
 def bench_row(raw: RawRow) -> BenchRow | str:
@@ -90,6 +106,7 @@ def bench_row(raw: RawRow) -> BenchRow | str:
         _text(raw.get("test_time")),
         _settings(raw),
         tuple(_doubts(raw, samples)),
+        raw.get(RUN, 0),
     )
 
 
@@ -104,7 +121,16 @@ def _sweep_row(raw: RawRow) -> BenchRow | str:
     n_prompt, n_gen, n_depth = (n or 0 for n in numbers)
     parts = (times[0] or 0, times[1] or 0)
     return BenchRow(
-        n_prompt, n_gen, n_depth, _count(raw.get("n_ubatch")) or None, (), None, parts, None, _settings(raw)
+        n_prompt,
+        n_gen,
+        n_depth,
+        _count(raw.get("n_ubatch")) or None,
+        (),
+        None,
+        parts,
+        None,
+        _settings(raw),
+        run=raw.get(RUN, 0),
     )
 
 

@@ -45,9 +45,10 @@ def test_patterns_and_missing_values_have_names(tmp_path: Path) -> None:
     assert arms(imported(tmp_path, jsonl(rows))) == ["ot=ffn_.*=CPU", "ot=default"]
 
 
-def test_repeated_rows_of_one_arm_count_on(tmp_path: Path) -> None:
+def test_a_test_that_comes_again_is_another_process(tmp_path: Path) -> None:
     rows = [row(), row(test_time="2026-10-05T09:31:00Z")]
-    assert [p["repetition"] for p in passes(imported(tmp_path, jsonl(rows)))] == [0, 1, 2, 3, 4, 5]
+    found = [(p["boot"], p["repetition"]) for p in passes(imported(tmp_path, jsonl(rows)))]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
 def test_the_user_may_say_which_fields_make_arms(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""Texts as people paste them: logs, several runs, several formats, old columns and other encodings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.errors import HprofError
+from profiler.importers.base import ImportOptions, detect
+from profiler.importers.llama_bench import read
+from tests.profiler.importers.llama_bench.samples import arms, imported, jsonl, passes, row
+
+_HEAD = "| model | size | params | backend | ngl | test | t/s |\n| --- | --: | --: | --- | --: | --: | --: |\n"
+_LOG = "ggml_cuda_init: found 1 CUDA devices:\n  Device 0: NVIDIA GeForce RTX 5070, compute capability 12.0, VMM: yes\n"
+
+
+def _table(rate: float, test: str = "pp512", ngl: int = 99) -> str:
+    return f"{_HEAD}| llama 7B Q4_0 | 3.56 GiB | 6.74 B | CUDA | {ngl} | {test} | {rate:.2f} \u00b1 0.10 |\n"
+
+
+def _found(tmp_path: Path, text: str | bytes) -> Any:
+    path = tmp_path / "pasted.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert detect(path) == "llama-bench"
+    return read(path, ImportOptions())
+
+
+def test_log_lines_before_a_table_name_its_device(tmp_path: Path) -> None:
+    result = _found(tmp_path, _LOG + _table(100))
+    assert [p["prefill_ns"] for p in passes(result)] == [5_120_000_000]
+    assert result.manifest_fields["machine"]["gpu"] == "NVIDIA GeForce RTX 5070"
+
+
+def test_tests_were_spelled_with_a_space_until_2024(tmp_path: Path) -> None:
+    found = passes(_found(tmp_path, _table(2368.80, "pp 512") + _table(131.42, "tg 128").removeprefix(_HEAD)))
+    assert [(p["n_prompt"], p["n_gen"]) for p in found] == [(512, 0), (0, 128)]
+
+
+def test_csv_of_2023_has_a_digit_in_its_header(tmp_path: Path) -> None:
+    text = (
+        "build_commit,build_number,model_filename,model_type,f16_kv,n_gpu_layers,n_prompt,n_gen,avg_ns,avg_ts\n"
+        '"3469684","1275","m.gguf","llama 7B","1","99","512","0","212155977","2413.34"\n'
+    )
+    assert [p["prefill_ns"] for p in passes(_found(tmp_path, text))] == [212155977]
+
+
+def test_a_table_and_then_csv_are_both_read(tmp_path: Path) -> None:
+    text = (
+        _table(100)
+        + "\n```csv\nbuild_commit,build_number,model_filename,model_type,n_ubatch,n_prompt,n_gen,avg_ns,avg_ts\n"
+        + '"d05","9010","m.gguf","qwen","2048","8192","0","87789513341","93.3"\n```\n'
+    )
+    result = _found(tmp_path, text)
+    assert [(p["n_prompt"], p["prefill_ns"]) for p in passes(result)] == [(512, 5_120_000_000), (8192, 87789513341)]
+    assert arms(result) == ["llama-bench"], "what a format does not tell makes no arm"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_powershell_writes_utf_16(tmp_path: Path, encoding: str) -> None:
+    assert len(passes(_found(tmp_path, _table(100).encode(encoding)))) == 1
+    assert len(passes(_found(tmp_path, jsonl([row()]).encode(encoding)))) == 3
+
+
+def test_a_progress_line_in_brackets_is_no_part_of_an_array(tmp_path: Path) -> None:
+    first, second = (json.dumps(row(n_prompt=n)) for n in (512, 1024))
+    text = f"[\n{first},\n[2/2] benchmark 2/2: {{warming up\n[ 50%] loading\n{second}\n]\n"
+    result = imported(tmp_path, text)
+    assert [p["n_prompt"] for p in passes(result)] == [512] * 3 + [1024] * 3
+    assert not any("ends inside" in text for text in result.warnings)
+
+
+def test_other_rates_beside_ts_are_no_settings_and_are_told(tmp_path: Path) -> None:
+    text = (
+        "| model | size | test | t/s | prompt t/s |\n| - | - | - | - | - |\n"
+        "| llama | 1 GiB | pp512 | 100.00 \u00b1 1.00 | 90.00 |\n| llama | 1 GiB | tg16 | 10.00 \u00b1 1.00 | 80.00 |\n"
+    )
+    result = _found(tmp_path, text)
+    assert arms(result) == ["llama-bench"]
+    assert dict(result.dropped) == {"values of the column 'prompt t/s'": 2}
+
+
+def test_a_rate_a_phase_is_read_by_what_the_test_ran(tmp_path: Path) -> None:
+    text = (
+        "| model | size | test | prompt t/s | gen t/s |\n| - | - | - | - | - |\n"
+        "| llama | 1 GiB | pp512 | 100.00 \u00b1 1.00 | 0.00 |\n| llama | 1 GiB | pp512+tg16 | 128.00 | 8.00 |\n"
+    )
+    found = passes(_found(tmp_path, text))
+    assert [(p["prefill_ns"], p["decode_ns"]) for p in found] == [
+        (5_120_000_000, None), (4_000_000_000, 2_000_000_000),
+    ]  # fmt: skip
+
+
+def test_runs_under_headings_are_arms(tmp_path: Path) -> None:
+    text = "".join(
+        f"### {name} ###\n{_table(rate)}\n" for name, rate in (("GPU 0 ONLY", 490.97), ("GPU 1 ONLY", 152.35))
+    )
+    assert arms(_found(tmp_path, text)) == ["run=GPU 0 ONLY", "run=GPU 1 ONLY"]
+
+
+@pytest.mark.parametrize("change", [("5070", "5090"), ("build: a (1)", "build: b (2)"), ("| 99 |", "| 20 |")])
+def test_runs_of_other_devices_builds_or_flags_are_arms(tmp_path: Path, change: tuple[str, str]) -> None:
+    block = f"{_LOG}{_table(100)}\nbuild: a (1)\n"
+    assert len(arms(_found(tmp_path, block + block.replace(*change)))) == 2
+
+
+def test_equal_runs_are_boots_that_were_not_interleaved(tmp_path: Path) -> None:
+    result = _found(tmp_path, "".join(f"### run {n} ###\n{_LOG}{_table(100 + n)}\n" for n in range(3)))
+    assert [(p["arm"], p["boot"], p["repetition"]) for p in passes(result)] == [
+        ("llama-bench", 0, 0), ("llama-bench", 1, 0), ("llama-bench", 2, 0),
+    ]  # fmt: skip
+    [warning] = [text for text in result.warnings if "not interleaved" in text]
+    assert warning.startswith("The file holds up to 3 runs of one arm")
+
+
+def test_equal_runs_of_two_arms_are_paired_by_order(tmp_path: Path) -> None:
+    rows = [row(load_mode=mode, test_time=str(n)) for n in range(2) for mode in ("none", "mmap")]
+    result = imported(tmp_path, jsonl(rows))
+    assert [(p["arm"], p["boot"]) for p in passes(result)][::3] == [
+        ("lm=none", 0), ("lm=mmap", 0), ("lm=none", 1), ("lm=mmap", 1),
+    ]  # fmt: skip
+    assert any("paired in the order of the file" in text for text in result.warnings)
+
+
+def test_a_text_without_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_text(_LOG)
+    with pytest.raises(HprofError, match="no trace that hprof knows"):
+        detect(path)
