@@ -8,9 +8,9 @@ from typing import Final
 import pandas as pd
 
 from dashboard.figures.sweep import BATCH, UBATCH, crossing, rows_over
-from dashboard.text import listed
-from executor.units import format_bytes, format_ns
-from profiler.metrics import FIGURES, Scope
+from executor.units import format_bytes, format_ns, listed
+from profiler.metrics import FIGURES
+from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell
 from profiler.report.places import Residency
 from profiler.report.sweep import Crossover, crossover, sweep_figures
@@ -134,7 +134,7 @@ def why(cell: Cell, a: str, b: str) -> str | None:
     if copy_ns is None or compute_ns is None:
         return None
     if copy_ns > 0:
-        return " ".join(told for told in (_hid(cell, a, b, copy_ns), bound(cell.arms[b])) if told)
+        return " ".join(told for told in (_hid(cell, a, b, copy_ns), bound_sentence(cell.arms[b])) if told)
     before, host_ns = _median(cell.arms[a], "busy_copy_ns"), _median(cell.arms[b], "host_compute_ns")
     spared = f", where {a} copies for {format_ns(before)}" if before else ""
     on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
@@ -159,36 +159,22 @@ def _median(arm: ArmFigures, name: str) -> float | None:
     return found.median if found is not None else None
 
 
-_NEAR: Final = 0.1  # so much shorter than the whole, and a part may still be said to bound it
-_BOUNDING: Final = {
-    "busy_copy_ns": "copies",
-    "busy_compute_ns": "compute",
-    "host_compute_ns": "computing on the host",
-}
+_PARTS: Final[dict[Part, str]] = {"copy": "copies", "compute": "compute", "host": "computing on the host"}
 
 
-def bound(arm: ArmFigures) -> str | None:
-    """Copies, compute and the host's part of the prompt (of the pass, where no prompt copies) against its time.
-
-    A part bounds only what takes hardly longer than it. Several devices work beside each other, so the sum of theirs
-    bounds nothing. null: the source does not say both copies and compute.
-    """
-    scope: Scope = "prefill" if arm.median("busy_copy_ns", "prefill") else "pass"
-    found = {words: arm.median(name, scope) for name, words in _BOUNDING.items()}
-    parts = {words: value for words, value in found.items() if value}
-    if found["copies"] is None or found["compute"] is None or not parts:
+def bound_sentence(arm: ArmFigures) -> str | None:
+    """Copies, compute and the host's part of the prompt (of the pass, where no prompt copies) against its time."""
+    found = find_bound(arm)
+    if found is None:
         return None
-    what = "prompt" if scope == "prefill" else "pass"
-    took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
-    told = listed([f"{format_ns(value)} of {words}" for words, value in parts.items()])
-    is_summed = len(arm.by_device) > 1 or (took_ns is not None and max(parts.values()) > took_ns * (1 + _NEAR))
-    if took_ns is None or is_summed:
-        return f"Its {what} holds {told}{', summed over devices' if is_summed else ''}."
-    bounding = [words for words, value in parts.items() if value >= took_ns * (1 - _NEAR)]
+    what = "prompt" if found.scope == "prefill" else "pass"
+    told = listed(f"{format_ns(found.parts[part])} of {words}" for part, words in _PARTS.items() if part in found.parts)
+    if found.took_ns is None or found.is_summed:
+        return f"Its {what} holds {told}{', summed over devices' if found.is_summed else ''}."
+    took = format_ns(found.took_ns)
+    bounding = [words for part, words in _PARTS.items() if part in found.bounding]
     if not bounding:
         none = {1: "which does not bound it", 2: "neither of which bounds it alone"}
-        return (
-            f"Its {what} takes {format_ns(took_ns)}: {told}, {none.get(len(parts), 'none of which bounds it alone')}."
-        )
+        return f"Its {what} takes {took}: {told}, {none.get(len(found.parts), 'none of which bounds it alone')}."
     verb = "bounds" if bounding in (["compute"], ["computing on the host"]) else "bound"
-    return f"Its {listed(bounding)} {verb} the {what}, which takes {format_ns(took_ns)}: {told}."
+    return f"Its {listed(bounding)} {verb} the {what}, which takes {took}: {told}."

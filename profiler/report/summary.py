@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from executor.units import format_bytes, format_gb_s, format_ns, format_share, format_value
+from executor.units import format_bytes, format_gb_s, format_ns, format_share, format_value, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
-from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
+from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
+from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell, placement_number, telling_cell
 from profiler.report.places import Residency
 from profiler.report.report import Report
@@ -152,7 +152,6 @@ def _value(cell: Cell, figure: str, name: str) -> str:
 
 
 _MAX_ARMS = 4
-_NEAR = 0.1  # copy and compute within a tenth of each other: neither bounds alone
 
 
 def summarise(report: Report) -> str:
@@ -170,7 +169,7 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
     if copying:
         yield f"In one pass ({cell.in_words}), {'; '.join(copying)}."
-    if bound := _bound(cell, len({device.device for device in report.devices})):
+    if bound := _bound(cell):
         yield bound
     for name in told[1:]:
         yield from said_against(report, cell, name)
@@ -194,64 +193,31 @@ def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
     return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
 
 
-def _bound(cell: Cell, n_devices: int) -> str | None:
-    """What bounds the arm that hides most of its copies: no overlap can beat the larger part.
+_DOING: Final[dict[Part, str]] = {"copy": "copying", "compute": "computing", "host": "computing on the host"}
 
-    Of a pass with a prompt it is the prompt that copies, so its figures are held against the time to first token.
-    Several devices work beside each other, and the sum of theirs bounds nothing.
-    """
-    scope: Scope = "prefill" if any(arm.median("busy_copy_ns", "prefill") for arm in cell.arms.values()) else "pass"
-    bounded = {name: arm for name, arm in cell.arms.items() if arm.median("busy_copy_ns", scope)}
-    if not bounded:
+
+def _bound(cell: Cell) -> str | None:
+    """What bounds the arm that hides most of its copies: no overlap can beat its longest part."""
+    found = {name: bound for name, arm in cell.arms.items() if (bound := find_bound(arm)) and "copy" in bound.parts}
+    if not found:
         return None
-    name = max(bounded, key=lambda name: bounded[name].median("hidden_ratio", scope) or 0)
-    parts = _Parts.of(bounded[name], scope)
-    if parts is None:
-        return None
-    took = f"; it took {format_ns(parts.took_ns)}." if parts.took_ns else "."
-    if n_devices > 1 or (parts.took_ns and parts.took_ns < parts.longest_ns):
-        return f"{name}: {parts.said}, summed over devices{took}"
-    what = "the prompt" if scope == "prefill" else "it"
-    return (
-        f"{parts.verdict(what)} ({name}: {parts.said}), so no overlap can bring it below "
-        f"{format_ns(parts.longest_ns)}{took}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """Medians of what an arm did in a phase, or in a pass."""
-
-    copy_ns: float
-    compute_ns: float
-    host_ns: float
-    took_ns: float | None
-
-    @staticmethod
-    def of(arm: ArmFigures, scope: Scope) -> _Parts | None:
-        copy_ns, compute_ns, host_ns = (
-            arm.median(name, scope) for name in ("busy_copy_ns", "busy_compute_ns", "host_compute_ns")
-        )
-        if not copy_ns or not compute_ns:
-            return None
-        took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
-        return _Parts(copy_ns, compute_ns, host_ns or 0, took_ns)
-
-    @property
-    def longest_ns(self) -> float:
-        return max(self.copy_ns, self.compute_ns, self.host_ns)
-
-    @property
-    def said(self) -> str:
-        beside = f", beside {format_ns(self.host_ns)} of computing on the host" if self.host_ns else ""
-        return f"{format_ns(self.copy_ns)} of copying against {format_ns(self.compute_ns)} of computing{beside}"
-
-    def verdict(self, what: str) -> str:
-        if self.host_ns == self.longest_ns:
-            return f"Computing on the host bounds {what}"
-        if abs(self.copy_ns - self.compute_ns) <= _NEAR * self.longest_ns:
-            return f"Copying and computing bound {what} about equally"
-        return f"{'Copying' if self.copy_ns > self.compute_ns else 'Computing'} bounds {what}"
+    name = max(found, key=lambda name: cell.arms[name].median("hidden_ratio", found[name].scope) or 0)
+    bound = found[name]
+    doing = {
+        part: f"{format_ns(bound.parts[part])} of {words}" for part, words in _DOING.items() if part in bound.parts
+    }
+    beside = f", beside {doing.pop('host')}" if "host" in doing else ""
+    told = f"{' against '.join(doing.values())}{beside}"
+    took = f"; it took {format_ns(bound.took_ns)}." if bound.took_ns else "."
+    if bound.is_summed:
+        return f"{name}: {told}, summed over devices{took}"
+    what = "the prompt" if bound.scope == "prefill" else "the pass"
+    limit = f"no overlap can bring it below {format_ns(bound.longest_ns)}{took}"
+    if not bound.bounding:
+        return f"No part alone bounds {what} ({name}: {told}); {limit}"
+    bounding = listed(_DOING[part] for part in bound.bounding)
+    verb = "bound" if len(bound.bounding) > 1 else "bounds"
+    return f"{bounding[0].upper()}{bounding[1:]} {verb} {what} ({name}: {told}), so {limit}"
 
 
 def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pytest
 from dashboard import placements
 from dashboard.figures.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.overview import answers
-from dashboard.overview.answers import bound
+from dashboard.overview.answers import bound_sentence
 from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.metrics import FIGURES
@@ -126,14 +126,14 @@ def test_what_bounds_is_told_of_the_prompt_alone(
     whole = arm(ttft_ns=ttft_ms * 1e6, busy_copy_ns=copy_ms * 9e6, busy_compute_ns=compute_ms * 9e6, wall_ns=9e9)
     prompt = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=compute_ms * 1e6, host_compute_ns=host_ms * 1e6)
     parts = {"pass": whole.figures["pass"], "prefill": prompt.figures["pass"], "decode": {}}
-    assert told in (bound(ArmFigures(parts, 6)) or "")  # type: ignore[arg-type]
+    assert told in (bound_sentence(ArmFigures(parts, 6)) or "")  # type: ignore[arg-type]
 
 
 def test_a_pass_without_a_prompt_is_held_against_its_wall() -> None:
     on = arm(busy_copy_ns=14.4e6, busy_compute_ns=30.2e6, wall_ns=35.1e6)
-    told = "Its pass takes 35.1 ms: 14.4 ms of copies and 30.2 ms of compute, neither of which bounds it alone."
-    assert bound(on) == told
-    assert bound(arm(busy_copy_ns=1e6)) is None
+    told = "Its compute bounds the pass, which takes 35.1 ms: 14.4 ms of copies and 30.2 ms of compute."
+    assert bound_sentence(on) == told
+    assert bound_sentence(arm(busy_copy_ns=1e6)) is None
 
 
 def test_what_is_unknown_of_the_hiding_is_not_none() -> None:
