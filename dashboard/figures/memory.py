@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, byte_axis, styled
 from dashboard.text import for_plotly
-from profiler.metrics.memory import MEMORY_PARTS
+from profiler.metrics.memory import MEMORY_PARTS, HeldOverTime
 
 PART_LABELS: Final = {
     "resident": "weights that stay",
@@ -22,7 +22,7 @@ PART_LABELS: Final = {
 _STYLES: Final = {"resident": (GREEN, ""), "slots": (BLUE, "/"), "bank": (ORANGE, "x"), "other": ("#B4B8C0", "")}
 _FAINT: Final = {"resident": "rgba(0,158,115,0.25)", "bank": "rgba(230,159,0,0.25)"}
 _MB, _MS = 1e6, 1e6
-_MAX_BARS: Final = 4000
+MAX_BARS: Final = 4000
 _MAX_SLOTS: Final = 64
 
 
@@ -54,7 +54,7 @@ def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
 def slots_figure(holdings: pd.DataFrame) -> go.Figure:
     """Which layer each slot held when; `holdings` as `slot_holdings` gives it: 64 slots and 4,000 of them at most."""
     first = sorted(holdings["slot"].unique().tolist())[:_MAX_SLOTS]
-    drawn = holdings[holdings["slot"].isin(first)].iloc[:_MAX_BARS]
+    drawn = holdings[holdings["slot"].isin(first)].iloc[:MAX_BARS]
     figure = go.Figure()
     for odd, (colour, name) in enumerate(((BLUE, "even layers"), (SKY, "odd layers"))):
         mine = drawn[drawn["layer"].fillna(0).astype(int) % 2 == odd]
@@ -80,22 +80,18 @@ def slots_figure(holdings: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def held_figure(steps: pd.DataFrame, row: Mapping[str, float]) -> go.Figure:
+def held_figure(found: HeldOverTime) -> go.Figure:
     """Device memory over the pass: weights that stay, the bank, and on top what the slots hold; their most is marked.
 
-    row: of `memory_parts`, of this pass. What is unknown is left out; where it is unknown what stays, the slots' part
-    stands alone and is named so. The pass's peak, which counts everything, is a line of its own.
+    Where it is unknown what stays, the slots' part stands alone and is named so. The pass's peak, which counts
+    everything, is a line of its own.
     """
-    stays = {part: float(row[part]) for part in ("resident", "bank") if row[part] > 0}  # NaN is not
-    is_whole = "resident" in stays
-    base = sum(stays.values()) if is_whole else 0.0
-    peak = float(row["peak"]) if is_whole and row["peak"] > 0 else None
-    held = base + steps["bytes"].to_numpy(float)
-    scale, unit = byte_axis(max(float(held.max()), peak or 0.0))
-    time, total = steps["t_ns"].to_numpy(float) / _MS, held / scale
+    peak = found.peak_bytes
+    scale, unit = byte_axis(max(found.most_bytes, peak or 0.0))
+    time, total = found.time_ns / _MS, found.held / scale
     span = [time.min(), time.max()]
     figure = go.Figure()
-    for part, n_bytes in stays.items() if is_whole else ():
+    for part, n_bytes in found.stays.items():
         colour = _STYLES[part][0]
         figure.add_scatter(
             x=span, y=[n_bytes / scale] * 2, name=PART_LABELS[part], stackgroup="stays", mode="lines",
@@ -104,7 +100,7 @@ def held_figure(steps: pd.DataFrame, row: Mapping[str, float]) -> go.Figure:
         )  # fmt: skip
     figure.add_scatter(
         x=time, y=total, mode="lines",
-        name="with what the slots hold" if is_whole else "what the slots hold",
+        name="with what the slots hold" if found.stays else "what the slots hold",
         line={"color": BLUE, "width": 1.5, "shape": "hv"},
         hovertemplate=f"%{{x:.2f}} ms: %{{y:,.4g}} {unit}<extra></extra>",
     )  # fmt: skip

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import BLUE, GREY, ORANGE, SEQUENTIAL, arm_style, byte_axis, styled
 from dashboard.text import for_plotly
+from profiler.metrics.experts import spread_by_layer
 
 _FEW_UBATCHES: Final = 4
 
@@ -63,12 +64,12 @@ def _pattern(number: int) -> Mapping[str, object] | None:
     )
 
 
-def distinct_figure(rows: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
+def distinct_figure(spread: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
     """Share of the experts touched over tokens in the ubatch: measured, and if all were equally likely.
 
-    rows: n_tokens, distinct_share of the ubatches; curve: n_tokens, share.
+    spread: `spread_by_size` of the ubatches; curve: n_tokens, share.
     """
-    share = rows.groupby("n_tokens")["distinct_share"].agg(["median", "min", "max"]) * 100
+    share = spread * 100
     sizes = share.index.to_numpy()
     figure = go.Figure()
     figure.add_scatter(
@@ -129,13 +130,13 @@ def overlap_figure(jaccard: pd.DataFrame) -> go.Figure:
     for number, (name, rows) in enumerate({"in prefill": jaccard[many], "in decode": jaccard[~many]}.items()):
         if rows.empty:
             continue
-        spread = rows.groupby("layer")["jaccard"].quantile(np.array([0.25, 0.5, 0.75])).unstack() * 100
+        spread = spread_by_layer(rows) * 100
         figure.add_bar(
             x=spread.index.to_numpy(),
-            y=spread[0.5],
+            y=spread["median"],
             name=name,
             marker={"color": (BLUE, ORANGE)[number], "pattern": _pattern(number)},
-            error_y=_bars(spread[0.5], spread[0.25], spread[0.75]),
+            error_y=_bars(spread["median"], spread["low"], spread["high"]),
             hovertemplate=f"layer %{{x}} {name}: %{{y:.1f}} %<extra></extra>",
         )
     styled(figure, height=320, barmode="group")

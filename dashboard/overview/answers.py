@@ -7,13 +7,12 @@ from typing import Final
 
 import pandas as pd
 
-from dashboard.figures.sweep import BATCH, UBATCH, crossing, rows_over
 from executor.units import format_bytes, format_ns, listed
 from profiler.metrics import FIGURES
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell
 from profiler.report.places import Residency
-from profiler.report.sweep import Crossover, crossover, sweep_figures
+from profiler.report.sweep import axis_of_most, crosses_once, crossover, sweep_figures
 
 _FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _ALIKE: Final = 0.005  # of the bytes: less is no change
@@ -28,9 +27,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str)
     for figure in _FIGURES:
         rows = sweep_figures(cells, figure)
         rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
-        by_axis = {axis: rows_over(rows, axis, cell) for axis in (UBATCH, BATCH)}
-        axis = max(by_axis, key=lambda axis: len(by_axis[axis]))
-        found = by_axis[axis]
+        axis, found = axis_of_most(rows, cell)
         if len(found) == 1:
             return _of_one(found)
         if len(found):
@@ -61,20 +58,13 @@ def _spread(rows: pd.DataFrame, axis: str, who: str, a: str, figure: str) -> str
         span = f"{_number(sizes[0])} to {_number(sizes[-1])} tokens"
         return f"{who} {_ALONE.get(kinds[0], f'is {kinds[0]} than')} {a} at every ubatch measured, {span}."
     at = crossover(rows)
-    if at is not None and _crosses_once(rows, at):
+    if at is not None and crosses_once(rows, at):
         is_better_above = (rows["ratio"].iloc[-1] < 1) == (FIGURES[figure].better == "lower")
         words = ("faster", "slower") if is_better_above else ("slower", "faster")
-        return f"{who} is {words[0]} than {a} from a ubatch {crossing(at, axis)}, {words[1]} below."
+        return f"{who} is {words[0]} than {a} from a ubatch {at.in_words(axis)}, {words[1]} below."
     of_kind = {kind: [_number(s) for s, v in zip(sizes, verdicts, strict=True) if v == kind] for kind in kinds}
     told = [f"{kind} at {listed(numbers)}" for kind, numbers in of_kind.items()]
     return f"{who} against {a}, by tokens in the ubatch: {'; '.join(told)}."
-
-
-def _crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
-    """Whether every size below lies on one side, and every size above on the other."""
-    is_below = rows["n_ubatch"] < at.above
-    signs = (rows["ratio"] < 1, is_below)
-    return bool((signs[0] == signs[1]).all() or (signs[0] != signs[1]).all())
 
 
 def _number(value: float) -> str:

@@ -10,11 +10,10 @@ import streamlit as st
 from dashboard import load, passes, show
 from dashboard.choice import Choice
 from dashboard.figures.time import PART_LABELS, spent_figure
-from dashboard.overview.cards import UNKNOWN
 from dashboard.text import escape_markdown
-from executor.units import format_bytes, format_gb_s, format_ns, format_share
+from executor.units import UNKNOWN, format_bytes, format_count, format_gb_s, format_ns, format_value
 from profiler.metrics import CopyFigures, DeviceFigures
-from profiler.metrics.devices import device_spent, time_spent
+from profiler.metrics.devices import TIME_PARTS, device_spent, typical_time_spent
 
 _IN_WORDS: Final = {
     "compute alone": "compute_ns",
@@ -29,7 +28,8 @@ def where_time_went(choice: Choice) -> None:
     st.subheader("Where the time went", anchor=False)
     measured = _measured(choice)
     n_devices = max(len(choice.report.devices), 1)
-    spent = time_spent(measured, n_devices).groupby(measured["arm"]).mean().reindex(choice.arms)
+    typical = typical_time_spent(measured, n_devices).reindex(choice.arms)
+    spent = typical[list(TIME_PARTS)]
     if spent[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
         show.nothing("The source recorded no copies or kernels of these passes, so where their time went is unknown.")
         return
@@ -44,13 +44,12 @@ def where_time_went(choice: Choice) -> None:
     )
     counts = measured["arm"].value_counts()
     over = " and ".join(f"{counts.get(arm, 0)} passes of {arm}" for arm in choice.arms)
-    show.sentences([f"Means over {over}, prefill and decode together.", *_of_host(measured, choice.arms)])
+    show.sentences([f"Medians over {over}, prefill and decode together.", *_of_host(typical["host_compute_ns"])])
 
 
-def _of_host(measured: pd.DataFrame, arms: list[str]) -> list[str]:
+def _of_host(host_compute_ns: pd.Series) -> list[str]:
     """Where the host computes the device is idle, which needs telling."""
-    found = measured.groupby("arm")["host_compute_ns"].mean().reindex(arms).fillna(0.0)
-    told = [f"{format_ns(value)} in {arm}" for arm, value in found.items() if value > 0]
+    told = [f"{format_ns(value)} in {arm}" for arm, value in host_compute_ns.items() if value > 0]  # NaN is not
     return [f"The device also idles while the host computes for it: {' and '.join(told)}."] if told else []
 
 
@@ -98,15 +97,14 @@ def _device_card(device: DeviceFigures) -> None:
     st.markdown(f"**{escape_markdown(device.title)}**")
     main = next((device.copies[name] for name in ("h2d", "uvm_h2d") if name in device.copies), None)
     if main is not None:
-        hidden = format_share(main.hidden_ratio) if main.hidden_ratio is not None else UNKNOWN
-        st.metric("Copy time hidden behind compute", hidden)
-    lines = [f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"]
+        st.metric("Copy time hidden behind compute", format_value(main.hidden_ratio, "share"))
+    lines = [f"{format_count(device.kernels, 'kernel')}, {format_ns(device.compute_busy_ns)} busy"]
     lines += [f"{_DIRECTIONS.get(name, name)}: {_copies(copies)}" for name, copies in device.copies.items()]
     st.caption("  \n".join(escape_markdown(line) for line in lines))
 
 
 def _copies(copies: CopyFigures) -> str:
-    size = format_bytes(copies.bytes) if copies.bytes is not None else f"{copies.count:,} copies"
+    size = format_bytes(copies.bytes) if copies.bytes is not None else format_count(copies.count, "copy")
     # Of a few bytes the rate says how long a call takes, not how fast the link is.
     has_speed = copies.gb_s is not None and copies.bytes is not None and copies.bytes >= _LEAST_FOR_A_RATE
     speed = f" at {format_gb_s(copies.gb_s)}" if has_speed and copies.gb_s else ""

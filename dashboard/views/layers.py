@@ -12,7 +12,7 @@ from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.time import layer_figure, margin_figure
 from dashboard.text import escape_markdown
-from executor.units import format_ns
+from executor.units import format_ns, format_share
 from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers
 
 _MAX_LAYERS: Final = 256  # drawn, and in the tables
@@ -87,13 +87,7 @@ def readable(layers: pd.DataFrame) -> pd.DataFrame:
     told = pd.DataFrame({"layer": layers["layer"].astype(int)})
     for column, title in titles.items():
         told[title] = layers[column].map(format_ns, na_action="ignore")
-    return told.assign(
-        **{
-            "bound by": [
-                "copy" if t > c else "compute" for t, c in zip(layers["copy_ns"], layers["compute_ns"], strict=True)
-            ]
-        }
-    )
+    return told.assign(**{"bound by": layers["copy_bound"].map({True: "copy", False: "compute"})})
 
 
 def copies_ahead(choice: Choice, arm: str) -> bool:
@@ -114,7 +108,7 @@ def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -
         show.sentences([f"{arm} copies ahead, so its T is no copy in line: read this on an arm such as off."])
     during = f", over all ubatches of {escape_markdown(phase)}" if pd.notna(phase) else ""
     st.markdown(
-        f"It holds for **{share * 100:.0f} %** of the layers of {escape_markdown(arm)} before one that "
+        f"It holds for **{format_share(share)}** of the layers of {escape_markdown(arm)} before one that "
         f"is copied{during}."
     )
     margins(grid)

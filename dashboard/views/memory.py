@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import streamlit as st
 
 from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
-from dashboard.figures.memory import PART_LABELS, held_figure, parts_figure, slots_figure
+from dashboard.figures.memory import MAX_BARS, PART_LABELS, held_figure, parts_figure, slots_figure
 from dashboard.text import escape_markdown
 from executor.units import format_bytes, format_ns
-from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
+from profiler.metrics.memory import (
+    HeldOverTime,
+    all_held,
+    cost_in_layers,
+    held_over_time,
+    memory_parts,
+    slot_holdings,
+    typical_memory,
+)
 from profiler.report.places import all_residency
 
 
@@ -20,7 +30,7 @@ def main(choice: Choice) -> None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
         return
     rows = passes.passes_of_cell(choice)
-    parts = memory_parts(rows).groupby(rows["arm"]).median().reindex(choice.arms)
+    parts = typical_memory(rows).reindex(choice.arms)
     if parts["peak"].isna().all() and parts["slots"].isna().all():
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
     else:
@@ -32,13 +42,13 @@ def main(choice: Choice) -> None:
 def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
     st.subheader("At the peak", anchor=False)
     st.markdown("  \n".join(escape_markdown(cost_sentence(str(arm), row, choice)) for arm, row in parts.iterrows()))
-    table = parts.map(format_bytes, na_action="ignore").rename(columns=PART_LABELS).rename_axis("arm").reset_index()
+    table = parts.drop(columns="reserved").map(format_bytes, na_action="ignore").rename(columns=PART_LABELS)
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     show.figure(
         parts_figure(parts, labels),
         alt="device memory of each arm at its peak: resident weights, slots, bank, the rest",
         key="parts",
-        table=table,
+        table=table.rename_axis("arm").reset_index(),
         name="memory-at-the-peak",
     )
 
@@ -64,9 +74,8 @@ def what_stays(choice: Choice) -> None:
 
 
 def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:
-    parts = row[["slots", "bank"]]
-    spent = float(parts.sum())
-    if parts.isna().all():
+    spent = float(row["reserved"])
+    if math.isnan(spent):
         return f"What {arm} reserves for slots and bank is not known."
     if spent == 0:
         return f"{arm} reserves neither slots nor a bank."
@@ -87,7 +96,7 @@ def over_time(choice: Choice) -> None:
         say_no_slots(choice, one.arm, is_recorded=len(line) > 0)
         return
     rows = choice.capture.passes
-    held_bytes(held, memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0])
+    held_bytes(held_over_time(held), memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0])
     slots(held)
 
 
@@ -101,29 +110,28 @@ def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
         show.nothing("This source does not say which slot a copy went into, so it is not known what the slots held.")
 
 
-def held_bytes(held: pd.DataFrame, parts: pd.Series) -> None:
-    steps = held_over_time(held)
+def held_bytes(steps: pd.DataFrame, parts: pd.Series) -> None:
+    found = all_held(steps, dict(parts))
     texts = steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes))
     show.figure(
-        held_figure(steps, dict(parts)),
+        held_figure(found),
         alt="device memory over the pass: resident weights, the expert cache's bank and what the slots hold",
         key="held",
         table=texts.rename(columns={"t_ns": "time", "bytes": "held in slots"}),
         name="memory-over-time",
     )
-    show.sentences(peak_sentences(steps, parts))
+    show.sentences(peak_sentences(found))
 
 
-def peak_sentences(steps: pd.DataFrame, parts: pd.Series) -> list[str]:
+def peak_sentences(found: HeldOverTime) -> list[str]:
     """How the most that is drawn and the pass's peak hang together; nothing where one of them is unknown."""
-    known = parts[["resident", "peak"]]
-    if known.isna().any():
+    if found.peak_bytes is None:
         return []
-    most = float(steps["bytes"].max() + parts[["resident", "bank"]].sum())
-    bank = ", the bank" if parts["bank"] > 0 else ""
+    bank = ", the bank" if "bank" in found.stays else ""
     return [
-        f"Weights that stay{bank} and what lies in the slots come to {format_bytes(most)} at most. The device's peak, "
-        f"{format_bytes(float(parts['peak']))}, also counts the empty room in the slots, activations and the KV cache."
+        f"Weights that stay{bank} and what lies in the slots come to {format_bytes(found.most_bytes)} at most. The "
+        f"device's peak, {format_bytes(found.peak_bytes)}, also counts the empty room in the slots, activations and "
+        "the KV cache."
     ]
 
 
@@ -135,8 +143,8 @@ def slots(held: pd.DataFrame) -> None:
         table=readable(held),
         name="slots",
     )
-    if len(held) > 4000:
-        st.caption(f"The first 4,000 of {len(held):,} fillings are drawn.")
+    if len(held) > MAX_BARS:
+        st.caption(f"The first {MAX_BARS:,} of {len(held):,} fillings are drawn.")
 
 
 def readable(held: pd.DataFrame) -> pd.DataFrame:

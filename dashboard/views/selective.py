@@ -12,8 +12,17 @@ from dashboard.choice import Choice, current
 from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
 from dashboard.text import escape_markdown
 from executor.units import format_bytes, format_share
-from profiler.metrics.experts import adjacent_layer_jaccard, distinct_by_ubatch, expert_heat, uniform_curve
-from profiler.metrics.layers import typical_ubatches
+from profiler.metrics.experts import (
+    adjacent_layer_jaccard,
+    distinct_by_ubatch,
+    expert_heat,
+    heat_by_layer,
+    spread_by_layer,
+    spread_by_size,
+    typical_use,
+    uniform_curve,
+)
+from profiler.metrics.layers import total_bytes, typical_ubatches
 
 
 def main(choice: Choice) -> None:
@@ -52,7 +61,7 @@ def bytes_moved(choice: Choice) -> None:
         show.nothing("The source recorded no copies of these passes.")
         return
     for arm, rows in by_arm.items():
-        say_moved(arm, rows["bytes_h2d"].sum(), rows["whole_bytes"].sum())
+        say_moved(arm, rows)
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
     columns = ["bytes_h2d", "whole_bytes", "selective_saving_bytes"]
     for column in columns:
@@ -66,11 +75,12 @@ def bytes_moved(choice: Choice) -> None:
     )
 
 
-def say_moved(arm: str, moved: float, whole: float) -> None:
-    if whole > 0:
-        saved = f"{format_share(1 - moved / whole)} less than whole copies" if whole > moved else "whole copies"
+def say_moved(arm: str, ubatches: pd.DataFrame) -> None:
+    moved, _, saved = total_bytes(ubatches)
+    if saved is not None:
+        told = f"{format_share(saved)} less than whole copies" if saved > 0 else "whole copies"
         st.markdown(
-            f"**{escape_markdown(arm)}** moved {escape_markdown(format_bytes(moved))}: {escape_markdown(saved)}."
+            f"**{escape_markdown(arm)}** moved {escape_markdown(format_bytes(moved))}: {escape_markdown(told)}."
         )
 
 
@@ -78,16 +88,14 @@ def shares(experts: pa.Table) -> None:
     """Over every ubatch size of the capture: the router's choice does not depend on the arm."""
     st.subheader("Experts touched", anchor=False)
     rows = distinct_by_ubatch(experts)
-    groups = rows.groupby(["n_tokens", "phase"])
-    table = groups[["distinct_share", "copied_share"]].median().reset_index()
-    if rows["hits"].notna().any():
-        hits = groups[["hits", "misses"]].sum(min_count=1).reset_index(drop=True)
-        table["cache_hit_rate"] = hits["hits"] / (hits["hits"] + hits["misses"])
+    table = typical_use(rows)
+    if table["cache_hit_rate"].isna().all():
+        table = table.drop(columns="cache_hit_rate")
     for column in table.columns[2:]:
         table[column] = table[column].map(format_share, na_action="ignore")
     curve = uniform_curve(experts)
     show.figure(
-        distinct_figure(rows, curve),
+        distinct_figure(spread_by_size(rows), curve),
         alt="share of the experts that a ubatch touches over its tokens, measured and with equally likely experts",
         key="distinct",
         table=table,
@@ -104,15 +112,13 @@ def shares(experts: pa.Table) -> None:
 def heat(experts: pa.Table) -> None:
     st.subheader("Which experts each layer uses", anchor=False)
     layers, used = expert_heat(experts)
-    table = pd.DataFrame(
-        {
-            "layer": layers,
-            "experts": (used > 0).sum(axis=1),
-            "never used": (used == 0).sum(axis=1),
-            "used in every ubatch": (used == 1).sum(axis=1),
-            "most popular expert": used.argmax(axis=1),
-        }
-    )
+    titles = {
+        "n_used": "experts",
+        "n_never": "never used",
+        "n_always": "used in every ubatch",
+        "most_popular": "most popular expert",
+    }
+    table = heat_by_layer(layers, used).rename(columns=titles)
     show.figure(
         heat_figure(layers, used),
         alt="heatmap of layers and experts: in what share of its ubatches a layer used an expert",
@@ -127,7 +133,7 @@ def overlap(experts: pa.Table) -> None:
     if jaccard.empty:
         return
     st.subheader("Do adjacent layers use the same experts?", anchor=False)
-    table = jaccard.groupby("layer")["jaccard"].median().map(format_share).reset_index(name="overlap, median")
+    table = spread_by_layer(jaccard)["median"].map(format_share).reset_index(name="overlap, median")
     show.figure(
         overlap_figure(jaccard),
         alt="overlap (common / either) of each layer's experts with the layer before, in the same ubatch",

@@ -10,26 +10,26 @@ import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice, current
-from dashboard.figures.sweep import (
-    AXIS_TITLES,
-    DEPTH,
-    FIGURE_TITLES,
-    PROMPT,
-    TITLES,
-    UBATCH,
-    axes_of,
-    change_figure,
-    crossing,
-    one_ubatch,
-    rows_of_workload,
-    rows_over,
-    sweep_figure,
-)
+from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import format_value
 from profiler.metrics import FIGURES
-from profiler.report.cells import CellSizes
-from profiler.report.sweep import Crossover, crossover, improvement_grid, judged_names, sweep_figures
+from profiler.metrics.passes import CellKey
+from profiler.report.sweep import (
+    DEPTH,
+    PROMPT,
+    UBATCH,
+    Crossover,
+    axes_of,
+    cell_with_rows,
+    crossover,
+    improvement_grid,
+    judged_names,
+    one_ubatch,
+    rows_of_workload,
+    rows_over,
+    sweep_figures,
+)
 
 _LABELS: Final = {
     "ttft_ns": "First token",
@@ -57,9 +57,9 @@ def main(choice: Choice) -> None:
     with st.container(horizontal=True, gap="medium"):
         name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
         rows = tables[name]
-        sizes = having_the_figure(choice, rows)
+        sizes = cell_with_rows(rows[rows["arm"].isin(choice.arms)], choice.sizes)
         axis, shown, fixed = choose_axis(rows, sizes)
-    if sizes != choice.sizes:
+    if sizes != choice.sizes.key:
         show.sentences([f"The chosen cell does not have this figure; {workload(sizes)} is shown."])
     lines(choice, shown, name, axis, fixed)
     if choice.b is not None:
@@ -86,10 +86,10 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
         st.caption("Every prompt fits into one ubatch, so its length is what goes through the layers together.")
 
 
-def choose_axis(rows: pd.DataFrame, sizes: CellSizes) -> tuple[str, pd.DataFrame, str]:
+def choose_axis(rows: pd.DataFrame, sizes: CellKey) -> tuple[str, pd.DataFrame, str]:
     """What runs along the axis, the rows at the chosen cell's other size, and that size in words."""
     axes = axes_of(rows, sizes)
-    axis = axes[0] if len(axes) == 1 else address.segments("Axis", axes, "axis", TITLES.__getitem__)
+    axis = axes[0] if len(axes) == 1 else address.segments("Axis", axes, "axis", AXIS_NAMES.__getitem__)
     other = UBATCH if axis == DEPTH else DEPTH
     value = getattr(sizes, other)
     values = sorted(rows_over(rows, axis, sizes, free=other)[other].dropna().unique().tolist())
@@ -102,23 +102,7 @@ def choose_axis(rows: pd.DataFrame, sizes: CellSizes) -> tuple[str, pd.DataFrame
     return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 
-def having_the_figure(choice: Choice, rows: pd.DataFrame) -> CellSizes:
-    """The chosen cell; where its prompt and generated tokens lack this figure, the largest that have it for the most
-    of the chosen arms."""
-    sizes = choice.sizes
-    assert sizes is not None
-    mine = rows[rows["arm"].isin(choice.arms)]
-    if mine.empty or len(rows_of_workload(mine, sizes)):
-        return sizes
-    keys = ["n_prompt", "n_gen", "n_ubatch", "n_depth"]
-    n_arms = mine.groupby(keys, dropna=False)["arm"].nunique()
-    counted = zip(n_arms.tolist(), n_arms.index, strict=True)
-    _, best = max(counted, key=lambda found: (found[0], *(-1 if pd.isna(size) else size for size in found[1])))
-    n_prompt, n_gen, n_ubatch, n_depth = (None if pd.isna(size) else int(size) for size in best)
-    return replace(sizes, n_prompt=n_prompt, n_gen=n_gen, n_ubatch=n_ubatch, n_depth=n_depth)
-
-
-def workload(sizes: CellSizes) -> str:
+def workload(sizes: CellKey) -> str:
     """Its prompt and generated tokens in words."""
     parts = [
         f"a prompt of {sizes.n_prompt:,}" if sizes.n_prompt else "",
@@ -134,7 +118,7 @@ def crossovers(choice: Choice, shown: pd.DataFrame) -> dict[str, Crossover]:
 
 
 def crossover_sentence(who: str, baseline: str, at: Crossover, axis: str) -> str:
-    told = f"{who} and {baseline} take the same time at a ubatch {crossing(at, axis)}."
+    told = f"{who} and {baseline} take the same time at a ubatch {at.in_words(axis)}."
     return f"{told} Each prompt is one ubatch." if axis == PROMPT else told
 
 

@@ -157,6 +157,14 @@ def _blank(process: int, device: int) -> DeviceFigures:
 TIME_PARTS: Final = ("compute_ns", "hidden_ns", "exposed_ns", "other_ns", "idle_ns")
 
 
+def typical_time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
+    """One row an arm (index) of a frame of `pass_figures` with the column `arm`: medians over its passes of the parts
+    of `time_spent`, and of `host_compute_ns`."""
+    parts = time_spent(figures, n_devices).assign(host_compute_ns=figures["host_compute_ns"])
+    found: pd.DataFrame = parts.groupby(figures["arm"]).median()
+    return found
+
+
 def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
     """One row a pass of a frame of `pass_figures`: PARTS, which add up to n_devices x wall_ns.
 

@@ -1,8 +1,6 @@
 """What the `experts` table tells: the share of experts that tokens touch, how often the cache has them, and what the
 router's choices look like (overlap of adjacent layers, reuse by later tokens, popularity).
 
-The column `used` is a bitmap: little-endian, expert 0 in bit 0 of byte 0.
-
 All read the `experts` table, whose `used` column is a bitmap (little-endian, expert 0 in bit 0 of byte 0).
 """
 
@@ -66,6 +64,43 @@ def _column(experts: pa.Table, name: str) -> Int64:
         column = pc.index_in(column.cast(pa.string()), pa.array(PHASES))
     values: npt.NDArray[np.signedinteger] = pc.fill_null(column, ABSENT).to_numpy()
     return values.astype(np.int64)
+
+
+def typical_use(experts: pd.DataFrame) -> pd.DataFrame:
+    """One row a (n_tokens, phase) of `distinct_by_ubatch`: medians of the shares over the ubatches, and the cache's hit
+    rate over all of them together (hits / look-ups; NaN where nothing was looked up)."""
+    groups = experts.groupby(["n_tokens", "phase"])
+    found: pd.DataFrame = groups[["distinct_share", "copied_share"]].median().reset_index()
+    hits = groups[["hits", "misses"]].sum(min_count=1).reset_index(drop=True)
+    return found.assign(
+        cache_hit_rate=ratio(hits["hits"].to_numpy(float), (hits["hits"] + hits["misses"]).to_numpy(float))
+    )
+
+
+def spread_by_size(experts: pd.DataFrame) -> pd.DataFrame:
+    """The distinct share of `distinct_by_ubatch` over the ubatches of each size (index: n_tokens): median, min, max."""
+    found: pd.DataFrame = experts.groupby("n_tokens")["distinct_share"].agg(["median", "min", "max"])
+    return found
+
+
+def spread_by_layer(jaccard: pd.DataFrame) -> pd.DataFrame:
+    """Quartiles of `adjacent_layer_jaccard` over the ubatches of each layer (index: layer): low, median, high."""
+    quartiles = jaccard.groupby("layer")["jaccard"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
+    quartiles.columns = pd.Index(["low", "median", "high"])
+    return quartiles
+
+
+def heat_by_layer(layers: NDArray[np.int64], used: Floats) -> pd.DataFrame:
+    """One row a layer of `expert_heat`: how many experts were ever, never and always used, and the most popular one."""
+    return pd.DataFrame(
+        {
+            "layer": layers,
+            "n_used": (used > 0).sum(axis=1),
+            "n_never": (used == 0).sum(axis=1),
+            "n_always": (used == 1).sum(axis=1),
+            "most_popular": used.argmax(axis=1),
+        }
+    )
 
 
 MAX_EXPERTS: Final = 4096  # a layer; bitmaps are laid side by side, as wide as the widest

@@ -116,6 +116,15 @@ def typical_ubatches(ubatches: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def total_bytes(ubatches: pd.DataFrame) -> tuple[float, float, float | None]:
+    """Bytes that rows of `typical_ubatches` moved, bytes that whole copies would have, and the share that is saved.
+
+    The share is None where nothing would have been copied.
+    """
+    moved, whole = float(ubatches["bytes_h2d"].sum()), float(ubatches["whole_bytes"].sum())
+    return moved, whole, 1 - moved / whole if whole > 0 else None
+
+
 def typical_layers(layers: pd.DataFrame) -> pd.DataFrame:
     """One row a layer of `layer_figures` of one ubatch: medians over the passes, and `copy_bound`: T > C."""
     found: pd.DataFrame = layers.groupby("layer", sort=True)[_LAYER_FIGURES].median().reset_index()

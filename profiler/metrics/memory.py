@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from profiler.arithmetic.groups import Floats
 from profiler.metrics.timeline import Timeline
 
 MEMORY_PARTS: Final = ("resident", "slots", "bank", "other")
@@ -81,3 +83,39 @@ def held_over_time(holdings: pd.DataFrame) -> pd.DataFrame:
     )
     summed = steps.groupby("t_ns", sort=True)["change"].sum().cumsum()
     return pd.DataFrame({"t_ns": summed.index.to_numpy(), "bytes": summed.to_numpy()})
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOverTime:
+    """What a device held over a pass, as far as the capture says it.
+
+    `stays` are the weights that stay and the bank, in bytes by part; empty where it is unknown what stays, and then the
+    slots stand alone. `held` is what they and the slots hold at each step; `peak_bytes` counts everything.
+    """
+
+    stays: dict[str, float]
+    time_ns: Floats
+    held: Floats
+    peak_bytes: float | None
+
+    @property
+    def most_bytes(self) -> float:
+        """The most that is held at once."""
+        return float(self.held.max())
+
+
+def all_held(steps: pd.DataFrame, parts: Mapping[str, float]) -> HeldOverTime:
+    """The steps of `held_over_time` on top of what stays. parts: a row of `memory_parts`, of this pass."""
+    stays = {part: float(parts[part]) for part in ("resident", "bank") if parts[part] > 0}  # NaN is not
+    if "resident" not in stays:
+        stays = {}
+    held = sum(stays.values()) + steps["bytes"].to_numpy(float)
+    peak_bytes = float(parts["peak"]) if stays and parts["peak"] > 0 else None
+    return HeldOverTime(stays, steps["t_ns"].to_numpy(float), held, peak_bytes)
+
+
+def typical_memory(passes: pd.DataFrame) -> pd.DataFrame:
+    """One row an arm (index) of the `passes` table: medians of `memory_parts` over its passes, and `reserved`: slots
+    and bank together."""
+    found: pd.DataFrame = memory_parts(passes).groupby(passes["arm"]).median()
+    return found.assign(reserved=found[["slots", "bank"]].sum(axis=1, min_count=1))

@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pandas as pd
 
 from profiler.metrics.figures import FIGURES
-from profiler.metrics.passes import CELL_KEYS
+from profiler.metrics.passes import CELL_KEYS, CellKey
 
 if TYPE_CHECKING:
     from profiler.report.cells import ArmFigures, Cell
 
+UBATCH: Final = "n_ubatch"
+DEPTH: Final = "n_depth"
+PROMPT: Final = "n_prompt"
+BATCH: Final = "batch"  # prompts that are one ubatch: what goes through the layers together is the prompt
+_FIXED: Final = {
+    UBATCH: ("n_prompt", "n_gen", "n_depth"),
+    DEPTH: ("n_prompt", "n_gen", "n_ubatch"),
+    PROMPT: ("n_gen", "n_ubatch", "n_depth"),
+    BATCH: ("n_gen", "n_ubatch", "n_depth"),
+}
 _NS: Final = 1e9
 _MAX_FACTOR: Final = 2  # between neighbouring sizes, to say where between them two arms cross
 
@@ -39,6 +49,18 @@ class Crossover:
         """Powers of two to measure between the two, as options spell them: `64-1024*2`."""
         first, last = 2 ** (math.floor(math.log2(self.below)) + 1), 2 ** (math.ceil(math.log2(self.above)) - 1)
         return f"{first}-{last}*2" if last > first else str(first)
+
+    def in_words(self, axis: str) -> str:
+        """`of about 128 tokens (95 % interval 115 to 142)`, or between which sizes, and what to measure to know."""
+        if self.n_ubatch is None:
+            option = "-ub" if axis == UBATCH else "-p"
+            return (
+                f"somewhere between {self.below:,.0f} and {self.above:,.0f} tokens (sizes between would tell: "
+                f"{option} {self.sizes_between})"
+            )
+        has_interval = self.low is not None and self.high is not None
+        bounds = f" (95 % interval {self.low:,.0f} to {self.high:,.0f})" if has_interval else ""
+        return f"of about {self.n_ubatch:,.0f} tokens{bounds}"
 
 
 def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
@@ -136,6 +158,64 @@ def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> _Crossing
         share = math.log(y0) / (math.log(y0) - math.log(y1))
         found = _Crossing(x0, x1, math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0))))
     return found
+
+
+def rows_over(rows: pd.DataFrame, axis: str, sizes: CellKey, free: str | None = None) -> pd.DataFrame:
+    """The rows of `sweep_figures` that differ from the cell `sizes` along this axis (and the size `free`) alone.
+
+    Of BATCH: prompts that fit into one ubatch, whose length then is their `n_ubatch`, as min(prompt, ubatch) is.
+    """
+    for size in _FIXED[axis]:
+        if size == free:
+            continue
+        value = getattr(sizes, size)
+        rows = rows[rows[size].isna() if value is None else rows[size] == value]
+    return one_ubatch(rows) if axis == BATCH else rows
+
+
+def one_ubatch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose prompt is a single ubatch, with its tokens as `n_ubatch`."""
+    single = rows[(rows["n_prompt"] > 0) & (rows["n_prompt"] <= rows["n_ubatch"])]
+    return single.assign(n_ubatch=single["n_prompt"])
+
+
+def axes_of(rows: pd.DataFrame, sizes: CellKey) -> list[str]:
+    """The axes along which there is more than one size; the ubatch where there is none."""
+    varied = [axis for axis in (UBATCH, DEPTH) if rows_of_workload(rows, sizes)[axis].nunique() > 1]
+    prompts = rows[(rows["n_gen"] == sizes.n_gen) & (rows["n_prompt"] > 0)] if sizes.n_gen is not None else rows
+    varied += [PROMPT] if prompts["n_prompt"].nunique() > 1 else []
+    return varied or [UBATCH]
+
+
+def rows_of_workload(rows: pd.DataFrame, sizes: CellKey) -> pd.DataFrame:
+    """Rows of the cell's prompt and generated tokens."""
+    for size in ("n_prompt", "n_gen"):
+        value = getattr(sizes, size)
+        rows = rows[rows[size].isna() if value is None else rows[size] == value]
+    return rows
+
+
+def cell_with_rows(rows: pd.DataFrame, sizes: CellKey) -> CellKey:
+    """The cell; where no row has its prompt and generated tokens, the largest one of those with the most arms."""
+    if rows.empty or len(rows_of_workload(rows, sizes)):
+        return sizes.key
+    n_arms = rows.groupby(CELL_KEYS, dropna=False)["arm"].nunique()
+    counted = zip(n_arms.tolist(), n_arms.index, strict=True)
+    _, best = max(counted, key=lambda found: (found[0], *(-1 if pd.isna(size) else size for size in found[1])))
+    return CellKey(*(None if pd.isna(size) else int(size) for size in best))
+
+
+def axis_of_most(rows: pd.DataFrame, sizes: CellKey) -> tuple[str, pd.DataFrame]:
+    """The ubatch, or prompts of one ubatch: along which of the two more was measured, and the rows along it."""
+    by_axis = {axis: rows_over(rows, axis, sizes) for axis in (UBATCH, BATCH)}
+    axis = max(by_axis, key=lambda axis: len(by_axis[axis]))
+    return axis, by_axis[axis]
+
+
+def crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
+    """Whether every size below the crossover lies on one side of 1, and every size above on the other."""
+    is_below, is_less = rows["n_ubatch"] < at.above, rows["ratio"] < 1
+    return bool((is_less == is_below).all() or (is_less != is_below).all())
 
 
 def judged_names() -> list[str]:

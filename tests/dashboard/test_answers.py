@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from dashboard import placements
-from dashboard.figures.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over
 from dashboard.overview import answers
 from dashboard.overview.answers import bound_sentence
 from dashboard.text import cell_labels
@@ -16,7 +15,7 @@ from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.metrics import FIGURES
 from profiler.report.cells import ArmFigures, Cell, CellSizes
 from profiler.report.places import Residency
-from profiler.report.sweep import sweep_figures
+from profiler.report.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over, sweep_figures
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 

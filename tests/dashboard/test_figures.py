@@ -15,6 +15,8 @@ from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figu
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import change_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
+from profiler.metrics.experts import spread_by_size
+from profiler.metrics.memory import all_held
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, improvement_grid, sweep_figures
@@ -88,7 +90,7 @@ def test_bytes_of_each_ubatch_against_whole_copies() -> None:
 def test_experts_touched_heat_and_overlap() -> None:
     rows = pd.DataFrame({"n_tokens": [1, 64, 64], "distinct_share": [0.1, 0.5, 0.7]})
     curve = pd.DataFrame({"n_tokens": [1, 64], "share": [0.1, 0.9]})
-    figure = distinct_figure(rows, curve)
+    figure = distinct_figure(spread_by_size(rows), curve)
     assert list(figure.data[0].y) == pytest.approx([10.0, 60.0])
     assert heat_figure(np.array([0, 3]), np.array([[0, 1], [0.5, 0]])).data[0].z.tolist() == [[0, 100], [50, 0]]
     jaccard = pd.DataFrame({"layer": [1, 1, 2], "n_tokens": [64, 64, 1], "jaccard": [0.2, 0.4, 0.1]})
@@ -123,15 +125,17 @@ def test_memory_parts_slots_and_peak() -> None:
     assert sum(len(trace.x) for trace in slots_figure(held).data) == 2
     steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
     nan = float("nan")
-    no_bank = held_figure(steps, {"resident": 5e6, "bank": nan, "peak": nan})
+    no_bank = held_figure(all_held(steps, {"resident": 5e6, "bank": nan, "peak": nan}))
     assert no_bank.layout.annotations[0].text == "at most 7 MB"
     assert set(traces(no_bank)) == {"weights that stay", "with what the slots hold"}
-    assert set(traces(held_figure(steps, {"resident": nan, "bank": 3e6, "peak": 9e6}))) == {"what the slots hold"}
+    assert set(traces(held_figure(all_held(steps, {"resident": nan, "bank": 3e6, "peak": 9e6})))) == {
+        "what the slots hold"
+    }
 
 
 def test_memory_over_time_counts_the_bank_and_shows_the_peak() -> None:
     steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
-    figure = held_figure(steps, {"resident": 5e6, "bank": 3e6, "peak": 12e6})
+    figure = held_figure(all_held(steps, {"resident": 5e6, "bank": 3e6, "peak": 12e6}))
     assert figure.layout.annotations[0].text == "at most 10 MB"
     drawn = {trace.name: list(trace.y) for trace in figure.data}
     assert drawn["expert cache's bank"] == [3, 3], "stacked on the weights"

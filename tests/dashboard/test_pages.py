@@ -6,8 +6,6 @@ from pathlib import Path
 
 import orjson
 import pandas as pd
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from dashboard.show import as_csv, as_parquet
@@ -95,10 +93,7 @@ def test_imports_without_passes_show_their_devices(monkeypatch: pytest.MonkeyPat
 
 
 def test_single_arm_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    for part in (tmp_path / "c").glob("passes/*.parquet"):
-        rows = pq.read_table(part)
-        pq.write_table(rows.filter(pc.equal(rows["arm"], "off")), part)
+    make_capture(tmp_path / "c", small_request(arms=("off",)))
     app = open_page(monkeypatch, tmp_path, "overview", capture="c")
     assert app.title[0].value.startswith("One arm, off")
     for page in PAGES:
