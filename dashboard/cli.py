@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from profiler import DEFAULT_TRACES
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORT = 8501
 
 
 @click.command()
-@click.argument("traces", default="traces", metavar="[TRACES]")
+@click.argument("traces", default=DEFAULT_TRACES, metavar="[TRACES]")
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: 8501, or the next free one.")
 @click.option("--host", default="127.0.0.1", help="The address to listen on.")
 @click.option(

@@ -9,11 +9,13 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from executor.errors import HprofError
+from profiler import DEFAULT_TRACES
 from profiler.capture import CaptureSummary, list_captures
 from profiler.importers import import_files
 from profiler.importers.base import file_endings
@@ -23,7 +25,6 @@ from profiler.schema import TABLES
 from profiler.storage.store import Store
 
 Fingerprint = tuple[tuple[int, int], ...]
-DEFAULT_ROOT: Final = "traces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class CaptureRef:
 def trace_root(arguments: list[str] | None = None) -> TraceRoot:
     """The root that `hprof dashboard` passed on as `--traces`; a capture's own folder stands for that capture."""
     words = sys.argv[1:] if arguments is None else arguments
-    url = words[words.index("--traces") + 1] if "--traces" in words[:-1] else DEFAULT_ROOT
+    url = words[words.index("--traces") + 1] if "--traces" in words[:-1] else DEFAULT_TRACES
     url = url.rstrip("/") or "/"
     if "://" not in url:
         url = os.path.realpath(url)
@@ -80,7 +81,8 @@ def find_capture(root: TraceRoot, name: str) -> CaptureRef:
     """
     for one in captures(root):
         if one.name == name:
-            return CaptureRef(one.name, one.path, fingerprint(one.path))
+            with suppress(OSError):  # it has gone since
+                return CaptureRef(one.name, one.path, fingerprint(one.path))
     raise HprofError(f"there is no capture '{name}' in {readable(root.url)}; choose one on the left.")
 
 

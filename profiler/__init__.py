@@ -3,4 +3,7 @@
 docs/architecture.md says what stands on what.
 """
 
+from typing import Final
+
 HPROF_PACKAGE = "hprof.profiler"
+DEFAULT_TRACES: Final = "traces"  # where captures land, relative to where hprof is called

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from profiler.cli.options import DEFAULT_TRACES, json_option
+from profiler import DEFAULT_TRACES
+from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_TRACES: Final = "traces"  # where captures land, relative to where hprof is called
 _MAX_SEED: Final = 2**32 - 1
 
 

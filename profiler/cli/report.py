@@ -62,12 +62,7 @@ def _judged(paths: Sequence[str], noise: float, dask: str | None) -> Iterator[Re
 def _show_one(report: Report | HprofError, form: str) -> None:
     if isinstance(report, Exception):
         raise report
-    if form == "json":
-        from profiler.report.renderers import render_json
-
-        say(render_json(report))
-    else:
-        _print(report, form)
+    _print(report, form)
 
 
 def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
@@ -87,20 +82,22 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
 
         say(render_many(found, [str(problem) for problem in problems]))
     if problems:
+        from executor.units import plain
+
         for problem in problems:
-            say(f"hprof: {problem}", err=True)
+            say(f"hprof: {plain(str(problem))}", err=True)
         click.get_current_context().exit(2)
 
 
 def _print(report: Report, form: str) -> None:
-    if form == "md":
-        from profiler.report.renderers import render_markdown
+    from profiler.report import renderers
 
-        say(render_markdown(report), nl=False)
-        return
-    from profiler.report.renderers import print_report
-
-    print_report(report, console())
+    if form == "json":
+        say(renderers.render_json(report))
+    elif form == "md":
+        say(renderers.render_markdown(report), nl=False)
+    else:
+        renderers.print_report(report, console())
 
 
 def show_report(path: str, *, as_json: bool) -> None:
@@ -109,12 +106,4 @@ def show_report(path: str, *, as_json: bool) -> None:
     from profiler.report.build import build_report
 
     say(f"Wrote {path}", err=as_json)
-    report = build_report(Capture.open(path))
-    if as_json:
-        from profiler.report.renderers import render_json
-
-        say(render_json(report))
-        return
-    from profiler.report.renderers import print_report
-
-    print_report(report, console())
+    _print(build_report(Capture.open(path)), "json" if as_json else "terminal")

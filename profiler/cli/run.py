@@ -17,7 +17,8 @@ import click
 from click.core import ParameterSource
 
 from executor.errors import HprofError
-from profiler.cli.options import DEFAULT_TRACES, dask_option, given_values, run_options
+from profiler import DEFAULT_TRACES
+from profiler.cli.options import dask_option, given_values, run_options
 from profiler.cli.printing import say
 from profiler.cli.report import show_report
 

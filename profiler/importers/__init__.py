@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from executor.errors import HprofError
+from profiler import DEFAULT_TRACES
 from profiler.importers.base import (
     FORMATS,
     Imported,
@@ -75,7 +76,7 @@ def import_files(
     wanted = [*((None, path) for path in files), *arms]
     if not wanted:
         raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
-    out = out or Path("traces") / without_ending(wanted[0][1].name)
+    out = out or Path(DEFAULT_TRACES) / without_ending(wanted[0][1].name)
     sources = []
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))

@@ -1,10 +1,8 @@
 """What a run is asked to do: the points of its grid, the A/B order of arms and warm-ups, and the request itself.
-Plain values, checked in `profiler.planning.plan`. Arms are interleaved in mirror order, so that a drift of the
-machine touches all arms alike: repetition 0 runs them forward, repetition 1 backward, which makes ABBA blocks of
-two repetitions.
 
-Arms are interleaved in mirror order, so that a drift of the machine (heat, clocks, other users) touches all
-arms alike: repetition 0 runs them forward, repetition 1 backward, which makes ABBA blocks of two repetitions.
+Plain values, checked in `profiler.planning.plan`. Arms are interleaved in mirror order, so that a drift of the machine
+(heat, clocks, other users) touches all arms alike: repetition 0 runs them forward, repetition 1 backward, which makes
+ABBA blocks of two repetitions.
 """
 
 from __future__ import annotations
