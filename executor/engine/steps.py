@@ -186,8 +186,9 @@ class StepRunner:
             a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None))
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
-        is_divided = substitutes is not None
-        key = (place_of is not None, is_divided) if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
+        from_bank = place_of is not None
+        key: Hashable = from_bank if substitutes is None else (from_bank, "divided")
+        key = key if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
         self._launches.step(ubatch, layer, "experts", compute, work, staged, key)
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:

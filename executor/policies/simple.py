@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from executor.weights.transfer_units import TransferUnit
 
 
+_AHEAD = ("on", "auto", "hot")
+"""Beside an arm that copies in line, these show what copying ahead is worth."""
+
+
 class Off(Policy):
     """In line: dense tensors whole; of the experts only those that the router chose."""
 
@@ -19,7 +23,7 @@ class Off(Policy):
         meaning="copies in line",
         subject="Copying in line",
         copies="inline",
-        held_against=("on", "auto", "hot"),
+        held_against=_AHEAD,
     )
 
     def plan(self, item: Item) -> Plan:
@@ -34,7 +38,7 @@ class OffWhole(Policy):
         subject="Copying everything whole",
         copies="inline",
         same_without_experts="off",
-        held_against=("on",),
+        held_against=_AHEAD,
     )
 
     def plan(self, item: Item) -> Plan:
@@ -92,7 +96,7 @@ class Cpu(Off):
         reads=(),
         computes_on_host=True,
         takes_cache=False,
-        held_against=("off",),
+        held_against=_AHEAD,
     )
 
     def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:

@@ -37,7 +37,7 @@ class ArmTraits:
     same_without_experts: str | None = None
     """The arm that does the same on a model without experts; None: itself."""
     held_against: tuple[str, ...] = ()
-    """Arms that show, measured beside it, what its way of copying costs or gains."""
+    """Arms that show, measured beside it, what another way of copying is worth."""
 
     @property
     def has_cache(self) -> bool:
