@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # it needs torch, and reports ask policies about themselves w
     from executor.weights.transfer_units import TransferUnit
 
 Regime = Literal["stream", "cpu"]
+Eviction = Literal["lru", "frequency"]
+"""What makes room in the expert cache: what was used longest ago, or least often."""
 Flags = NDArray[np.bool_]
 """One flag an expert of the layer."""
 
@@ -81,7 +83,7 @@ class PolicyOptions:
     gate_min_batch: int = 512
     op_offload_min_batch: int = 32
     cache_bytes: int = 0
-    cache_policy: Literal["lru", "frequency"] = "lru"
+    cache_policy: Eviction = "lru"
 
 
 class Policy(ABC):

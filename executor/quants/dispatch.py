@@ -12,7 +12,6 @@ import importlib.util
 import os
 import shutil
 from types import ModuleType
-from typing import Final
 
 import torch
 
@@ -20,7 +19,6 @@ from executor.model import TensorInfo
 from executor.quants import quant_type, unpack
 
 _OLDEST_TRITON = (3, 3)  # kernels return tuples, and a compiled kernel takes all arguments of its function
-_STORED_AS: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype) -> torch.Tensor:
@@ -94,7 +92,7 @@ def _all_at_once(
 
 def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:
     """Whether a tensor's bytes are its numbers in `dtype`, so that nothing has to be dequantised."""
-    return _STORED_AS.get(info.quant) == dtype
+    return unpack.PLAIN_DTYPES.get(info.quant) == dtype
 
 
 def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:

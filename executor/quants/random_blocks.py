@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from executor.quants.table import QuantType, quant_type
-from executor.quants.unpack import dequantise
+from executor.quants.unpack import PLAIN_DTYPES, dequantise
 
 # About two to four million weights a tile, by block size. The numbers of blocks are prime, so that a tile never
 # lines up with the rows of a matrix: no two rows, and no two experts, are equal.
@@ -82,8 +82,7 @@ def _float_tile(quant: str, n: int, std: float) -> torch.Tensor:
     """Uniform on [-sqrt(3) std, sqrt(3) std], whose standard deviation is std."""
     unit = _random_bytes(n, 4).view(np.uint32).ravel() / 2**32
     values = torch.from_numpy((unit * 2 - 1) * (3**0.5 * std))
-    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[quant]
-    return values.to(dtype).view(torch.uint8)
+    return values.to(PLAIN_DTYPES[quant]).view(torch.uint8)
 
 
 def _set_scales(blocks: np.ndarray, quant: str, scale: float) -> None:

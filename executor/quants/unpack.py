@@ -21,6 +21,8 @@ from executor.quants.table import quant_type
 # On the CPU a piece of this many weights goes through all steps before the next one does, so that temporaries stay
 # below 8 MB and in the cache; a tensor of 64M weights in one go takes 2 to 3 times as long.
 _PIECE: Final = 1 << 19
+PLAIN_DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""The types whose bytes are numbers as they are."""
 _Unpack = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -196,9 +198,7 @@ def _values(table: str, device: torch.device) -> torch.Tensor:
 
 
 _UNPACK: Final[dict[str, _Unpack]] = {
-    "F32": partial(bytes_as, dtype=torch.float32),
-    "F16": partial(bytes_as, dtype=torch.float16),
-    "BF16": partial(bytes_as, dtype=torch.bfloat16),
+    **{quant: partial(bytes_as, dtype=dtype) for quant, dtype in PLAIN_DTYPES.items()},
     "Q8_0": q8_0,
     "Q4_0": q4_0,
     "Q4_1": q4_1,

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from executor.devices.base import CopyRange, Device, whole_copy_range
 from executor.errors import HprofError
-from executor.policies.base import Flags
+from executor.policies.base import Eviction, Flags
 from executor.units import format_memory
 from executor.weights.transfer_units import TransferUnit
 
-Eviction = Literal["lru", "frequency"]
 ExpertKey = tuple[int, int]
 """(layer, expert)."""
 

@@ -18,7 +18,8 @@ from executor.devices.cpu import CpuDevice
 from executor.devices.sim import SimDevice
 from executor.errors import HprofError
 from executor.model import TensorInfo
-from executor.streaming.expert_cache import Eviction, ExpertCacheBuffer, ExpertCacheIndex, build_banks, merge_places
+from executor.policies.base import Eviction
+from executor.streaming.expert_cache import ExpertCacheBuffer, ExpertCacheIndex, build_banks, merge_places
 from executor.weights.transfer_units import HostSegment, TensorLayout, TransferUnit
 
 ORDERS: list[Eviction] = ["lru", "frequency"]
