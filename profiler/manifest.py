@@ -85,6 +85,13 @@ class Manifest:
         traces = files if isinstance(files, list) and len(files) > 1 else []
         return self.source == "llama-bench" or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
 
+    @property
+    def has_unrecorded_copies(self) -> bool:
+        """Whether a source's host copied, as its calls say, and no copy is among its rows: none is not 0 there."""
+        files = self.extra.get("files")
+        sources = [self.extra, *(files if isinstance(files, list) else [])]
+        return any(isinstance(source, dict) and bool(source.get("unrecorded_copies")) for source in sources)
+
     def with_changes(self, **changes: Any) -> Manifest:
         """A copy with some fields replaced."""
         return replace(self, **changes)

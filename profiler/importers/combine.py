@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.importers.base import Imported
-from profiler.importers.device_traces import with_bytes_h2d
+from profiler.importers.hprof_passes import with_bytes_h2d
 from profiler.manifest import ManifestArm
 from profiler.schema import CPU_COMPUTE, DEVICE_WORK, PASSES, has_role
 

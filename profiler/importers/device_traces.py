@@ -1,7 +1,7 @@
 """What the importers of device traces (Nsight Systems, torch.profiler) share, whatever the format.
 
-Collectives that wait instead of compute, rows that a file holds twice, launches whose work is missing, the bytes and
-phases of passes, and when the trace was recorded.
+Collectives that wait instead of compute, rows that a file holds twice, launches whose work is missing, and when the
+trace was recorded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import distinct, group_by
+from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
-from profiler.schema import COLLECTIVE, EVENTS, H2D, PASSES, has_role
+from profiler.schema import COLLECTIVE, EVENTS
 
 _COLLECTIVE_NAME: Final = r"^(?:void )?(?:nccl|rccl|msccl)"
 
@@ -124,37 +124,6 @@ def unanswered_launches(call_names: Int64, texts: Sequence[str], has_work: npt.N
         f"the work of {n_missing:,} of {n_launches:,} launches and copies of the host: no device row carries "
         "their id (the trace was cut there, events were lost, or a CUDA graph recorded them)"
     ]
-
-
-def phase_durations(ubatches: pa.Table, end: int) -> dict[str, int | None]:
-    """ttft_ns, prefill_ns and decode_ns of the pass that has these ubatches and ends at `end`.
-
-    TTFT and prefill run from the host's start of the first prefill ubatch to that of the first decode ubatch (to
-    the pass's end where nothing is decoded): no range marks the instant the token was known.
-    """
-    prefill = ubatches.filter(pc.equal(ubatches["phase"], "prefill"))["t_start"].to_pylist()
-    decode = ubatches.filter(pc.equal(ubatches["phase"], "decode"))["t_start"].to_pylist()
-    if not prefill:
-        return {"ttft_ns": None, "prefill_ns": None, "decode_ns": end - min(decode) if decode else None}
-    known = min(decode) if decode else end
-    ttft = known - min(prefill)
-    return {"ttft_ns": ttft, "prefill_ns": ttft, "decode_ns": end - known if decode else None}
-
-
-def with_bytes_h2d(passes: pa.Table, events: pa.Table) -> pa.Table:
-    """The passes with the bytes that their explicit host to device copies moved; null where a copy does not say."""
-    explicit = np.flatnonzero(has_role(events, [H2D]))
-    copies = events.select(["pass_id", "bytes"]).take(pa.array(explicit))
-    groups = group_by({"pass_id": pc.fill_null(copies["pass_id"], -1).to_numpy()}) if len(explicit) else None
-    moved: dict[int, int | None] = {}
-    if groups is not None:
-        sizes = pc.fill_null(copies["bytes"], -1).to_numpy()
-        unknown, sums = groups.sum(sizes < 0).tolist(), groups.sum(np.maximum(sizes, 0)).tolist()
-        told = zip(groups.keys["pass_id"].tolist(), unknown, sums, strict=True)
-        moved = {number: None if n_unknown else n_bytes for number, n_unknown, n_bytes in told}
-    position = PASSES.get_field_index("bytes_h2d")
-    column = pa.array([moved.get(number, 0) for number in passes["pass_id"].to_pylist()], pa.int64())
-    return passes.set_column(position, PASSES.field(position), column)
 
 
 _FIRST_NS: Final = 1_420_070_400_000_000_000  # 2015: none of the formats is older, so the clock is not one since 1970

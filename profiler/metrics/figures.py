@@ -4,7 +4,7 @@ tables that they need. `docs/metrics.md` has the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -70,6 +70,8 @@ _ZERO_WHEN_RECORDED: Final = (
     *("collective_ns", "bytes_h2d"),
 )
 
+_OF_COPIES: Final = ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "exposed_copy_ns", "idle_ns")
+
 
 def pass_figures(
     passes: pa.Table, recording: OverlapByPass, experts: pa.Table, ubatches: pa.Table
@@ -92,6 +94,8 @@ def pass_figures(
         _fill_windows(frame, ids, scope, passes, ubatches, recording)
         frames[scope] = frame
     _fill_from_passes(frames, passes)
+    if not recording.tells_copies:
+        _forget_unrecorded_copies(frames, passes)
     index = pd.Index(ids, name="pass_id")
     return {scope: pd.DataFrame(frame, index=index) for scope, frame in frames.items()}
 
@@ -199,6 +203,14 @@ def _fill_from_passes(frames: dict[Scope, Columns], passes: pa.Table) -> None:
     frames["decode"]["decode_tokens_per_s"] = figures["decode_tokens_per_s"]
 
 
+def _forget_unrecorded_copies(frames: Mapping[Scope, Columns], passes: pa.Table) -> None:
+    """Copies that the host asked for and nobody recorded are unknown, and so is whether the device was idle."""
+    unknown = np.isnan(float_column(passes, "bytes_h2d")) & (frames["pass"]["busy_copy_ns"] == 0)
+    for frame in frames.values():
+        for name in _OF_COPIES:
+            frame[name][unknown] = np.nan
+
+
 def _rate(count: Floats, time_ns: Floats) -> Floats:
     rate: Floats = np.divide(count * 1e9, time_ns, out=np.full(len(count), np.nan), where=(time_ns > 0) & (count > 0))
     return rate
@@ -237,6 +249,7 @@ def load_tables(
             _event_tables(capture, pass_ids) if with_events else [],
             by_layer=by_layer,
             one_clock=None if capture.manifest.has_own_clocks else pass_windows(passes),
+            tells_copies=not capture.manifest.has_unrecorded_copies,
         ),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),

@@ -22,6 +22,7 @@ from executor.units import format_count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.dropping import remark_overlaps
+from profiler.importers.hprof_passes import remark_unrecorded_copies, unrecorded_copies, with_bytes_h2d
 from profiler.importers.kineto.host_calls import HostCalls, number_processes
 from profiler.importers.kineto.rows import InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
@@ -60,13 +61,22 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     segments = segment(rows, launches)
     events, n_collectives = mark_collectives(events_table(rows, launches, segments.context, dropped))
     events, undecided = segment_unnamed(events)
-    tables = {"events": events, "passes": segments.passes, "ubatches": segments.ubatches}
+    passes = with_bytes_h2d(segments.passes, events)
+    tables = {"events": events, "passes": passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
+    fields = manifest_fields(stream.metadata, rows, process_names)
+    if n_unrecorded := unrecorded_copies(events):
+        fields["extra"]["unrecorded_copies"] = n_unrecorded
     return Imported(
         source="kineto",
         tables=tables,
-        manifest_fields=manifest_fields(stream.metadata, rows, process_names),
-        cannot_say=[*cannot_say(tables, collector.not_read), *credible.unanswered, *undecided],
+        manifest_fields=fields,
+        cannot_say=[
+            *cannot_say(tables, collector.not_read),
+            *remark_unrecorded_copies(n_unrecorded),
+            *credible.unanswered,
+            *undecided,
+        ],
         dropped=+dropped,
         warnings=[
             *warnings(events, stream.lost, collector.not_read),

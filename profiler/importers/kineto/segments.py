@@ -9,7 +9,6 @@ device rows belong to the stretch in which they ran.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -20,10 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
-from profiler.importers.device_traces import phase_durations
+from profiler.importers import hprof_passes
 from profiler.importers.kineto.host_calls import HostCalls
 from profiler.schema import PASSES, UBATCHES
-from profiler.storage.writer import conform
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
 Int64 = npt.NDArray[np.int64]
@@ -92,9 +90,6 @@ def _parsed(text: str, kind: type[Any]) -> Any:
 
 
 DEFAULT_ARM: Final = "trace"
-_ASKED: Final = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
-
-
 _WORK_ROLES: Final = ("kernel", "copy", "memset")
 
 
@@ -159,15 +154,17 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     thread = np.where(launches.found | launches.is_host, threads[launches.row], -1)
     any_thread = np.minimum(thread, 0)  # -1 stays apart: a row without a host call belongs to no range
     in_pass = passes.holding(any_thread if by_step else thread, start, end)
-    windows: list[tuple[int, int] | None] = list(zip(passes.start.tolist(), _ends(passes, in_pass, rows), strict=True))
+    windows: list[tuple[int, int] | None] = list(
+        zip(passes.start.tolist(), _ends(passes, in_pass, rows).tolist(), strict=True)
+    )
     if by_step:
         of_steps = StepWindows.of(rows, in_pass, len(passes.names))
         if len(of_steps.step):  # else nothing ran on a device, and the host's steps are all that there is
             in_pass, windows = of_steps.steps_of(rows, in_pass), of_steps.by_step(len(passes.names))
     in_ubatch, in_step = (ranges.holding(thread, start, end) for ranges in (ubatches, steps))
-    pass_ids = _pass_ids(passes.names)
+    ids = hprof_passes.pass_ids(passes.names)
     context = {
-        "pass_id": _taken(pass_ids, in_pass, pa.int32()),
+        "pass_id": _taken(ids, in_pass, pa.int32()),
         "phase": _taken([name.phase for name in ubatches.names], in_ubatch, pa.string()),
         "ubatch": _taken([name.ubatch for name in ubatches.names], in_ubatch, pa.int32()),
         "n_tokens": _taken([name.n_tokens for name in ubatches.names], in_ubatch, pa.int32()),
@@ -176,64 +173,26 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     }
     own = np.zeros_like(ubatches.thread) if by_step else ubatches.thread
     of_ubatch = passes.holding(own, ubatches.start, ubatches.end)
-    ubatch_rows = _ubatches_table(ubatches, pass_ids, of_ubatch, passes, _ends(ubatches, in_ubatch, rows))
-    pass_rows = _passes_table(passes, pass_ids, windows, ubatch_rows)
+    ends = _ends(ubatches, in_ubatch, rows)
+    ubatch_rows = hprof_passes.ubatch_table(ubatches.names, ubatches.start, ends, of_ubatch, passes.names, ids)
+    named = [_named(name, order) for order, name in enumerate(passes.names)]
+    pass_rows = hprof_passes.pass_table(named, ids, windows, ubatch_rows)
     return AnnotatedSegments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
 
 
-def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> list[int]:
+def _named(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:
+    if isinstance(name, ProfilerStep):
+        return {"arm": DEFAULT_ARM, "repetition": order, "warmup": False}
+    return hprof_passes.asked(name)
+
+
+def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> Int64:
     """When each range, and all the work that was launched in it, has ended."""
     ends = ranges.end.copy()
     inside = of_row >= 0
     np.maximum.at(ends, of_row[inside], rows["t_end"].to_numpy()[inside])
-    return [int(end) for end in ends]
-
-
-def _pass_ids(names: Sequence[Any]) -> list[int]:
-    """The ids that the ranges name, or their order where those are not unique."""
-    named = [name.pass_id for name in names if isinstance(name, PassName)]
-    return named if named and len(set(named)) == len(names) else list(range(len(names)))
+    return ends
 
 
 def _taken(values: Sequence[Any], index: Int64, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind).take(pa.array(index, mask=index < 0))
-
-
-def _passes_table(
-    passes: AnnotationRanges, ids: list[int], windows: Sequence[tuple[int, int] | None], ubatches: pa.Table
-) -> pa.Table:
-    records = []
-    for order, (name, number, window) in enumerate(zip(passes.names, ids, windows, strict=True)):
-        record: dict[str, Any] = {"pass_id": number, "order": order, "boot": 0}
-        if window is not None:
-            record |= {"t_start": window[0], "t_end": window[1]}
-            record |= phase_durations(ubatches.filter(pc.equal(ubatches["pass_id"], number)), window[1])
-        records.append(record | _asked(name, order))
-    return pa.Table.from_pylist(records, schema=PASSES)
-
-
-def _asked(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:
-    if isinstance(name, ProfilerStep):
-        return {"arm": DEFAULT_ARM, "repetition": order, "warmup": False}
-    return {column: getattr(name, column) for column in _ASKED}
-
-
-def _ubatches_table(
-    ubatches: AnnotationRanges, ids: list[int], of_ubatch: Int64, passes: AnnotationRanges, ends: list[int]
-) -> pa.Table:
-    past: Counter[int] = Counter()
-    n_past: list[int | None] = []
-    for name, at in zip(ubatches.names, of_ubatch.tolist(), strict=True):
-        depth = passes.names[at].n_depth if at >= 0 and isinstance(passes.names[at], PassName) else None
-        n_past.append(None if depth is None else depth + past[at])
-        past[at] += name.n_tokens
-    columns: dict[str, Any] = {
-        "pass_id": _taken(ids, of_ubatch, pa.int32()),
-        "phase": [name.phase for name in ubatches.names],
-        "ubatch": [name.ubatch for name in ubatches.names],
-        "n_tokens": [name.n_tokens for name in ubatches.names],
-        "n_past": n_past,
-        "t_start": ubatches.start,
-        "t_end": ends,
-    }
-    return conform("ubatches", columns)

@@ -23,9 +23,9 @@ from profiler.importers.device_traces import (
     mark_collectives,
     remark_collectives,
     remark_duplicate_rows,
-    with_bytes_h2d,
 )
 from profiler.importers.dropping import remark_overlaps
+from profiler.importers.hprof_passes import remark_unrecorded_copies, unrecorded_copies, with_bytes_h2d
 from profiler.importers.nsys import facts, ranges
 from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
 from profiler.importers.nsys.folder import FolderTables, holds_tables
@@ -85,9 +85,12 @@ def build(tables: ExportTables) -> Imported:
     found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
     if passes is not None:
         found.tables["passes"] = with_bytes_h2d(passes, found.tables["events"])
+    n_unrecorded = unrecorded_copies(found.tables["events"])
+    found.cannot_say += remark_unrecorded_copies(n_unrecorded)
     found.manifest_fields["machine"] = facts.machine_facts(tables)
     found.manifest_fields["created_utc"] = facts.session_start_utc(tables)
     found.manifest_fields["extra"] = extra = _manifest_extra(tables, recorded, streams)
+    extra |= {"unrecorded_copies": n_unrecorded} if n_unrecorded else {}
     if hprof is None:
         found.tables["events"], undecided = segment_unnamed(found.tables["events"])
         found.cannot_say += undecided

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +20,13 @@ import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
 from profiler.arithmetic.intervals import Int64, Line
+from profiler.importers import hprof_passes
 from profiler.importers.absent import absent, column_of, is_absent, is_known, known_where, taken
-from profiler.importers.device_traces import phase_durations
 from profiler.importers.dropping import Mask
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
 from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
 from profiler.importers.nsys.rows import PHASES, EventRows
 from profiler.importers.nsys.tables import TID_BITS
-from profiler.schema import PASSES, UBATCHES
 
 _WHOLE: Final = "whole"
 
@@ -68,9 +67,8 @@ class HprofRanges:
         return [name for name in found if isinstance(name, PassName)]
 
     def pass_ids(self) -> Int64:
-        """A number for each pass: its own where all are distinct, else (several runs in one file) the order."""
-        own = [name.pass_id for name in self.pass_names()]
-        return np.array(own if len(set(own)) == len(own) else range(len(own)), np.int64)
+        """A number for each pass, as `hprof_passes.pass_ids` has it."""
+        return np.array(hprof_passes.pass_ids(self.pass_names()), np.int64)
 
 
 def hprof_ranges(ranges: NvtxRanges) -> HprofRanges | None:
@@ -213,54 +211,26 @@ def _next(hprof: HprofRanges) -> Int64:
 
 def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
     """One row a pass. It ends when its range and all the work that it launched have ended."""
-    numbers = hprof.pass_ids()
-    ends = _last_ends(hprof, rows, pass_id, numbers)
-    spans = hprof.passes.spans
-    records = []
-    for index, (name, number) in enumerate(zip(hprof.pass_names(), numbers.tolist(), strict=True)):
-        end = int(ends[index])
-        own = ubatches.filter(pc.equal(ubatches["pass_id"], number))
-        window = {"t_start": int(spans.start[index]), "t_end": end}
-        records.append(
-            _asked(name) | window | phase_durations(own, end) | {"pass_id": number, "order": index, "boot": 0}
-        )
-    return pa.Table.from_pylist(records, schema=PASSES)
-
-
-def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
-    """One row a ubatch inside a pass: the host's start, and the end of its range or of its work if later."""
-    ubatches, passes = hprof.ubatches, hprof.passes
-    in_pass = innermost(passes.by_process, ubatches.by_process)
-    names = [hprof.names[code] for code in ubatches.code.tolist()]
-    ends = np.maximum(ubatches.spans.end, np.where(work.n_ops > 0, work.last_ns, ubatches.spans.end))
-    pass_ids, pass_names = hprof.pass_ids(), hprof.pass_names()
-    seen: dict[int, int] = {}
-    records: list[dict[str, Any]] = []
-    for index, name in enumerate(names):
-        at = int(in_pass[index])
-        if at < 0 or not isinstance(name, UbatchName):
-            continue
-        n_past = seen.get(at, pass_names[at].n_depth)
-        seen[at] = n_past + name.n_tokens
-        where = {"pass_id": int(pass_ids[at]), "phase": name.phase, "ubatch": name.ubatch}
-        size = {"n_tokens": name.n_tokens, "n_past": n_past}
-        records.append(where | size | {"t_start": int(ubatches.spans.start[index]), "t_end": int(ends[index])})
-    return pa.Table.from_pylist(records, schema=UBATCHES)
-
-
-def _asked(name: PassName) -> dict[str, Any]:
-    columns = ("arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup")
-    return {column: getattr(name, column) for column in columns}
-
-
-def _last_ends(hprof: HprofRanges, rows: EventRows, pass_id: Int64, numbers: Int64) -> Int64:
-    """When each pass's range, and the last of its rows, ended."""
+    numbers, spans = hprof.pass_ids(), hprof.passes.spans
     order = np.argsort(numbers, kind="stable")
     at = np.flatnonzero(is_known(pass_id))
     index = order[np.searchsorted(numbers[order], pass_id[at])] if len(numbers) else at[:0]
-    ends = hprof.passes.spans.end.copy()
+    ends = spans.end.copy()
     np.maximum.at(ends, index, rows["end"][at])
-    return ends
+    windows = list(zip(spans.start.tolist(), ends.tolist(), strict=True))
+    named = [hprof_passes.asked(name) for name in hprof.pass_names()]
+    return hprof_passes.pass_table(named, numbers.tolist(), windows, ubatches)
+
+
+def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
+    """One row a ubatch: the host's start, and the end of its range or of its work if later."""
+    ubatches, passes = hprof.ubatches, hprof.passes
+    in_pass = innermost(passes.by_process, ubatches.by_process)
+    named = [hprof.names[code] for code in ubatches.code.tolist()]
+    names = [name for name in named if isinstance(name, UbatchName)]
+    start, end = ubatches.spans.start, ubatches.spans.end
+    ends = np.maximum(end, np.where(work.n_ops > 0, work.last_ns, end))
+    return hprof_passes.ubatch_table(names, start, ends, in_pass, hprof.pass_names(), hprof.pass_ids().tolist())
 
 
 # A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
