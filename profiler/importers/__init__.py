@@ -78,6 +78,12 @@ def import_files(
         raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
     out = out or Path(DEFAULT_TRACES) / without_ending(wanted[0][1].name)
     sources = []
+    for name, path in arms:
+        if not path.exists():
+            raise HprofError(
+                f"--arm {name}={path}: there is no file {path}; an arm is a trace file of its own, and hprof cuts one "
+                "trace into arms by hprof's own ranges alone, not by the name of another range."
+            )
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
         # Of several files each is an arm, unless its own passes say more.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.units import format_count
 from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
 from profiler.schema import COLLECTIVE, EVENTS
@@ -55,8 +56,8 @@ def remark_collectives(n_collectives: int) -> list[str]:
     if not n_collectives:
         return []
     return [
-        f"{n_collectives:,} collective kernels (NCCL, RCCL) on streams of their own count as no compute: "
-        "they mostly wait for other devices."
+        f"{format_count(n_collectives, 'collective kernel')} (NCCL, RCCL) on streams of their own "
+        f"{'counts' if n_collectives == 1 else 'count'} as no compute: they mostly wait for other devices."
     ]
 
 
@@ -101,8 +102,8 @@ def remark_duplicate_rows(events: pa.Table) -> list[str]:
     if not (n_more := pc.sum(counts).as_py() - len(counts)):
         return []
     return [
-        f"{n_more:,} device rows repeat another one in times, stream and call, and count as often as they come: was a "
-        "trace written into this file twice?"
+        f"{format_count(n_more, 'device row')} {'repeats' if n_more == 1 else 'repeat'} another one in times, stream "
+        "and call, and count as often as they come: was a trace written into this file twice?"
     ]
 
 

@@ -98,9 +98,11 @@ def cell_blocks(cell: Cell, room: Room) -> Iterator[Block]:
 
 
 def device_blocks(devices: Sequence[DeviceFigures], room: Room) -> Iterator[Block]:
-    """A table a device, as many as there is room for."""
+    """A table a device, as many as there is room for; of one that copied nothing a line."""
     shown = devices[: room.max_devices]
-    yield from map(device_table, shown)
+    for device in shown:
+        alone = f"{device.title}: {_kernels(device)}, no copies recorded."
+        yield device_table(device) if device.copies else Lines("note", [alone])
     if len(shown) < len(devices):
         more = format_count(len(devices) - len(shown), "more device")
         yield Lines("note", [f"{more} are in `--format md` and `--json`."])

@@ -60,6 +60,7 @@ def build_report(
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,
+        has_unrecorded_copies=manifest.has_unrecorded_copies,
         dropped=manifest.dropped,
         residency=residency,
         budgets=budget_lines(manifest),

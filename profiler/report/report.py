@@ -52,6 +52,7 @@ class Report:
     notes: list[str]  # what is approximated
     cannot_say: list[str]
     dropped: dict[str, int]  # rows of the source that were left out, by reason
+    has_unrecorded_copies: bool = False  # whether the host asked for copies that the source does not hold
     residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
     budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
     ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from executor.units import format_bytes, format_gb_s, format_ns, format_share, format_value, listed
+from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share, format_value, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
@@ -17,6 +17,9 @@ from profiler.report.cells import ArmFigures, Cell, placement_number, telling_ce
 from profiler.report.places import Residency
 from profiler.report.report import Report
 
+# An import cannot see what leaves no row: a kernel that reads host memory over the link itself (UVA, zero-copy).
+_NO_COPY: Final = "no copy from host to device was recorded (kernels that read host memory themselves leave none)"
+_UNRECORDED: Final = "its copies were not recorded, though the host asked for some"
 _MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
 
 
@@ -160,13 +163,13 @@ def summarise(report: Report) -> str:
         cell = telling_cell(report.cells)
         return " ".join([*_cell_sentences(cell, report), *said_over_cells(report.cells)])
     if report.devices:
-        return " ".join(_device_sentences(report.devices, report.link_h2d_gb_s))
+        return " ".join(_device_sentences(report))
     return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
 
 
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     told = list(dict.fromkeys([*list(cell.arms)[:_MAX_ARMS], *best_arms(cell, report.arms).values()]))
-    copying = [text for name in told if (text := _copied(name, cell.arms[name], report.link_h2d_gb_s))]
+    copying = [text for name in told if (text := _copied(name, cell.arms[name], report))]
     if copying:
         yield f"In one pass ({cell.in_words}), {'; '.join(copying)}."
     if bound := _bound(cell):
@@ -178,16 +181,16 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
         yield f"{more} more {'arm is' if more == 1 else 'arms are'} in the table."
 
 
-def _copied(name: str, arm: ArmFigures, link_gb_s: float | None) -> str | None:
+def _copied(name: str, arm: ArmFigures, report: Report) -> str | None:
     n_bytes, busy_ns = arm.median("bytes_h2d"), arm.median("busy_copy_ns")
     hidden = arm.median("hidden_ratio")
     if n_bytes is None:
         return None
     if n_bytes == 0:
-        return f"{name} copied nothing to the device"
+        return f"{name} copied nothing to the device" if report.source == "hprof" else f"{name}: {_NO_COPY}"
     if not busy_ns:
         return f"{name} copied {format_bytes(n_bytes)} to the device"
-    speed = n_bytes / busy_ns
+    speed, link_gb_s = n_bytes / busy_ns, report.link_h2d_gb_s
     share = f" ({speed / link_gb_s * 100:.0f} % of the link's {format_gb_s(link_gb_s)})" if link_gb_s else ""
     shown = f", {format_share(hidden)} of it hidden behind compute" if hidden is not None else ""
     return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
@@ -220,19 +223,19 @@ def _bound(cell: Cell) -> str | None:
     return f"{bounding[0].upper()}{bounding[1:]} {verb} {what} ({name}: {told}), so {limit}"
 
 
-def _device_sentences(devices: Sequence[DeviceFigures], link_gb_s: float | None) -> Iterator[str]:
-    for device in devices[:4]:
-        yield from _device_sentence(device, link_gb_s)
-    if len(devices) > 4:
-        yield f"{len(devices) - 4} more devices are in the table."
+def _device_sentences(report: Report) -> Iterator[str]:
+    for device in report.devices[:4]:
+        yield from _device_sentence(device, report.link_h2d_gb_s, is_unrecorded=report.has_unrecorded_copies)
+    if (n_more := len(report.devices) - 4) > 0:
+        yield f"{format_count(n_more, 'more device')} {'is' if n_more == 1 else 'are'} in the table."
 
 
-def _device_sentence(device: DeviceFigures, link_gb_s: float | None) -> Iterator[str]:
+def _device_sentence(device: DeviceFigures, link_gb_s: float | None, *, is_unrecorded: bool) -> Iterator[str]:
     where = device.title
     copies = device.copies.get("h2d") or device.copies.get("uvm_h2d")
     if copies is None:
-        kernels = f"{device.kernels:,} kernels, {format_ns(device.compute_busy_ns)} busy"
-        yield f"{where}: {kernels}, no host to device copies."
+        kernels = f"{format_count(device.kernels, 'kernel')}, {format_ns(device.compute_busy_ns)} busy"
+        yield f"{where}: {kernels}; {_UNRECORDED if is_unrecorded else _NO_COPY}."
         return
     amount = format_bytes(copies.bytes) if copies.bytes is not None else f"an unknown amount ({copies.count:,} times)"
     speed = f" at {format_gb_s(copies.gb_s)}" if copies.gb_s else ""

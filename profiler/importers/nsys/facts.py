@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from executor.units import format_count
 from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import column_of, is_absent, is_known, known_where, taken
@@ -274,11 +275,12 @@ def export_warnings(recorded: TraceRows, hprof: HprofRanges | None) -> list[str]
     graph = recorded.labels.code("graph")
     if graphs := int(np.count_nonzero(recorded.device_rows["detail"] == graph)):
         said.append(
-            f"{graphs} CUDA graph launches were recorded as a whole: the kernels and copies inside them have no "
-            "rows and count in no figure; record with `--cuda-graph-trace=node` to see them."
+            f"{format_count(graphs, 'CUDA graph launch')} {'was' if graphs == 1 else 'were'} recorded as a whole: the "
+            "kernels and copies inside have no rows and count in no figure; record with `--cuda-graph-trace=node` to "
+            "see them."
         )
     if hprof is not None and hprof.n_unknown:
-        said.append(
-            f"{hprof.n_unknown} ranges of domain hprof have names that this hprof does not know; upgrade hprof."
-        )
+        ranges = format_count(hprof.n_unknown, "range")
+        named = "has a name" if hprof.n_unknown == 1 else "have names"
+        said.append(f"{ranges} of domain hprof {named} that this hprof does not know; upgrade hprof.")
     return said

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hprof import main
-from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
+from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, Row, call, copy, kernel, write_export
 
 _MS = 10**6
 
@@ -81,6 +81,38 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
+
+
+def test_a_range_is_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = _export(tmp_path / "run.sqlite")
+    assert main(["import", str(source), "--arm", "off=off_range", "-o", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "--arm off=off_range: there is no file off_range" in said
+    assert "not by the name of another range" in said
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (
+            [],
+            "1 kernel, 800 ns busy; no copy from host to device was recorded (kernels that read host memory",
+        ),
+        (
+            [call(1, 2, 7, nameId=4)],
+            "1 kernel, 800 ns busy; its copies were not recorded, though the host asked for some",
+        ),
+    ],
+)
+def test_no_copy_is_said_with_what_cannot_be_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: list[Row], said: str
+) -> None:
+    source = write_export(tmp_path / "run.sqlite", {KERNEL: [kernel(100, 900)], RUNTIME: calls})
+    assert main(["import", str(source), "-o", str(tmp_path / "out")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert said in shown
+    assert "Process 111, device 0: 1 kernel, 800 ns busy, stream 7, no copies recorded." in shown
+    assert "copies count bytes" not in shown
 
 
 def test_texts_of_the_trace_are_never_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

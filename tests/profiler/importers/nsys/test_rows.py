@@ -83,7 +83,7 @@ def test_a_memset_computes_nothing_that_counts_and_a_graph_neither(tmp_path: Pat
         {"kind": "compute", "name": "memset", "detail": "memset", "bytes": 64},
         {"kind": "compute", "name": "CUDA graph", "detail": "graph", "bytes": None},
     ]
-    assert any("1 CUDA graph launches were recorded as a whole" in warning for warning in found.warnings)
+    assert any("1 CUDA graph launch was recorded as a whole" in warning for warning in found.warnings)
 
 
 def test_calls_lose_the_version_of_their_name_and_lie_on_their_thread(tmp_path: Path) -> None:
