@@ -4,7 +4,7 @@ in each pass.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -21,16 +21,17 @@ from profiler.manifest import Manifest
 from profiler.metrics.devices import KERNEL_STREAM_SHARE
 from profiler.metrics.events import ints
 from profiler.metrics.figures import pass_windows
-from profiler.metrics.overlap import DEVICE, PASS_ON_DEVICE, DeviceTime, PassWindows, exposed
-from profiler.schema import ABSENT, COMPUTE, CPU_COMPUTE, DEVICE_WORK, H2D, label_codes, roles_of
+from profiler.metrics.overlap import DEVICE, PASS_ON_DEVICE, DeviceTime, PassWindows
+from profiler.schema import ABSENT, COMPUTE, CPU_COMPUTE, DEVICE_WORK, H2D, ROLES, label_codes, roles_of
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
 _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "waits_for")
-_LABELS: Final = ("stream", "kind", "name", "tensor", "detail", "source_memory")
+_LABELS: Final = ("stream", "kind", "name", "tensor", "source_memory")
 _STRAY_SHARE: Final = 0.01  # of a stream's copies: kernels that take less could hide nothing worth telling of
-COLUMNS: Final = (*_INTS, *_LABELS, "t_start", "t_end")
+_IS_WORK: Final = np.isin(np.arange(len(ROLES) + 1), (*DEVICE_WORK, CPU_COMPUTE))  # by role; ABSENT is the last
+COLUMNS: Final = (*_INTS, *_LABELS, "detail", "t_start", "t_end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +89,21 @@ class CopyAnalysis:
         self.role = roles_of(events["kind"], events["detail"])
         start, end = self.ints["t_start"], self.ints["t_end"]
         possible = (end >= start) & (start >= -MAX_ABS_NS) & (end <= MAX_ABS_NS)
-        self._is_work = possible & np.isin(self.role, (*DEVICE_WORK, CPU_COMPUTE))
+        self._is_work = possible & _IS_WORK[self.role]
         work = slice(None) if self._is_work.all() else self._is_work
         contexts = group_by({name: self.ints[name][work] for name in PASS_ON_DEVICE})
         self.groups = Subjects(contexts.keys, passes, "GPU" if self.is_gpu else "device")
         self.context_of_row = np.full(len(start), ABSENT)
         self.context_of_row[work] = contexts.of_row
-        windows = _windows(contexts.keys["pass_id"], pass_windows(passes), contexts.of_row, start[work], end[work])
+        spans = _spans(contexts.of_row, start[work], end[work], len(self.groups.of_context))
+        windows = _told_or(spans, contexts.keys["pass_id"], pass_windows(passes))
         axis_names = PASS_ON_DEVICE if manifest.has_own_clocks else DEVICE
         axes = group_by({name: contexts.keys[name] for name in axis_names})
         self._axis_of_context = axes.of_row
         self._line = Line(
-            np.append(axes.of_row[contexts.of_row], axes.of_row),
-            np.append(start[work], windows[0]),
-            np.append(end[work], windows[1]),
+            np.append(axes.of_row, axes.of_row),
+            np.append(spans[0], windows[0]),
+            np.append(spans[1], windows[1]),
             len(axes),
         )
         self._window = self._line.place(axes.of_row, windows[0]), self._line.place(axes.of_row, windows[1])
@@ -126,12 +128,6 @@ class CopyAnalysis:
         texts = self.labels[name][1]
         return texts.index(text) if text in texts else ABSENT - 1
 
-    def is_any(self, name: str, texts: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Which rows have one of these labels."""
-        codes, known = self.labels[name]
-        is_one: npt.NDArray[np.bool_] = np.array([text in texts for text in known] + [False], np.bool_)[codes]
-        return is_one
-
     @cached_property
     def scope(self) -> Int64:
         """A number for each (pass, process) of every row: correlation ids are its own."""
@@ -142,7 +138,7 @@ class CopyAnalysis:
         """Rows of work that `mask` (over all rows) keeps."""
         row = np.flatnonzero(mask & self._is_work)
         context = self.context_of_row[row]
-        axis = self._axis_of_context[context]
+        axis = context if self.manifest.has_own_clocks else self._axis_of_context[context]
         start, end = (self._line.place(axis, self.ints[name][row]) for name in ("t_start", "t_end"))
         return WorkRows(row, context, self.groups.of_context[context], start, end)
 
@@ -248,11 +244,11 @@ class CopyAnalysis:
 
     def hidden(self, copies: Intervals) -> Int64:
         """How much of these intervals on the axis computing covers, by context."""
-        return self.length(copies) - self.exposed(copies)
+        return self.time.hidden_in(copies, *self._reach)
 
     def exposed(self, copies: Intervals) -> Int64:
         """How much of these intervals on the axis computing does not cover, by context."""
-        return self.length(exposed(copies, self.time.computing.busy))
+        return self.length(copies) - self.hidden(copies)
 
     def length(self, intervals: Intervals) -> Int64:
         """Summed length of intervals on the axis, by context: on one clock inside its window, else all of its own."""
@@ -283,20 +279,22 @@ class CopyAnalysis:
         return np.where(some, first, 0), np.where(some, last, 0)
 
 
-def _windows(
-    pass_of_context: Int64, told: PassWindows, context: Int64, starts: Int64, ends: Int64
-) -> tuple[Int64, Int64]:
-    """When each context began and ended: as its pass tells, else by its first and last row."""
-    first = np.full(len(pass_of_context), MAX_ABS_NS)
-    last = np.full(len(pass_of_context), -MAX_ABS_NS)
+def _spans(context: Int64, starts: Int64, ends: Int64, n_contexts: int) -> tuple[Int64, Int64]:
+    """The first start and the last end in each context."""
+    first, last = np.full(n_contexts, MAX_ABS_NS), np.full(n_contexts, -MAX_ABS_NS)
     np.minimum.at(first, context, starts)
     np.maximum.at(last, context, ends)
+    return first, last
+
+
+def _told_or(spans: tuple[Int64, Int64], pass_of_context: Int64, told: PassWindows) -> tuple[Int64, Int64]:
+    """When each context began and ended: as its pass tells, else its span."""
     order = np.argsort(told.pass_id, kind="stable")
     if len(order) == 0:
-        return first, last
+        return spans
     at = order[np.minimum(np.searchsorted(told.pass_id[order], pass_of_context), len(order) - 1)]
     is_told = told.pass_id[at] == pass_of_context
-    return np.where(is_told, told.starts[at], first), np.where(is_told, told.ends[at], last)
+    return np.where(is_told, told.starts[at], spans[0]), np.where(is_told, told.ends[at], spans[1])
 
 
 def _without_warmups(events: pa.Table, passes: pa.Table, manifest: Manifest) -> pa.Table:

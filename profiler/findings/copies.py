@@ -33,7 +33,8 @@ _BATCHED: Final = ", or batch the calls (cudaMemcpyBatchAsync)"
 def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
     """Copies that wait for the computing before them, and make the computing behind them wait."""
     rows = view.in_line
-    copied, exposed = view.length(rows.busy), view.exposed(rows.busy)
+    busy = rows.busy
+    copied, exposed = view.length(busy), view.exposed(busy)
     # Compute that already hides other copies cannot hide these as well.
     hideable = np.minimum(exposed, view.compute_ns - view.hidden(view.busy_h2d))
     for told in view.judged(exposed):
@@ -165,7 +166,8 @@ def exposed_copies_to_host(view: CopyAnalysis) -> Iterator[Finding]:
     if view.manifest.source == "hprof":
         return
     rows = view.rows(view.role == ROLES.index("d2h"))
-    copied, exposed = view.length(rows.busy), view.exposed(rows.busy)
+    busy = rows.busy
+    copied, exposed = view.length(busy), view.exposed(busy)
     n_bytes = view.ints["bytes"][rows.row]
     for told in view.judged(exposed):
         mine = rows.where(rows.group == told.group)
@@ -213,7 +215,7 @@ def _peak_bytes_per_ns(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> np
 
 def _calls_of(view: CopyAnalysis, rows: WorkRows) -> tuple[WorkRows, Int64]:
     """The rows whose host call is known, and the row of that call."""
-    calls = np.flatnonzero(view.is_any("kind", ["api"]))
+    calls = np.flatnonzero(view.codes("kind") == view.code("kind", "api"))
     if len(calls) == 0:
         return rows.where(calls), calls
     scope, number = view.scope, view.ints["correlation_id"]

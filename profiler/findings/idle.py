@@ -12,6 +12,7 @@ from profiler.arithmetic.groups import NONE, match
 from profiler.arithmetic.intervals import covered_length
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import Finding
+from profiler.schema import WAIT
 
 _LONG_GAP_NS: Final = 100_000
 _WORTH_A_SLOT: Final = 0.02  # of the pass; for less, nobody should give up device memory
@@ -29,7 +30,8 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
     Said of devices that copy mostly on streams of their own, and of those copies alone; what is copied in line keeps
     the engine busy too, and is for `copies-on-compute-stream` to judge.
     """
-    copied, exposed = view.length(view.ahead.busy), view.exposed(view.ahead.busy)
+    busy = view.ahead.busy
+    copied, exposed = view.length(busy), view.exposed(busy)
     first, last = view.spans(view.ahead)
     idle = last - first - covered_length(view.busy_h2d, first, last)
     in_line = view.length(view.in_line.busy)
@@ -53,7 +55,7 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
 
 def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
     """Copies on the copy stream that began only when the work that reads them stood ready."""
-    waits = np.flatnonzero(view.is_any("kind", ["wait"]) & (view.ints["waits_for"] > 0))
+    waits = np.flatnonzero((view.role == WAIT) & (view.ints["waits_for"] > 0))
     if len(waits) == 0:
         return
     h2d, scope = view.h2d.row, view.scope

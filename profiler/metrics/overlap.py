@@ -32,7 +32,6 @@ from profiler.arithmetic.intervals import (
     Intervals,
     Line,
     either,
-    intersect,
     joined,
     regrouped,
     segments_in,
@@ -73,6 +72,19 @@ class DeviceTime:
     def hidden_ns(self, starts: Int64, ends: Int64) -> Int64:
         """How much of each copy the device's compute covers."""
         return self.computing.of(starts, ends)
+
+    def hidden_in(self, copies: Intervals, starts: Int64, ends: Int64) -> Int64:
+        """How much of the copies is hidden inside each window; copies may run across its edges."""
+        before = np.append(0, np.cumsum(self.hidden_ns(*copies)))
+
+        def until(times: Int64) -> Int64:
+            index = np.searchsorted(copies.starts, times, side="right")
+            last_end = np.append(copies.ends, times[:1])[
+                index - 1
+            ]  # before the first copy there is nothing to take off
+            return before[index] - np.where(index > 0, self.hidden_ns(times, last_end), 0)
+
+        return until(ends) - until(starts) if len(copies.starts) else np.zeros(len(starts), np.int64)
 
     def idle_ns(self, starts: Int64, ends: Int64) -> Int64:
         """How much of each window the device did nothing in."""
@@ -332,12 +344,11 @@ class OverlapIndex:
         edges = self._on_line(context, windows.starts[window], windows.ends[window])
         copying = union(*self._place(self._activity.of_role(H2D)))
         collectives = union(*self._place(self._activity.of_role(IN_COLLECTIVE)))
-        hiding = intersect(copying, self._time.computing.busy)
         told = Overlap.of(
             {"pass_id": windows.pass_id[window]} | {name: self._contexts.keys[name][context] for name in DEVICE},
             Coverage(copying).of(*edges),
             self._time.computing.of(*edges),
-            Coverage(hiding).of(*edges),
+            self._time.hidden_in(copying, *edges),
             Coverage(collectives).of(*edges),
         )
         by_rows = self._grouped(PASS_ON_DEVICE, (H2D,))
