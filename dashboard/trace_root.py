@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -81,8 +80,7 @@ def find_capture(root: TraceRoot, name: str) -> CaptureRef:
     """
     for one in captures(root):
         if one.name == name:
-            with suppress(OSError):  # it has gone since
-                return CaptureRef(one.name, one.path, fingerprint(one.path))
+            return CaptureRef(one.name, one.path, fingerprint(one.path))
     raise HprofError(f"there is no capture '{name}' in {readable(root.url)}; choose one on the left.")
 
 
