@@ -38,7 +38,7 @@ SWEEP_WEIGHTS, SWEEP_WARPS, SWEEP_TILES = (2048, 4096, 8192), (4, 8), (1, 4, 8)
 
 
 @dataclass(frozen=True)
-class Row:
+class DequantRow:
     """One type and shape. `floor_ms` is what a copy takes that reads and writes as many bytes in all."""
 
     quant: str
@@ -106,14 +106,14 @@ def as_stack(matrix: torch.Tensor, quant: str, n_used: int) -> Stack:
     return Stack(raw, (experts % (n_experts // n_used) == 0).to(torch.uint8), experts)
 
 
-def matrix_row(quant: str, raw: torch.Tensor, clock: Clock) -> Row:
+def matrix_row(quant: str, raw: torch.Tensor, clock: Clock) -> DequantRow:
     """All weights of MATRIX."""
     fused = partial(dequant.dequantise, raw, quant, DTYPE)
     eager = partial(unpack.dequantise, raw, quant, DTYPE)
     return _row(quant, raw.numel(), fused(), eager(), fused, eager, clock)
 
 
-def stack_row(quant: str, stack: Stack, clock: Clock) -> Row:
+def stack_row(quant: str, stack: Stack, clock: Clock) -> DequantRow:
     """The used experts of STACK; PyTorch's operations cannot leave the others out without waiting for the flags."""
     fused = partial(dequant.dequantise_experts, stack.raw, quant, DTYPE, stack.flags, stack.place_of)
     eager = partial(unpack.dequantise, stack.raw, quant, DTYPE)
@@ -130,11 +130,11 @@ def _row(
     fused: Callable[[], object],
     eager: Callable[[], object],
     clock: Clock,
-) -> Row:
+) -> DequantRow:
     n_bytes = n_read + got.nbytes
     exact = torch.equal(got.view(torch.int16), wanted.view(torch.int16))
     del got, wanted
-    return Row(quant, n_bytes, clock.ms(eager, n=5), clock.ms(fused), n_bytes / clock.copy_gb_s / 1e6, exact)
+    return DequantRow(quant, n_bytes, clock.ms(eager, n=5), clock.ms(fused), n_bytes / clock.copy_gb_s / 1e6, exact)
 
 
 def host_us(device: torch.device, n: int = 500) -> dict[str, float]:
@@ -178,7 +178,7 @@ def sweep(quant: str, raw: torch.Tensor, clock: Clock) -> list[dict[str, Any]]:
     return sorted((row(fused.Tiling(*tiling)) for tiling in tilings), key=itemgetter("matrix_ms"))
 
 
-def table(title: str, rows: Iterable[Row]) -> str:
+def table(title: str, rows: Iterable[DequantRow]) -> str:
     lines = [title, f"{'type':8}{'eager ms':>10}{'fused ms':>10}{'GB/s':>8}{'floor ms':>10}{'of floor':>10}  bits"]
     lines += [
         f"{r.quant:8}{r.eager_ms:10.3f}{r.fused_ms:10.3f}{r.gb_s:8.0f}{r.floor_ms:10.3f}{r.floor_ms / r.fused_ms:10.0%}"
@@ -191,8 +191,8 @@ def table(title: str, rows: Iterable[Row]) -> str:
 def run(types: Iterable[str], device: torch.device) -> dict[str, Any]:
     """All figures: a row a type for the matrix, and for the stack by how many experts are used."""
     clock = Clock(device)
-    matrices: list[Row] = []
-    stacks: dict[int, list[Row]] = {n_used: [] for n_used in USED}
+    matrices: list[DequantRow] = []
+    stacks: dict[int, list[DequantRow]] = {n_used: [] for n_used in USED}
     for quant in types:
         raw = random_matrix(quant, device)
         matrices.append(matrix_row(quant, raw, clock))

@@ -34,7 +34,7 @@ _SUMMED_BYTES = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DecodeRow:
     """One layer's figures: times in seconds a layer and token, bytes as the file has them."""
 
     layer: str
@@ -118,7 +118,7 @@ def _units(model: Model) -> list[TransferUnit]:
         device.close()
 
 
-def measure(spec: str, n_layers: int, quant: str, rounds: int) -> Row:
+def measure(spec: str, n_layers: int, quant: str, rounds: int) -> DecodeRow:
     """Both ways by turns, over all layers in turn."""
     layers = Layers(spec, quant, n_layers)
     taken: tuple[list[float], list[float]] = ([], [])
@@ -133,7 +133,7 @@ def measure(spec: str, n_layers: int, quant: str, rounds: int) -> Row:
     now_s, before_s = (statistics.median(times[2:]) for times in taken)
     product = host_products(layers.model, layers.units, BF16)[quant]
     kind = "experts" if isinstance(layers.moe, MoeFfn) else "dense FFN"
-    return Row(
+    return DecodeRow(
         f"{spec} {kind}",
         quant,
         product,

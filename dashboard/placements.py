@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from executor.units import format_bytes, number_ranges
+from executor.units import UNKNOWN, format_bytes, number_ranges
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.cells import placement_number
 from profiler.report.places import Residency, residency
@@ -72,9 +72,6 @@ def _layers(count: int, kind: str = "") -> str:
     return f"{count} {kind}layer{'' if count == 1 else 's'}"
 
 
-_UNKNOWN = "–"
-
-
 def residency_sentence(arm: str, found: Residency) -> str:
     """`on keeps 20 of 48 layers resident (0, 29-47); the host holds weights of 28 (1-28), 38.1 GB.`"""
     if not found.host_layers:
@@ -99,9 +96,7 @@ def residency_table(found: dict[str, Residency]) -> pd.DataFrame:
             "layers with weights in host memory": number_ranges(one.host_layers) or "none",
             "slots": f"{one.slots}, {format_bytes(one.slots_bytes)}" if one.slots_bytes else "none",
             "bank": format_bytes(one.bank_bytes) if one.bank_bytes else "none",
-            "room of slots and bank, in layers": _UNKNOWN
-            if one.cost_in_layers is None
-            else f"{one.cost_in_layers:.1f}",
+            "room of slots and bank, in layers": UNKNOWN if one.cost_in_layers is None else f"{one.cost_in_layers:.1f}",
         }
         for arm, one in found.items()
     ]

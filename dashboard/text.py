@@ -1,4 +1,4 @@
-"""Words: verdicts as sentences, labels of lanes and cells, and text of unknown origin made harmless."""
+"""Words: verdicts as sentences, labels of arms and cells, and text of unknown origin made harmless."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from executor.units import listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
-from profiler.metrics.timeline import Lane
 from profiler.plain_text import readable
 from profiler.report.cells import CellSizes
 
-CATEGORY_LABELS: Final = {
-    "h2d": "copy H2D",
-    "d2h": "copy D2H",
-    "d2d": "copy D2D",
-    "compute": "compute",
-    "wait": "waits",
-    "cpu_compute": "CPU compute",
-    "api": "host calls",
-}
-_SHORT_LABELS: Final = {"h2d": "H2D", "d2h": "D2H", "d2d": "D2D", "cpu_compute": "CPU", "api": "host"}
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
 
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
@@ -82,26 +72,6 @@ def cell_key(cell: CellSizes) -> str:
     return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"
 
 
-def short_lane_label(lane: Lane, lanes: Sequence[Lane]) -> str:
-    """As `lane_label`, for where there is no room: `1 H2D 7` is GPU 1's copies to it on stream 7."""
-    several = len({other.device for other in lanes if other.device is not None}) > 1
-    device = str(lane.device) if several and lane.device is not None else ""
-    words = (device, _SHORT_LABELS.get(lane.category, CATEGORY_LABELS[lane.category]), lane.stream or "")
-    return " ".join(word for word in words if word)
-
-
-def lane_label(lane: Lane, lanes: Sequence[Lane]) -> str:
-    """The lane's category, with the device and process where there are several of them, and its stream."""
-    parts = [CATEGORY_LABELS[lane.category]]
-    if lane.stream is not None:
-        parts.append(lane.stream if lane.category == "api" else f"stream {lane.stream}")
-    if len({other.device for other in lanes if other.device is not None}) > 1 and lane.device is not None:
-        parts.insert(0, f"GPU {lane.device}")
-    if len({other.process for other in lanes}) > 1 and lane.process is not None:
-        parts.append(f"pid {lane.process}")
-    return " · ".join(parts)
-
-
 def percent(compared: Comparison) -> str:
     """By how much the figure changed, without a sign: `12 %`, `3.4 %`."""
     size = abs(compared.ratio - 1) * 100
@@ -140,8 +110,3 @@ def headline(
 def subject(arm: ManifestArm) -> str:
     """The arm as the subject of a sentence: `Prefetch`; by its name where its meaning is not known."""
     return arm.traits.subject if arm.traits is not None else f"The arm {arm.name}"
-
-
-def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

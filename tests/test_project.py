@@ -218,3 +218,14 @@ def test_no_file_is_longer_than_400_lines() -> None:
     packages = ("executor", "profiler", "dashboard")
     lengths = {p: len(p.read_text().splitlines()) for name in packages for p in (ROOT / name).rglob("*.py")}
     assert {path: n for path, n in lengths.items() if n > 400} == {}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    packages = ("hprof", "executor", "profiler", "dashboard", "benchmarks")
+    for path in (path for package in packages for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(found) > 100
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

@@ -142,10 +142,10 @@ def peers(inputs: Inputs) -> Rows:
 def hot(inputs: Inputs) -> Rows:
     """`hot` with learned popularity on the whole Qwen3-30B-A3B preset."""
     from benchmarks.gpu import moe_arms
-    from benchmarks.gpu.common import Cell
+    from benchmarks.gpu.common import Workload
     from executor.models.load import load_model
 
-    cells = [Cell(4 * n, n) for n in (128, 512, 1024, 2048)]
+    cells = [Workload(4 * n, n) for n in (128, 512, 1024, 2048)]
     return moe_arms.grid(load_model("qwen3-30b-a3b", quant="Q4_0"), cells, arms=("off", "on", "hot"))
 
 
@@ -161,10 +161,10 @@ def auto_gpt_oss(inputs: Inputs) -> Rows:
 
 def _auto_grid(preset: str, quant: str | None, layers: int) -> Rows:
     from benchmarks.gpu import moe_arms
-    from benchmarks.gpu.common import Cell
+    from benchmarks.gpu.common import Workload
     from executor.models.load import load_model
 
-    cells = [Cell(2 * n, n, n_depth=depth) for n in (64, 512, 2048) for depth in (0, 16384)]
+    cells = [Workload(2 * n, n, n_depth=depth) for n in (64, 512, 2048) for depth in (0, 16384)]
     return moe_arms.grid(load_model(preset, quant=quant, layers=layers), cells, n_pairs=3, hot_warmups=2)
 
 

@@ -25,7 +25,7 @@ ROUTING = "lognormal"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Workload:
     """One workload."""
 
     n_prompt: int
@@ -38,7 +38,7 @@ class Cell:
 def open_session(
     model: Model,
     arms: Sequence[str],
-    cells: Iterable[Cell],
+    cells: Iterable[Workload],
     *,
     overrides: str | None = None,
     n_cpu_moe: int = 0,
@@ -73,7 +73,7 @@ def _routing(model: Model) -> Any:
 
 
 def passes(
-    session: Session, arms: Sequence[str], cell: Cell, n: int, *, warmups: int = 1
+    session: Session, arms: Sequence[str], cell: Workload, n: int, *, warmups: int = 1
 ) -> dict[str, list[PassResult]]:
     """`n` measured passes an arm after its warm-ups, interleaved in ABBA order."""
     for arm in arms:
@@ -86,7 +86,7 @@ def passes(
     return results
 
 
-def _job(arm: str, cell: Cell, repetition: int, *, warmup: bool = False) -> PassJob:
+def _job(arm: str, cell: Workload, repetition: int, *, warmup: bool = False) -> PassJob:
     return PassJob(0, arm, cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth, repetition, warmup)
 
 
@@ -116,4 +116,4 @@ def wall_ms(result: PassResult, *, first_ubatch: int = 0) -> float:
     return (prefill[-1].t_end - prefill[first_ubatch].t_start) / 1e6
 
 
-__all__ = ["Cell", "busy_ms", "gb_s", "load_model", "open_session", "passes", "prefill_ms", "wall_ms"]
+__all__ = ["Workload", "busy_ms", "gb_s", "load_model", "open_session", "passes", "prefill_ms", "wall_ms"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from benchmarks.gpu.common import Cell, busy_ms, gb_s, open_session, passes, prefill_ms, wall_ms
+from benchmarks.gpu.common import Workload, busy_ms, gb_s, open_session, passes, prefill_ms, wall_ms
 from executor.model import Model
 from executor.passes import EventKind, PassJob, PassResult
 from executor.policies.base import PolicyOptions
@@ -19,17 +19,17 @@ UBATCHES = (512, 2048, 8192)
 
 def run(model: Model, n_pairs: int = 5) -> list[dict[str, Any]]:
     """One row a ubatch size with two slots, and the size where C and T are closest with four."""
-    cells = [Cell(n_prompt=max(16384, 4 * n), n_ubatch=n) for n in UBATCHES]
+    cells = [Workload(n_prompt=max(16384, 4 * n), n_ubatch=n) for n in UBATCHES]
     return _rows(model, cells, n_pairs, slots=2) + _rows(model, cells[1:2], n_pairs, slots=4)
 
 
-def _rows(model: Model, cells: list[Cell], n_pairs: int, slots: int) -> list[dict[str, Any]]:
+def _rows(model: Model, cells: list[Workload], n_pairs: int, slots: int) -> list[dict[str, Any]]:
     arms, policy = ["off", "on", "full"], PolicyOptions(slots=slots)
     with open_session(model, arms, cells, overrides="ffn_(gate|up|down).*=CPU", policy=policy) as session:
         return [{"slots": slots, **_row(session, cell, n_pairs)} for cell in cells]
 
 
-def _row(session: Session, cell: Cell, n_pairs: int) -> dict[str, Any]:
+def _row(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
     results = passes(session, ["off", "on", "full"], cell, n_pairs)
     on = results["on"]
     compute = statistics.median(busy_ms(r, ("compute",)) for r in results["full"])
@@ -68,7 +68,7 @@ def _ubatch_ms(result: PassResult, kind: EventKind, ubatch: int) -> float:
 
 def recorder_cost(model: Model, n_pairs: int = 6) -> dict[str, Any]:
     """Time of `on` and `off` passes with the recorder over the time without, paired and interleaved."""
-    cell = Cell(n_prompt=8192, n_ubatch=512)
+    cell = Workload(n_prompt=8192, n_ubatch=512)
     row: dict[str, Any] = {}
     with open_session(model, ["off", "on"], [cell], overrides="ffn_(gate|up|down).*=CPU") as session:
         for arm in ("off", "on"):
@@ -78,7 +78,7 @@ def recorder_cost(model: Model, n_pairs: int = 6) -> dict[str, Any]:
     return row
 
 
-def _pair(session: Session, arm: str, cell: Cell, repetition: int) -> float:
+def _pair(session: Session, arm: str, cell: Workload, repetition: int) -> float:
     job = PassJob(0, arm, cell.n_prompt, 0, cell.n_ubatch, 0, repetition)
     order = (True, False) if repetition % 2 == 0 else (False, True)
     times = {record: session.run_pass(job, record=record).prefill_ns or 0 for record in order}

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.gpu.common import Cell, busy_ms, open_session, passes, prefill_ms
+from benchmarks.gpu.common import Workload, busy_ms, open_session, passes, prefill_ms
 from executor.model import Model
 from executor.passes import PassResult
 
@@ -21,7 +21,7 @@ LLAMA_CPP_DECODE = {"experts on CPU": 62, "resident": 640}
 
 def dense(model: Model, n_pairs: int = 3) -> list[dict[str, Any]]:
     """pp8192 with the FFN in host memory."""
-    cells = [Cell(8192, n) for n in LLAMA_CPP_DENSE]
+    cells = [Workload(8192, n) for n in LLAMA_CPP_DENSE]
     arms = ["off", "on", "full"]
     rows = []
     with open_session(model, arms, cells, overrides="ffn_(gate|up|down).*=CPU") as session:
@@ -44,7 +44,7 @@ def dense(model: Model, n_pairs: int = 3) -> list[dict[str, Any]]:
 
 def moe(model: Model, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048, 4096)) -> list[dict[str, Any]]:
     """pp4096 with all experts in host memory; the model's own router."""
-    cells = [Cell(4096, n) for n in ubatches]
+    cells = [Workload(4096, n) for n in ubatches]
     arms = ["off", "on", "full"]
     rows = []
     with open_session(model, arms, cells, n_cpu_moe=99, synthetic_routing=False) as session:
@@ -67,7 +67,7 @@ def moe(model: Model, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048, 40
 
 def moe_decode(model: Model, n_gen: int = 17) -> dict[str, Any]:
     """Decode with the experts computed on the host, and with everything resident."""
-    cell = Cell(n_prompt=64, n_ubatch=64, n_gen=n_gen)
+    cell = Workload(n_prompt=64, n_ubatch=64, n_gen=n_gen)
     with open_session(model, ["cpu", "full"], [cell], n_cpu_moe=99, synthetic_routing=False) as session:
         results = passes(session, ["cpu", "full"], cell, 3)
     return {

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.gpu.common import Cell, busy_ms, open_session, passes
+from benchmarks.gpu.common import Workload, busy_ms, open_session, passes
 from executor.model import Model
 from executor.passes import PassResult
 
@@ -14,7 +14,7 @@ ARMS = ("off", "on", "hot", "auto")
 
 
 def grid(
-    model: Model, cells: Iterable[Cell], n_pairs: int = 5, arms: Sequence[str] = ARMS, hot_warmups: int = 4
+    model: Model, cells: Iterable[Workload], n_pairs: int = 5, arms: Sequence[str] = ARMS, hot_warmups: int = 4
 ) -> list[dict[str, Any]]:
     """One row a cell: medians, hot over the better of off and on, auto over the best of the three."""
     cells = list(cells)
@@ -25,12 +25,12 @@ def grid(
         ]
 
 
-def _compute_ms(session: Any, cell: Cell) -> float:
+def _compute_ms(session: Any, cell: Workload) -> float:
     results = passes(session, ["full"], cell, 2)["full"]
     return statistics.median(busy_ms(r, ("compute",)) for r in results)
 
 
-def _row(cell: Cell, results: dict[str, list[PassResult]], compute_ms: float) -> dict[str, Any]:
+def _row(cell: Workload, results: dict[str, list[PassResult]], compute_ms: float) -> dict[str, Any]:
     ms = {arm: statistics.median((r.prefill_ns or 0) / 1e6 for r in rs) for arm, rs in results.items()}
     best = min(ms[arm] for arm in ("off", "on", "hot"))
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.common import Cell, open_session, passes, prefill_ms
+from benchmarks.gpu.common import Workload, open_session, passes, prefill_ms
 from executor.model import AttentionShape, DenseFfn, LayerShape, Model, ModelShape, RopeShape
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 
@@ -32,7 +32,7 @@ def hprof(model: Model, repetitions: int = 3) -> dict[int, dict[str, float]]:
     """`on` and `full` passes of one ubatch, every matrix of every layer streamed."""
     rows: dict[int, dict[str, float]] = {}
     for n in TOKENS:
-        cell = Cell(n_prompt=n, n_ubatch=n)
+        cell = Workload(n_prompt=n, n_ubatch=n)
         with open_session(model, ["on"], [cell], overrides="blk.*=CPU") as session:
             on = passes(session, ["on"], cell, repetitions)["on"]
             rows[n] = {

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import DIVERGING, GREY, TEXT_ON_DIVERGING, arm_style, styled
 from dashboard.text import SIGNS, for_plotly
+from profiler.metrics import FIGURES
 from profiler.report.sweep import DEPTH, PROMPT, UBATCH, Crossover
 
 AXIS_NAMES: Final = {UBATCH: "over ubatch", DEPTH: "over depth", PROMPT: "over prompt"}
@@ -21,14 +22,14 @@ AXIS_TITLES: Final = {
     "n_depth": "depth, tokens already in the KV cache",
     "n_prompt": "prompt, tokens",
 }
-FIGURE_TITLES: Final = {
-    "ttft_ns": "time to first token, ms",
-    "prefill_tokens_per_s": "prefill, tokens a second",
-    "decode_tokens_per_s": "decode, tokens a second",
-    "wall_ns": "the whole pass, ms",
-}
 _FEW: Final = 3  # columns whose words fit on a phone
 SCALES: Final = {"ttft_ns": 1e-6, "wall_ns": 1e-6}
+
+
+def axis_title(figure_name: str) -> str:
+    """`time to first token, ms`: what is drawn, and its unit after SCALES."""
+    figure = FIGURES[figure_name]
+    return f"{figure.title or figure.label}, {'ms' if figure.unit == 'ns' else 'tokens a second'}"
 
 
 def sweep_figure(
@@ -52,7 +53,7 @@ def sweep_figure(
             figure.add_scatter(**_limit(mine, axis, scale, arm, arms))
     styled(figure, height=430)
     figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
-    figure.update_yaxes(title=FIGURE_TITLES[figure_name], rangemode="tozero")
+    figure.update_yaxes(title=axis_title(figure_name), rangemode="tozero")
     if axis != "n_depth":
         for arm, found in (crossovers or {}).items():
             _mark(figure, arm, found)

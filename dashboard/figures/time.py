@@ -10,7 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard.figures.style import DIVERGING, GREY, SEQUENTIAL, SPENT, styled
-from dashboard.text import for_plotly, lane_label
+from dashboard.text import for_plotly
+from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
 from profiler.metrics.timeline_detail import bin_edges, busy_shares, joint_extent
 
@@ -148,7 +149,7 @@ def busy_figure(lines: Sequence[Timeline], titles: Sequence[str]) -> go.Figure:
     for letter, title, line in zip("AB", titles, lines, strict=False):
         prefix = f"{letter} {title} · " if len(lines) > 1 else ""
         rows.append(busy_shares(line, edges))
-        labels += [for_plotly(prefix + lane_label(lane, line.lanes)) for lane in line.lanes]
+        labels += [for_plotly(prefix + lane_title(lane, line.lanes)) for lane in line.lanes]
     shares = np.concatenate(rows) if rows else np.empty((0, N_BINS))
     scale, unit = (1e9, "s") if edges[-1] - edges[0] > _MANY_MS * 1e6 else (1e6, "ms")
     step = float(edges[-1] - edges[0]) / N_BINS / scale

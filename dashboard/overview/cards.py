@@ -17,14 +17,10 @@ from profiler.metrics import FIGURES
 from profiler.metrics.figures import Figure
 from profiler.report.cells import Cell
 
-CARDS: Final = {
-    "ttft_ns": "Time to first token",
-    "prefill_tokens_per_s": "Prefill, tokens a second",
-    "decode_tokens_per_s": "Decode, tokens a second",
-    "bytes_h2d": "Bytes copied to the device",
-    "exposed_copy_ns": "Exposed copy time",
-    "vram_peak_bytes": "Device memory at the peak",
-}
+CARDS: Final = (
+    *("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"),
+    *("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes"),
+)
 _TIMES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
@@ -34,14 +30,14 @@ def cards(choice: Choice, cell: Cell) -> list[str]:
 
     Gives the labels of those that the cell does not have.
     """
-    known = {name: title for name, title in CARDS.items() if any(found_of(choice, cell, name))}
+    known = [name for name in CARDS if any(found_of(choice, cell, name))]
     if not any(name in known for name in _TIMES) and any(found_of(choice, cell, "wall_ns")):
-        known = {"wall_ns": "The whole pass"} | known
+        known = ["wall_ns", *known]
     for start in range(0, len(known), 3):
         columns = st.columns(3, gap="small")
-        for name, column in zip(list(known)[start : start + 3], columns, strict=False):
+        for name, column in zip(known[start : start + 3], columns, strict=False):
             with column, st.container(border=True):
-                _card(choice, cell, name, known[name])
+                _card(choice, cell, name)
     return [FIGURES[name].label for name in CARDS if name not in known]
 
 
@@ -62,14 +58,15 @@ def found_of(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
     return [cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
-def _card(choice: Choice, cell: Cell, name: str, title: str) -> None:
-    unit = FIGURES[name].unit
+def _card(choice: Choice, cell: Cell, name: str) -> None:
+    figure = FIGURES[name]
+    unit = figure.unit
     found = found_of(choice, cell, name)
     shown = found[-1]
-    value = format_value(shown.median, unit) if shown is not None else UNKNOWN
+    value = format_value(shown.median if shown is not None else None, unit)
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     delta, colour = _delta(compared, found)
-    st.metric(title, value, delta, delta_color=colour, delta_arrow="off", help=FIGURES[name].meaning)
+    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
     if len(found) == 1:
         st.caption(escape_markdown(spread(shown, unit)))
         return
@@ -109,9 +106,6 @@ def _row(choice: Choice, figure: Figure, found: list[Estimate | None], compared:
         row["interval"] = interval_of_ratio(compared, "{low:.3f} to {high:.3f}")
         row["verdict"] = compared.verdict if compared else ""
     return row | {"meaning": figure.meaning}
-
-
-UNKNOWN: Final = "–"
 
 
 def with_interval(found: Estimate | None, unit: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import streamlit as st
 
 from dashboard.figures.style import TIMELINE
-from dashboard.text import CATEGORY_LABELS
+from profiler.metrics.lane_titles import CATEGORY_TITLES
 from profiler.metrics.timeline_detail import N_BINS
 
 _HERE: Final = Path(__file__).parent
@@ -53,6 +53,6 @@ def header(key: str, link_gb_s: float | None) -> dict[str, Any]:
         "key": key,
         "n_bins": N_BINS,
         "palette": TIMELINE,
-        "categories": CATEGORY_LABELS,
+        "categories": CATEGORY_TITLES,
         "link_gb_s": link_gb_s,
     }

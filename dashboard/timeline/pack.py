@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dashboard.text import lane_label, short_lane_label
 from dashboard.timeline.columns import VarintColumn, encode, smallest_unsigned
 from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.intervals import Int64, Intervals
+from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
 from profiler.metrics.timeline_detail import (
     LayerStarts,
@@ -135,8 +135,8 @@ class DrawnWindow:
         lanes = [
             {
                 **lane._asdict(),
-                "label": lane_label(lane, self._line.lanes),
-                "short": short_lane_label(lane, self._line.lanes),
+                "label": lane_title(lane, self._line.lanes),
+                "short": short_lane_title(lane, self._line.lanes),
                 "events": s.stop - s.start,
                 "all_events": int(np.diff(self._line.first)[i]),
                 "exposed": len(e.starts),

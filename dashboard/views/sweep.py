@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice, current
-from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, FIGURE_TITLES, change_figure, sweep_figure
+from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, axis_title, change_figure, sweep_figure
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import format_value
 from profiler.metrics import FIGURES
@@ -31,12 +31,7 @@ from profiler.report.sweep import (
     sweep_figures,
 )
 
-_LABELS: Final = {
-    "ttft_ns": "First token",
-    "prefill_tokens_per_s": "Prefill",
-    "decode_tokens_per_s": "Decode",
-    "wall_ns": "Pass",
-}
+_SHOWN: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _MOST_SEGMENTS: Final = 4
 
 
@@ -48,14 +43,14 @@ def main(choice: Choice) -> None:
             "Measure several sizes with `hprof run -ub 64-1024*2 -d 0,4096`.",
         )
         return
-    tables = {name: sweep_figures(choice.report.cells, name) for name in _LABELS}
+    tables = {name: sweep_figures(choice.report.cells, name) for name in _SHOWN}
     known = [name for name in judged_names() if not tables[name].empty]
     known = known or [name for name in ("wall_ns",) if not tables[name].empty]
     if not known:
         show.nothing("The passes of this capture say no times.")
         return
     with st.container(horizontal=True, gap="medium"):
-        name = address.segments("Figure", known, "figure", _LABELS.__getitem__)
+        name = address.segments("Figure", known, "figure", lambda name: FIGURES[name].headline.partition(",")[0])
         rows = tables[name]
         sizes = cell_with_rows(rows[rows["arm"].isin(choice.arms)], choice.sizes)
         axis, shown, fixed = choose_axis(rows, sizes)
@@ -75,7 +70,7 @@ def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str)
         st.markdown(escape_markdown(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
     show.figure(
         sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found, ceilings=ceilings),
-        alt=f"{FIGURE_TITLES[name]} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
+        alt=f"{axis_title(name)} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
         key="lines",
         table=readable(shown, name),
         name="sweep",

@@ -9,9 +9,9 @@ import streamlit as st
 
 from dashboard import passes, show
 from dashboard.choice import Choice, current
-from dashboard.text import lane_label
 from dashboard.timeline import component
 from executor.units import format_bytes, format_gb_s, format_ns
+from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
 
 _LARGE: Final = 200_000  # events
@@ -76,7 +76,7 @@ def lanes(choice: Choice, shown: list[passes.ShownPass]) -> None:
 def _lane_table(line: Timeline, frame: pd.DataFrame, title: str) -> pd.DataFrame:
     told = {
         "pass": title,
-        "lane": [lane_label(lane, line.lanes) for lane in line.lanes],
+        "lane": [lane_title(lane, line.lanes) for lane in line.lanes],
         "events": frame["events"],
         "busy": frame["busy_ns"].map(format_ns),
         "exposed": frame["exposed_ns"].map(format_ns, na_action="ignore"),

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiler.arithmetic.intervals import Int64
-from profiler.export.tracks import Track, lane_title, sub_lanes
+from profiler.export.tracks import Track, sub_lanes
 from profiler.findings import Finding
+from profiler.metrics.lane_titles import lane_title
 from profiler.report.blocks import Block, FindingList, Heading, Lines, Listing, Table
 from profiler.report.report import Report, blocks
 
@@ -60,9 +61,8 @@ def page_timeline(tracks: Sequence[Track]) -> dict[str, Any]:
 def _track(track: Track, first_ns: int) -> dict[str, Any]:
     names, name_of_row = _names(track)
     parts = _lanes(track, name_of_row)
-    several = len({lane.process for lane in track.line.lanes}) > 1
     lanes = [
-        {"title": "" if level else lane_title(lane, several_processes=several), "category": lane.category}
+        {"title": "" if level else lane_title(lane, track.line.lanes), "category": lane.category}
         for lane, part in zip(track.line.lanes, parts, strict=True)
         for level in range(int(part.level.max()) + 1)
     ]

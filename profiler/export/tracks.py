@@ -17,8 +17,9 @@ import pyarrow as pa
 from executor.errors import HprofError
 from profiler.arithmetic.intervals import Int64
 from profiler.capture import Capture
+from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.passes import CELL_KEYS, measured_passes
-from profiler.metrics.timeline import Lane, Timeline, load_timeline
+from profiler.metrics.timeline import Timeline, load_timeline
 
 ALL: Final = "all"
 _RANGE: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
@@ -114,15 +115,6 @@ def _first_fit(start: list[int], end: list[int]) -> list[int]:
 Chosen = tuple[Capture, list[int] | None]  # pass ids; null: the whole capture as one track
 
 UBATCH_THREAD: Final = 1  # above the lanes; 0 means the idle task to viewers
-_CATEGORY_TITLES: Final = {
-    "h2d": "copies to the device",
-    "d2h": "copies to the host",
-    "d2d": "copies on the device",
-    "compute": "compute",
-    "wait": "waits",
-    "cpu_compute": "host compute",
-    "api": "host calls",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,23 +171,11 @@ def pass_title(passed: dict[str, Any]) -> str:
 def _threads(line: Timeline) -> tuple[Int64, dict[int, str]]:
     thread = np.zeros(len(line), np.int64)
     titles: dict[int, str] = {}
-    several = len({lane.process for lane in line.lanes}) > 1
     for number, lane in enumerate(line.lanes):
         rows = line.rows(number)
         levels = sub_lanes(line.start[rows], line.end[rows])
         first = UBATCH_THREAD + 1 + len(titles)
         thread[rows] = first + levels
         for level in range(int(levels.max()) + 1 if len(levels) else 1):
-            titles[first + level] = lane_title(lane, several_processes=several) + (f" ({level + 1})" if level else "")
+            titles[first + level] = lane_title(lane, line.lanes) + (f" ({level + 1})" if level else "")
     return thread, titles
-
-
-def lane_title(lane: Lane, *, several_processes: bool) -> str:
-    """`GPU 0 · copies to the device · stream 14`."""
-    parts = [f"process {lane.process}"] if several_processes and lane.process is not None else []
-    if lane.device is not None:
-        parts.append(f"GPU {lane.device}")
-    parts.append(_CATEGORY_TITLES[lane.category])
-    if lane.stream is not None and lane.stream != lane.category:
-        parts.append(lane.stream if lane.stream.startswith("thread ") else f"stream {lane.stream}")
-    return " · ".join(parts)

@@ -31,24 +31,33 @@ Unit = Literal["ns", "tokens/s", "bytes", "share"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`better` says which way is good where that can be said; `label` is short, for tables."""
+    """`better` says which way is good where that can be said; `label` is short, for tables; `title` says more."""
 
     label: str
     unit: Unit
     meaning: str
     better: Literal["lower", "higher"] | None = None
+    title: str = ""  # `time to first token`; empty: the label says as much
+
+    @property
+    def headline(self) -> str:
+        """`Time to first token`, `Prefill, tokens a second`: for a card of its own."""
+        title = self.title or self.label
+        return f"{title[0].upper()}{title[1:]}{', tokens a second' if self.unit == 'tokens/s' else ''}"
 
 
 FIGURES: Final[dict[str, Figure]] = {
-    "ttft_ns": Figure("TTFT", "ns", "start of the prompt's first ubatch to the first token known", "lower"),
+    "ttft_ns": Figure(
+        "TTFT", "ns", "start of the prompt's first ubatch to the first token known", "lower", "time to first token"
+    ),
     "prefill_tokens_per_s": Figure("prefill", "tokens/s", "prompt tokens / prefill time", "higher"),
     "decode_tokens_per_s": Figure("decode", "tokens/s", "tokens after the first / their time", "higher"),
-    "wall_ns": Figure("wall", "ns", "start to end of the pass or phase", "lower"),
-    "bytes_h2d": Figure("copied", "bytes", "bytes copied from host to device"),
+    "wall_ns": Figure("wall", "ns", "start to end of the pass or phase", "lower", "the whole pass"),
+    "bytes_h2d": Figure("copied", "bytes", "bytes copied from host to device", None, "bytes copied to the device"),
     "busy_copy_ns": Figure("busy copy", "ns", "union of the host to device copies"),
     "busy_compute_ns": Figure("busy compute", "ns", "union of the device's compute intervals"),
     "hidden_copy_ns": Figure("hidden copy", "ns", "copy time covered by compute"),
-    "exposed_copy_ns": Figure("exposed copy", "ns", "copy time that no compute covered", "lower"),
+    "exposed_copy_ns": Figure("exposed copy", "ns", "copy time that no compute covered", "lower", "exposed copy time"),
     "overlap_efficiency": Figure("overlap eff.", "share", "hidden / min(busy copy, busy compute)", "higher"),
     "hidden_ratio": Figure("hidden", "share", "hidden / busy copy", "higher"),
     "collective_ns": Figure("collectives", "ns", "union of the collectives that ran beside the compute"),
@@ -58,7 +67,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "distinct_share": Figure("distinct", "share", "expert weights touched / all expert weights"),
     "selective_saving_bytes": Figure("saved", "bytes", "bytes not copied thanks to the selective copy"),
     "cache_hit_rate": Figure("cache hits", "share", "expert cache hits / look-ups", "higher"),
-    "vram_peak_bytes": Figure("VRAM", "bytes", "most device memory in use", "lower"),
+    "vram_peak_bytes": Figure("VRAM", "bytes", "most device memory in use", "lower", "device memory at the peak"),
 }
 
 

@@ -11,14 +11,13 @@ from dashboard.text import (
     escape_markdown,
     for_plotly,
     headline,
-    lane_label,
     short_cell,
-    short_lane_label,
     subject,
 )
 from executor.policies import find_traits
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.manifest import ManifestArm
+from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Lane
 from profiler.report.cells import CellSizes
 
@@ -98,11 +97,11 @@ def test_cells_have_a_short_name_and_a_key() -> None:
 
 def test_lane_labels_say_no_more_than_tells_lanes_apart() -> None:
     one = Lane("h2d", 1, 0, None)
-    assert lane_label(one, [one]) == "copy H2D"
+    assert lane_title(one, [one]) == "copy H2D"
     other = Lane("compute", 2, 1, "7")
-    assert lane_label(other, [one, other]) == "GPU 1 · compute · stream 7 · pid 2"
-    assert short_lane_label(one, [one]) == "H2D"
-    assert short_lane_label(other, [one, other]) == "1 compute 7"
+    assert lane_title(other, [one, other]) == "GPU 1 · compute · stream 7 · pid 2"
+    assert short_lane_title(one, [one]) == "H2D"
+    assert short_lane_title(other, [one, other]) == "1 compute 7"
 
 
 def test_an_interval_is_told_where_its_ends_read_differently() -> None:

@@ -119,7 +119,7 @@ def test_overlapping_slices_of_one_stream_go_to_sub_lanes(tmp_path: Path) -> Non
     }  # fmt: skip
     events = _exported(_capture_of(tmp_path / "c", columns))
     assert Counter(e["tid"] for e in _slices(events, 1)) == {2: 3, 3: 2}
-    assert _names(events, "thread_name")[1, 3] == "GPU 0 · compute (2)"
+    assert _names(events, "thread_name")[1, 3] == "compute (2)"
 
 
 def test_times_are_exact_to_the_nanosecond_far_from_zero(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_perfetto_finds_every_slice_on_its_thread(perfetto: _Perfetto) -> None:
     )  # fmt: skip
     assert [(p.split(" ")[2], t, n) for p, t, n in sorted(found)] == [
         (arm, thread, n) for arm in ("off", "on")
-        for thread, n in (("GPU 0 · compute", 6), ("GPU 0 · copies to the device", 6), ("ubatches", 3))
+        for thread, n in (("compute", 6), ("copy H2D", 6), ("ubatches", 3))
     ]  # fmt: skip
 
 
