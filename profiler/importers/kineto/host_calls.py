@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from profiler.arithmetic.groups import distinct, group_by
 from profiler.arithmetic.intervals import Int64
+from profiler.importers.absent import absent, from_arrow, is_absent, is_known, known_where
 from profiler.importers.device_traces import unanswered_launches
 from profiler.importers.dropping import Mask
 
@@ -37,8 +38,8 @@ def number_processes(rows: pa.Table) -> tuple[pa.Table, dict[str, str]]:
     """
     host = np.flatnonzero(_is_role(rows, "api", "annotation"))
     rank = rows["rank"].combine_chunks()
-    code: Int64 = pc.fill_null(rank.indices.cast(pa.int64()), -1).to_numpy()[host]
-    if not (code >= 0).any():
+    code = from_arrow(rank.indices)[host]
+    if is_absent(code).all():
         return rows, {}
     own = rows["process"].combine_chunks().take(pa.array(host))
     is_known = own.is_valid().to_numpy(zero_copy_only=False)
@@ -53,8 +54,9 @@ def number_processes(rows: pa.Table) -> tuple[pa.Table, dict[str, str]]:
     is_device = np.ones(rows.num_rows, np.bool_)
     is_device[host] = False
     column = rows.schema.get_field_index("process")
-    texts = [*rank.dictionary.to_pylist(), ""]  # the last one for no label
-    names = {str(n): f"{texts[r]} {own}"[:_MAX_NAME_CHARS] for n, r, own in zip(numbers, ranks, owns, strict=True)}
+    texts = rank.dictionary.to_pylist()
+    told = zip(numbers, ranks, owns, strict=True)
+    names = {str(n): f"{texts[r] if r >= 0 else ''} {own}".strip()[:_MAX_NAME_CHARS] for n, r, own in told}
     numbered = rows.set_column(column, rows.schema.field(column), pa.array(process, mask=is_device))
     return numbered, dict(list(names.items())[:_MAX_NAMES])
 
@@ -67,41 +69,42 @@ class HostCalls:
         self._is_api = _is_role(rows, "api")
         self.is_host: Mask = self._is_api | _is_role(rows, "annotation")
         self._scope = _scopes(rows, self.is_host)
-        self._correlation: Int64 = pc.fill_null(rows["correlation"].combine_chunks(), -1).to_numpy()
+        self._correlation = from_arrow(rows["correlation"])
         self.n_paired = self.n_unpaired = 0  # device rows whose id several processes have: told apart, and not
         n_rows = rows.num_rows
         call = self._first_calls()
         for of_rows, calls in self._shared_ids():
             call[of_rows] = calls
-        self.found: Mask = call >= 0
+        self.found: Mask = is_known(call)
         self.row: Int64 = np.where(self.found, call, np.arange(n_rows))
 
     def _first_calls(self) -> Int64:
-        """The first call with each row's id in its scope, -1 for none."""
+        """The first call with each row's id in its scope, if any."""
         id_ = self._ids()
         calls = np.flatnonzero(self._is_api & (id_ >= 0))
         if len(calls) == 0:
-            return np.full(len(id_), -1)
+            return absent(len(id_))
         calls = calls[np.argsort(id_[calls], kind="stable")]
         nearest = calls[np.minimum(np.searchsorted(id_[calls], id_), len(calls) - 1)]
-        return np.where((id_[nearest] == id_) & (id_ >= 0), nearest, -1)
+        return known_where((id_[nearest] == id_) & (id_ >= 0), nearest)
 
     def _ids(self) -> Int64:
-        """Correlation ids that say their scope too; -1 for none."""
+        """Correlation ids that say their scope too."""
         if not self._scope.any():
             return self._correlation
         values, code = distinct(self._correlation)
-        return np.where((self._correlation >= 0) & (self._scope >= 0), self._scope * len(values) + code, -1)
+        is_told = (self._correlation >= 0) & is_known(self._scope)
+        return known_where(is_told, np.where(is_told, self._scope, 0) * len(values) + code)
 
     def _shared_ids(self) -> list[tuple[Int64, Int64]]:
-        """Device rows whose id calls of several processes have, with the call of each (-1: it cannot be told).
+        """Device rows whose id calls of several processes have, with the call of each, where it can be told.
 
         The i-th row belongs to the i-th call of the same kind of work, where there are as many of both.
         """
         process = self._rows["process"].combine_chunks()
         if len(pc.unique(process.filter(pa.array(self._is_api)))) < 2:
             return []
-        id_, (_, owner) = self._ids(), distinct(pc.fill_null(process, -1).to_numpy())
+        id_, (_, owner) = self._ids(), distinct(from_arrow(process))
         calls = np.flatnonzero(self._is_api & (id_ >= 0))
         pairs = group_by({"id": id_[calls], "owner": owner[calls]}).keys["id"]
         shared = np.unique(pairs[1:][pairs[1:] == pairs[:-1]])
@@ -118,7 +121,7 @@ class HostCalls:
         calls = among[order][is_call[order] & is_paired[order]]
         untold = among[~is_call & ~is_paired]
         self.n_paired, self.n_unpaired = len(of_rows), len(untold)
-        return [(of_rows, calls), (untold, np.full(len(untold), -1))]
+        return [(of_rows, calls), (untold, absent(len(untold)))]
 
     def _work(self, rows: Int64) -> Int64:
         """What rows do, or launch: a place in _WORK."""
@@ -181,10 +184,10 @@ def _is_role(rows: pa.Table, *roles: str) -> Mask:
 
 
 def _scopes(rows: pa.Table, is_host: Mask) -> Int64:
-    """A number for the rows among which correlation ids are unique: one a label, -1 where a label is no process's."""
-    code: Int64 = pc.fill_null(rows["rank"].combine_chunks().indices.cast(pa.int64()), -1).to_numpy()
+    """A number for the rows among which correlation ids are unique: one a label; none where a label is no process's."""
+    code = from_arrow(rows["rank"].combine_chunks().indices)
     of_hosts = np.unique(code[is_host])
-    if not (of_hosts >= 0).any():
+    if is_absent(of_hosts).all():
         return np.zeros(len(code), np.int64)
     place = np.minimum(np.searchsorted(of_hosts, code), len(of_hosts) - 1)
-    return np.where(of_hosts[place] == code, place, -1)
+    return known_where(of_hosts[place] == code, place)

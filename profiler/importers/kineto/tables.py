@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from profiler.arithmetic.groups import group_by
+from profiler.importers.absent import absent, from_arrow
 from profiler.importers.dropping import (
     FAR_FROM_LAUNCH,
     OVERRUNS,
@@ -64,16 +65,16 @@ def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
     """Without the rows whose times cannot be by `profiler.importers.dropping`; those are counted in `dropped`."""
     launches = HostCalls(rows)
     unanswered = launches.unanswered()
-    start, end, device, lane = (_with_fill(rows[name], -1) for name in ("t_start", "t_end", "device", "lane"))
+    start, end, device, lane = (from_arrow(rows[name]) for name in ("t_start", "t_end", "device", "lane"))
     is_far = np.zeros(len(start), np.bool_)
     launched = np.flatnonzero(~launches.is_host & launches.found)
     is_far[launched] = far_from_launch(start[launched], launches.launched_at()[launched])
     in_order = np.flatnonzero(_is_serial(rows) & ~is_far & ~np.isin(lane, _NO_STREAM) & (device >= 0))
-    stream = np.full(len(start), -1)
+    stream = absent(len(start))
     if len(in_order):
-        where = {"process": pc.fill_null(launches.process, -1).to_numpy(), "device": device, "lane": lane}
+        where = {"process": from_arrow(launches.process), "device": device, "lane": lane}
         stream[in_order] = group_by({name: values[in_order] for name, values in where.items()}).of_row
-    overruns, n_overlapping = overrunning(stream, start, end, _with_fill(rows["correlation"], -1))
+    overruns, n_overlapping = overrunning(stream, start, end, from_arrow(rows["correlation"]))
     kept = kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped)
     if not kept.all():
         rows = _kept(rows, kept)
@@ -174,8 +175,3 @@ def _text(labels: pa.ChunkedArray) -> pa.Array:
 def _decoded(labels: pa.ChunkedArray) -> NDArray[Any]:
     decoded: NDArray[Any] = _text(labels).to_numpy(zero_copy_only=False)
     return decoded
-
-
-def _with_fill(column: pa.ChunkedArray, fill: int) -> NDArray[np.int64]:
-    filled: NDArray[np.int64] = pc.fill_null(column, fill).to_numpy()
-    return filled
