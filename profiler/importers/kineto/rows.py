@@ -133,8 +133,9 @@ def _device_columns(events: Sequence[Event], arguments: Sequence[Event]) -> dict
 
 def _host_columns(events: Sequence[Event]) -> dict[str, pa.Array]:
     pids = [event.get("pid") for event in events]
-    process = integers([_number_at_end(pid) for pid in pids] if str in set(map(type, pids)) else pids)
-    return {"process": process, "lane": integers([event.get("tid") for event in events])} | _ranks(pids)
+    ranks = _ranks(pids)
+    process = integers([_number_at_end(pid) for pid in pids] if ranks else pids)
+    return {"process": process, "lane": integers([event.get("tid") for event in events])} | ranks
 
 
 def _ranks(pids: Sequence[Any]) -> dict[str, pa.Array]:
