@@ -27,7 +27,8 @@ import numpy as np
 
 from profiler.arithmetic.stats import DEFAULT_NOISE, Comparison
 from profiler.capture import Capture
-from profiler.engines.llama_bench import BenchRequest, parse_arms, run_llama_bench
+from profiler.engines.bench_arms import parse_arms
+from profiler.engines.llama_bench import BenchRequest, run_llama_bench
 from profiler.metrics import FIGURES, load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
 from profiler.report.build import build_report

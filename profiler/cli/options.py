@@ -131,9 +131,9 @@ _PLACEMENT: Final = [
     ),
     click.option(
         *("-lm", "--load-mode"),
-        type=click.Choice(["none", "mmap", "register"]),
+        type=click.Choice(["none", "mmap", "register", "mlock"]),
         default="none",
-        help="Host memory: pinned, memory-mapped (pageable), or mapped and pinned in place.",
+        help="Host memory: pinned, memory-mapped (pageable), or mapped and pinned in place; mlock: llama-bench alone.",
     ),
     click.option("--madvise", is_flag=True, help="Ask the system to read a mapped file's host weights ahead."),
 ]
@@ -168,7 +168,10 @@ _DEVICE: Final = [
         "-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1 (llama-server's 3,1)."
     ),
     click.option(
-        "-sm", "--split-mode", type=click.Choice(["layer"]), default="layer", help="Devices take whole layers."
+        *("-sm", "--split-mode"),
+        type=click.Choice(["layer", "row", "none", "tensor"]),
+        default="layer",
+        help="Devices take whole layers; the others are for llama-bench alone.",
     ),
     click.option(
         "--link-gb-s", type=FiniteRange(0.001, _FASTEST_GB_S), help="Bus speed of cpu (default 8) and sim devices."
@@ -200,7 +203,15 @@ _OUTPUT: Final = [
 ]
 _ENGINE: Final = [
     click.option("--engine", type=click.Choice(["hprof", "llama-bench"]), default="hprof", help="Who runs the passes."),
-    click.option("--bin", "binary", metavar="PATH", help="llama-bench: the program."),
+    click.option(
+        "--bin", "binary", multiple=True, metavar="PATH", help="llama-bench: the program; two are two builds, A/B."
+    ),
+    click.option("-b", "--batch-size", metavar="N,…", help="llama-bench: its logical batch."),
+    click.option("-ctk", "--cache-type-k", metavar="TYPE,…", help="llama-bench: the KV cache's type of K."),
+    click.option("-ctv", "--cache-type-v", metavar="TYPE,…", help="llama-bench: the KV cache's type of V."),
+    click.option(
+        "--timeout", type=FiniteRange(min=1), default=3600.0, help="llama-bench: end a process after so many seconds."
+    ),
     click.option("--nsys", is_flag=True, help="llama-bench: record each arm with Nsight Systems."),
     click.option("--arm", "arm_flags", multiple=True, metavar="NAME=FLAGS", help="llama-bench: an arm and its flags."),
 ]

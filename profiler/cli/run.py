@@ -159,24 +159,32 @@ _BENCH_IF_GIVEN: Final = {
     "load_mode": "-lm",
     "threads": "-t",
     "flash_attn": "-fa",
+    "batch_size": "-b",
+    "split_mode": "-sm",
+    "tensor_split": "-ts",
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
 }
 _BENCH_PASSED: Final = frozenset({*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "boots", "output", "force", "as_json"})
-_BENCH_OWN: Final = frozenset({"engine", "binary", "nsys", "arm_flags", "prefetch_weights"})
+_BENCH_OWN: Final = frozenset({"engine", "binary", "nsys", "timeout", "arm_flags", "prefetch_weights"})
 
 
 def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Sequence[str]) -> str:
     """Run the arms and give back the capture's address. Raises HprofError for options that llama-bench has not."""
-    from profiler.engines.llama_bench import BenchRequest, parse_arms, run_llama_bench
+    from profiler.engines.bench_arms import parse_arms
+    from profiler.engines.llama_bench import BenchRequest, run_llama_bench
 
-    if values["binary"] is None:
+    if not values["binary"]:
         raise HprofError("--engine llama-bench needs --bin, the path of llama-bench.")
     _refuse_options_of_hprof(ctx)
     request = BenchRequest(
-        binary=values["binary"],
-        arms=parse_arms(values["arm_flags"] or _bench_prefetch_arms(values["prefetch_weights"])),
+        binary=values["binary"][0],
+        other_binaries=values["binary"][1:],
+        arms=parse_arms(values["arm_flags"] or _bench_arms(ctx, values)),
         flags=_bench_flags(ctx, values),
         boots=values["boots"],
         nsys=values["nsys"],
+        timeout_s=values["timeout"],
     )
     result = run_llama_bench(
         request,
@@ -188,6 +196,13 @@ def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Seq
     if result.traces is not None:
         say(f"Wrote {result.traces}, the traces: hprof report {result.traces}", err=values["as_json"])
     return result.capture
+
+
+def _bench_arms(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Without --arm: several builds are the arms, unless -pw was asked for too."""
+    if len(values["binary"]) > 1 and not _is_given(ctx, "prefetch_weights"):
+        return ("build=",)
+    return _bench_prefetch_arms(values["prefetch_weights"])
 
 
 def _bench_prefetch_arms(prefetch: str | None) -> tuple[str, ...]:

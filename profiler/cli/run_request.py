@@ -188,13 +188,26 @@ def _placements(
 _PREFIX: Final = "HPROF_RUN_"
 Reason = Callable[[RunPlan, Any], str | None]
 
-_OF_LLAMA_BENCH: Final = {"binary": "--bin", "nsys": "--nsys", "arm_flags": "--arm"}
+_OF_LLAMA_BENCH: Final = {
+    "binary": "--bin",
+    "nsys": "--nsys",
+    "arm_flags": "--arm",
+    "batch_size": "-b",
+    "cache_type_k": "-ctk",
+    "cache_type_v": "-ctv",
+    "timeout": "--timeout",
+}
+# values that llama-bench alone has, of options that both have
+_VALUES_OF_LLAMA_BENCH: Final = {"load_mode": ("-lm", {"mlock"}), "split_mode": ("-sm", {"row", "none", "tensor"})}
 
 
 def refuse_others_options(given: Mapping[str, Any]) -> None:
     """Raise HprofError for an option of `--engine llama-bench`. `given`: the options that the user gave."""
     for name in _OF_LLAMA_BENCH.keys() & given.keys():
         raise HprofError(f"{_OF_LLAMA_BENCH[name]} is for --engine llama-bench: add that, or leave it out.")
+    for name, (flag, values) in _VALUES_OF_LLAMA_BENCH.items():
+        if given.get(name) in values:
+            raise HprofError(f"{flag} {given[name]} is for --engine llama-bench: add that, or give another value.")
 
 
 def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:

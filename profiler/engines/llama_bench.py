@@ -1,119 +1,48 @@
 """A/B of a real llama-bench: arms in turn, boot after boot, each repetition a pass of the capture.
 
-result = run_llama_bench(     BenchRequest("build/bin/llama-bench", parse_arms(("off=-pw 0", "on=-pw 1")), ("-m",
-"model.gguf", "-p", "2048")),     "traces/pw", )
+    arms = parse_arms(("off=-pw 0", "on=-pw 1"))
+    request = BenchRequest("build/bin/llama-bench", arms, ("-m", "model.gguf"), boots=6)
+    result = run_llama_bench(request, "traces/pw")
 
-result = run_llama_bench(     BenchRequest("build/bin/llama-bench", parse_arms(("off=-pw 0", "on=-pw 1")), ("-m",
-"model.gguf", "-p", "2048")),     "traces/pw", )
+With `other_binaries` every arm runs under every build, in turn like everything else.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
-import re
-import shlex
-import shutil
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError
 from executor.policies import PREFETCH_ARMS, find_traits
+from executor.units import format_ns
+from profiler.engines.bench_arms import BenchArm, arms_of_builds, without_overridden
+from profiler.engines.bench_program import (
+    BenchProgram,
+    build_names,
+    check_ending,
+    check_flags,
+    check_override,
+    find_nsys,
+    find_program,
+    where,
+)
 from profiler.engines.process import FinishedProgram, run_program
-from profiler.facts import command_output, describe_machine, result_variables
+from profiler.facts import describe_machine, result_variables
 from profiler.importers import import_files
-from profiler.importers.llama_bench import cannot_say, doubts, manifest_fields, usable_rows
+from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
 from profiler.importers.llama_bench.formats import parse_jsonl
 from profiler.importers.llama_bench.rows import BenchRow
 from profiler.manifest import Manifest, ManifestArm
 from profiler.storage.writer import CaptureWriter, new_capture
 
-# a list that is given twice grows in llama-bench: a flag goes to an arm once, however it is spelled
-_LONG: Final = {
-    "--model": "-m",
-    "--n-prompt": "-p",
-    "--n-gen": "-n",
-    "--ubatch-size": "-ub",
-    "--n-depth": "-d",
-    "--repetitions": "-r",
-    "--override-tensor": "-ot",
-    "--n-cpu-moe": "-ncmoe",
-    "--n-gpu-layers": "-ngl",
-    "--load-mode": "-lm",
-    "--threads": "-t",
-    "--flash-attn": "-fa",
-}
-_VARIABLE: Final = re.compile(r"^[A-Z_][A-Z0-9_]*=")
-
-
-@dataclass(frozen=True, slots=True)
-class BenchArm:
-    """A name, extra flags and extra environment variables."""
-
-    name: str
-    flags: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def spelled(self) -> str:
-        """As it is typed: variables, then flags."""
-        return " ".join([*(f"{name}={value}" for name, value in self.environment), shlex.join(self.flags)]).strip()
-
-
-def parse_arm(text: str) -> BenchArm:
-    """Read `NAME=WORDS`: words that look like VARIABLE=VALUE go to the environment, the others to the command line.
-
-    Raises HprofError for anything else.
-    """
-    name, equals, words = text.partition("=")
-    if not (equals and name.strip()):
-        raise HprofError(f'--arm {text[:60]!r} is not NAME=FLAGS; write for example --arm on="-pw 1".')
-    try:
-        split = shlex.split(words)
-    except ValueError as error:
-        raise HprofError(f"--arm {text[:60]!r} has a quote that does not end ({error}); close it.") from error
-    variables = [tuple(word.split("=", 1)) for word in split if _VARIABLE.match(word)]
-    flags = tuple(word for word in split if not _VARIABLE.match(word))
-    _check_split(name.strip(), flags)
-    return BenchArm(name.strip(), flags, tuple((key, value) for key, value in variables))
-
-
-def _check_split(arm: str, flags: tuple[str, ...]) -> None:
-    """llama-bench would take llama-server's `-ts 3,1` for two runs on one device each."""
-    for flag, value in itertools.pairwise(flags):
-        if flag in ("-ts", "--tensor-split") and "," in value and "/" not in value:
-            raise HprofError(
-                f"--arm {arm}: {flag} {value[:60]} is llama-server's spelling, and two configurations for llama-bench; "
-                f"write {flag} {value[:60].replace(',', '/')}."
-            )
-
-
-def parse_arms(texts: tuple[str, ...]) -> tuple[BenchArm, ...]:
-    """Read every `--arm`; HprofError where two have one name."""
-    arms = tuple(map(parse_arm, texts))
-    names = [arm.name for arm in arms]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise HprofError(f"--arm gives the name {twice!r} twice; give each arm a name of its own.")
-    return arms
-
-
-def without_overridden(common: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
-    """The flags of all arms less those, with their values, that an arm sets itself."""
-    taken = {_LONG.get(word, word) for word in own} & set(_LONG.values())
-    dropped = {at + i for at, word in enumerate(common) if _LONG.get(word, word) in taken for i in (0, 1)}
-    return tuple(word for at, word in enumerate(common) if at not in dropped)
-
-
 DEFAULT_TIMEOUT_S: Final = 3600.0
-_OUTPUT_FLAGS: Final = ("-o", "--output", "-oe", "--output-err")
-_REFUSED: Final = re.compile(r"(?:invalid parameter for argument|unknown argument)[: ]+(\S+)")
 _NSYS: Final = ("profile", "-t", "cuda,nvtx", "--cuda-graph-trace=node", "--force-overwrite", "true")
 
 
@@ -127,6 +56,7 @@ class BenchRequest:
     boots: int = 1
     nsys: bool = False  # afterwards, one more process an arm under Nsight Systems, which is not timed
     timeout_s: float = DEFAULT_TIMEOUT_S  # of one process
+    other_binaries: tuple[str, ...] = ()  # further builds: each arm runs under each
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +81,13 @@ def run_llama_bench(
     or takes too long; the capture then keeps the processes that ended well, and its state is `interrupted`. There is
     none where no row came.
     """
-    programs = _programs(request)
+    check_flags(request.flags, request.arms)
+    programs = [find_program(binary) for binary in (request.binary, *request.other_binaries)]
+    nsys = find_nsys() if request.nsys else None
+    if request.other_binaries:
+        request = replace(request, arms=arms_of_builds(request.arms, build_names(programs)))
     writer = new_capture(out, force=force, source="llama-bench", argv=list(argv), **_first_fields(request, programs))
-    run = _BenchRun(request, programs, writer, say)
+    run = _BenchRun(request, programs, nsys, writer, say)
     try:
         run.measure()
         writer.finish("complete")
@@ -173,16 +107,11 @@ def interleaved(arms: Sequence[BenchArm], boots: int) -> Iterator[tuple[int, Ben
         yield from ((boot, arm) for arm in (arms if boot % 2 == 0 else reversed(arms)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Programs:
-    bench: str
-    nsys: str | None
-
-
 @dataclass(slots=True)
 class _BenchRun:
     request: BenchRequest
-    programs: _Programs
+    programs: Sequence[BenchProgram]
+    nsys: str | None
     writer: CaptureWriter
     say: Callable[[str], None]
     n_passes: int = 0
@@ -197,20 +126,27 @@ class _BenchRun:
 
     def measure(self) -> None:
         """Every arm, every boot; each process's rows are written when it has ended."""
-        for boot, arm in interleaved(self.request.arms, self.request.boots):
-            self.say(f"{arm.name}: {arm.spelled or 'no flags of its own'} (boot {boot + 1} of {self.request.boots})")
+        n_processes = len(self.request.arms) * self.request.boots
+        for number, (boot, arm) in enumerate(interleaved(self.request.arms, self.request.boots)):
             start_ns = max(self.end_ns, time.monotonic_ns() - self.started_ns)
-            done = self._bench([self.programs.bench], arm)
+            self.say(self._progress(number, n_processes, boot, arm))
+            command = [self._binary(arm), *self._words(arm)]
+            done = run_program(command, dict(arm.environment), self.request.timeout_s)
+            check_override(done, self._binary(arm), arm)
             rows, left_out = usable_rows(parse_jsonl(done.output))
             self.dropped += left_out
             if rows:  # also those that were printed before a crash
                 self._record(arm, boot, start_ns, rows)
                 self.writer.update_manifest(**self._fields())
-            _check(done, self.programs.bench, arm, self.request.timeout_s)
+            check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
             if not rows:
-                raise HprofError(
-                    f"{_where(self.programs.bench, arm)}: it printed no row; give it a test, such as -p 512."
-                )
+                raise HprofError(f"{where(self._binary(arm), arm)}: it printed no row; give it a test, such as -p 512.")
+
+    def _progress(self, number: int, n_processes: int, boot: int, arm: BenchArm) -> str:
+        took_ns = time.monotonic_ns() - self.started_ns
+        left = f", about {format_ns(took_ns / number * (n_processes - number))} left" if number else ""
+        at = f"process {number + 1} of {n_processes}, boot {boot + 1} of {self.request.boots}{left}"
+        return f"{arm.name}: {arm.spelled or 'no flags of its own'} ({at})"
 
     def trace(self, out: str, force: bool, argv: Sequence[str]) -> str:
         """One process an arm under nsys, imported as a capture of its own."""
@@ -219,15 +155,18 @@ class _BenchRun:
             for number, arm in enumerate(self.request.arms):
                 self.say(f"{arm.name}: under Nsight Systems")
                 report = Path(folder) / f"arm-{number}.nsys-rep"
-                done = self._bench([str(self.programs.nsys), *_NSYS, "-o", str(report), self.programs.bench], arm)
-                _check(done, self.programs.bench, arm, self.request.timeout_s)
+                command = [str(self.nsys), *_NSYS, "-o", str(report), self._binary(arm), *self._words(arm)]
+                done: FinishedProgram = run_program(command, dict(arm.environment), self.request.timeout_s)
+                check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
                 reports.append((arm.name, report))
             self.say("importing the traces")
             return import_files([], out, arms=reports, force=force, argv=argv)
 
-    def _bench(self, program: list[str], arm: BenchArm) -> FinishedProgram:
-        command = [*program, *without_overridden(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
-        return run_program(command, dict(arm.environment), self.request.timeout_s)
+    def _binary(self, arm: BenchArm) -> str:
+        return arm.binary or self.programs[0].path
+
+    def _words(self, arm: BenchArm) -> list[str]:
+        return [*without_overridden(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
 
     def _record(self, arm: BenchArm, boot: int, start_ns: int, rows: list[BenchRow]) -> None:
         names = arm_settings(rows)
@@ -249,9 +188,11 @@ class _BenchRun:
             "placement": told["placement"],
             "grid": told["grid"] | first.grid,
             "machine": first.machine | told["machine"],
-            "arms": [_manifest_arm(arm, label) for arm in self.request.arms for label in self._labels(arm)],
+            "arms": [
+                _manifest_arm(arm, label, self.seen[label]) for arm in self.request.arms for label in self._labels(arm)
+            ],
             "extra": first.extra | told["extra"],
-            "cannot_say": cannot_say(rows, "jsonl"),
+            "cannot_say": [text for text in cannot_say(rows, "jsonl") if text not in KNOWN_TO_A_RUN],
             "warnings": [*first.warnings, *self._warnings(), *doubts(rows)],
             "dropped": dict(+self.dropped),
         }
@@ -282,62 +223,30 @@ class _BenchRun:
         return distinct
 
 
-def _programs(request: BenchRequest) -> _Programs:
-    """The programs, found; HprofError names the one that is missing, or the flag that hprof needs for itself."""
-    bench = shutil.which(request.binary)
-    if bench is None:
-        raise HprofError(f"{request.binary} is no program that can be run; give --bin the path of llama-bench.")
-    if not request.arms:
-        raise HprofError('there is no arm to run; give at least one, such as --arm off="-pw 0" --arm on="-pw 1".')
-    for word in (*request.flags, *(flag for arm in request.arms for flag in arm.flags)):
-        if word in _OUTPUT_FLAGS:
-            raise HprofError(f"{word} is hprof's to set, as it reads llama-bench's output; leave it out.")
-    nsys = shutil.which("nsys") if request.nsys else None
-    if request.nsys and nsys is None:
-        raise HprofError("--nsys needs Nsight Systems, and nsys is not on PATH; install it, or leave --nsys out.")
-    return _Programs(bench, nsys)
-
-
-def _first_fields(request: BenchRequest, programs: _Programs) -> dict[str, Any]:
+def _first_fields(request: BenchRequest, programs: Sequence[BenchProgram]) -> dict[str, Any]:
     warnings = [] if request.boots > 1 else ["One boot: the arms ran one after the other; a verdict needs --boots 6."]
     return {
-        "arms": [_manifest_arm(arm, arm.name) for arm in request.arms],
+        "arms": [_manifest_arm(arm, arm.name, []) for arm in request.arms],
         "machine": describe_machine(),
         "environment": result_variables(),
         "grid": {"boots": request.boots, "order": "ABBA: arms forward, then backward, boot after boot"},
         "warnings": warnings if len(request.arms) > 1 else [],
         "extra": {
             "engine": {
-                "binary": programs.bench,
-                "sha256": _sha256(programs.bench),
-                "version": (command_output([programs.bench, "--version"]) or "").strip()[:200] or None,
+                "binary": programs[0].path,
+                "sha256": programs[0].sha256,
+                "version": programs[0].version,
                 "flags": list(request.flags),
+                "builds": [asdict(program) | {"commit": program.commit} for program in programs],
             }
         },
     }
 
 
-def _manifest_arm(arm: BenchArm, label: str) -> ManifestArm:
+def _manifest_arm(arm: BenchArm, label: str, rows: Sequence[BenchRow]) -> ManifestArm:
+    """The arm as it was asked for, and the build that its rows name."""
     options = {"flags": list(arm.flags), "environment": dict(arm.environment)}
+    if rows and (commit := rows[0].settings.get("build_commit")) is not None:
+        options["build"] = f"{commit} ({rows[0].settings.get('build_number')})"
     prefetch = {f"-pw {flag}": find_traits(name) for flag, name in PREFETCH_ARMS.items()}
     return ManifestArm(label, requested=arm.spelled or None, options=options, traits=prefetch.get(arm.spelled))
-
-
-def _where(binary: str, arm: BenchArm) -> str:
-    return f"{binary}, arm {arm.name} ({arm.spelled})" if arm.spelled else f"{binary}, arm {arm.name}"
-
-
-def _check(done: FinishedProgram, binary: str, arm: BenchArm, timeout_s: float) -> None:
-    """HprofError where the program did not end well."""
-    where = _where(binary, arm)
-    if done.timed_out:
-        raise HprofError(f"{where}: not done after {timeout_s:g} s, so it was ended; ask for fewer repetitions.")
-    if refused := _REFUSED.search(done.errors) or _REFUSED.search(done.output):
-        raise HprofError(f"{where}: it does not take {refused[1]!r}; use a build that has it, or other flags.")
-    if done.code != 0:
-        raise HprofError(f"{where}: {done.ending}, its last words: {done.last_words!r}; run it by hand to see why.")
-
-
-def _sha256(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

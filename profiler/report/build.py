@@ -14,6 +14,7 @@ from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
+from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import JUDGED, Cell, judge_cells
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
@@ -64,6 +65,7 @@ def build_report(
         dropped=manifest.dropped,
         residency=residency,
         budgets=budget_lines(manifest),
+        engine=list(bench_lines(manifest)),
     )
     return replace(report, summary=summarise(report))
 

@@ -155,11 +155,14 @@ _MODEL: Final = {
     "model_n_params": "n_params",
 }
 _PLACEMENT: Final = ("n_gpu_layers", "n_cpu_moe", "tensor_buft_overrides", "override_tensor", "load_mode", "use_mmap")
-_NEVER_RECORDED: Final = (
-    "llama-bench does not record bytes moved, copy times, which operations were offloaded, experts or cache hits.",
-    "llama-bench does not record device memory in use, nor whether weights were pinned (load_mode is the request).",
+KNOWN_TO_A_RUN: Final = (  # hprof notes these itself where it runs the program
     "llama-bench does not record clocks, the link, power, driver or operating system.",
     "llama-bench does not record environment variables that change results, such as GGML_OP_OFFLOAD_MIN_BATCH.",
+)
+_NEVER_RECORDED: Final = (
+    *KNOWN_TO_A_RUN,
+    "llama-bench does not record bytes moved, copy times, which operations were offloaded, experts or cache hits.",
+    "llama-bench does not record device memory in use, nor whether weights were pinned (load_mode is the request).",
     "The effective placement is not recorded: -ncmoe does not show in the overrides, nor fitted values in any field.",
     "TTFT is not measured: prompts are random tokens without tokenising, sampling or a first token.",
     "Starts of repetitions are not recorded; they are laid end to end.",

@@ -13,7 +13,8 @@ from executor.errors import HprofError
 from hprof import main
 from profiler.capture import Capture
 from profiler.compare import compare_captures
-from profiler.engines.llama_bench import BenchArm, BenchRequest, interleaved, parse_arm, parse_arms, run_llama_bench
+from profiler.engines.bench_arms import BenchArm, parse_arm, parse_arms
+from profiler.engines.llama_bench import BenchRequest, interleaved, run_llama_bench
 from profiler.report.build import build_report
 from tests.support import real_llama_bench
 
@@ -29,6 +30,8 @@ from tests.support import real_llama_bench
             BenchArm("env", ("-fa", "1"), (("GGML_OP_OFFLOAD_MIN_BATCH", "64"),)),
         ),
         ("v=A=b=c", BenchArm("v", (), (("A", "b=c"),))),
+        (r"n=-ot blk\.\d+\.ffn=CPU", BenchArm("n", ("-ot", r"blk\.\d+\.ffn=CPU"))),
+        (r'q=-ot "blk\.(1|2)\.=CPU" # -fa 1', BenchArm("q", ("-ot", r"blk\.(1|2)\.=CPU", "#", "-fa", "1"))),
     ],
 )
 def test_words_are_flags_or_variables(text: str, expected: BenchArm) -> None:
@@ -186,9 +189,74 @@ def test_a_failure_is_one_sentence_and_loses_no_row(
     assert len(capture.passes) == n_passes
 
 
+def _refused(tmp_path: Path, binary: str, arm: str) -> str:
+    with pytest.raises(HprofError) as refused:
+        run_llama_bench(BenchRequest(binary, parse_arms((arm,)), _FLAGS), tmp_path / "out")
+    assert not (tmp_path / "out").exists(), "a failed run leaves no folder"
+    return str(refused.value)
+
+
+def test_an_override_that_is_rejected_fails_the_arm_though_the_program_ends_well(tmp_path: Path, binary: str) -> None:
+    said = _refused(tmp_path, binary, r"a=-ot blk\.1=GPU7")
+    assert "it does not take the override (error: unrecognized buffer type 'GPU7')" in said
+
+
+def test_a_bad_value_is_not_an_unknown_flag(tmp_path: Path, binary: str) -> None:
+    assert "it takes -ngl, but not the value 'many'" in _refused(tmp_path, binary, "a=-ngl many")
+
+
+def test_a_run_that_fails_keeps_the_capture_that_it_was_to_replace(
+    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), out)
+    monkeypatch.setenv("FAKE_CRASH", "0")
+    for _ in range(2):
+        with pytest.raises(HprofError, match="SIGSEGV"):
+            run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), out, force=True)
+    assert len(Capture.open(out).passes) == 18
+    monkeypatch.delenv("FAKE_CRASH")
+    run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS), out, force=True)
+    assert Capture.open(out).manifest.state == "complete"
+
+
+def test_two_builds_take_turns_and_the_report_names_their_commits(tmp_path: Path, binary: str) -> None:
+    other = tmp_path / "other"
+    other.write_text(f'#!/bin/sh\nFAKE_COMMIT=feed123 exec "{binary}" "$@"\n')
+    other.chmod(0o755)
+    request = BenchRequest(binary, parse_arms(("build=",)), _FLAGS, boots=2, other_binaries=(str(other),))
+    capture = Capture.open(run_llama_bench(request, tmp_path / "out").capture)
+    assert [arm.name for arm in capture.manifest.arms] == ["build=0a1b2c3", "build=feed123"]
+    firsts = capture.passes.drop_duplicates(["arm", "boot"])[["arm", "boot"]].values.tolist()
+    assert firsts == [["build=0a1b2c3", 0], ["build=feed123", 0], ["build=feed123", 1], ["build=0a1b2c3", 1]]
+    assert [build["commit"] for build in capture.manifest.extra["engine"]["builds"]] == ["0a1b2c3", "feed123"]
+    assert (
+        "llama-bench builds: build=0a1b2c3: 0a1b2c3 (4242); build=feed123: feed123 (4242)."
+        in build_report(capture).engine
+    )
+
+
+def test_a_report_tells_placement_and_build(tmp_path: Path, binary: str) -> None:
+    flags = (*_FLAGS, "-ngl", "99")
+    capture = Capture.open(run_llama_bench(BenchRequest(binary, _ARMS, flags), tmp_path / "out").capture)
+    lines = build_report(capture).engine
+    assert "llama-bench build: 0a1b2c3 (4242)." in lines
+    assert "Placement as asked for: -lm none." in lines
+    said = " ".join(capture.manifest.cannot_say)
+    assert "environment variables" not in said, "the manifest has them"
+    assert "operating system" not in said
+
+
+def test_progress_tells_what_is_left(tmp_path: Path, binary: str) -> None:
+    told: list[str] = []
+    run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, boots=2), tmp_path / "out", say=told.append)
+    assert told[0] == "off: -pw 0 (process 1 of 4, boot 1 of 2)"
+    assert told[3].startswith("off: -pw 0 (process 4 of 4, boot 2 of 2, about ")
+
+
 def test_a_program_that_hangs_is_ended(tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HANG", "1")
-    with pytest.raises(HprofError, match=r"not done after 0\.5 s"):
+    with pytest.raises(HprofError, match=r"not done after 0\.5 s.*--timeout"):
         run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, timeout_s=0.5), tmp_path / "out")
 
 
@@ -276,3 +344,14 @@ def test_a_real_llama_bench(tmp_path: Path) -> None:
     assert set(capture.passes["n_ubatch"]) == {32, 64}
     with pytest.raises(HprofError, match="does not take '--no-such-flag'"):
         run_llama_bench(BenchRequest(real, parse_arms(("x=--no-such-flag 1",)), ("-m", model)), tmp_path / "bad")
+
+
+def test_flags_for_all_arms_reach_the_program(tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = tmp_path / "words"
+    monkeypatch.setenv("FAKE_WORDS", str(words))
+    given = ["-b", "1024", "-sm", "row", "-ts", "3/1", "-ctk", "q8_0", "-ctv", "f16", "-lm", "mlock", "-t", "2"]
+    command = ["run", "--engine", "llama-bench", "--bin", binary, "-m", "x.gguf", "-p", "64", *given]
+    assert main([*command, "--arm", r"a=-ot blk\.\d+=CPU", "-o", str(tmp_path / "out"), "--json"]) == 0
+    told = words.read_text().split("\n")
+    assert all(told[told.index(flag) + 1] == value for flag, value in zip(given[::2], given[1::2], strict=True))
+    assert told[told.index("-ot") + 1] == r"blk\.\d+=CPU"
