@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from executor.units import UNKNOWN, format_bytes, number_ranges
+from executor.units import UNKNOWN, format_bytes, format_count, number_ranges
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.cells import placement_number
 from profiler.report.places import Residency, residency
@@ -60,16 +60,13 @@ def _told(manifest: Manifest, arm: ManifestArm) -> str:
     how = f" ({spelled})" if isinstance(spelled, str) and spelled else ""
     if found is None:
         return f"a placement of its own{how}"
-    return f"weights of {_layers(len(found.host_layers))} in host memory, {format_bytes(found.host_bytes)}{how}"
+    layers = format_count(len(found.host_layers), "layer")
+    return f"weights of {layers} in host memory, {format_bytes(found.host_bytes)}{how}"
 
 
 def _in_short(manifest: Manifest, arm: ManifestArm) -> str:
     found = residency(manifest, arm)
-    return "a placement of its own" if found is None else _layers(len(found.host_layers), "host ")
-
-
-def _layers(count: int, kind: str = "") -> str:
-    return f"{count} {kind}layer{'' if count == 1 else 's'}"
+    return "a placement of its own" if found is None else format_count(len(found.host_layers), "host layer")
 
 
 def residency_sentence(arm: str, found: Residency) -> str:

@@ -8,7 +8,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share, format_value, listed
+from executor.units import (
+    format_bytes,
+    format_count,
+    format_gb_s,
+    format_in_words,
+    format_ns,
+    format_ratio,
+    format_share,
+    listed,
+)
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
@@ -66,7 +75,7 @@ def _changes(first: str, name: str, compared: Mapping[str, Comparison | None]) -
 
 def _change(found: Comparison) -> str:
     within = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else ""
-    return f"x{found.ratio:.3f}{within}, {found.verdict}"
+    return f"{format_ratio(found.ratio)}{within}, {found.verdict}"
 
 
 def _bytes_changed(cell: Cell, first: str, name: str) -> Iterator[str]:
@@ -92,23 +101,19 @@ def _layers_lost(residency: Mapping[str, Residency], first: str, name: str) -> I
     held = after.slots_bytes + after.bank_bytes - before.slots_bytes - before.bank_bytes
     if lost > 0 and held > 0:
         what = "slots and bank" if after.bank_bytes else "slots"
-        yield f"Its {what} take {format_bytes(held)} more, so it keeps {_layers(lost)} fewer resident."
+        yield f"Its {what} take {format_bytes(held)} more, so it keeps {format_count(lost, 'layer')} fewer resident."
 
 
 def _placed(report: Report, cell: Cell, first: str, arm: ManifestArm) -> Iterator[str]:
     """What another placement means, which is the user's and no doing of the arm."""
     before, after = report.residency.get(first), report.residency.get(arm.name)
     lost = 0 if before is None or after is None else len(after.host_layers) - len(before.host_layers)
-    told = [f"keeps {_layers(abs(lost))} {'fewer' if lost > 0 else 'more'} resident"] if lost else []
+    told = [f"keeps {format_count(abs(lost), 'layer')} {'fewer' if lost > 0 else 'more'} resident"] if lost else []
     more = _times_the_bytes(cell, first, arm.name)
     told += [f"copied {more} of {first}"] if more else []
     if told:
         asked = "its placement" if report.budgets else str(arm.options["placement"])
         yield f"{arm.name} {' and '.join(told)}, as {asked} asks."
-
-
-def _layers(count: int) -> str:
-    return "1 layer" if count == 1 else f"{count} layers"
 
 
 _BEST_BY: Final = {"ttft_ns": "Shortest time to first token", "prefill_tokens_per_s": "highest prefill speed"}
@@ -140,7 +145,7 @@ def said_best(cell: Cell, arms: Sequence[ManifestArm]) -> Iterator[str]:
 
 def _told(cell: Cell, figure: str, name: str, arms: Sequence[ManifestArm]) -> str:
     compared = cell.against_baseline.get(name, {}).get(figure)
-    against = f"x{compared.ratio:.3f} of {cell.baseline}, {compared.verdict}" if compared is not None else None
+    against = f"{format_ratio(compared.ratio)} of {cell.baseline}, {compared.verdict}" if compared is not None else None
     limits = [
         f"{arm.name}: {_value(cell, figure, arm.name)}" for arm in arms if arm.is_resident and arm.name in cell.arms
     ]
@@ -149,9 +154,7 @@ def _told(cell: Cell, figure: str, name: str, arms: Sequence[ManifestArm]) -> st
 
 
 def _value(cell: Cell, figure: str, name: str) -> str:
-    value = cell.arms[name].median(figure)
-    unit = FIGURES[figure].unit
-    return "unknown" if value is None else f"{format_value(value, unit)}{' t/s' if unit == 'tokens/s' else ''}"
+    return format_in_words(cell.arms[name].median(figure), FIGURES[figure].unit)
 
 
 _MAX_ARMS = 4
