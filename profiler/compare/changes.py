@@ -167,8 +167,8 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
     work = different_work(a, b, x[0], y[0])
     is_moe = any(side.tables.experts.num_rows for side in (a, b))
     after_first = OTHER_EXPERTS if is_moe and _has_other_tokens(a, b, x, y) else None
-    design = pair_design(a, b)
     for name in FIGURES:
+        design = pair_design(a, b, name)
         per: Literal["token", "pass"] = "token" if _by_token(name, x[0], y[0]) else "pass"
         of_a, of_b = _samples(a, b, x, y, name, per)
         if of_a and of_b:
@@ -183,28 +183,31 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
             )
 
 
-def pair_design(a: OpenedSide, b: OpenedSide) -> PairDesign:
+def pair_design(a: OpenedSide, b: OpenedSide, figure: str) -> PairDesign:
     """The arms of one capture were measured in turn; two captures were not, and are resampled apart.
 
-    What another tool measured ran in one process a capture, or one an arm: there a process counts once.
+    Two captures are different processes, so what takes time counts once a process; so does all that another tool
+    measured. Bytes and memory of hprof's own passes, and the times of a simulated device, do not vary by process.
     """
     manifests = [side.capture.manifest for side in (a, b)]
     if a.capture.path == b.capture.path:
         return PairDesign(are_pairs=True, unit="boots" if manifests[0].has_process_per_arm else "pairs")
     is_own = all(manifest.source == "hprof" for manifest in manifests)
-    return PairDesign(are_pairs=False, unit="pairs" if is_own else "boots")
+    is_steady = FIGURES[figure].unit == "bytes" or all(m.machine.get("device") == "sim" for m in manifests)
+    return PairDesign(are_pairs=False, unit="pairs" if is_own and is_steady else "boots")
 
 
 def process_warnings(a: OpenedSide, b: OpenedSide) -> list[str]:
-    """A sentence where two captures of hprof are one process each, whose repetitions stand for it."""
-    design = pair_design(a, b)
-    if design.are_pairs or design.unit == "boots" or not (a.groups and b.groups):
+    """A sentence where captures of hprof are one process each, so that their times get no verdict."""
+    design = pair_design(a, b, "ttft_ns")
+    is_own = all(side.capture.manifest.source == "hprof" for side in (a, b))
+    if design.are_pairs or design.unit == "pairs" or not is_own or not (a.groups and b.groups):
         return []
     one = [name for name, side in (("A", a), ("B", b)) if side.passes["boot"].nunique(dropna=False) == 1]
     if not one:
         return []
     sides = "A and B are one process each" if len(one) == 2 else f"{one[0]} is one process"
-    return [f"{sides}: what sets two processes apart counts as a difference; --boots 6 on both tells them apart."]
+    return [f"{sides}: two processes of one program differ, so times get no verdict; run both with --boots 6."]
 
 
 def _samples(
@@ -214,9 +217,10 @@ def _samples(
         _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
         for side, key in ((a, x), (b, y))
     )
-    if not pair_design(a, b).are_pairs:
+    design = pair_design(a, b, name)
+    if not design.are_pairs:
         return of_a, of_b
-    return _paired(of_a, of_b, pair_design(a, b).unit), _paired(of_b, of_a, pair_design(a, b).unit)
+    return _paired(of_a, of_b, design.unit), _paired(of_b, of_a, design.unit)
 
 
 def _paired(values: Repeats, others: Repeats, unit: Unit) -> Repeats:

@@ -129,7 +129,7 @@ def test_memory_is_less_or_more_and_no_speed(tmp_path: Path) -> None:
     a, b = _holding(tmp_path / "a", 1 << 30), _holding(tmp_path / "b", 2 << 30)
     more, less = compare_captures(a, b), compare_captures(b, a)
     assert [_change(result, "vram_peak_bytes").verdict for result in (more, less)] == ["more", "less"]
-    assert headline(more) == "B against A: 1 no difference, of 1 judged figures; memory: 1 more."
+    assert headline(more) == "B against A: 1 inconclusive, of 1 judged figures; memory: 1 more."
     assert headline(less) == "B against A: 1 no difference, of 1 judged figures; memory: 1 less."
 
 
@@ -168,9 +168,13 @@ def test_repetitions_of_one_process_of_another_tool_are_no_verdict(tmp_path: Pat
     assert (change.against.pairs, change.n_a, change.has_enough) == (1, 12, False)
 
 
-def test_two_captures_of_one_process_each_are_judged_with_a_warning(tmp_path: Path) -> None:
-    result = compare_captures(_holding(tmp_path / "a", 100), _holding(tmp_path / "b", 100))
+def test_times_of_two_captures_of_one_process_each_get_no_verdict(tmp_path: Path) -> None:
+    result = compare_captures(_holding(tmp_path / "a", 100), _holding(tmp_path / "b", 200))
     assert result.warnings[0].startswith("A and B are one process each: ")
+    wall = _change(result, "wall_ns")
+    assert wall.against is not None
+    assert (wall.verdict, wall.against.reason) == ("inconclusive", "one process an arm: boots needed")
+    assert _change(result, "vram_peak_bytes").verdict == "more"  # what a pass holds does not vary by process
 
 
 def test_too_few_repetitions_are_inconclusive(tmp_path: Path) -> None:
