@@ -174,7 +174,7 @@ class PlacedModel:
 
     model: Model
     shards: Sequence[DeviceShard]
-    shard_of: Sequence[int]  # a layer's shard
+    shard_of: Sequence[int]  # each layer's shard and, last, the output's
     units: Sequence[TransferUnit]
     host: HostWeights
     routing: Routing | None

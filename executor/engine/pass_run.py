@@ -109,12 +109,15 @@ class PassRun:
     def _run_layers(self, ubatch: Ubatch) -> None:
         shard = self._first
         for layer in range(len(self._placed.layers)):
-            if self._placed.shard(layer) is not shard:
-                transfer_activations(
-                    ubatch, shard, self._placed.shard(layer), ubatch.n_past - self._job.n_depth, self._trace
-                )
-                shard = self._placed.shard(layer)
+            shard = self._move(ubatch, shard, self._placed.shard(layer))
             self._steps.layer(ubatch, layer)
+        self._move(ubatch, shard, self._last)  # which may hold the output alone
+
+    def _move(self, ubatch: Ubatch, here: DeviceShard, there: DeviceShard) -> DeviceShard:
+        """Bring the ubatch's rows to the shard `there`; gives it."""
+        if there is not here:
+            transfer_activations(ubatch, here, there, ubatch.n_past - self._job.n_depth, self._trace)
+        return there
 
     def _prepare_states(self) -> None:
         for shard in self._placed.shards:

@@ -65,8 +65,8 @@ class Footprint:
     host: HostFootprint
 
 
-def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions) -> int:
-    """The most that a step of a shard needs, in bytes.
+def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions, *, has_output: bool) -> int:
+    """The most that a step of a shard needs, in bytes; the last shard `has_output`.
 
     That is a layer's largest weight dequantised beside its rows, or the output matrix for one row. Experts are
     dequantised one by one on cpu, a whole projection elsewhere.
@@ -75,7 +75,7 @@ def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions) -> 
     rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in shard.layers), default=0)
     most = 0
     for tensor in model.tensors.values():
-        if _is_dequantised(model, tensor, shard):
+        if _is_dequantised(model, tensor, shard, has_output=has_output):
             one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
             n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
             in_place = is_stored_as(tensor, options.dtype)
@@ -83,13 +83,13 @@ def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions) -> 
     return most * itemsize
 
 
-def _is_dequantised(model: Model, tensor: TensorInfo, shard: DeviceShard) -> bool:
+def _is_dequantised(model: Model, tensor: TensorInfo, shard: DeviceShard, *, has_output: bool) -> bool:
     if len(tensor.shape) < 2:
         return False
     if tensor.layer is not None:
         return tensor.layer in shard.layers
     is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
-    return not is_embedding and len(model.shape.layers) - 1 in shard.layers
+    return not is_embedding and has_output
 
 
 def _width(layer: LayerShape) -> int:
@@ -115,7 +115,7 @@ def footprint(
     session = Session(model, placement, arms, replace(options, device=sim, max_positions=1, madvise=False))
     try:
         shards, units = session.shards, session.units
-        devices = [_on_device(model, shard, options) for shard in shards]
+        devices = [_on_device(model, shard, options, has_output=shard is shards[-1]) for shard in shards]
         devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
         return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode, computes_on_host))
     finally:
@@ -136,7 +136,7 @@ def state_bytes(layers: Iterable[LayerShape], n_positions: int, dtype: torch.dty
     return total
 
 
-def _on_device(model: Model, shard: DeviceShard, options: SessionOptions) -> DeviceFootprint:
+def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, *, has_output: bool) -> DeviceFootprint:
     layers = [model.shape.layers[layer] for layer in shard.layers]
     slots = sum(slot.numel() for buffers in shard.slots.values() for slot in buffers)
     ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
@@ -149,7 +149,7 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions) -> Dev
         bank=shard.device.reserved_bytes - slots - shard.store.n_bytes,
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
         activations=shard.fixed_bytes - shard.state_bytes + chosen * options.max_positions * 8,
-        scratch=scratch_bytes(model, shard, options),
+        scratch=scratch_bytes(model, shard, options, has_output=has_output),
     )
 
 

@@ -10,16 +10,17 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from executor.errors import HprofError
-from executor.model import short_name_of
+from executor.model import layer_of, short_name_of
 
 DEFAULT_OVERRIDE: Final = "ffn_(gate|up|down).*=CPU"
 _HOST_BUFFERS: Final = ("CPU", "HOST")
+_OUTPUT: Final = "output.weight"  # a file with tied embeddings has none, and people name it all the same
 _MAX_PATTERN: Final = 4096  # characters; a pattern that lists every layer has some hundreds
 _PATTERN_S: Final = 2.0  # for all names together: nested repetitions could take years
 
@@ -29,18 +30,41 @@ class Override:
     """One `REGEX=BUFFER` of `-ot`; the first that matches a tensor's name decides."""
 
     pattern: re.Pattern[str]
-    host: bool
+    buffer: str  # upper case: CPU, HOST, GPU, CUDA1
+    written: str  # the pattern as it was typed
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it sends weights to host memory."""
+        return self.buffer in _HOST_BUFFERS
+
+    @property
+    def device(self) -> int | None:
+        """The number in CUDA1; None for host memory, and for GPU, which is the layer's own device."""
+        number = re.search(r"\d+$", self.buffer)
+        return int(number[0]) if number else None
 
     def matches(self, names: Iterable[str]) -> list[str]:
         """The names that the pattern is found in. Raises HprofError where that takes too long."""
+        return self._those(names, self.pattern.search)
+
+    def names_wholly(self, names: Iterable[str]) -> list[str]:
+        """The names that the pattern spells from end to end, with `.weight` or without."""
+        return self._those(names, lambda name: self.pattern.fullmatch(name) or self.pattern.fullmatch(_stem(name)))
+
+    def _those(self, names: Iterable[str], fits: Callable[[str], object]) -> list[str]:
         try:
             with regex_timeout(_PATTERN_S):
-                return [name for name in names if self.pattern.search(name)]
+                return [name for name in names if fits(name)]
         except TimeoutError:
             raise HprofError(
-                f"-ot '{_short(self.pattern.pattern)}' takes longer than {_PATTERN_S:g} s to match the model's "
+                f"-ot '{_short(self.written)}' takes longer than {_PATTERN_S:g} s to match the model's "
                 "names: write it without a repetition inside a repetition, as (a+)+"
             ) from None
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".weight")
 
 
 def split_configurations(text: str) -> list[str]:
@@ -61,40 +85,119 @@ def _parse_override(text: str) -> Override:
             f"-ot '{text}' has {lacks}: write REGEX=CPU, for example '{DEFAULT_OVERRIDE}' "
             "(',' separates configurations and cannot be part of one)"
         )
-    if not re.fullmatch(r"CPU|HOST|GPU\d*|CUDA\d+", buffer.upper()):
-        raise HprofError(f"-ot '{text}' names the buffer '{buffer}': use CPU for host memory, or GPU")
+    if not re.fullmatch(r"CPU|HOST|(GPU|CUDA)\d{0,3}", buffer.upper()):
+        raise HprofError(
+            f"-ot '{text}' names the buffer '{buffer}': use CPU for host memory, GPU for the layer's device, or CUDA0"
+        )
     if len(pattern) > _MAX_PATTERN:
         raise HprofError(f"-ot '{_short(pattern)}' has {len(pattern):,} characters: give {_MAX_PATTERN:,} at most")
     try:
-        compiled = re.compile(pattern)
+        compiled = re.compile(_without_posix_classes(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise HprofError(f"-ot '{_short(pattern)}' is not a regular expression ({error}): check its brackets") from None
-    return Override(compiled, buffer.upper() in _HOST_BUFFERS)
+    return Override(compiled, buffer.upper(), pattern)
 
 
-def overridden(tensors: Iterable[str], movable: Sequence[str], overrides: Iterable[Override]) -> dict[str, bool]:
-    """Movable name -> whether the overrides send it to host memory; names that none matches are left out.
+_BRACKETS: Final = re.compile(r"\\.|\[\^?\]?(?:\[:\w+:\]|\\.|[^\]\\])*\]")
+_POSIX_CLASS: Final = re.compile(r"\[:(\w+):\]")
+_POSIX_CLASSES: Final = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": r" \t",
+    "digit": "0-9",
+    "lower": "a-z",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\s",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+    "d": "0-9",  # std::regex has these three beside POSIX's
+    "s": r"\s",
+    "w": r"\w",
+}
 
-    `tensors` are all names.
 
-    The first override that matches a name decides. Raises HprofError for one that matches no movable name.
+def _without_posix_classes(pattern: str) -> str:
+    """The pattern with `[[:digit:]]`, which std::regex knows and `re` does not, as `[0-9]`."""
+
+    def plain(match: re.Match[str]) -> str:
+        if match[1] not in _POSIX_CLASSES:
+            raise HprofError(
+                f"-ot '{_short(pattern)}': there is no class [:{match[1]}:]; known are [:digit:], [:alpha:]"
+            )
+        return _POSIX_CLASSES[match[1]]
+
+    def inside(match: re.Match[str]) -> str:
+        return match[0][0] + _POSIX_CLASS.sub(plain, match[0][1:])
+
+    return _BRACKETS.sub(inside, pattern) if "[:" in pattern else pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """What the overrides of one configuration decide: movable name -> whether it goes to host memory."""
+
+    is_host: Mapping[str, bool]
+    notes: tuple[str, ...]  # sentences on overrides that do other than they seem to
+
+
+def overridden(
+    tensors: Iterable[str], movable: Sequence[str], overrides: Iterable[Override], device_of: Sequence[int] = ()
+) -> Overridden:
+    """What the overrides say of the movable names; names that none matches are left out.
+
+    `tensors` are all names; `device_of` gives each layer's device, all 0 where it is empty. The first override that
+    matches a name decides. Raises HprofError for one that matches no movable name, or sends one to another device
+    than its layer's.
     """
     is_host: dict[str, bool] = {}
+    notes = []
+    can_move = set(movable)
+    fixed = [name for name in dict.fromkeys([*tensors, _OUTPUT]) if name not in can_move]
     for override in overrides:
         matched = override.matches(movable)
         if not matched:
-            raise _no_match(override, tensors, movable)
-        for name in matched:
-            is_host.setdefault(name, override.host)
-    return is_host
+            raise _no_match(override, fixed, movable)
+        open_ = [name for name in matched if name not in is_host]
+        _check_device(override, open_, device_of)
+        notes += _notes(override, matched, open_, fixed)
+        is_host |= dict.fromkeys(open_, override.is_host)
+    return Overridden(is_host, tuple(notes))
 
 
-def _no_match(override: Override, tensors: Iterable[str], movable: Sequence[str]) -> HprofError:
-    spelled = _short(override.pattern.pattern)
-    fixed = override.matches(tensors)
-    if fixed:
+def _check_device(override: Override, names: Sequence[str], device_of: Sequence[int]) -> None:
+    """Refuse a device that is not there, or that the layer of a weight does not run on."""
+    device, n_devices = override.device, max(device_of, default=0) + 1
+    if device is None:
+        return
+    written = f"-ot '{_short(override.written)}={override.buffer}'"
+    if device >= n_devices:
+        there = "device 0 alone" if n_devices == 1 else f"devices 0 to {n_devices - 1}"
+        raise HprofError(f"{written}: this run has {there}; give --n-devices {device + 1}, or write =GPU or =CPU")
+    for name in names:
+        layer = layer_of(name) or 0
+        if device_of and device_of[layer] != device:
+            raise HprofError(
+                f"{written} sends {name} to device {device}, but layer {layer} runs on device {device_of[layer]}, and "
+                "its weights with it: write =GPU, or move the layer with -ts"
+            )
+
+
+def _notes(override: Override, matched: Sequence[str], open_: Sequence[str], fixed: Sequence[str]) -> Iterator[str]:
+    written = f"-ot '{_short(override.written)}={override.buffer}'"
+    if not open_:
+        yield f"{written} changes nothing: overrides before it decide all {len(matched)} weights that it matches."
+    meant = override.names_wholly(fixed)
+    if open_ and meant and not override.names_wholly(matched):
+        others = f" and {len(open_) - 1} more" if len(open_) > 1 else ""
+        yield f"{written} moves {open_[0]}{others}, and not {meant[0]}, which always stays resident."
+
+
+def _no_match(override: Override, fixed: Sequence[str], movable: Sequence[str]) -> HprofError:
+    spelled = _short(override.written)
+    stays = override.matches(fixed)
+    if stays:
         return HprofError(
-            f"-ot '{spelled}' matches {fixed[0]} and no weight that can move: norms, biases, routers, the "
+            f"-ot '{spelled}' matches {stays[0]} and no weight that can move: norms, biases, routers, the "
             "embedding and the output stay resident"
         )
     near = ", ".join(_near(spelled, movable))

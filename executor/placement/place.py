@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from executor.errors import HprofError
 from executor.model import TensorInfo, layer_of
 from executor.placement.overrides import DEFAULT_OVERRIDE, overridden, parse_overrides
@@ -22,6 +24,7 @@ class Placement:
 
     host: frozenset[str]
     spelled: str  # the options that gave it, for the manifest
+    notes: tuple[str, ...] = ()  # sentences on overrides that do other than they seem to
 
     def is_host(self, name: str) -> bool:
         """Whether the tensor of that name lives in host memory."""
@@ -47,25 +50,37 @@ def place(
     overrides: str | None = None,
     n_cpu_moe: int = 0,
     n_gpu_layers: int | None = None,
+    device_of: Sequence[int] = (),
 ) -> Placement:
     """Decide which tensors live in host memory.
 
     `overrides` is one `-ot` configuration; None with neither of the others given means `DEFAULT_OVERRIDE`.
-    `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` keeps only the last N
-    layers resident; both leave alone what an override matches, as in llama.cpp. Raises HprofError when a pattern
-    matches no movable tensor.
+    `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` is as `first_resident_layer`
+    counts it; both leave alone what an override matches, as in llama.cpp. `device_of`, as `layers_to_devices` gives
+    it, is what `=CUDA1` is held against; without it there is one device. Raises HprofError when a pattern matches no
+    movable tensor, or names a device that the tensor's layer is not on.
     """
     if overrides is None and not n_cpu_moe and n_gpu_layers is None:
         overrides = DEFAULT_OVERRIDE
     movable = [t for t in tensors.values() if is_movable(t)]
-    decided = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""))
-    open_ = [t for t in movable if t.name not in decided]
-    host = {name for name, is_host in decided.items() if is_host}
+    decided = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""), device_of)
+    open_ = [t for t in movable if t.name not in decided.is_host]
+    host = {name for name, is_host in decided.is_host.items() if is_host}
     host |= {t.name for t in open_ if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
-    if n_gpu_layers is not None and n_gpu_layers >= 0:
-        first_resident = 1 + max((t.layer or 0 for t in movable), default=-1) - n_gpu_layers
-        host |= {t.name for t in open_ if (t.layer or 0) < first_resident}
-    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers))
+    if n_gpu_layers is not None:
+        n_layers = 1 + max((t.layer or 0 for t in movable), default=-1)
+        first = first_resident_layer(n_layers, n_gpu_layers)
+        host |= {t.name for t in open_ if (t.layer or 0) < first}
+    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers), decided.notes)
+
+
+def first_resident_layer(n_layers: int, n_gpu_layers: int) -> int:
+    """The first layer that `-ngl` keeps: the output is the first to be kept and counts as one layer.
+
+    llama.cpp's rule (load_tensors, src/llama-model.cpp: i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)); so
+    n_layers + 1, and any negative number, keeps all.
+    """
+    return 0 if n_gpu_layers < 0 else max(n_layers + 1 - n_gpu_layers, 0)
 
 
 def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> str:
@@ -75,31 +90,34 @@ def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> s
     if n_cpu_moe:
         spelled.append(f"-ncmoe {n_cpu_moe}")
     if n_gpu_layers is not None:
-        spelled.append(f"-ngl {n_gpu_layers}")
+        spelled.append(f"-ngl {n_gpu_layers}" if n_gpu_layers >= 0 else "-ngl all")
     return " ".join(spelled) or "all resident"
 
 
 def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
-    """Each layer's device, when device i takes `shares[i]` of the layers (llama.cpp's `-sm layer -ts 3/1`).
+    """The device of each layer and, last, of the output, where device i has `shares[i]` (llama.cpp's `-ts 3/1`).
 
-    Raises HprofError when a device would get no layer.
+    As llama.cpp's load_tensors (src/llama-model.cpp) does it with all layers offloaded, in its single precision: the
+    output counts as one layer more, and layer i is the first device's whose share, all before it added, lies above
+    i / (n_layers + 1). So the last device may hold the output alone. Raises HprofError when a device gets nothing.
     """
-    edges = [sum(shares[: i + 1]) / sum(shares) for i in range(len(shares))]
-    devices = [
-        next(i for i, edge in enumerate(edges) if (layer + 0.5) / n_layers <= edge + 1e-9) for layer in range(n_layers)
-    ]
+    ends = np.cumsum(np.array(shares, dtype=np.float32), dtype=np.float32)
+    places = np.arange(n_layers + 1, dtype=np.float32) / np.float32(n_layers + 1)
+    devices: list[int] = np.searchsorted(ends / ends[-1], places, side="right").tolist()
     if set(devices) != set(range(len(shares))):
+        split = "/".join(f"{share:g}" for share in shares)
+        asked = f"--n-devices {len(shares)}" if len(set(shares)) == 1 else f"-ts {split[:80]}"
         raise HprofError(
-            f"-ts {'/'.join(f'{share:g}' for share in shares)} leaves a device without any of the {n_layers} layers: "
-            "give more even shares or fewer devices"
+            f"{asked} leaves a device without any of the {n_layers} layers and without the output: "
+            "give more even shares or fewer devices."
         )
     return devices
 
 
 def devices_of(tensor: TensorInfo, device_of: Sequence[int], *, tied_embeddings: bool) -> set[int]:
-    """The devices that read a tensor, where `device_of` gives each layer's.
+    """The devices that read a tensor, where `device_of` gives each layer's and, last, the output's.
 
-    The embedding is the first's, what follows the last layer the last's; a tied embedding is both.
+    The embedding is the first's, norm and matrix of the output the last's; a tied embedding is both's.
     """
     if tensor.layer is not None:
         return {device_of[tensor.layer]}

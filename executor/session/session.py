@@ -168,7 +168,7 @@ def _make_shards(
         make_device_shard(
             model,
             device,
-            [layer for layer, shard in enumerate(shard_of) if shard == number],
+            [layer for layer, shard in enumerate(shard_of[:-1]) if shard == number],
             options.dtype,
             max_tokens=options.max_positions,
             max_ubatch=options.max_ubatch,

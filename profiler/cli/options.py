@@ -1,5 +1,5 @@
 """The options of the commands: those that several share, then all of `hprof run`, spelled as llama-bench spells them
-where it has them. Each is spelled and explained once. Imports click alone, so that help stays light.
+where it has them. Each is spelled and explained once. Imports nothing heavy, so that help stays light.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
+
+from profiler.cli.llama_flags import LLAMA_FLAGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -123,7 +125,13 @@ _PLACEMENT: Final = [
         "for llama-bench (llama-server's ',' is ';' here).  [default: ffn_(gate|up|down).*=CPU]",
     ),
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
-    click.option("-ngl", "--n-gpu-layers", multiple=True, metavar="N,…", help="Keep only the last N layers resident."),
+    click.option(
+        "-ngl",
+        "--n-gpu-layers",
+        multiple=True,
+        metavar="N,…",
+        help="Keep only the output and the last N - 1 layers resident; or all.",
+    ),
     click.option(
         "--vram-budget",
         metavar="SIZE",
@@ -224,6 +232,6 @@ _BOOT: Final = [
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command, in the order in which its help shows them."""
-    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_OUTPUT, *_ENGINE, *_BOOT]):
+    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_OUTPUT, *_ENGINE, *LLAMA_FLAGS, *_BOOT]):
         function = option(function)
     return function

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
+from profiler.cli.llama_flags import settle_llama_flags, variables_used
 from profiler.cli.options import dask_option, given_values, run_options
 from profiler.cli.printing import say
 from profiler.cli.report import show_report
@@ -55,6 +56,8 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
+    if values["engine"] == "hprof":
+        values = settle_llama_flags(values, given_values(ctx))
     if values["dask"] is not None:
         show_report(run_on_cluster(values, arguments), as_json=values["as_json"])
     elif values["engine"] == "llama-bench":
@@ -81,7 +84,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     plan = plan_run(build_request(values))
     output = values["output"] or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
-    fields["warnings"] += [*idle_options(given, plan), *unknown_variables(ctx.command)]
+    fields["warnings"] += [*variables_used(given), *idle_options(given, plan), *unknown_variables(ctx.command)]
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:
         run_boots(writer, arguments, plan.request.boots)

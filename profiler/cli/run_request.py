@@ -181,8 +181,16 @@ def _placements(
         return (PlacementOptions(),)
     texts: Sequence[str] = split_configurations(",".join(overrides)) if overrides else [""]
     experts = _numbers(n_cpu_moe, "-ncmoe", 0) if n_cpu_moe else (0,)
-    layers: Sequence[int | None] = _numbers(n_gpu_layers, "-ngl", -1) if n_gpu_layers else (None,)
+    layers: Sequence[int | None] = _layers_kept(n_gpu_layers) if n_gpu_layers else (None,)
     return tuple(PlacementOptions(*choice) for choice in product(dict.fromkeys(texts), experts, layers))
+
+
+def _layers_kept(texts: Sequence[str]) -> tuple[int, ...]:
+    """`-ngl`: numbers, and `all`, which is -1."""
+    words = [word.strip() for word in ",".join(texts).split(",")]
+    if "auto" in words:
+        raise HprofError("-ngl auto: hprof fits layers into device memory with --vram-budget, e.g. 24GiB; give that.")
+    return _numbers(["-1" if word == "all" else word for word in words], "-ngl", -1)
 
 
 _PREFIX: Final = "HPROF_RUN_"

@@ -19,7 +19,7 @@ from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
 from executor.memory.footprint import footprint
 from executor.model import Model
-from executor.placement.place import Placement, is_movable
+from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
 from executor.session import SessionOptions
 from executor.units import format_memory
@@ -237,13 +237,13 @@ def _resident_layers(wanted: MemoryRequest, fits: Fits) -> str | None:
     placement, n_layers = wanted.placement, len(wanted.model.shape.layers)
     if not isinstance(placement, Placement):
         return None
-    n = _largest(lambda n: fits(replace(wanted, placement=_resident(wanted.model, placement, n))), 0, n_layers - 1)
-    others = re.sub(r"\s*-ngl -?\d+|all resident", "", placement.spelled).strip()
+    n = _largest(lambda n: fits(replace(wanted, placement=_resident(wanted.model, placement, n))), 0, n_layers)
+    others = re.sub(r"\s*-ngl (\d+|all)|all resident", "", placement.spelled).strip()
     return None if n is None else f"-ngl {n}" + (f" beside {others}" if others else "")
 
 
 def _resident(model: Model, placement: Placement, n: int) -> Placement:
-    first = len(model.shape.layers) - n
+    first = first_resident_layer(len(model.shape.layers), n)
     moved = {t.name for t in model.tensors.values() if is_movable(t) and (t.layer or 0) < first}
     return replace(placement, host=placement.host | moved)
 

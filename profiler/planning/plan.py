@@ -6,8 +6,10 @@ believing the report.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -87,9 +89,9 @@ def under_budget(
     policies = {arm: make_policy(arm, request.policy) for arm in arms if not arm_traits(arm).is_resident}
     n_logits = max(cell.n_gen for cell in request.cells) + 1
     counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
-    device_of = layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * len(counted.devices))
+    device_of = _device_of(request, model)
     shares = [
-        DeviceShare([layer for layer, device in enumerate(device_of) if device == i], held.total)
+        DeviceShare([layer for layer, device in enumerate(device_of[:-1]) if device == i], held.total)
         for i, held in enumerate(counted.devices)
     ]
     fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
@@ -128,11 +130,27 @@ def plan_run(request: RunRequest) -> RunPlan:
     routing = _routing(request, model)
     session = _session_options(request, routing)
     setups = _setups(request, model, session)
-    for setup in setups:
-        check_needs(model, setup.session_placement, setup.arms, session, request.cells)
+    with _told_how_to_join(request):
+        for setup in setups:
+            check_needs(model, setup.session_placement, setup.arms, session, request.cells)
     label = None if routing is None else routing.label
     warnings = [*left_out(asked, request.cells), *plan_warnings(request, model, setups)]
     return RunPlan(request, model, setups, session, label, tuple(warnings))
+
+
+@contextmanager
+def _told_how_to_join(request: RunRequest) -> Iterator[None]:
+    """Adds to a refusal what one cannot guess where -ot was meant to add up, as it does for llama-server."""
+    try:
+        yield
+    except HprofError as refused:
+        if _n_overrides(request) < 2:
+            raise
+        raise HprofError(f"{str(refused).removesuffix('.')}; {_JOINING}.") from None
+
+
+def _n_overrides(request: RunRequest) -> int:
+    return len({options.overrides for options in request.placements if options.overrides})
 
 
 def _check_grid(request: RunRequest) -> None:
@@ -159,9 +177,7 @@ def _check_devices(request: RunRequest, model: Model) -> None:
     check_present(request.device)
     if request.recorder == "cupti":
         check_cupti(request.device.kind)
-    n_layers, n_devices = len(model.shape.layers), request.device.n_devices
-    if n_devices > n_layers:
-        raise HprofError(f"--n-devices {n_devices}: {model.shape.name} has {n_layers} layers; give that many at most.")
+    _device_of(request, model)
 
 
 def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple[PlacedArms, ...]:
@@ -174,11 +190,11 @@ def _setups(request: RunRequest, model: Model, session: SessionOptions) -> tuple
             budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
             setups.append(PlacedArms(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
         elif runs:
-            setups.append(PlacedArms(suffix, _place(model, options), runs))
+            setups.append(PlacedArms(suffix, _place(request, model, options), runs))
     return tuple(setups)
 
 
-def _place(model: Model, options: PlacementOptions) -> Placement:
+def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Placement:
     if options.n_cpu_moe and not any("_exps" in name for name in model.tensors):
         raise HprofError(
             f"-ncmoe {options.n_cpu_moe}: {model.shape.name} has no experts; choose its host weights with -ot."
@@ -188,7 +204,13 @@ def _place(model: Model, options: PlacementOptions) -> Placement:
         overrides=options.overrides,
         n_cpu_moe=options.n_cpu_moe,
         n_gpu_layers=options.n_gpu_layers,
+        device_of=_device_of(request, model),
     )
+
+
+def _device_of(request: RunRequest, model: Model) -> list[int]:
+    """The device of each layer and, last, the output's."""
+    return layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * request.device.n_devices)
 
 
 def _routing(request: RunRequest, model: Model) -> Routing | None:
@@ -230,6 +252,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
     )
 
 
+_JOINING: Final = "each -ot (and each ',' in one) is a configuration of its own: ';' joins overrides, as 'a=CPU;b=CPU'"
 _CELLS_NAMED: Final = 3  # cells that a sentence names
 
 
@@ -243,6 +266,8 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, .
         if not any(setup.placement_of(arm).host for arm in setup.arms)
         and not all(arm_traits(arm).is_resident for arm in setup.arms)
     ]
+    found += dict.fromkeys(note for setup in setups for note in setup.placement.notes)
+    found += _meant_as_one(request, setups)
     found += _small_ubatches(request, setups)
     found += _short_prompts(request.cells)
     found += _arms_without_experts(request.arms, model)
@@ -279,6 +304,14 @@ def _beyond_context(cells: Iterable[GridPoint], model: Model) -> list[str]:
         f"{longest:,} positions are more than the {made_for:,} that {model.shape.name} was made for; times are right, "
         "what it would write is not."
     ]
+
+
+def _meant_as_one(request: RunRequest, setups: Sequence[PlacedArms]) -> list[str]:
+    """Configurations that share no host weight were probably meant as one."""
+    host = [setup.placement.host for setup in setups if setup.budgeted is None]
+    if _n_overrides(request) < 2 or not any(a.isdisjoint(b) for a, b in combinations(host, 2)):
+        return []
+    return [f"Two configurations have no weight in common; {_JOINING}."]
 
 
 def _small_ubatches(request: RunRequest, setups: Sequence[PlacedArms]) -> list[str]:

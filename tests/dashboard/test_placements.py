@@ -17,7 +17,7 @@ from tests.profiler.runs import make_capture, small_request
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Arms off, on, full with one host layer; off@2, on@2 with two."""
     folder = tmp_path_factory.mktemp("captures")
-    placements = (PlacementOptions(n_gpu_layers=1), PlacementOptions(n_gpu_layers=0))
+    placements = (PlacementOptions(n_gpu_layers=2), PlacementOptions(n_gpu_layers=0))
     make_capture(folder / "placed", small_request(arms=("off", "on", "full"), placements=placements, repetitions=6))
     return folder
 

@@ -123,7 +123,7 @@ def test_each_device_holds_what_its_steps_read(spec: str) -> None:
 @pytest.mark.parametrize("n_devices", [1, 2, 3])
 def test_what_an_arm_holds_is_told_by_device(n_devices: int) -> None:
     arms, cached = ["on", "cache", "full"], PolicyOptions(cache_bytes=16 << 20)
-    more: dict[str, Any] = {"layers": 4, "n_devices": n_devices, "policy": cached, "synthetic_routing": True}
+    more: dict[str, Any] = {"layers": 5, "n_devices": n_devices, "policy": cached, "synthetic_routing": True}
     with open_session("tiny-moe", arms, kind="sim", **more) as session:
         described = {arm["name"]: arm["effective"] for arm in session.describe_arms()}
         stores = [shard.store.n_bytes for shard in session.shards]

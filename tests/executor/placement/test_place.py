@@ -11,7 +11,7 @@ from executor.errors import HprofError
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.overrides import DEFAULT_OVERRIDE, parse_overrides, regex_timeout, split_configurations
-from executor.placement.place import place
+from executor.placement.place import layers_to_devices, place
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_host_buffers(dense: Model, buffer: str) -> None:
     assert len(place(dense.tensors, overrides=f"ffn_up={buffer}").host) == 8
 
 
-@pytest.mark.parametrize("buffer", ["GPU", "GPU1", "CUDA0"])
+@pytest.mark.parametrize("buffer", ["GPU", "GPU0", "CUDA0", "cuda"])
 def test_device_buffers(dense: Model, buffer: str) -> None:
     assert place(dense.tensors, overrides=f"ffn_up={buffer}").host == frozenset()
 
@@ -79,11 +79,121 @@ def test_n_cpu_moe_takes_the_first_layers(moe: Model) -> None:
     assert placement.spelled == "-ncmoe 2"
 
 
-@pytest.mark.parametrize(("n", "host_layers"), [(0, list(range(8))), (3, [0, 1, 2, 3, 4]), (99, []), (-1, [])])
-def test_n_gpu_layers_keeps_the_last_ones(dense: Model, n: int, host_layers: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("n", "host_layers"),
+    [
+        (0, list(range(8))),
+        (1, list(range(8))),  # the output alone is kept
+        (2, list(range(7))),
+        (3, [0, 1, 2, 3, 4, 5]),
+        (8, [0]),
+        (9, []),
+        (99, []),
+        (-1, []),
+    ],
+)
+def test_n_gpu_layers_keeps_the_output_and_the_last_layers(dense: Model, n: int, host_layers: list[int]) -> None:
+    """llama.cpp, src/llama-model.cpp, load_tensors: i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)."""
     placement = place(dense.tensors, n_gpu_layers=n)
     assert placement.host_layers() == host_layers
+    assert placement.spelled == ("-ngl all" if n < 0 else f"-ngl {n}")
     assert not any("norm" in name or "embd" in name for name in placement.host)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "shares", "layers", "output"),
+    [
+        (8, (1,), [8], 0),
+        (8, (1, 1), [5, 3], 1),
+        (8, (3, 1), [7, 1], 1),
+        (8, (1, 3), [3, 5], 1),
+        (32, (1, 1), [17, 15], 1),
+        (32, (3, 1), [25, 7], 1),
+        (32, (1, 1, 1), [11, 11, 10], 2),
+        (48, (24, 16), [30, 18], 1),
+        (48, (1, 1, 1, 1), [13, 12, 12, 11], 3),
+        (36, (0.6, 0.4), [23, 13], 1),
+        (4, (1, 1, 1), [2, 2, 0], 2),  # the last device has the output alone
+        (2, (1, 1), [2, 0], 1),
+    ],
+)
+def test_tensor_split_counts_the_output_as_a_layer(
+    n_layers: int, shares: tuple[float, ...], layers: list[int], output: int
+) -> None:
+    """Worked out from the same function: upper_bound(shares added up, (il - i_gpu_start) / (n_layer + 1))."""
+    *device_of, last = layers_to_devices(n_layers, shares)
+    assert [device_of.count(device) for device in range(len(shares))] == layers
+    assert device_of == sorted(device_of)
+    assert last == output
+
+
+@pytest.mark.parametrize("shares", [(100, 1), (1, 100, 1), (1, 1, 1, 1)])
+def test_a_device_without_anything_is_refused(shares: tuple[float, ...]) -> None:
+    with pytest.raises(HprofError, match="leaves a device without any of the 2 layers and without the output"):
+        layers_to_devices(2, shares)
+
+
+def test_a_device_is_obeyed_where_its_layers_run(dense: Model) -> None:
+    device_of = layers_to_devices(8, (1, 1))
+    taken = place(dense.tensors, overrides=r"blk\.[0-4]\.ffn=CUDA0;blk\.7\.ffn=CUDA1;ffn=CPU", device_of=device_of)
+    assert taken.host_layers() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "n_devices", "message"),
+    [
+        ("CUDA7", 1, "this run has device 0 alone; give --n-devices 8"),
+        ("GPU2", 2, "this run has devices 0 to 1; give --n-devices 3"),
+        ("CUDA1", 2, "sends blk.0.ffn_up.weight to device 1, but layer 0 runs on device 0"),
+        ("CUDA0", 2, "sends blk.5.ffn_up.weight to device 0, but layer 5 runs on device 1"),
+    ],
+)
+def test_another_device_is_refused_by_name(dense: Model, buffer: str, n_devices: int, message: str) -> None:
+    with pytest.raises(HprofError, match=f"^-ot 'ffn_up={buffer}'") as caught:
+        place(dense.tensors, overrides=f"ffn_up={buffer}", device_of=layers_to_devices(8, (1.0,) * n_devices))
+    assert message in str(caught.value)
+
+
+def test_an_override_that_is_left_nothing_is_told(dense: Model) -> None:
+    placement = place(dense.tensors, overrides="ffn=CPU;ffn_up=GPU")
+    assert placement.notes == (
+        "-ot 'ffn_up=GPU' changes nothing: overrides before it decide all 8 weights that it matches.",
+    )
+    assert len(placement.host) == 24
+
+
+@pytest.mark.parametrize("pattern", ["output.weight", r"output\.weight", "output"])
+def test_a_pattern_that_takes_others_than_it_names_is_told(dense: Model, pattern: str) -> None:
+    placement = place(dense.tensors, overrides=f"{pattern}=CPU")
+    assert placement.host == {f"blk.{i}.attn_output.weight" for i in range(8)}
+    [note] = placement.notes
+    assert note.endswith(
+        "moves blk.0.attn_output.weight and 7 more, and not output.weight, which always stays resident."
+    )
+
+
+@pytest.mark.parametrize("overrides", ["ffn=CPU", ".*=CPU", "attn_output=CPU", r"blk\.0\.=CPU"])
+def test_a_pattern_that_takes_what_it_names_is_not_told(dense: Model, overrides: str) -> None:
+    assert place(dense.tensors, overrides=overrides).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "layers"),
+    [
+        (r"blk\.[[:digit:]]\.ffn_up", list(range(8))),
+        (r"blk\.[^[:alpha:]2-9]\.ffn_up", [0, 1]),
+        (r"blk\.[[:d:]]\.ffn_up", list(range(8))),
+        (r"blk\.[[:digit:][:lower:]]\.ffn_up", list(range(8))),
+        (r"blk\.[:0-3:]\.ffn_up", [0, 1, 2, 3]),  # a set that holds colons
+    ],
+)
+def test_posix_classes(dense: Model, pattern: str, layers: list[int]) -> None:
+    assert place(dense.tensors, overrides=f"{pattern}=CPU").host_layers() == layers
+
+
+def test_an_unknown_posix_class_is_named() -> None:
+    with pytest.raises(HprofError, match=r"there is no class \[:digits:\]"):
+        parse_overrides("blk.[[:digits:]]=CPU")
 
 
 def test_options_add_up(moe: Model) -> None:

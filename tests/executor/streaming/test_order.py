@@ -119,7 +119,7 @@ def test_that_test_sees_a_missing_wait(
 def early_transfers(machine: SimMachine) -> tuple[bool, bool]:
     """Between two devices: whether rows are fetched before they are out, and overwritten before they are fetched."""
     # the second device has most layers, so that the first runs ahead of it
-    result = run("sim", "full", n_devices=2, tensor_split=(1.0, 3.0), layers=4, machine=machine)
+    result = run("sim", "full", n_devices=2, tensor_split=(1.0, 5.0), layers=4, machine=machine)
     moved = [e for e in result.events if e.name == "copy activations"]
     out, fetched = (sorted((e for e in moved if e.kind == kind), key=lambda e: e.ubatch) for kind in ("d2h", "h2d"))
     assert len(out) == len(fetched) > 2

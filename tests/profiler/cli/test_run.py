@@ -159,7 +159,7 @@ def test_boots_are_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["-d", "2000000000"], "the context alone takes"),
         (["-n", "2000000000", "-p", "1"], "a pass would have 2,000,000,001 ubatches"),
         (["-m", "tiny-moe", "--routing", "zipff"], "--routing zipff"),
-        (["--n-devices", "9"], "--n-devices 9: tiny-dense has 8 layers"),
+        (["--n-devices", "10"], "--n-devices 10 leaves a device without any of the 8 layers"),
         (["--n-devices", "3", "-ts", "1/1"], "-ts 1/1 has 2 shares for --n-devices 3"),
         (["-ts", "3,1"], "llama-server only: write one split with /, as for llama-bench, such as 3/1"),
         (["--boot", "1"], "ask for fresh processes with --boots N"),

@@ -1,0 +1,115 @@
+"""Flags of llama-bench and llama-server that people type and `hprof run` has in another way, or not at all.
+
+What comes to the same is taken: `-cmoe`, `-mmp`, and whatever asks for what hprof does anyway. Everything else is
+refused with a sentence on that flag. None is shown in help, which lists what hprof has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from executor.errors import HprofError
+
+OFFLOAD_VARIABLE: Final = "GGML_OP_OFFLOAD_MIN_BATCH"
+"""llama.cpp's variable for what `--op-offload-min-batch` sets here."""
+_ALL_LAYERS: Final = "999"
+_FORMATS: Final = ("json", "jsonl", "md", "csv", "sql")
+_MOST_TOKENS: Final = 2**31 - 1
+
+
+def _hidden(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    return click.option(*names, hidden=True, **settings)
+
+
+LLAMA_FLAGS: Final = [
+    _hidden("-cmoe", "--cpu-moe", is_flag=True),
+    _hidden("-mmp", "--mmap"),
+    _hidden("-nopo", "--no-op-offload"),
+    _hidden("-nkvo", "--no-kv-offload"),
+    _hidden("-mg", "--main-gpu"),
+    _hidden("-pg", "prompt_and_gen"),
+    _hidden("-dev", "--device-list", "llama_devices"),
+]
+
+_OFF: Final = ("0", "off", "false")
+# flag, the values that ask for what hprof does anyway, and why it has no other
+_REFUSED: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
+    "no_op_offload": (
+        "-nopo",
+        _OFF,
+        "the arm `cpu` uses weights in host memory where they are, so compare --arms off,cpu",
+    ),
+    "no_kv_offload": ("-nkvo", _OFF, "hprof keeps the KV cache on the device, so leave it out or lower -d"),
+    "main_gpu": ("-mg", ("0",), "with -sm layer each device has its own layers, so share them out with -ts"),
+    "prompt_and_gen": (
+        "-pg",
+        (),
+        "every pass here generates after its prompt and times both, so write -pg 512,16 as -p 512 -n 16",
+    ),
+    "llama_devices": (
+        "-dev",
+        (),
+        "hprof takes the first --n-devices, so choose them with CUDA_VISIBLE_DEVICES, as CUDA_VISIBLE_DEVICES=1,0",
+    ),
+}
+
+
+def settle_llama_flags(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options' values with what llama.cpp's flags and variable ask for. `given`: what the user gave.
+
+    Raises HprofError with a sentence on the flag that hprof has nothing for.
+    """
+    for name, (flag, harmless, why) in _REFUSED.items():
+        if values[name] is not None and values[name].lower() not in harmless:
+            raise HprofError(f"{flag} {values[name][:60]} is llama.cpp's: {why}.")
+    if values["output"] in _FORMATS:
+        kind = values["output"]
+        raise HprofError(
+            f"-o {kind}: -o is the capture's folder here, so print JSON with --json, or write -o ./{kind} for a folder "
+            "of that name."
+        )
+    settled = dict(values)
+    if values["cpu_moe"]:
+        settled["n_cpu_moe"] = _every_layer(values)
+    if values["mmap"] is not None:
+        settled["load_mode"] = _load_mode(values["mmap"], given)
+    if "op_offload_min_batch" not in given:
+        settled["op_offload_min_batch"] = _offload_min_batch(values["op_offload_min_batch"])
+    return settled
+
+
+def variables_used(given: Mapping[str, Any]) -> list[str]:
+    """A sentence on llama.cpp's variable, where it decides."""
+    if OFFLOAD_VARIABLE not in os.environ or "op_offload_min_batch" in given:
+        return []
+    return [f"{OFFLOAD_VARIABLE}={os.environ[OFFLOAD_VARIABLE]} in the environment is used as --op-offload-min-batch."]
+
+
+def _every_layer(values: Mapping[str, Any]) -> tuple[str, ...]:
+    if values["n_cpu_moe"]:
+        raise HprofError("-cmoe is -ncmoe with every layer: give one of them.")
+    return (_ALL_LAYERS,)
+
+
+def _load_mode(mmap: str, given: Mapping[str, Any]) -> str:
+    if "load_mode" in given:
+        raise HprofError(f"-mmp {mmap[:60]} and -lm both say how weights are loaded: give one of them.")
+    if mmap not in ("0", "1"):
+        raise HprofError(f"-mmp {mmap[:60]}: give 1 for -lm mmap or 0 for -lm none; two load modes are two runs.")
+    return "mmap" if mmap == "1" else "none"
+
+
+def _offload_min_batch(default: int) -> int:
+    """What llama.cpp would read from the environment."""
+    text = os.environ.get(OFFLOAD_VARIABLE)
+    if text is None:
+        return default
+    if not text.strip().isdigit() or int(text) > _MOST_TOKENS:
+        raise HprofError(
+            f"The variable {OFFLOAD_VARIABLE} is {text[:60]!r}, not a number of tokens: correct or unset it."
+        )
+    return int(text)
