@@ -150,7 +150,7 @@ def overridden(
     than its layer's.
     """
     is_host: dict[str, bool] = {}
-    notes = []
+    notes: list[str] = []
     can_move = set(movable)
     fixed = [name for name in dict.fromkeys([*tensors, _OUTPUT]) if name not in can_move]
     for override in overrides:
