@@ -118,6 +118,14 @@ class GgufFile:
             raise ValueError(f"{name} has {tensor.info.n_bytes} bytes; got {out.dtype} {tuple(out.shape)}")
         part.file.read_into(tensor.file_offset, out.numpy().data)
 
+    def read_range_into(self, name: str, start: int, out: torch.Tensor) -> None:
+        """Fill `out` (uint8, 1-D, contiguous, on the CPU) with the tensor's bytes from byte `start` on."""
+        part = self._homes[name]
+        tensor = part.tensors[name]
+        if start < 0 or start + out.numel() > tensor.info.n_bytes:
+            raise ValueError(f"{name} has {tensor.info.n_bytes} bytes; asked for {out.numel()} from {start}")
+        part.file.read_into(tensor.file_offset + start, out.numpy().data)
+
     def mapped(self, name: str) -> torch.Tensor:
         """The tensor's bytes, uint8 and 1-D, in the read-only memory map; it outlives this object."""
         part = self._homes[name]

@@ -232,7 +232,10 @@ class PlacedTensor:
 
 
 def place_tensors(header: Header, path: Path, file_bytes: int) -> dict[str, PlacedTensor]:
-    """All of the header's tensors by name, in the file's order; HprofError at the first that cannot be right."""
+    """All of the header's tensors by name, in the file's order; HprofError at the first that cannot be right.
+
+    A tensor of a type that hprof does not know has a quant that is not in QUANTS, and 0 bytes.
+    """
     placed: dict[str, PlacedTensor] = {}
     for entry in header.entries:
         if entry.name in placed:
@@ -243,20 +246,24 @@ def place_tensors(header: Header, path: Path, file_bytes: int) -> dict[str, Plac
 
 
 def _place(entry: TensorEntry, header: Header, path: Path, file_bytes: int) -> PlacedTensor:
-    name, quant, shape = _checked_name(entry, path), _known_quant(entry, path), _checked_shape(entry, path)
+    name, quant, shape = _checked_name(entry, path), _quant_name(entry), _checked_shape(entry, path)
+    if entry.offset % header.alignment:
+        raise _broken(path, f"tensor {name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}")
+    n_bytes = _n_bytes(name, quant, shape, path) if quant in QUANTS else 0
+    tensor = PlacedTensor(TensorInfo(name, quant, shape, n_bytes), header.data_start + entry.offset)
+    if tensor.end > file_bytes:
+        fact = f"tensor {name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
+        raise _broken(path, fact)
+    return tensor
+
+
+def _n_bytes(name: str, quant: str, shape: tuple[int, ...], path: Path) -> int:
     if shape[-1] % (block_size := QUANTS[quant].block_size):
         fact = (
             f"tensor {name!r} has rows of {shape[-1]:,} weights, not a whole number of {quant} blocks of {block_size}"
         )
         raise _broken(path, fact)
-    if entry.offset % header.alignment:
-        raise _broken(path, f"tensor {name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}")
-    info = TensorInfo(name, quant, shape, tensor_bytes(quant, shape))
-    tensor = PlacedTensor(info, header.data_start + entry.offset)
-    if tensor.end > file_bytes:
-        fact = f"tensor {name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
-        raise _broken(path, fact)
-    return tensor
+    return tensor_bytes(quant, shape)
 
 
 def _checked_name(entry: TensorEntry, path: Path) -> str:
@@ -268,17 +275,12 @@ def _checked_name(entry: TensorEntry, path: Path) -> str:
     return name
 
 
-def _known_quant(entry: TensorEntry, path: Path) -> str:
+def _quant_name(entry: TensorEntry) -> str:
+    """GGUF's name of the type, which hprof may not know: whether that matters, the model decides."""
     try:
-        quant = str(GGMLQuantizationType(entry.type_id).name)
+        return str(GGMLQuantizationType(entry.type_id).name)
     except ValueError:
-        quant = f"type {entry.type_id}"
-    if quant not in QUANTS:
-        raise HprofError(
-            f"{path}: tensor {entry.name!r} is stored as {quant}, which hprof does not know; "
-            f"convert the model to one of {', '.join(QUANTS)}."
-        )
-    return quant
+        return f"type {entry.type_id}"
 
 
 def _checked_shape(entry: TensorEntry, path: Path) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from executor.model import (
 )
 from executor.models.checks import Fields, check_shape
 from executor.models.tensors import all_shapes
+from executor.quants import QUANTS
 
 Tensors = Mapping[str, TensorInfo]
 
@@ -44,14 +45,15 @@ class _Architecture:
     normalise: bool = True
     shared_gate: bool = False
     activation: Activation = "silu"
+    splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
 
 
 ARCHITECTURES: Final[dict[str, _Architecture]] = {
     "llama": _Architecture(interleaved_rope=True),
     "qwen2": _Architecture(),
-    "qwen2moe": _Architecture(normalise=False, shared_gate=True),
+    "qwen2moe": _Architecture(normalise=False, shared_gate=True, splits_n_ff=True),
     "qwen3": _Architecture(qk_norm="always"),
-    "qwen3moe": _Architecture(qk_norm="always"),
+    "qwen3moe": _Architecture(qk_norm="always", splits_n_ff=True),
     "glm4moe": _Architecture(qk_norm="optional", scoring="sigmoid"),
     "gpt-oss": _Architecture(
         sinks=True, window_every=2, scoring="softmax_topk", normalise=False, activation="oai_swiglu"
@@ -65,10 +67,13 @@ def model_from_gguf(path: str) -> Model:
     Raises HprofError where the file is damaged, or describes what hprof does not run.
     """
     from executor.gguf.file import open_gguf
+    from executor.gguf.fused import FusedSource, fused_parts, with_parts
 
     file = open_gguf(Path(path))
     shape = shape_from_gguf(file.metadata, file.tensors, path, _rope_factors(path, file, file.tensors))
-    return Model(shape, needed_tensors(shape, file.tensors), file, path)
+    parts = fused_parts(shape, file.tensors)
+    tensors = needed_tensors(shape, with_parts(file.tensors, parts))
+    return Model(shape, tensors, FusedSource(file, parts) if parts else file, path)
 
 
 def _rope_factors(path: str, source: WeightSource, tensors: Tensors) -> tuple[float, ...]:
@@ -96,12 +101,14 @@ def shape_from_gguf(
     `rope_factors` are the numbers in its `rope_freqs.weight`, where it has that tensor. HprofError where the
     architecture is not known, a key is missing or senseless, or a tensor is absent or of another shape.
     """
+    from executor.gguf.fused import fused_parts, with_parts
+
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
     reader = _GgufReader(name, ARCHITECTURES[name], Fields(metadata, origin, f"{name}."), tensors, rope_factors)
     shape = check_shape(reader.model(), origin)
-    _check_tensors(shape, tensors, origin)
+    _check_tensors(shape, with_parts(tensors, fused_parts(shape, tensors)), origin)
     return shape
 
 
@@ -173,8 +180,8 @@ class _GgufReader:
             rope=rope,
             window=self._window(i),
             qk_norm=self._has_qk_norm(i),
-            bias=f"blk.{i}.attn_q.bias" in self.tensors,
-            output_bias=f"blk.{i}.attn_output.bias" in self.tensors,
+            bias=self._has(i, "attn_q.bias", "attn_qkv.bias"),
+            output_bias=self._has(i, "attn_output.bias"),
             sinks=known.sinks,
         )
 
@@ -239,8 +246,8 @@ class _GgufReader:
                 f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
                 "2 (sigmoid) and 3 (softmax over the chosen)."
             )
-        shared = f"blk.{i}.ffn_up_shexp.weight" in self.tensors
-        n_ff = fields.integer("expert_feed_forward_length", self._feed_forward_length())
+        shared = self._has(i, "ffn_up_shexp.weight")
+        n_ff = fields.integer("expert_feed_forward_length", self._default_n_ff_expert(n_used))
         n_shared = fields.integer("expert_shared_count", 1)
         return MoeFfn(
             n_experts=n_experts,
@@ -251,13 +258,21 @@ class _GgufReader:
             scoring=_GATING_FUNCTIONS.get(gating, known.scoring),
             normalise=fields.flag("expert_weights_norm", known.normalise),
             scale=fields.number("expert_weights_scale", 1.0),
-            score_bias=f"blk.{i}.exp_probs_b.bias" in self.tensors,
-            expert_bias=f"blk.{i}.ffn_up_exps.bias" in self.tensors,
+            score_bias=self._has(i, "exp_probs_b.bias"),
+            expert_bias=self._has(i, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
             activation=known.activation,
         )
 
-    def _feed_forward_length(self) -> int | None:
-        return self.fields.integer("feed_forward_length") if self.fields.has("feed_forward_length") else None
+    def _default_n_ff_expert(self, n_used: int) -> int | None:
+        """An expert's width where the file does not say it, as llama.cpp's code for the architecture has it."""
+        if not self.fields.has("feed_forward_length"):
+            return None
+        n_ff = self.fields.integer("feed_forward_length")
+        return n_ff // n_used if self.architecture.splits_n_ff else n_ff
+
+    def _has(self, layer: int, *short_names: str) -> bool:
+        """Whether the file has one of the tensors."""
+        return any(f"blk.{layer}.{name}" in self.tensors for name in short_names)
 
 
 def _check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
@@ -267,6 +282,11 @@ def _check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
             raise HprofError(
                 f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
                 "the file is incomplete, join its parts or convert the model again."
+            )
+        if info.quant not in QUANTS:
+            raise HprofError(
+                f"{origin}: tensor {name!r} is stored as {info.quant}, which hprof does not know; "
+                f"convert the model to one of {', '.join(QUANTS)}."
             )
         if _without_ones(info.shape) != _without_ones(dims):  # some files write a vector as a matrix of one row
             raise HprofError(
@@ -284,5 +304,8 @@ def _unknown_architecture(name: object, origin: str) -> HprofError:
     if not isinstance(name, str):
         return HprofError(f"{origin} does not say its architecture; hprof runs {known}.")
     near = did_you_mean(name, ARCHITECTURES)
-    hint = f"; {near}" if near else "."
-    return HprofError(f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}")
+    hint = f" ({near.removesuffix('?').removesuffix('.')})" if near else ""
+    return HprofError(
+        f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}; --engine llama-bench "
+        "measures the file if llama.cpp runs it, and a preset or the model's config.json, with --device sim, its shape."
+    )

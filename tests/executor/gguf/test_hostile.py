@@ -124,11 +124,6 @@ LIES = {
     "no dimension": (gguf_bytes(tensor("a.weight", ())), "claims 0 dimensions"),
     "2^32 - 1 dimensions": (gguf_bytes(tensor("a.weight", (1,), n_dims=2**32 - 1)), "4,?294,?967,?295 dimensions"),
     "half a block": (gguf_bytes(tensor("a.weight", (48, 2), Q4_0)), "rows of 48 weights, .* Q4_0 blocks of 32"),
-    "unknown quant": (gguf_bytes(tensor("a.weight", (32,), 777)), "stored as type 777, .* convert .* F32, F16, BF16"),
-    "unsupported quant": (
-        gguf_bytes(tensor("a.weight", (256,), int(GGMLQuantizationType.IQ1_S))),
-        "stored as IQ1_S, which hprof does not know",
-    ),
     "empty name": (gguf_bytes(tensor("", (8, 4))), "name '' is empty or not printable"),
     "escape in a name": (gguf_bytes(tensor("\x1b[2J", (8, 4))), r"name '\\x1b\[2J' is empty or not printable"),
     "block without number": (gguf_bytes(tensor("blk.x.ffn", (8, 4))), "not of the form blk.NUMBER.NAME"),

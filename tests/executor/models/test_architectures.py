@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -193,3 +194,29 @@ def test_the_unknown_are_told_all_known_ones() -> None:
     with pytest.raises(HprofError) as caught:
         shape_from_gguf({"general.architecture": "bert"}, {}, "model.gguf")
     assert all(name in str(caught.value) for name in ARCHITECTURES)
+    assert "--engine llama-bench" in str(caught.value)
+    assert "config.json, with --device sim" in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", ["qwen3-30b-a3b", "mixtral-8x7b"])
+def test_an_experts_width_that_the_file_does_not_say(preset: str) -> None:
+    """llama.cpp: qwen3moe divides feed_forward_length by the experts a token uses, llama's experts are that wide."""
+    want = load_preset(preset).shape
+    moe = want.layers[-1].moe
+    assert moe is not None
+    divisor = moe.n_used if preset.startswith("qwen3") else 1
+    metadata = metadata_of(want, feed_forward_length=moe.n_ff_expert * divisor)
+    del metadata[f"{want.architecture}.expert_feed_forward_length"]
+    assert shape_from_gguf(metadata, model_tensors(want, QuantPlan.uniform("F16")), "model.gguf").layers == want.layers
+
+
+def test_an_unknown_quant_matters_only_where_it_is_read() -> None:
+    want = load_preset("tiny-dense").shape
+    tensors = model_tensors(want, QuantPlan.uniform("F16"))
+    unread = TensorInfo("vision.weight", "type 777", (8, 8), 0)
+    shape = shape_from_gguf(metadata_of(want), {**tensors, unread.name: unread}, "model.gguf")
+    assert unread.name not in needed_tensors(shape, {**tensors, unread.name: unread})
+    name = "blk.1.ffn_up.weight"
+    tensors[name] = replace(tensors[name], quant="type 777", n_bytes=0)
+    with pytest.raises(HprofError, match=rf"'{name}' is stored as type 777, which hprof does not know; convert .* F32"):
+        shape_from_gguf(metadata_of(want), tensors, "model.gguf")
