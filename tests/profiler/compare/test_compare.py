@@ -130,7 +130,7 @@ def test_memory_is_less_or_more_and_no_speed(tmp_path: Path) -> None:
     more, less = compare_captures(a, b), compare_captures(b, a)
     assert [_change(result, "vram_peak_bytes").verdict for result in (more, less)] == ["more", "less"]
     assert headline(more) == "B against A: 1 inconclusive, of 1 judged figures; memory: 1 more."
-    assert headline(less) == "B against A: 1 no difference, of 1 judged figures; memory: 1 less."
+    assert headline(less) == "B against A: 1 inconclusive, of 1 judged figures; memory: 1 less."
 
 
 def test_arms_of_other_names_are_matched_where_each_side_has_one(tmp_path: Path) -> None:
