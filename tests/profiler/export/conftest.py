@@ -9,7 +9,7 @@ import pytest
 from tests.support import chromium_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[object]:
     """A headless Chromium (Debian's `apt-get install chromium`), driven by Playwright."""
     path = chromium_path()
