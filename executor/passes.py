@@ -7,7 +7,7 @@ has a `Recorder`'s methods.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,17 +138,32 @@ def unpack_flags(bitmaps: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.unpackbits(bitmaps, axis=-1, bitorder="little").astype(np.bool_)
 
 
+OrderingOp = Literal["launch", "copy", "record", "wait", "sync", "alloc", "free"]
+TaggedRange = tuple[str, int, int, str]
+THREAD: Final = "thread"
+"""The `stream` of what the issuing thread does itself."""
+
+
 @dataclass(slots=True)
 class OrderingRecord:
-    """One operation for the hazard check, in host issue order."""
+    """One operation for `hprof check`, in the order in which the host issued them.
+
+    Ranges are (space, from, to, tag): bytes `from` to `to` of an address space. A written tag says what the bytes are
+    from then on, a read one what the reader relies on; an empty one says nothing.
+    """
 
     sequence: int
-    stream: str
-    op: Literal["launch", "copy", "record", "wait", "sync", "alloc", "free"]
+    stream: str  # THREAD where the issuing thread itself acts
+    op: OrderingOp
+    t_issued: int
     event: int | None = None
-    generation: int | None = None
-    reads: list[tuple[str, int, int, str]] = field(default_factory=list)  # (space, from, to, tag)
-    writes: list[tuple[str, int, int, str]] = field(default_factory=list)
+    generation: int | None = None  # how often the event had been recorded by then; 0: never
+    reads: list[TaggedRange] = field(default_factory=list)
+    writes: list[TaggedRange] = field(default_factory=list)
+    device: int | None = None
+    ubatch: int | None = None
+    layer: int | None = None
+    name: str | None = None
 
 
 @dataclass(slots=True)

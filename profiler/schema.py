@@ -130,6 +130,11 @@ ORDERING: Final = pa.schema(
         ("generation", pa.int64()),
         ("reads", _RANGES),
         ("writes", _RANGES),
+        ("device", pa.int32()),
+        ("ubatch", pa.int32()),
+        ("layer", pa.int32()),
+        ("name", _LABEL),
+        ("t_issued", pa.int64()),  # by the host
     ]
 )
 

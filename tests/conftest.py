@@ -18,7 +18,7 @@ from hypothesis import settings
 os.environ["HPROF_URL_SCHEMES"] = "memory, needs-credentials"  # addresses that only tests have
 
 settings.register_profile("fixed", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+settings.register_profile("explore", derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
 

@@ -162,7 +162,7 @@ STAIRS = {
         {"manifest"},
         {"storage"},
         {"capture", "importers"},
-        {"metrics", "cupti", "engines"},
+        {"metrics", "ordering", "cupti", "engines"},
         {"findings", "planning"},
         {"report", "running"},
         {"compare", "export", "cluster", "opened"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -56,6 +56,24 @@ class CopyRange:
     n_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The memory that queued work touches, as a recorder of the order needs it (`executor.devices.recording`).
+
+    `holds` are contents that the work relies on, each as the copy that would have put it there: it reads the target
+    and expects the source's bytes. `fills` are contents that it puts there itself.
+    """
+
+    reads: Sequence[torch.Tensor] = ()
+    writes: Sequence[torch.Tensor] = ()
+    holds: Sequence[CopyRange] = ()
+    fills: Sequence[CopyRange] = ()
+
+
+Touches = Callable[[], Touched]
+"""Asked only where the order is recorded."""
+
+
 def whole_copy_range(source: torch.Tensor, target: torch.Tensor) -> CopyRange:
     """A copy of one tensor's bytes into another of the same size."""
     raw_source, raw_target = source.view(torch.uint8).flatten(), target.view(torch.uint8).flatten()
@@ -69,7 +87,7 @@ class Device(ABC):
     index: int
     torch_device: torch.device
     """Where tensors live: "cpu", "cuda:N", or "meta" for `sim`."""
-    replays: ClassVar[bool] = False
+    replays: bool = False
     """Whether it records launches that have a key and replays them."""
     link_gb_s: float | None
     """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
@@ -112,11 +130,18 @@ class Device(ABC):
         """When a finished event happened, in ns since `begin_pass`."""
 
     @abstractmethod
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
+    def launch(
+        self,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
+    ) -> None:
         """Queue `fn` on `stream`. `sim` advances its clock by `work` and does not call it.
 
         With a `key`, `fn` does the same to the same memory whenever the key is the same, so that a device may
-        record what it launches and replay that.
+        record what it launches and replay that. `touches` says what `fn` reads and writes.
         """
 
     @abstractmethod
@@ -126,6 +151,12 @@ class Device(ABC):
     @abstractmethod
     def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
         """Queue a device-to-host copy of a whole (small) tensor."""
+
+    def on_thread(self, name: str, touches: Touches) -> None:  # noqa: B027 - asked only where the order is recorded
+        """The issuing thread itself reads or writes memory that copies use, now."""
+
+    def label(self, name: str, ubatch: int, layer: int | None) -> None:  # noqa: B027
+        """What was issued since the last label belongs to this step; for a recorder of the order."""
 
     @abstractmethod
     def now_ns(self) -> int:

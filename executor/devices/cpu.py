@@ -17,7 +17,17 @@ from typing import Final
 
 import torch
 
-from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work, whole_copy_range
+from executor.devices.base import (
+    STREAMS,
+    CopyRange,
+    Device,
+    Event,
+    ReplayKey,
+    StreamName,
+    Touches,
+    Work,
+    whole_copy_range,
+)
 
 _CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
 _BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
@@ -224,7 +234,14 @@ class CpuDevice(Device):
         assert isinstance(event, HostEvent)
         return event.at_ns - self._zero_ns
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
+    def launch(
+        self,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
+    ) -> None:
         self._workers[stream].submit(fn)
 
     def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Work
+from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Touches, Work
 from executor.errors import HprofError, PinningRefusedError
 from executor.units import format_memory
 
@@ -174,7 +174,14 @@ class CudaDevice(Device):
             return event.host_ns
         return round(float(self._zero.elapsed_time(event.cuda)) * 1e6)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
+    def launch(
+        self,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
+    ) -> None:
         if stream == "host":
             fn()
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Work
+from executor.devices.base import STREAMS, CopyRange, Device, Event, ReplayKey, StreamName, Touches, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,14 @@ class SimDevice(Device):
         assert isinstance(event, SimEvent)
         return round(event.at_ns)
 
-    def launch(self, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None) -> None:
+    def launch(
+        self,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
+    ) -> None:
         m = self.machine
         if stream == "host":
             duration = max(work.flops / m.host_gflop_s, work.n_bytes / m.host_memory_gb_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import Device, Event, Work, whole_copy_range
+from executor.devices.base import Device, Event, Touched, Touches, Work, whole_copy_range
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner
 from executor.engine.via_host import transfer_activations
@@ -198,7 +198,7 @@ class EmbeddingAndHead:
             self._first.set_begin(ubatch.n_past - self._job.n_depth, ubatch.n_past)
             x.copy_(embed(ids, weights, placed.model.shape))
 
-        self._launch(self._first, ubatch, "embed", compute, Work())
+        self._launch(self._first, ubatch, "embed", compute, Work(), lambda: Touched(reads=[ids], writes=[x]))
 
     def head(self, ubatch: Ubatch) -> None:
         """Logits of the ubatch's last token, and the likeliest next token."""
@@ -214,11 +214,11 @@ class EmbeddingAndHead:
             token.copy_(row.argmax().view(1))
 
         work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
-        self._launch(shard, ubatch, "logits", compute, work)
+        self._launch(shard, ubatch, "logits", compute, work, lambda: Touched(reads=[x], writes=[row]))
         if ubatch.phase == "prefill":
             self.prompt_logits = shard.device.event()
             shard.device.record("compute", self.prompt_logits)
-        self._launch(shard, ubatch, "sample", sample, Work())
+        self._launch(shard, ubatch, "sample", sample, Work(), lambda: Touched(reads=[row], writes=[token]))
 
     def take_token(self) -> int:
         """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
@@ -228,17 +228,27 @@ class EmbeddingAndHead:
         shard.device.record("compute", known)
         shard.device.synchronize(known)
         at_ns = shard.device.now_ns()
+        shard.device.on_thread("read the token", lambda: Touched(reads=[shard.on_host.token]))
         self.tokens.append(-1 if self._placed.is_simulated else int(shard.on_host.token[0]))
         if shard is not self._first:
             first = self._first
+            first.device.on_thread("hand the token on", lambda: Touched(writes=[first.on_host.token]))
             first.on_host.token.copy_(shard.on_host.token)
             first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
         return at_ns
 
-    def _launch(self, shard: DeviceShard, ubatch: Ubatch, name: str, compute: Callable[[], None], work: Work) -> None:
+    def _launch(
+        self,
+        shard: DeviceShard,
+        ubatch: Ubatch,
+        name: str,
+        compute: Callable[[], None],
+        work: Work,
+        touches: Touches,
+    ) -> None:
         start = self._trace.mark(shard.device, "compute")
         with compute_range(None, name):
-            shard.device.launch("compute", compute, work)
+            shard.device.launch("compute", compute, work, touches=touches)
         end = self._trace.mark(shard.device, "compute")
         self._trace.add(shard.device, "compute", "compute", name, ubatch, start, end)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.devices.base import Event
+from executor.devices.base import Event, Touched
 from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags
@@ -72,7 +72,10 @@ class RoutedFlags:
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
-        self._placed.shard(layer).device.synchronize(self._events[ubatch.number, layer])
+        device, flags = self._placed.shard(layer).device, self._host_flags
+        device.synchronize(self._events[ubatch.number, layer])
+        if flags is not None:
+            device.on_thread("read the router's flags", lambda: Touched(reads=[flags[ubatch.number, layer]]))
         return self.flags(ubatch, layer)
 
     def flags(self, ubatch: Ubatch, layer: int) -> Flags:

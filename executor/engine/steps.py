@@ -8,10 +8,12 @@ record the launches once and replay them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
-from executor.devices.base import ReplayKey, Work
+from executor.devices.base import ReplayKey, Touched, Work
 from executor.engine.routed import RoutedFlags
 from executor.engine.via_host import ExpertsOnHost, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
@@ -73,7 +75,7 @@ class StepRunner:
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
-        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, key)
+        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, Touched([a.x], [a.x]), key)
 
     def _ffn(self, ubatch: Ubatch, layer: int) -> None:
         placed = self._placed
@@ -88,7 +90,7 @@ class StepRunner:
             a.x.copy_(dense_ffn(a.x, w, self._eps))
 
         work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
-        self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work)
+        self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]))
 
     def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         shard = self._placed.shard(layer)
@@ -108,7 +110,8 @@ class StepRunner:
             flags.copy_(used_flags(routed.ids, moe.n_experts))
 
         work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
-        self._launches.dense(ubatch, layer, "router", "router", compute, work)
+        touched = Touched([a.x], [kept.h, kept.ids, kept.weights, flags])
+        self._launches.dense(ubatch, layer, "router", "router", compute, work, touched)
         self._routed.read_back(ubatch, layer, self._trace)
 
     def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
@@ -118,7 +121,7 @@ class StepRunner:
             a.shared.copy_(shared_expert(a.h, w, moe))
 
         work = dense_work(self._placed.tensors(layer, "shared"), ubatch.n_tokens, self._placed.dtype)
-        self._launches.dense(ubatch, layer, "shared", "shared", compute, work)
+        self._launches.dense(ubatch, layer, "shared", "shared", compute, work, Touched([a.h], [a.shared]))
 
     def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         placed = self._placed
@@ -189,7 +192,10 @@ class StepRunner:
         from_bank = place_of is not None
         key: Hashable = from_bank if substitutes is None else (from_bank, "divided")
         key = key if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
-        self._launches.step(ubatch, layer, "experts", compute, work, staged, key)
+        chosen = a.routed(moe.n_used)
+        reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]
+        reads += [row for row in (place_of, substitutes) if row is not None]
+        self._launches.step(ubatch, layer, "experts", compute, work, staged, Touched(reads, [a.x]), key)
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
         unit = self._placed.unit_of.get((layer, kind))
@@ -201,6 +207,11 @@ def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hash
     if one_token is not None:
         return "rows", one_token.n_rows
     return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past
+
+
+def _with_weights(touched: Touched, staged: StagedWeights | None) -> Touched:
+    """The same with the weights that the step relies on."""
+    return touched if staged is None else replace(touched, holds=staged.expected())
 
 
 class StepLauncher:
@@ -232,6 +243,7 @@ class StepLauncher:
         name: str,
         compute: Callable[[Weights], None],
         work: Work,
+        touched: Touched,
         key: Hashable = None,
     ) -> None:
         """Launch a dense step, streaming its unit first where it has one in this ubatch."""
@@ -241,7 +253,7 @@ class StepLauncher:
         staged = streamer.fetch(item, None) if item is not None else None
         unit = item.unit if item is not None else None
         weights = StepWeights(placed.model, shard.store, layer, unit, staged.buffer if staged else None)
-        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, key)
+        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, touched, key)
         if item is not None:
             streamer.release(item)
 
@@ -253,18 +265,20 @@ class StepLauncher:
         compute: Callable[[], None],
         work: Work,
         staged: StagedWeights | None,
+        touched: Touched,
         key: Hashable,
     ) -> None:
         """Launch a step that reads what was `staged` (None: resident weights only).
 
-        `key` names what it depends on besides its layer, name, tokens and slot.
+        `touched` is what else it reads and writes; `key` names what it depends on besides its layer, name, tokens and
+        slot.
         """
         device = self._placed.shard(layer).device
         buffer = None if staged is None else staged.buffer.data_ptr()
         start = self._trace.mark(device, "compute")
         replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
         with compute_range(layer, name):
-            device.launch("compute", compute, work, replay)
+            device.launch("compute", compute, work, replay, partial(_with_weights, touched, staged))
         end = self._trace.mark(device, "compute")
         waits_for = staged.waits_for if staged is not None else None
         self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.devices.base import Event, ReplayKey, Work, whole_copy_range
+from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostStepWeights, host_experts, host_ffn
 from executor.layers.moe import Routed, combine
 from executor.model import MoeFfn
@@ -58,7 +58,7 @@ def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, tra
 
     trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
-    done = trip.compute(compute, work)
+    done = trip.compute(compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
     trip.receive((device.x, host.x), done)
 
 
@@ -95,7 +95,8 @@ class ExpertsOnHost:
             self._on_host.added.copy_(host_experts(routed, products, self._moe, weights, self._only))
 
         self._trip.send([(device.h, host.h), (device.ids, host.ids), (device.weights, host.weights)])
-        self._done = self._trip.compute(compute, work)
+        sent = [host.h, host.ids, host.weights]
+        self._done = self._trip.compute(compute, work, lambda: Touched(reads=sent, writes=[self._on_host.added]))
 
     def finish(self, *, is_first: bool) -> None:
         """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
@@ -107,7 +108,8 @@ class ExpertsOnHost:
 
         self._trip.receive((device.added, self._on_host.added), self._done)
         key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")
-        self._shard.device.launch("compute", add, Work(), key)
+        added = [device.x, device.added, *([device.shared] if is_first and moe.n_ff_shared else [])]
+        self._shard.device.launch("compute", add, Work(), key, lambda: Touched(reads=added, writes=[device.x]))
 
 
 class _HostRoundTrip:
@@ -129,12 +131,12 @@ class _HostRoundTrip:
         self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, sent, **fields)
         device.wait("host", sent)
 
-    def compute(self, compute: Callable[[], None], work: Work) -> Event:
+    def compute(self, compute: Callable[[], None], work: Work, touches: Touches) -> Event:
         """Queue the work behind what was sent; returns the event that it is done."""
         device = self._device
         start = self._trace.mark(device, "host")
         with compute_range(self._layer, f"{self._name} on host"):
-            device.launch("host", compute, work)
+            device.launch("host", compute, work, touches=touches)
         done = device.event()
         device.record("host", done)
         fields = {"layer": self._layer}

@@ -45,6 +45,8 @@ class SessionOptions:
     """Who chooses experts; None: the model's own router."""
     prompt: Sequence[int] | None = None
     """Token ids that every prompt repeats; None: seeded random ones."""
+    record_ordering: bool = False
+    """Whether passes keep the order of all that was issued, for `hprof check`."""
     computes_on_host: bool = False
     """Whether passes will compute host tensors on the host, so that their products are made when the session opens."""
 

@@ -11,6 +11,7 @@ import torch
 from executor.devices.base import Device
 from executor.devices.factory import make_devices
 from executor.devices.out_of_memory import Memory, explain_oom
+from executor.devices.recording import OrderingLog, RecordingDevice
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError, PinningRefusedError
 from executor.host.steps import HostWeights, host_dtype
@@ -45,6 +46,7 @@ class Session:
         self.policies = {arm: make_policy(arm, options.policy) for arm in dict.fromkeys(arms)}
         self.load_mode, self.warnings = effective_load_mode(options, self.policies.values())
         self.devices: list[Device] = []
+        self._ordering = OrderingLog() if options.record_ordering else None
         try:
             with explain_oom("memory was reserved and weights were loaded", self._memory_advice):
                 self._open()
@@ -55,7 +57,11 @@ class Session:
     def _open(self) -> None:
         model, options = self.model, self.options
         self.devices = make_devices(options.device)
+        if self._ordering is not None:
+            self.devices = [RecordingDevice(device, self._ordering) for device in self.devices]
         self._placed = place_model(model, self.placements.values(), self.devices, options, self.load_mode)
+        if self._ordering is not None:
+            _name_weights(self._ordering, self._placed.units)
         self._host_flags = reserve_flags(self.devices[0], model.shape, options.max_ubatches)
         self._arms = make_arms(self._placed, self.policies, self.placements)
 
@@ -67,6 +73,8 @@ class Session:
         check_size(job, self.options)
         arm = self._arms[job.arm]
         arm.policy.begin_pass(warmup_number=job.repetition if job.warmup else None)
+        if self._ordering is not None:
+            self._ordering.begin_pass()
         with explain_oom(f"a pass of arm '{job.arm}' ran", self._memory_advice):
             # warm-ups are recorded whatever is asked: arms that learn, learn from their intervals
             marks = record or job.warmup
@@ -79,6 +87,7 @@ class Session:
         vram = arm.vram()
         return replace(
             result,
+            ordering=[] if self._ordering is None else self._ordering.take(),
             vram_peak=sum(vram.values()) + self._working_bytes(result.vram_peak),
             vram_resident=vram["vram_resident"],
             vram_slots=vram["vram_slots"],
@@ -115,6 +124,13 @@ class Session:
 
     def _memory_advice(self, memory: Memory) -> str:
         return memory_advice(memory, self.options, len(self.model.shape.layers))
+
+
+def _name_weights(log: OrderingLog, units: Sequence[TransferUnit]) -> None:
+    for unit in units:
+        for number, segment in enumerate(unit.segments):
+            part = f" part {number}" if len(unit.segments) > 1 else ""
+            log.name(segment.source, f"blk.{unit.layer}.{unit.label}{part}")
 
 
 def _placements(placement: Placement | Mapping[str, Placement], arms: Sequence[str]) -> dict[str, Placement]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.devices.base import CopyRange, Device, whole_copy_range
+from executor.devices.base import CopyRange, Device, Touched, whole_copy_range
 from executor.errors import HprofError
 from executor.policies.base import Eviction, Flags
 from executor.units import format_memory
@@ -171,6 +171,7 @@ class CachedBatch:
     n_bytes: int  # of missed experts
     layout: TransferUnit  # the unit, with its tensors where the bank has them
     place_of: torch.Tensor  # (n_experts,) int32 on the device; means nothing for experts that the batch does not use
+    places: list[tuple[int, int]]  # (expert, place) of all that the batch uses
     n_hits: int
     n_misses: int
 
@@ -184,6 +185,7 @@ class ExpertCacheBuffer:
 
     def __init__(self, device: Device, units: Sequence[TransferUnit], n_places: int, eviction: Eviction) -> None:
         first = units[0]
+        self._device = device
         self.cache = ExpertCacheIndex(n_places, eviction)
         self.expert_bytes = first.expert_bytes
         self.n_bytes = n_places * first.expert_bytes
@@ -205,8 +207,9 @@ class ExpertCacheBuffer:
             return None
         admission = self.cache.admit(unit.layer, experts.tolist())
         missed = admission.uploads
-        uploads = [piece for run in merge_places(missed) for piece in self._upload(unit, *run)]
+        uploads = self.uploads_of(unit, missed)
         row = self._row[unit.number]
+        self._device.on_thread("write the experts' places", lambda: Touched(writes=[self._row_copies[row].source]))
         if self._places is not None:
             self._places[row, experts] = admission.places
         uploads.append(self._row_copies[row])
@@ -215,6 +218,7 @@ class ExpertCacheBuffer:
             len(missed) * self.expert_bytes,
             self._layout[unit.number],
             self._on_device[row],
+            list(zip(admission.experts, admission.places, strict=True)),
             experts.size - len(missed),
             len(missed),
         )
@@ -225,6 +229,10 @@ class ExpertCacheBuffer:
             for expert, place in cached.items():
                 source, target = there.target_from + place * here.stride, here.target_from + expert * here.stride
                 slot[target : target + here.stride].copy_(self.buffer[source : source + here.stride])
+
+    def uploads_of(self, unit: TransferUnit, places: Sequence[tuple[int, int]]) -> list[CopyRange]:
+        """The copies that put experts into their places, (expert, place); neighbours merged."""
+        return [piece for run in merge_places(places) for piece in self._upload(unit, *run)]
 
     def _upload(self, unit: TransferUnit, expert: int, place: int, count: int) -> list[CopyRange]:
         return [

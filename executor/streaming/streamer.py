@@ -6,14 +6,14 @@ launches the step, then calls `release`. Copies run ahead as far as the slots th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, StreamName, Work
+from executor.devices.base import CopyRange, Device, Event, StreamName, Touched, Work
 from executor.policies.base import Flags, Item, Plan, Policy
 from executor.streaming.expert_cache import CachedBatch, ExpertCacheBuffer
 from executor.streaming.substitutes import Substitutes
@@ -82,6 +82,8 @@ class StagedWeights:
     buffer: torch.Tensor  # (n_bytes,) uint8: a slot, or the bank
     layout: TransferUnit
     waits_for: int | None  # correlation_id of the last copy that the step reads
+    expected: Callable[[], list[CopyRange]]
+    """What the step finds in `buffer`, as the copies that would have put it there."""
     n_copied: int  # experts that crossed the bus
     n_hits: int | None = None  # experts that the bank had; None where it was not asked
     n_misses: int | None = None
@@ -123,7 +125,8 @@ class CopyIssuer:
         start = self._trace.mark(self._device, "compute")
         n_bytes = len(cached) * bank.expert_bytes
         fn = partial(bank.copy_cached, unit, cached, pending.slot.buffer)
-        self._device.launch("compute", fn, Work(n_bytes=2.0 * n_bytes))
+        touches = partial(_moved_inside, pending, bank, cached)
+        self._device.launch("compute", fn, Work(n_bytes=2.0 * n_bytes), touches=touches)
         end = self._trace.mark(self._device, "compute")
         fields = {"layer": unit.layer, "tensor": unit.label, "bytes": n_bytes, "n_experts": len(cached)}
         self._trace.add(self._device, "compute", "d2d", "copy cached", pending.item.ubatch, start, end, **fields)
@@ -172,6 +175,13 @@ class CopyIssuer:
         event = self._device.event()
         self._device.record(stream, event)
         return event
+
+
+def _moved_inside(pending: PendingCopy, bank: ExpertCacheBuffer, cached: Mapping[int, int]) -> Touched:
+    """Experts that go from a bank to a slot."""
+    unit = pending.item.unit
+    experts = np.isin(np.arange(unit.n_experts), list(cached))
+    return Touched(holds=bank.uploads_of(unit, list(cached.items())), fills=unit.runs(pending.slot.buffer, experts))
 
 
 class Streamer:
@@ -252,7 +262,11 @@ class Streamer:
             self._device.wait("compute", pending.ready)
         hits = pending.n_cached
         misses = None if hits is None or wanted is None else int(wanted.sum()) - hits
-        staged = StagedWeights(pending.slot.buffer, item.unit, pending.copy_id, pending.n_copied, hits, misses)
+        buffer, unit = pending.slot.buffer, item.unit
+        expected = partial(unit.whole, buffer)
+        if wanted is not None and pending.plan.what != "whole":
+            expected = partial(unit.runs, buffer, wanted)
+        staged = StagedWeights(buffer, unit, pending.copy_id, expected, pending.n_copied, hits, misses)
         return self._with_stand_ins(staged, pending, used)
 
     def release(self, item: Item) -> None:
@@ -328,6 +342,7 @@ class Streamer:
             bank.buffer,
             serving.layout,
             pending.copy_id,
+            partial(bank.uploads_of, pending.item.unit, serving.places),
             serving.n_misses,
             serving.n_hits,
             serving.n_misses,

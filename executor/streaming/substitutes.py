@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from executor.devices.base import Device, whole_copy_range
+from executor.devices.base import Device, Touched, whole_copy_range
 from executor.layers.moe import Routed
 from executor.policies.base import Flags
 
@@ -33,6 +33,7 @@ class Substitutes:
         `used` are the experts in use, `on_host` those of them that the host computes; at least one is on the device.
         """
         row = self._on_host[layer, : used.size]
+        self._device.on_thread("write the stand-ins", lambda: Touched(writes=[row]))
         if row.device.type != "meta":
             present = int(np.flatnonzero(used & ~on_host)[0])
             row.copy_(torch.from_numpy(np.where(on_host, present, np.arange(used.size))))

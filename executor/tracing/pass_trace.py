@@ -129,6 +129,7 @@ class PassTrace:
         **fields: Any,
     ) -> None:
         """Keep an interval between two marks; `fields` are EventRecord's others."""
+        device.label(name, ubatch.number, fields.get("layer"))
         if start is None or end is None:
             return
         self._spans.append(_Span(device, stream, kind, name, ubatch, start, end, fields))

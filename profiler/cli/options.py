@@ -206,6 +206,11 @@ _OUTPUT: Final = [
         default="native",
         help="What to keep of a pass: copies and steps, also the kernels inside (by torch.profiler), or only totals.",
     ),
+    click.option(
+        "--record-ordering",
+        is_flag=True,
+        help="Record too what every operation reads, writes and waits for, for `hprof check`.",
+    ),
     click.option("--no-record", is_flag=True, help="The same as --recorder off."),
     json_option,
 ]

@@ -90,6 +90,7 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         routing=values["routing"],
         seed=values["seed"],
         recorder=_recorder(values["recorder"], no_record=values["no_record"]),
+        record_ordering=values["record_ordering"],
         boots=values["boots"],
     )
 

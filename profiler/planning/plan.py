@@ -248,6 +248,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         policy=request.policy,
         seed=request.seed,
         routing=routing,
+        record_ordering=request.record_ordering,
         computes_on_host=computes_on_host(request.arms, cells, request.policy.op_offload_min_batch),
     )
 

@@ -116,4 +116,5 @@ class RunRequest:
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0
     recorder: RecorderName = "native"
+    record_ordering: bool = False
     boots: int = 1

@@ -14,6 +14,7 @@ from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
+from profiler.ordering.check import check_capture
 from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import JUDGED, Cell, judge_cells
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
@@ -58,6 +59,7 @@ def build_report(
         devices=device_figures(tables.recording),
         findings=find(capture, ordering) if findings is None else findings,
         ordering=ordering,
+        check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,

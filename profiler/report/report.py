@@ -13,6 +13,7 @@ from profiler.findings import Finding
 from profiler.manifest import ManifestArm
 from profiler.metrics import DeviceFigures
 from profiler.metrics.ordering import Ordering
+from profiler.ordering.check import CheckResult
 from profiler.report.as_json import arm_as_json, cell_as_json, device_as_json, finding_as_json, number
 from profiler.report.blocks import (
     ON_A_PAGE,
@@ -57,6 +58,7 @@ class Report:
     budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
     engine: list[str] = field(default_factory=list)  # another engine's build, and the placement it was asked for
     ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at
+    check: CheckResult | None = None  # of what was issued; None: not recorded, or not looked at
     summary: str = ""  # the closing paragraph, in plain words
 
     def to_json(self) -> dict[str, Any]:
@@ -109,6 +111,8 @@ def _ordering(report: Report, _room: Room) -> Iterator[Block]:
         line = report.ordering.line()
         is_fault = report.ordering.is_clean is False
         yield Lines("fault" if is_fault else "note", [f"{line[0].upper()}{line[1:]}."])
+    if report.check is not None:
+        yield Lines("note" if report.check.is_clean else "fault", [f"{report.check.line()}."])
 
 
 def _dropped(report: Report, _room: Room) -> Iterator[Block]:
@@ -141,7 +145,10 @@ SECTIONS: Final = (
     Section(
         "ordering",
         _ordering,
-        lambda report: {"ordering": report.ordering.to_json() if report.ordering is not None else None},
+        lambda report: {
+            "ordering": report.ordering.to_json() if report.ordering is not None else None,
+            "check": report.check.to_json() if report.check is not None else None,
+        },
     ),
     Section(
         "cannot_say",

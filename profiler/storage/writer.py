@@ -34,7 +34,7 @@ from profiler.storage.parts import mark_of, part_names
 from profiler.storage.store import Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
-_TIMES: Final = ("t_start", "t_end")
+_TIMES: Final = ("t_start", "t_end", "t_issued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
 
 def _moved(events: pa.Table, pass_id: int, shift_ns: int) -> pa.Table:
     columns: dict[str, Any] = {name: events[name] for name in events.column_names}
-    columns |= {name: pc.add(events[name], shift_ns) for name in _TIMES}
+    columns |= {name: pc.add(events[name], shift_ns) for name in _TIMES if name in columns}
     return conform("events", columns | {"pass_id": pa.repeat(pa.scalar(pass_id, pa.int32()), events.num_rows)})
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executor import placed_model
-from executor.devices.base import ReplayKey, StreamName, Work
+from executor.devices.base import ReplayKey, StreamName, Touches, Work
 from executor.devices.cpu import CpuDevice
 from executor.policies.base import PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass
@@ -26,7 +26,13 @@ class Repeating:
         self._launch = CpuDevice.launch
 
     def launch(
-        self, device: CpuDevice, stream: StreamName, fn: Callable[[], None], work: Work, key: ReplayKey | None = None
+        self,
+        device: CpuDevice,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
     ) -> None:
         if key is not None and stream != "host":
             self.n_repeated += key in self.first
@@ -34,7 +40,7 @@ class Repeating:
         self._launch(device, stream, fn, work, key)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(CpuDevice, "launch", lambda device, *args: self.launch(device, *args))
+        patch.setattr(CpuDevice, "launch", lambda device, *args, **named: self.launch(device, *args, **named))
 
 
 def logits_of(spec: str, arm: str, dtype: torch.dtype) -> list[torch.Tensor]:

@@ -57,7 +57,7 @@ def test_ordering_ranges_become_structs(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c")
     result = makers.dense_result()
     result.ordering.append(
-        OrderingRecord(1, "copy", "copy", reads=[("host", 0, 8, "w")], writes=[("slot0", 0, 8, "w")])
+        OrderingRecord(1, "copy", "copy", 5, reads=[("host", 0, 8, "w")], writes=[("slot0", 0, 8, "w")])
     )
     writer.plan_pass(0, PassKey("off"))
     writer.record_pass(0, result)

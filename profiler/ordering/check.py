@@ -1,0 +1,98 @@
+"""Both checks of a capture, and their result: for the command, the report and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from executor.errors import HprofError
+from executor.units import format_count
+from profiler.ordering.clocks import happens_before
+from profiler.ordering.operations import Operations, load_operations
+from profiler.ordering.pairs import check_pairs
+from profiler.ordering.violation import OrderingViolation, race_at, wrong_at
+
+if TYPE_CHECKING:
+    from profiler.capture import Capture
+
+MAX_NAMED: Final = 20
+CHECK_SCHEMA: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What was checked, how often it failed, and the first failures in the order of issue."""
+
+    n_operations: int
+    n_pairs: int
+    """Pairs of accesses to the same bytes, of which at least one writes."""
+    n_expectations: int
+    """Reads that rely on the content of what they read."""
+    n_races: int
+    n_wrong: int
+    violations: tuple[OrderingViolation, ...]
+    """At most MAX_NAMED of each check."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether neither check found anything."""
+        return not self.n_races and not self.n_wrong
+
+    def line(self) -> str:
+        """One line for a report."""
+        held = f"{format_count(self.n_operations, 'operation')}, {format_count(self.n_pairs, 'pair')} on the same bytes"
+        if self.is_clean:
+            return f"hprof check: all in order, all bytes as expected ({held})"
+        found = f"{format_count(self.n_races, 'race')} and {format_count(self.n_wrong, 'read')} of wrong bytes"
+        return f"hprof check: {found} ({held}); the first: {self.violations[0]}"
+
+    def lines(self) -> Iterator[str]:
+        """All of it, a line each."""
+        yield self.line() if self.is_clean else self.line().partition("; the first")[0]
+        for violation in self.violations:
+            yield str(violation)
+            yield f"  fix: {violation.fix}"
+        n_more = self.n_races + self.n_wrong - len(self.violations)
+        if n_more:
+            yield f"and {n_more:,} more."
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "schema": CHECK_SCHEMA,
+            "state": "clean" if self.is_clean else "faults",
+            "operations": self.n_operations,
+            "pairs": self.n_pairs,
+            "expectations": self.n_expectations,
+            "races": self.n_races,
+            "wrong_reads": self.n_wrong,
+            "violations": [violation.to_json() for violation in self.violations],
+        }
+
+
+def check_capture(capture: Capture) -> CheckResult:
+    """Check a capture. Raises HprofError where it holds no ordering records."""
+    result = find_violations(load_operations(capture)) if capture.n_rows("ordering") else None
+    if result is None:
+        raise HprofError(
+            f"{capture.path} holds no ordering records, so nothing can be checked; "
+            "run again with `hprof run --record-ordering`."
+        )
+    return result
+
+
+def find_violations(ops: Operations) -> CheckResult:
+    """Check operations."""
+    order = happens_before(ops)
+    found = check_pairs(order)
+    races = [race_at(order, found.races, i) for i in range(min(MAX_NAMED, len(found.races.first)))]
+    wrong = [wrong_at(order, found.wrong, i) for i in range(min(MAX_NAMED, len(found.wrong.first)))]
+    return CheckResult(
+        len(ops),
+        found.n_pairs,
+        found.n_expectations,
+        len(found.races.first),
+        len(found.wrong.first),
+        (*races, *wrong),
+    )

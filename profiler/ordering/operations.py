@@ -1,0 +1,128 @@
+"""The `ordering` table as arrays: operations in the order of issue, and each byte range that one of them touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from executor.passes import THREAD
+from profiler.arithmetic.intervals import Int64
+from profiler.schema import ABSENT, label_codes
+
+if TYPE_CHECKING:
+    from profiler.capture import Capture
+
+Bools = npt.NDArray[np.bool_]
+_KEYS: Final = [("pass_id", "ascending"), ("sequence", "ascending")]
+NO_TAG: Final = 0
+"""The code of a tag that says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """One row a byte range; `op` is the operation's row."""
+
+    op: Int64
+    is_write: Bools
+    space: Int64
+    start: Int64
+    end: Int64
+    tag: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Operations, pass after pass. A chain is a stream of a device, or the issuing thread: in order by itself."""
+
+    rows: pa.Table
+    """The table's rows, sorted, one an operation."""
+    pass_id: Int64
+    chain: Int64
+    on_thread: Bools
+    kind: tuple[str, ...]
+    """The texts of `kind_code`."""
+    kind_code: Int64
+    event: Int64
+    touches: Touches
+    tags: tuple[str, ...]
+    spaces: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.chain)
+
+    def is_kind(self, name: str) -> Bools:
+        """Which operations are a `record`, a `wait`, ..."""
+        code = self.kind.index(name) if name in self.kind else ABSENT - 1
+        return np.asarray(self.kind_code == code)
+
+
+def load_operations(capture: Capture) -> Operations:
+    """What a capture holds of them, warm-ups too; none where it was not run with --record-ordering."""
+    passes = capture.table("passes", ["pass_id", "boot"])
+    boots = dict(zip(passes["pass_id"].to_pylist(), passes["boot"].to_pylist(), strict=True))
+    return operations_of(capture.table("ordering"), {number: boot or 0 for number, boot in boots.items()})
+
+
+def operations_of(rows: pa.Table, boots: dict[int, int]) -> Operations:
+    """The same for rows of the table; `boots`: each pass's process, as every process has addresses of its own."""
+    rows = rows.sort_by(_KEYS)
+    pass_id = _ints(rows["pass_id"])
+    stream, streams = label_codes(rows["stream"])
+    on_thread = np.array([*(name == THREAD for name in streams), False])[stream]
+    device = np.where(on_thread, ABSENT, _ints(rows["device"]))
+    _, chain = np.unique(np.stack([device, stream.astype(np.int64)]), axis=1, return_inverse=True)
+    kind_code, kinds = label_codes(rows["op"])
+    boot = np.array([boots.get(int(number), 0) for number in np.unique(pass_id)], np.int64)
+    boot_of_op = boot[np.unique(pass_id, return_inverse=True)[1]] if len(rows) else np.empty(0, np.int64)
+    touches, tags, spaces = _touches(rows, boot_of_op)
+    return Operations(
+        rows,
+        pass_id,
+        chain.reshape(-1).astype(np.int64),
+        on_thread,
+        kinds,
+        kind_code.astype(np.int64),
+        _ints(rows["event"]),
+        touches,
+        tags,
+        spaces,
+    )
+
+
+def _touches(rows: pa.Table, boot: Int64) -> tuple[Touches, tuple[str, ...], tuple[str, ...]]:
+    """Reads come before writes; within each, in the order of issue."""
+    columns = [rows[name].combine_chunks() for name in ("reads", "writes")]
+    op = [pc.list_parent_indices(column).to_numpy() for column in columns]
+    ranges = [pc.list_flatten(column) for column in columns]
+
+    def joined(name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([pc.struct_field(part, name) for part in ranges])
+
+    space, spaces = label_codes(joined("space").dictionary_encode())
+    tag, tags = label_codes(_with_empty(joined("tag")))
+    ops = np.concatenate(op).astype(np.int64)
+    n_boots = int(boot.max(initial=0)) + 1
+    touches = Touches(
+        ops,
+        np.repeat([False, True], [len(part) for part in ranges]),
+        space.astype(np.int64) * n_boots + boot[ops],
+        _ints(joined("from")),
+        _ints(joined("to")),
+        tag[1:].astype(np.int64),
+    )
+    return touches, tags, tuple(name for name in spaces for _ in range(n_boots))
+
+
+def _with_empty(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """With the empty text first, so that its code is NO_TAG."""
+    return pa.chunked_array([pa.array([""]), *texts.fill_null("").chunks]).dictionary_encode()
+
+
+def _ints(column: pa.ChunkedArray) -> Int64:
+    values: Int64 = column.cast(pa.int64()).fill_null(ABSENT).to_numpy()
+    return values

@@ -1,0 +1,61 @@
+"""`hprof check`: exit codes, what it prints, and what the report says of the same capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+import hprof
+from executor.devices.base import Event, StreamName
+from executor.devices.recording import RecordingDevice
+
+SMALL = ["run", "-m", "tiny-dense", "--device", "sim", "--arms", "on", "-p", "64", "-n", "2", "-ub", "32", "-r", "1"]
+
+
+def run(path: Path, *options: str) -> str:
+    assert hprof.main([*SMALL, *options, "-o", str(path)]) == 0
+    return str(path)
+
+
+def test_a_run_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path / "c", "--record-ordering")
+    capsys.readouterr()
+    assert hprof.main(["check", path]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("hprof check: all in order, all bytes as expected (")
+    assert hprof.main(["check", path, "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert (found["state"], found["races"], found["wrong_reads"], found["violations"]) == ("clean", 0, 0, [])
+    assert f"({found['operations']:,} operations, {found['pairs']:,} pairs" in told
+    assert hprof.main(["report", path, "--format", "md"]) == 0
+    assert told.strip() in capsys.readouterr().out
+
+
+def test_a_missing_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    wait = RecordingDevice.wait
+
+    def without_compute(device: RecordingDevice, stream: StreamName, event: Event) -> None:
+        if stream != "compute":
+            wait(device, stream, event)
+
+    monkeypatch.setattr(RecordingDevice, "wait", without_compute)
+    path = run(tmp_path / "c", "--record-ordering")
+    assert "races and 0 reads of wrong bytes" in capsys.readouterr().out
+    assert hprof.main(["check", path]) == 1
+    told = capsys.readouterr().out
+    assert "read before its write in pass 0: copy " in told
+    assert "'copy whole' on stream copy of device 0 (layer 0, ubatch 0, issued at " in told
+    assert "and let stream compute wait for it before launch " in told
+    assert hprof.main(["check", path, "--json"]) == 1
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["state"] == "faults"
+    assert found["races"] >= len(found["violations"]) > 0
+
+
+def test_a_capture_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path / "c")
+    capsys.readouterr()
+    assert hprof.main(["check", path]) == 2
+    assert "holds no ordering records, so nothing can be checked; run again with" in capsys.readouterr().err

@@ -1,0 +1,45 @@
+"""Ordering records for tests: from the engine, made by hand, and as the check takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from executor.passes import OrderingRecord
+from executor.policies.base import PolicyOptions
+from profiler.ordering.check import CheckResult, find_violations
+from profiler.ordering.operations import Operations, operations_of
+from profiler.storage.writer import conform
+from tests.executor.engine_runs import open_session, run_pass
+
+FIELDS = tuple(OrderingRecord.__dataclass_fields__)
+
+
+def operations(passes: Sequence[Sequence[OrderingRecord]]) -> Operations:
+    """Records, a list a pass."""
+    rows: dict[str, list[Any]] = {name: [] for name in ("pass_id", *FIELDS)}
+    for pass_id, records in enumerate(passes):
+        for record in records:
+            rows["pass_id"].append(pass_id)
+            for name in FIELDS:
+                rows[name].append(getattr(record, name))
+    return operations_of(conform("ordering", rows), {})
+
+
+def check(*passes: Sequence[OrderingRecord]) -> CheckResult:
+    return find_violations(operations(passes))
+
+
+def without(records: Sequence[OrderingRecord], number: int) -> list[OrderingRecord]:
+    return [replace(record) for record in records if record.sequence != number]
+
+
+def record_engine(spec: str, arm: str, kind: str, n_prompt: int = 96, n_gen: int = 2, **options: Any) -> list[Any]:
+    """The records of two passes of an arm."""
+    policy = PolicyOptions(cache_bytes=1 << 20)
+    is_moe = spec == "tiny-moe"
+    with open_session(
+        spec, [arm], kind=kind, policy=policy, synthetic_routing=is_moe, record_ordering=True, **options
+    ) as session:
+        return [run_pass(session, arm, n_prompt, n_gen, 32, repetition=i)[0].ordering for i in range(2)]
