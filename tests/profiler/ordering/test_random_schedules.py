@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.passes import THREAD, OrderingRecord
+from executor.passes import THREAD, OrderingOp, OrderingRecord
 from tests.profiler.ordering.records import check, without
 
 STREAMS = ("compute", "copy", "host", THREAD)
@@ -55,7 +55,7 @@ ranges = st.tuples(st.integers(0, 6), st.integers(1, 4)).map(lambda at: ("cpu", 
 def schedules(draw: st.DrawFn) -> list[OrderingRecord]:
     records = []
     for sequence in range(draw(st.integers(2, 24))):
-        op = draw(st.sampled_from(["launch", "copy", "record", "wait", "sync"]))
+        op: OrderingOp = draw(st.sampled_from(["launch", "copy", "record", "wait", "sync"]))
         stream = THREAD if op == "sync" else draw(st.sampled_from(STREAMS[:3] if op != "launch" else STREAMS))
         record = OrderingRecord(sequence, stream, op, sequence, device=0)
         if op in ("launch", "copy"):
