@@ -137,6 +137,7 @@ class ModelShape:
     layers: tuple[LayerShape, ...]
     norm_eps: float
     tied_embeddings: bool = False
+    output_bias: bool = False
     embedding_scale: float = 1.0
     context_length: int = 131072
     notes: tuple[str, ...] = ()

@@ -82,4 +82,4 @@ def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
 def logits(x: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
     """Float32 logits (m, vocab) of the hidden rows x (m, hidden) whose next token is wanted."""
     h = rms_norm(x, w("output_norm.weight"), shape.norm_eps)
-    return F.linear(h, w(shape.output_tensor)).float()
+    return F.linear(h, w(shape.output_tensor), w.maybe("output.bias")).float()

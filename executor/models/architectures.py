@@ -45,16 +45,18 @@ class _Architecture:
     normalise: bool = True
     shared_gate: bool = False
     activation: Activation = "silu"
+    reads_router_keys: bool = False  # expert_gating_func, expert_weights_norm and _scale: others' are ignored
+    output_bias: bool = False
     splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
 
 
 ARCHITECTURES: Final[dict[str, _Architecture]] = {
     "llama": _Architecture(interleaved_rope=True),
-    "qwen2": _Architecture(),
+    "qwen2": _Architecture(output_bias=True),
     "qwen2moe": _Architecture(normalise=False, shared_gate=True, splits_n_ff=True),
     "qwen3": _Architecture(qk_norm="always"),
     "qwen3moe": _Architecture(qk_norm="always", splits_n_ff=True),
-    "glm4moe": _Architecture(qk_norm="optional", scoring="sigmoid"),
+    "glm4moe": _Architecture(qk_norm="optional", scoring="sigmoid", normalise=False, reads_router_keys=True),
     "gpt-oss": _Architecture(
         sinks=True, window_every=2, scoring="softmax_topk", normalise=False, activation="oai_swiglu"
     ),
@@ -106,10 +108,13 @@ def shape_from_gguf(
     name = metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
-    reader = _GgufReader(name, ARCHITECTURES[name], Fields(metadata, origin, f"{name}."), tensors, rope_factors)
+    fields = Fields(metadata, origin, f"{name}.")
+    _check_keys(fields)
+    reader = _GgufReader(name, ARCHITECTURES[name], fields, tensors, rope_factors)
     shape = check_shape(reader.model(), origin)
-    _check_tensors(shape, with_parts(tensors, fused_parts(shape, tensors)), origin)
-    return shape
+    apart = with_parts(tensors, fused_parts(shape, tensors))
+    _check_tensors(shape, apart, origin)
+    return replace(shape, notes=(*shape.notes, *left_out(shape, apart, origin)))
 
 
 def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]:
@@ -143,6 +148,7 @@ class _GgufReader:
             layers=self._layers(n_layers, hidden),
             norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
             tied_embeddings="output.weight" not in self.tensors,
+            output_bias=self.architecture.output_bias and "output.bias" in self.tensors,
             context_length=fields.integer("context_length", 131072),
         )
 
@@ -167,7 +173,9 @@ class _GgufReader:
 
     def _attention(self, i: int, heads: int, kv_heads: int, hidden: int, rope: RopeShape) -> AttentionShape:
         fields, known = self.fields, self.architecture
-        head_dim = fields.integer("attention.key_length", hidden // heads)
+        head_dim, window = fields.integer("attention.key_length", hidden // heads), self._window(i)
+        if window is not None:
+            rope = replace(rope, theta=fields.number("rope.freq_base_swa", rope.theta, above=1.0))
         if fields.integer("attention.value_length", head_dim) != head_dim:
             raise HprofError(
                 f"{fields.origin}: its values are not as wide as its keys, which hprof does not run with the "
@@ -178,7 +186,7 @@ class _GgufReader:
             n_kv_heads=kv_heads,
             head_dim=head_dim,
             rope=rope,
-            window=self._window(i),
+            window=window,
             qk_norm=self._has_qk_norm(i),
             bias=self._has(i, "attn_q.bias", "attn_qkv.bias"),
             output_bias=self._has(i, "attn_output.bias"),
@@ -190,10 +198,16 @@ class _GgufReader:
         return rule == "always" or (rule == "optional" and f"blk.{i}.attn_q_norm.weight" in self.tensors)
 
     def _window(self, i: int) -> int | None:
-        every = self.architecture.window_every
-        if every is None or i % every == every - 1:
+        """Of each so many layers all but the last have the window; of 0, all; a list says it of each layer."""
+        every, key = self.architecture.window_every, "attention.sliding_window_pattern"
+        if every is None:
             return None
-        return self.fields.integer("attention.sliding_window")
+        if isinstance(self.fields.values.get(self.fields.prefix + key), list):
+            has_window = any(self.fields.flags(key)[i : i + 1])
+        else:
+            every = self.fields.integer(key, every, low=0)
+            has_window = every == 0 or i % every < every - 1
+        return self.fields.integer("attention.sliding_window") if has_window else None
 
     def _rope(self, default_dims: int) -> RopeShape:
         fields = self.fields
@@ -203,8 +217,8 @@ class _GgufReader:
             interleaved=self.architecture.interleaved_rope,
             factors=self.rope_factors,
         )
-        factor = fields.number("rope.scaling.factor", 1.0)
-        match fields.text("rope.scaling.type", "none"):
+        factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
+        match fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none"):
             case "none":
                 return plain
             case "linear":
@@ -225,8 +239,6 @@ class _GgufReader:
             factor=factor,
             original_context=fields.integer("rope.scaling.original_context_length", trained),
             attention_factor=fields.number("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(max(factor, 1.0))),
-            beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
         )
 
     def _ffn(self, i: int, n_layers: int) -> Ffn:
@@ -240,12 +252,6 @@ class _GgufReader:
     def _moe(self, i: int) -> MoeFfn:
         fields, known = self.fields, self.architecture
         n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
-        gating = fields.integer("expert_gating_func", 0, low=0)
-        if gating and gating not in _GATING_FUNCTIONS:
-            raise HprofError(
-                f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
-                "2 (sigmoid) and 3 (softmax over the chosen)."
-            )
         shared = self._has(i, "ffn_up_shexp.weight")
         n_ff = fields.integer("expert_feed_forward_length", self._default_n_ff_expert(n_used))
         n_shared = fields.integer("expert_shared_count", 1)
@@ -255,13 +261,25 @@ class _GgufReader:
             n_ff_expert=n_ff,
             n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_shared * n_ff) if shared else 0,
             shared_gate=shared and known.shared_gate,
-            scoring=_GATING_FUNCTIONS.get(gating, known.scoring),
-            normalise=fields.flag("expert_weights_norm", known.normalise),
-            scale=fields.number("expert_weights_scale", 1.0),
+            scoring=self._scoring(),
+            normalise=fields.flag("expert_weights_norm", known.normalise)
+            if known.reads_router_keys
+            else known.normalise,
+            scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
             score_bias=self._has(i, "exp_probs_b.bias"),
             expert_bias=self._has(i, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
             activation=known.activation,
         )
+
+    def _scoring(self) -> Scoring:
+        known, fields = self.architecture, self.fields
+        gating = fields.integer("expert_gating_func", 0, low=0) if known.reads_router_keys else 0
+        if gating and gating not in _GATING_FUNCTIONS:
+            raise HprofError(
+                f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
+                "2 (sigmoid) and 3 (softmax over the chosen)."
+            )
+        return _GATING_FUNCTIONS.get(gating, known.scoring)
 
     def _default_n_ff_expert(self, n_used: int) -> int | None:
         """An expert's width where the file does not say it, as llama.cpp's code for the architecture has it."""
@@ -273,6 +291,44 @@ class _GgufReader:
     def _has(self, layer: int, *short_names: str) -> bool:
         """Whether the file has one of the tensors."""
         return any(f"blk.{layer}.{name}" in self.tensors for name in short_names)
+
+
+def _check_keys(fields: Fields) -> None:
+    """Refuse, by name, keys that change what a model computes and that no layer here obeys."""
+    if not fields.flag("attention.causal", True):
+        raise _not_obeyed(fields, "attention.causal", "false: tokens see those after them")
+    if (n_groups := fields.integer("expert_group_count", 1, low=0)) > 1:
+        raise _not_obeyed(fields, "expert_group_count", f"{n_groups}: experts are chosen within groups")
+
+
+def _not_obeyed(fields: Fields, key: str, meaning: str) -> HprofError:
+    return HprofError(
+        f"{fields.origin}: its key {fields.prefix}{key} is {meaning}, which hprof does not compute; "
+        "use --engine llama-bench for this file."
+    )
+
+
+_OF_THE_DECODER: Final = ("blk.", "output", "token_", "position_", "rope_")
+_HARMLESS: Final = ("rope_freqs.weight", "attn_rot_embd.weight")  # read with the shape; a table that old files hold
+
+
+def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
+    """A sentence on the tensors that belong to no layer that hprof runs, such as a vision tower's.
+
+    HprofError names one that would change what the layers compute, as llama.cpp refuses a file with unread tensors.
+    """
+    read = {name for name, _ in all_shapes(shape)}
+    unread = [info for info in tensors.values() if info.name not in read and info.short_name not in _HARMLESS]
+    for info in unread:
+        of_the_layers = info.name.startswith(_OF_THE_DECODER) or info.name.endswith(".scale")
+        if of_the_layers and (info.layer is None or info.layer < len(shape.layers)):
+            raise HprofError(
+                f"{origin}: the tensor {info.name} is none that hprof reads for the architecture {shape.architecture}, "
+                "and without it the results would be others; use --engine llama-bench for this file."
+            )
+    outer = [info.name for info in unread if info.layer is None]
+    more = f" and {len(outer) - 1} more" if len(outer) > 1 else ""
+    return [f"the tensor {outer[0]}{more} of the file is left out, as no layer reads it"] if outer else []
 
 
 def _check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:

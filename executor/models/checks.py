@@ -57,6 +57,13 @@ class Fields:
             raise self.refusal(key, value, "true or false")
         return bool(value)
 
+    def flags(self, key: str) -> list[bool]:
+        """A list of truth values."""
+        value = self._value(key, None)
+        if not isinstance(value, list) or not all(isinstance(item, bool | int) for item in value):
+            raise self.refusal(key, value, "a list of true and false")
+        return [bool(item) for item in value]
+
     def text(self, key: str, default: str | None = None) -> str:
         """A text; HprofError where it is absent without a `default`."""
         value = self._value(key, default)

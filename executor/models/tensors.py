@@ -39,6 +39,8 @@ def outer_shapes(shape: ModelShape) -> Shapes:
     }
     if not shape.tied_embeddings:
         shapes["output.weight"] = (shape.n_vocab, shape.hidden)
+    if shape.output_bias:
+        shapes["output.bias"] = (shape.n_vocab,)
     return shapes
 
 

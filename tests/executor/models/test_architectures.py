@@ -10,7 +10,7 @@ import pytest
 
 from executor.errors import HprofError
 from executor.gguf.file import open_gguf
-from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, TensorInfo
+from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, RopeShape, TensorInfo
 from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
 from executor.models.presets import load_preset
 from executor.models.synthetic import QuantPlan, model_tensors
@@ -86,6 +86,7 @@ def test_glm4moe_begins_dense_and_leaves_out_the_extra_prediction_layer() -> Non
         nextn_predict_layers=1,
         leading_dense_block_count=1,
         expert_gating_func=2,
+        expert_weights_norm=True,
         expert_shared_count=1,
     )
     assert got.layers == want.layers
@@ -145,6 +146,11 @@ def reshaped(tensors: Tensors, name: str) -> None:
     tensors[name] = TensorInfo(name, "F16", (7, 7), 98)
 
 
+def added(name: str) -> Change:
+    """A change that adds a tensor."""
+    return lambda _, tensors: tensors.update({name: TensorInfo(name, "F32", (8,), 32)})
+
+
 BAD: dict[str, tuple[Change, str]] = {
     "unknown architecture": (
         lambda m, t: m.update({"general.architecture": "lama"}),
@@ -171,10 +177,24 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda m, t: m.update({"llama.expert_count": 2, "llama.expert_used_count": 3}),
         "3 of 2 experts",
     ),
-    "unknown gating": (
-        lambda m, t: m.update({"llama.expert_count": 2, "llama.expert_used_count": 1, "llama.expert_gating_func": 9}),
-        "gating function 9",
+    "tokens see later ones": (
+        lambda m, t: m.update({"llama.attention.causal": False}),
+        "llama.attention.causal is false",
     ),
+    "groups of experts": (lambda m, t: m.update({"llama.expert_group_count": 4}), "llama.expert_group_count is 4"),
+    **{
+        f"unread {name}": (added(name), f"the tensor {name} is none that hprof reads for the architecture llama")
+        for name in (
+            "blk.0.ffn_up.bias",
+            "blk.1.ffn_down.bias",
+            "blk.0.attn_k.bias",
+            "blk.0.attn_q.scale",
+            "blk.7.attn_norm.bias",
+            "output.bias",
+            "output_norm.bias",
+            "rope_factors_long.weight",
+        )
+    },
 }
 
 
@@ -220,3 +240,81 @@ def test_an_unknown_quant_matters_only_where_it_is_read() -> None:
     tensors[name] = replace(tensors[name], quant="type 777", n_bytes=0)
     with pytest.raises(HprofError, match=rf"'{name}' is stored as type 777, which hprof does not know; convert .* F32"):
         shape_from_gguf(metadata_of(want), tensors, "model.gguf")
+
+
+def rope_of(**extra: Any) -> RopeShape:
+    mixer = round_trip("tiny-dense", **extra)[1].layers[0].mixer
+    assert isinstance(mixer, AttentionShape)
+    return mixer.rope
+
+
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_factor_without_a_type_scales_linearly(key: str) -> None:
+    """As in llama.cpp, whose type is linear where the file says none."""
+    rope = rope_of(**{key: 4.0})
+    assert (rope.scaling, rope.factor) == ("linear", 4.0)
+    assert rope_of(**{key: 4.0, "rope.scaling.type": "none"}).scaling == "none"
+    assert rope_of(**{key: 1.0}).scaling == "none"
+
+
+def test_the_newer_factor_goes_before_the_older() -> None:
+    assert rope_of(**{"rope.scaling.factor": 2.0, "rope.scale_linear": 4.0}).factor == 2.0
+
+
+def test_keys_that_llama_cpp_ignores_are_ignored() -> None:
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    rope = rope_of(**yarn, **{"rope.scaling.yarn_beta_fast": 8.0, "rope.scaling.yarn_beta_slow": 2.0})
+    assert (rope.beta_fast, rope.beta_slow) == (32.0, 1.0)
+    keys = {"expert_weights_norm": False, "expert_weights_scale": 2.5, "expert_gating_func": 2}
+    want, got = round_trip("qwen3-30b-a3b", **keys)
+    assert got.layers == want.layers
+
+
+def test_glm4moe_obeys_its_routers_keys_and_does_not_normalise_by_default() -> None:
+    def moe(**extra: Any) -> MoeFfn:
+        extra = {"nextn_predict_layers": 1, "block_count": 47, "leading_dense_block_count": 1} | extra
+        found = round_trip("glm-4.5-air", **extra)[1].layers[-1].moe
+        assert found is not None
+        return found
+
+    assert (moe().normalise, moe().scoring, moe().scale) == (False, "sigmoid", 1.0)
+    obeyed = moe(expert_weights_norm=True, expert_gating_func=1, expert_weights_scale=2.5)
+    assert (obeyed.normalise, obeyed.scoring, obeyed.scale) == (True, "softmax", 2.5)
+    with pytest.raises(HprofError, match="gating function 9 is not known"):
+        moe(expert_gating_func=9)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "windows"),
+    [
+        (2, [128, None, 128, None]),
+        (4, [128, 128, 128, None]),
+        (1, [None] * 4),
+        (0, [128] * 4),
+        ([True, False, False, True] + [False] * 20, [128, None, None, 128]),
+    ],
+)
+def test_gpt_oss_says_which_layers_have_the_window(pattern: Any, windows: list[int | None]) -> None:
+    keys = {"attention.sliding_window": 128, "attention.sliding_window_pattern": pattern}
+    layers = round_trip("gpt-oss-20b", **keys, **{"rope.freq_base_swa": 10_000.0})[1].layers[:4]
+    mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, AttentionShape)]
+    assert [mixer.window for mixer in mixers] == windows
+    assert {mixer.rope.theta for mixer in mixers if mixer.window} <= {10_000.0}
+    assert {mixer.rope.theta for mixer in mixers if not mixer.window} <= {150_000.0}
+
+
+def test_what_is_outside_the_layers_is_left_out_and_told() -> None:
+    want = load_preset("tiny-dense").shape
+    outer = [TensorInfo(name, "F32", (8,), 32) for name in ("v.patch_embd.weight", "mm.0.weight")]
+    tensors = model_tensors(want, QuantPlan.uniform("F16")) | {info.name: info for info in outer}
+    notes = shape_from_gguf(metadata_of(want), tensors, "model.gguf").notes
+    assert notes == ("the tensor v.patch_embd.weight and 1 more of the file is left out, as no layer reads it",)
+
+
+def test_the_bias_of_qwen2s_output_is_read() -> None:
+    want = load_preset("qwen2.5-0.5b").shape
+    bias = TensorInfo("output.bias", "F32", (want.n_vocab,), 4 * want.n_vocab)
+    tensors = model_tensors(want, QuantPlan.uniform("F16")) | {bias.name: bias}
+    shape = shape_from_gguf(metadata_of(want), tensors, "model.gguf")
+    assert shape.output_bias
+    assert bias.name in needed_tensors(shape, tensors)
