@@ -55,7 +55,7 @@ class Manifest:
     run_id: str = ""  # random: a writer that finds another one was replaced (--force), and stops
     argv: list[str] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)  # name, hash, n_bytes, notes: what is approximated
+    model: dict[str, Any] = field(default_factory=dict)  # as profiler/facts.model_fields has it, of hprof's own runs
     placement: dict[str, Any] = field(default_factory=dict)
     arms: list[ManifestArm] = field(default_factory=list)  # the first is the baseline
     grid: dict[str, Any] = field(default_factory=dict)

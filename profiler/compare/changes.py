@@ -152,8 +152,8 @@ def different_work(a: OpenedSide, b: OpenedSide, x: CellKey, y: CellKey) -> str 
     names = [side.capture.manifest.model.get("name") for side in (a, b)]
     if names[0] != names[1] and None not in names:
         return "another model"
-    hashes = [side.capture.manifest.model.get("hash") for side in (a, b)]
-    return "other weights" if hashes[0] != hashes[1] and None not in hashes else None
+    digests = [side.capture.manifest.model.get("digest") for side in (a, b)]
+    return "other weights" if digests[0] != digests[1] and None not in digests else None
 
 
 def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from profiler.compare.renderers import differences_table, headline
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
+from tests.profiler.runs import make_capture, small_request
 
 
 def _bench(path: Path, prefill_ns: list[int], *, n_prompt: int = 512, arm: str = "x", **fields: Any) -> str:
@@ -147,13 +148,21 @@ def test_other_prompts_are_normalised_but_never_judged(tmp_path: Path) -> None:
     assert wall.different == "n_prompt 512 against 1024"
 
 
-@pytest.mark.parametrize(("field", "said"), [("name", "another model"), ("hash", "other weights")])
+@pytest.mark.parametrize(("field", "said"), [("name", "another model"), ("digest", "other weights")])
 def test_another_model_is_never_judged(tmp_path: Path, field: str, said: str) -> None:
     a = _bench(tmp_path / "a", [100] * 6, model={field: "one"})
     b = _bench(tmp_path / "b", [50] * 6, model={field: "two"})
     result = compare_captures(a, b)
     assert {change.different for change in result.changes} == {said}
     assert ("model." + field, "one", "two") in [(d.key, d.a, d.b) for d in result.differences]
+
+
+def test_runs_of_one_preset_with_other_weights_are_never_judged(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("same", 1), ("other", 2)):
+        make_capture(tmp_path / name, small_request(seed=seed))
+    a, same, other = (str(tmp_path / name) for name in ("a", "same", "other"))
+    assert {change.different for change in compare_captures(a, same).changes} == {None}
+    assert {change.different for change in compare_captures(a, other).changes} == {"other weights"}
 
 
 def test_repetitions_of_one_process_of_another_tool_are_no_verdict(tmp_path: Path) -> None:
