@@ -63,8 +63,10 @@ class Writer:
             self.vector("output.bias", N_VOCAB)
         for layer in range(2):
             self.attention(f"blk.{layer}.", joined=joined, bias=qkv_bias)
-            self.vector(f"blk.{layer}.ffn_norm.weight", HIDDEN, 1.0)
-            self.experts(f"blk.{layer}.") if experts else self.ffn(f"blk.{layer}.")
+            norm = "post_attention_norm" if self.architecture in ("gpt-oss", "glm4moe") else "ffn_norm"
+            self.vector(f"blk.{layer}.{norm}.weight", HIDDEN, 1.0)
+            is_dense = not experts or (self.architecture == "glm4moe" and layer == 0)
+            self.ffn(f"blk.{layer}.") if is_dense else self.experts(f"blk.{layer}.")
         self.out.write_header_to_file()
         self.out.write_kv_data_to_file()
         self.out.write_tensors_to_file()
@@ -81,6 +83,9 @@ class Writer:
         if self.architecture.startswith("qwen3"):
             self.vector(f"{block}attn_q_norm.weight", HEAD_DIM, 1.0)
             self.vector(f"{block}attn_k_norm.weight", HEAD_DIM, 1.0)
+        if self.architecture == "gpt-oss":
+            self.vector(f"{block}attn_output.bias", HIDDEN)
+            self.vector(f"{block}attn_sinks.weight", N_HEADS)
 
     def ffn(self, block: str) -> None:
         self.matrix(f"{block}ffn_gate.weight", N_FF, HIDDEN)
@@ -92,9 +97,22 @@ class Writer:
         self.matrix(f"{block}ffn_gate_exps.weight", N_EXPERTS, N_FF, HIDDEN)
         self.matrix(f"{block}ffn_up_exps.weight", N_EXPERTS, N_FF, HIDDEN)
         self.matrix(f"{block}ffn_down_exps.weight", N_EXPERTS, HIDDEN, N_FF)
+        if self.architecture == "gpt-oss":
+            self.vector(f"{block}ffn_gate_inp.bias", N_EXPERTS)
+            for name, width in (("gate", N_FF), ("up", N_FF), ("down", HIDDEN)):
+                self.matrix(f"{block}ffn_{name}_exps.bias", N_EXPERTS, width)
+        if self.architecture == "glm4moe":
+            self.vector(f"{block}exp_probs_b.bias", N_EXPERTS)
+            self.matrix(f"{block}ffn_gate_shexp.weight", N_FF, HIDDEN)
+            self.matrix(f"{block}ffn_up_shexp.weight", N_FF, HIDDEN)
+            self.matrix(f"{block}ffn_down_shexp.weight", HIDDEN, N_FF)
 
 
 MOE = {"expert_count": N_EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": N_FF}
+IGNORED = {"expert_weights_scale": 2.5, "expert_weights_norm": False, "expert_gating_func": 2}
+WINDOW = {**MOE, "attention.sliding_window": 8}
+GLM = {**MOE, "expert_shared_count": 1, "leading_dense_block_count": 1, "rope.dimension_count": HEAD_DIM // 2}
+WITH_BIASES = {"experts": True, "qkv_bias": True}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
     "plain": ("llama", {}, {}),
     "q, k, v joined": ("qwen2", {}, {"joined": True, "qkv_bias": True}),
@@ -117,11 +135,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
         },
         {},
     ),
-    "router keys that are ignored": (
-        "qwen3moe",
-        {**MOE, "expert_weights_scale": 2.5, "expert_weights_norm": False, "expert_gating_func": 2},
-        {"experts": True},
-    ),
+    "router keys that are ignored": ("qwen3moe", {**MOE, **IGNORED}, {"experts": True}),
+    "gpt-oss": ("gpt-oss", {**WINDOW, **IGNORED}, WITH_BIASES),
+    "gpt-oss, all windows": ("gpt-oss", {**WINDOW, "attention.sliding_window_pattern": 0}, WITH_BIASES),
+    "gpt-oss, the windows' rotation": ("gpt-oss", {**WINDOW, "rope.freq_base_swa": 100.0}, WITH_BIASES),
+    "glm4moe without its router's keys": ("glm4moe", GLM, WITH_BIASES),
+    "glm4moe, normalised": ("glm4moe", {**GLM, "expert_weights_norm": True, "expert_weights_scale": 2.5}, WITH_BIASES),
+    "glm4moe, softmax": ("glm4moe", {**GLM, "expert_gating_func": 1}, WITH_BIASES),
 }
 
 
