@@ -47,8 +47,9 @@ class AttentionShape:
     rope: RopeShape
     window: int | None = None
     qk_norm: bool = False
-    bias: bool = False  # on q, k and v
+    bias: bool = False  # on those of `biased`
     output_bias: bool = False
+    biased: tuple[str, ...] = ("q", "k", "v")
     sinks: bool = False  # one learned logit a head joins the softmax's denominator (gpt-oss)
     output_gate: bool = False  # q's projection carries a sigmoid gate of the same width (Qwen3.5)
     head_gate: bool = False  # one softplus gate a head, with a projection of its own (Laguna)

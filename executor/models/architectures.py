@@ -181,6 +181,7 @@ class _GgufReader:
                 f"{fields.origin}: its values are not as wide as its keys, which hprof does not run with the "
                 f"architecture {self.name}; use a model without that."
             )
+        biased = tuple(name for name in "qkv" if self._has(i, f"attn_{name}.bias", "attn_qkv.bias"))
         return AttentionShape(
             n_heads=heads,
             n_kv_heads=kv_heads,
@@ -188,7 +189,8 @@ class _GgufReader:
             rope=rope,
             window=window,
             qk_norm=self._has_qk_norm(i),
-            bias=self._has(i, "attn_q.bias", "attn_qkv.bias"),
+            bias=bool(biased),
+            biased=biased or ("q", "k", "v"),
             output_bias=self._has(i, "attn_output.bias"),
             sinks=known.sinks,
         )

@@ -73,7 +73,7 @@ def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
         "attn_output.weight": (hidden, q),
     }
     if a.bias:
-        shapes |= {"attn_q.bias": (q_rows,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
+        shapes |= {f"attn_{name}.bias": (q_rows if name == "q" else kv,) for name in a.biased}
     if a.output_bias:
         shapes["attn_output.bias"] = (hidden,)
     if a.qk_norm:

@@ -54,7 +54,7 @@ class Writer:
         self.out.add_tensor(name, self.rng.uniform(middle - 0.5, middle + 0.5, size).astype(np.float32))
 
     def write(
-        self, *, experts: bool = False, joined: bool = False, qkv_bias: bool = False, output_bias: bool = False
+        self, *, experts: bool = False, joined: bool = False, biased: str = "", output_bias: bool = False
     ) -> None:
         self.matrix("token_embd.weight", N_VOCAB, HIDDEN)
         self.vector("output_norm.weight", HIDDEN, 1.0)
@@ -62,7 +62,7 @@ class Writer:
         if output_bias:
             self.vector("output.bias", N_VOCAB)
         for layer in range(2):
-            self.attention(f"blk.{layer}.", joined=joined, bias=qkv_bias)
+            self.attention(f"blk.{layer}.", joined=joined, biased=biased)
             norm = "post_attention_norm" if self.architecture in ("gpt-oss", "glm4moe") else "ffn_norm"
             self.vector(f"blk.{layer}.{norm}.weight", HIDDEN, 1.0)
             is_dense = not experts or (self.architecture == "glm4moe" and layer == 0)
@@ -72,12 +72,12 @@ class Writer:
         self.out.write_tensors_to_file()
         self.out.close()
 
-    def attention(self, block: str, *, joined: bool, bias: bool) -> None:
+    def attention(self, block: str, *, joined: bool, biased: str) -> None:
         self.vector(f"{block}attn_norm.weight", HIDDEN, 1.0)
         rows = {"q": N_HEADS * HEAD_DIM, "k": N_KV_HEADS * HEAD_DIM, "v": N_KV_HEADS * HEAD_DIM}
         for name, n_rows in {"qkv": sum(rows.values())}.items() if joined else rows.items():
             self.matrix(f"{block}attn_{name}.weight", n_rows, HIDDEN)
-            if bias:
+            if name in biased:
                 self.vector(f"{block}attn_{name}.bias", n_rows)
         self.matrix(f"{block}attn_output.weight", HIDDEN, N_HEADS * HEAD_DIM)
         if self.architecture.startswith("qwen3"):
@@ -112,16 +112,17 @@ MOE = {"expert_count": N_EXPERTS, "expert_used_count": 2, "expert_feed_forward_l
 IGNORED = {"expert_weights_scale": 2.5, "expert_weights_norm": False, "expert_gating_func": 2}
 WINDOW = {**MOE, "attention.sliding_window": 8}
 GLM = {**MOE, "expert_shared_count": 1, "leading_dense_block_count": 1, "rope.dimension_count": HEAD_DIM // 2}
-WITH_BIASES = {"experts": True, "qkv_bias": True}
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
+WITH_BIASES = {"experts": True, "biased": "qkv"}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "plain": ("llama", {}, {}),
-    "q, k, v joined": ("qwen2", {}, {"joined": True, "qkv_bias": True}),
+    "q, k, v joined": ("qwen2", {}, {"joined": True, "biased": "qkv"}),
     "an expert's width unsaid": (
         "qwen3moe",
         {"expert_count": N_EXPERTS, "expert_used_count": 2, "feed_forward_length": 2 * N_FF},
         {"experts": True},
     ),
-    "bias of the output": ("qwen2", {}, {"qkv_bias": True, "output_bias": True}),
+    "biases of k and v alone": ("llama", {}, {"biased": "kv"}),
+    "bias of the output": ("qwen2", {}, {"biased": "qkv", "output_bias": True}),
     "a factor without a type": ("llama", {"rope.scaling.factor": 4.0}, {}),
     "the older factor": ("llama", {"rope.scale_linear": 4.0}, {}),
     "yarn with turns of its own": (

@@ -187,7 +187,6 @@ BAD: dict[str, tuple[Change, str]] = {
         for name in (
             "blk.0.ffn_up.bias",
             "blk.1.ffn_down.bias",
-            "blk.0.attn_k.bias",
             "blk.0.attn_q.scale",
             "blk.7.attn_norm.bias",
             "output.bias",
