@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
@@ -15,13 +16,12 @@ from executor.units import format_bytes, format_ns
 from profiler.metrics.memory import (
     HeldOverTime,
     all_held,
-    cost_in_layers,
     held_over_time,
     memory_parts,
     slot_holdings,
     typical_memory,
 )
-from profiler.report.places import all_residency
+from profiler.report.places import Residency, all_residency
 
 
 def main(choice: Choice) -> None:
@@ -29,19 +29,21 @@ def main(choice: Choice) -> None:
     if choice.sizes is None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
         return
+    found = all_residency(choice.capture.manifest)
     rows = passes.passes_of_cell(choice)
     parts = typical_memory(rows).reindex(choice.arms)
     if parts["peak"].isna().all() and parts["slots"].isna().all():
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
     else:
-        at_the_peak(choice, parts)
-    what_stays(choice)
+        at_the_peak(choice, parts, found)
+    what_stays(choice, found)
     over_time(choice)
 
 
-def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
+def at_the_peak(choice: Choice, parts: pd.DataFrame, found: Mapping[str, Residency]) -> None:
     st.subheader("At the peak", anchor=False)
-    st.markdown("  \n".join(escape_markdown(cost_sentence(str(arm), row, choice)) for arm, row in parts.iterrows()))
+    told = [cost_sentence(str(arm), float(row["reserved"]), found.get(str(arm))) for arm, row in parts.iterrows()]
+    st.markdown("  \n".join(map(escape_markdown, told)))
     table = parts.drop(columns="reserved").map(format_bytes, na_action="ignore").rename(columns=PART_LABELS)
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     show.figure(
@@ -53,9 +55,8 @@ def at_the_peak(choice: Choice, parts: pd.DataFrame) -> None:
     )
 
 
-def what_stays(choice: Choice) -> None:
+def what_stays(choice: Choice, found: dict[str, Residency]) -> None:
     """Which layers each arm keeps on the device; every arm of the capture is in the table."""
-    found = all_residency(choice.capture.manifest)
     if not found:
         return
     st.subheader("Which layers stay", anchor=False)
@@ -73,15 +74,15 @@ def what_stays(choice: Choice) -> None:
         show.table(by_device, alt="what each arm holds on each device", key="by-device", name="residency-by-device")
 
 
-def cost_sentence(arm: str, row: pd.Series, choice: Choice) -> str:
-    spent = float(row["reserved"])
-    if math.isnan(spent):
+def cost_sentence(arm: str, reserved_bytes: float, placed: Residency | None) -> str:
+    """What an arm's slots and bank take, in bytes, and in layers of its own placement where the capture says that."""
+    if math.isnan(reserved_bytes):
         return f"What {arm} reserves for slots and bank is not known."
-    if spent == 0:
+    if reserved_bytes == 0:
         return f"{arm} reserves neither slots nor a bank."
-    layers = cost_in_layers(spent, choice.capture.manifest.placement)
+    layers = placed.cost_in_layers if placed is not None else None
     instead = f", room in which {layers:.1f} more layers could stay resident" if layers is not None else ""
-    return f"{arm} reserves {format_bytes(spent)} for slots and bank{instead}."
+    return f"{arm} reserves {format_bytes(reserved_bytes)} for slots and bank{instead}."
 
 
 def over_time(choice: Choice) -> None:

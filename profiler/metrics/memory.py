@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ _COLUMNS: Final = ("slot", "device", "layer", "tensor", "bytes")
 
 
 def memory_parts(passes: pd.DataFrame) -> pd.DataFrame:
-    """One row a pass of the `passes` table: bytes of PARTS and `peak`; NaN where the source does not say.
+    """One row a pass of the `passes` table: bytes of MEMORY_PARTS and `peak`; NaN where the source does not say.
 
     other is what the peak holds beyond the named parts: activations, KV cache, and the library's own.
     """
@@ -31,19 +31,12 @@ def memory_parts(passes: pd.DataFrame) -> pd.DataFrame:
     return parts
 
 
-def cost_in_layers(n_bytes: float | None, placement: Mapping[str, Any]) -> float | None:
-    """How many host layers would fit into these bytes and stay: bytes / (host bytes / host layers)."""
-    found = placement.get("configurations")
-    first = found[0] if isinstance(found, list) and found and isinstance(found[0], Mapping) else placement
-    host_bytes, layers = first.get("host_bytes"), first.get("host_layers")
-    if (
-        n_bytes is None
-        or not isinstance(host_bytes, int)
-        or not isinstance(layers, list)
-        or not (host_bytes and layers)
-    ):
-        return None
-    return n_bytes / (host_bytes / len(layers))
+def cost_in_layers(n_bytes: float, host_bytes: int, n_host_layers: int) -> float | None:
+    """How many host layers would fit into these bytes and stay: bytes / (host bytes / host layers).
+
+    None where nothing is in host memory.
+    """
+    return n_bytes / (host_bytes / n_host_layers) if host_bytes and n_host_layers else None
 
 
 def slot_holdings(line: Timeline) -> pd.DataFrame:

@@ -68,7 +68,7 @@ def residency(manifest: Manifest, arm: ManifestArm) -> Residency | None:
         slots=sizes["slots"],
         slots_bytes=sizes["vram_slots"],
         bank_bytes=sizes["vram_bank"],
-        cost_in_layers=cost_in_layers(sizes["vram_slots"] + sizes["vram_bank"], placed),
+        cost_in_layers=cost_in_layers(sizes["vram_slots"] + sizes["vram_bank"], sizes["host_bytes"], len(layers)),
         by_device=_by_device(placed.get("by_device")),
     )
 

@@ -9,6 +9,8 @@ import pytest
 from executor.policies.base import PolicyOptions
 from executor.units import format_bytes
 from profiler.importers import import_files
+from profiler.planning.request import PlacementOptions
+from profiler.report.build import build_report
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request
@@ -48,3 +50,17 @@ def test_over_time_counts_the_bank_and_leads_to_the_reports_peak(
     (told,) = (line for line in text.splitlines() if line.startswith("Weights that stay, the bank and"))
     assert row["vram_bank"] > 0
     assert f"The device's peak, {format_bytes(float(row['vram_peak']))}, also counts" in told
+
+
+def test_the_cost_in_layers_is_the_reports_for_each_placement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second placement's layers are smaller: the same arm's slots would keep more or fewer of them resident."""
+    placements = (PlacementOptions(overrides="ffn_=CPU"), PlacementOptions(overrides="ffn_up=CPU"))
+    capture = make_capture(tmp_path / "c", small_request(arms=("off", "on"), placements=placements, repetitions=1))
+    told = build_report(capture).residency
+    text = said(open_page(monkeypatch, tmp_path, "memory", a="on", b="on@2"))
+    costs = {arm: f"{told[arm].cost_in_layers:.1f}" for arm in ("on", "on@2")}
+    for arm, cost in costs.items():
+        (sentence,) = (line for line in text.splitlines() if line.startswith(f"{arm} reserves"))
+        assert f"room in which {cost} more layers could stay resident" in sentence
+    by_first = told["on@2"].slots_bytes / (told["on"].host_bytes / len(told["on"].host_layers))
+    assert costs["on@2"] != f"{by_first:.1f}"

@@ -135,10 +135,8 @@ def test_memory_parts_and_what_they_cost(tmp_path: Path) -> None:
     first = parts.iloc[0]
     assert (first["resident"], first["slots"], first["other"], first["peak"]) == (30_000, 16_000, 4_000, 50_000)
     assert math.isnan(first["bank"])
-    placement = {"configurations": [{"host_bytes": 40_000, "host_layers": [0, 1, 2, 3]}]}
-    assert cost_in_layers(16_000, placement) == pytest.approx(1.6)
-    assert cost_in_layers(16_000, {}) is None
-    assert cost_in_layers(None, placement) is None
+    assert cost_in_layers(16_000, host_bytes=40_000, n_host_layers=4) == pytest.approx(1.6)
+    assert cost_in_layers(16_000, host_bytes=0, n_host_layers=0) is None
 
 
 def test_slots_hold_a_layer_until_the_next_is_copied_in() -> None:
