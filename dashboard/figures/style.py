@@ -1,6 +1,5 @@
 """What all figures share: Okabe and Ito's colours, which people with any colour vision can tell apart on both
-themes; quiet axes; each arm's colour, marker and dash. Colour never stands alone: exposed copy is hatched, arms
-have markers and dashes, verdicts have words and signs.
+themes; quiet axes; each arm's colour, marker and dash.
 
 Colour never stands alone: exposed copy is hatched, arms have markers and dashes, verdicts have words and signs.
 """

@@ -22,13 +22,18 @@ PART_LABELS: Final = {
     "other_ns": "other copies",
     "idle_ns": "idle",
 }
-_PATTERNS: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
-_NS_A_MS: Final = 1e6
+_HATCHES: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
+_NS_A_MS, _NS_A_S = 1e6, 1e9
 _LEGEND_HEIGHT: Final = 76  # three lines: it wraps where the page is narrow
+_FEW_LAYERS: Final = 12  # so many numbers fit side by side on a phone
+_SECOND_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
+_BUSY_BINS: Final = 1500  # as a picture is wide; the Timeline page, which zooms, has more
+_LONG_NS: Final = 10e9  # from here on an axis in seconds reads better
+_WHOLE: Final = 100  # shares are drawn in whole per cent, a byte each
 
 
 def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
-    """Stacked horizontal bars; `spent` has a row a bar and the columns of `profiler.metrics.devices.PARTS`."""
+    """Stacked horizontal bars; `spent` has a row a bar and the columns of `profiler.metrics.devices.TIME_PARTS`."""
     figure = go.Figure()
     for part, text in PART_LABELS.items():
         values = spent[part].to_numpy(float)
@@ -39,7 +44,11 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
             x=values / _NS_A_MS,
             orientation="h",
             name=text.partition(" (")[0],
-            marker={"color": SPENT[part.removesuffix("_ns")], "pattern": _pattern(part), "line": {"width": 0}},
+            marker={
+                "color": SPENT[part.removesuffix("_ns")],
+                "pattern": _hatch(_HATCHES.get(part, "")),
+                "line": {"width": 0},
+            },
             hovertemplate=f"{text}: %{{x:,.2f}} ms<extra></extra>",
         )
     styled(figure, height=_LEGEND_HEIGHT + 60 + 54 * len(labels), barmode="stack", bargap=0.35)
@@ -51,19 +60,9 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
     return figure
 
 
-def _pattern(part: str) -> Mapping[str, object] | None:
-    shape = _PATTERNS.get(part)
-    return (
-        {"shape": shape, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.9)"}
-        if shape
-        else None
-    )
-
-
-_MS: Final = 1e6
-_FEW: Final = 12  # so many numbers fit side by side on a phone
-_PATTERN: Final = {"size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"}
-_T_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
+def _hatch(shape: str) -> Mapping[str, object]:
+    """Hidden and exposed copy differ in this too, not in colour alone; an empty shape is plain."""
+    return {"shape": shape, "size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.9)"}
 
 
 def layer_figure(rows: pd.DataFrame) -> go.Figure:
@@ -74,22 +73,26 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
     figure = go.Figure()
     layer = rows["layer"].to_numpy()
     figure.add_bar(
-        x=layer, y=rows["compute_ns"] / _MS, name="C: compute", marker={"color": SPENT["compute"]}, offsetgroup="C",
+        x=layer,
+        y=rows["compute_ns"] / _NS_A_MS,
+        name="C: compute",
+        offsetgroup="C",
+        marker={"color": SPENT["compute"]},
         hovertemplate="layer %{x}: C %{y:,.3f} ms<extra></extra>",
-    )  # fmt: skip
-    for part, pattern, base in (("hidden", ".", None), ("exposed", "/", rows["hidden_ns"] / _MS)):
+    )
+    for part, base in (("hidden", None), ("exposed", rows["hidden_ns"] / _NS_A_MS)):
         figure.add_bar(
             x=layer,
-            y=rows[f"{part}_ns"] / _MS,
+            y=rows[f"{part}_ns"] / _NS_A_MS,
             base=base,
             name=f"T: {part} copy",
             offsetgroup="T",
-            marker={"color": SPENT[part], "pattern": _PATTERN | {"shape": pattern}},
+            marker={"color": SPENT[part], "pattern": _hatch(_HATCHES[f"{part}_ns"])},
             hovertemplate=f"layer %{{x}}: T: {part} copy %{{y:,.3f}} ms<extra></extra>",
         )
     _mark_bound(figure, rows)
     styled(figure, height=380, barmode="group", bargap=0.25)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW else None)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(rows) <= _FEW_LAYERS else None)
     figure.update_yaxes(title="ms", rangemode="tozero")
     return figure
 
@@ -97,10 +100,10 @@ def layer_figure(rows: pd.DataFrame) -> go.Figure:
 def _mark_bound(figure: go.Figure, rows: pd.DataFrame) -> None:
     """A triangle over the copy of each layer that is copy-bound."""
     bound = rows[rows["copy_bound"]]
-    clear = 0.025 * float(np.nanmax(rows["copy_ns"].to_numpy(float), initial=0.0)) / _MS  # of the bar's top
+    clear = 0.025 * float(np.nanmax(rows["copy_ns"].to_numpy(float), initial=0.0)) / _NS_A_MS  # of the bar's top
     figure.add_scatter(
-        x=bound["layer"] + _T_BAR,
-        y=bound["copy_ns"] / _MS + clear,
+        x=bound["layer"] + _SECOND_BAR,
+        y=bound["copy_ns"] / _NS_A_MS + clear,
         mode="markers",
         name="copy-bound: T > C",
         marker={"symbol": "triangle-down", "size": 10, "color": GREY},
@@ -113,7 +116,7 @@ def margin_figure(margin: pd.DataFrame) -> go.Figure:
 
     margin: index ubatch, columns layer, values in ns.
     """
-    values = margin.to_numpy(float) / _MS
+    values = margin.to_numpy(float) / _NS_A_MS
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     figure = go.Figure(
         go.Heatmap(
@@ -131,36 +134,31 @@ def margin_figure(margin: pd.DataFrame) -> go.Figure:
         )
     )
     styled(figure, height=int(np.clip(120 + 26 * len(margin), 200, 640)), legend=False)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= _FEW else None)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= _FEW_LAYERS else None)
     figure.update_yaxes(title="ubatch", type="category", autorange="reversed", showgrid=False)
     return figure
-
-
-N_BINS: Final = 1500
-_MANY_MS: Final = 10_000  # from here on an axis in seconds reads better
-_ONE_BYTE: Final = 100  # shares are drawn in whole per cent, a byte each
 
 
 def busy_figure(lines: Sequence[Timeline], titles: Sequence[str]) -> go.Figure:
     """A heatmap: lanes of every side down, time across; all sides start at their own pass's start."""
     extent = joint_extent(lines)
-    edges = bin_edges(extent, N_BINS)
+    edges = bin_edges(extent, _BUSY_BINS)
     rows, labels = [], []
     for letter, title, line in zip("AB", titles, lines, strict=False):
         prefix = f"{letter} {title} · " if len(lines) > 1 else ""
         rows.append(busy_shares(line, edges))
         labels += [for_plotly(prefix + lane_title(lane, line.lanes)) for lane in line.lanes]
-    shares = np.concatenate(rows) if rows else np.empty((0, N_BINS))
-    scale, unit = (1e9, "s") if edges[-1] - edges[0] > _MANY_MS * 1e6 else (1e6, "ms")
-    step = float(edges[-1] - edges[0]) / N_BINS / scale
+    shares = np.concatenate(rows) if rows else np.empty((0, _BUSY_BINS))
+    scale, unit = (_NS_A_S, "s") if edges[-1] - edges[0] > _LONG_NS else (_NS_A_MS, "ms")
+    step = float(edges[-1] - edges[0]) / _BUSY_BINS / scale
     figure = go.Figure(
         go.Heatmap(
-            z=np.round(shares * _ONE_BYTE).astype(np.uint8),
+            z=np.round(shares * _WHOLE).astype(np.uint8),
             x0=float(edges[0]) / scale + step / 2,
             dx=step,
             y=labels,
             zmin=0,
-            zmax=_ONE_BYTE,
+            zmax=_WHOLE,
             colorscale=SEQUENTIAL,
             colorbar={"title": "busy, %", "thickness": 10, "len": 0.9},
             hovertemplate=f"%{{y}}<br>%{{x:.2f}} {unit}: busy %{{z}} %<extra></extra>",

@@ -91,8 +91,8 @@ def _bytes(a: ArmFigures, b: ArmFigures, *, same_placement: bool) -> str | None:
     if abs(after - before) <= _ALIKE * max(before, after):
         return "no more bytes to copy" if after else "no bytes to copy in either"
     gave_up = (_median(a, "selective_saving_bytes") or 0) > (_median(b, "selective_saving_bytes") or 0)
-    why = ", for it gives up the selective copy" if same_placement and after > before and gave_up else ""
-    return f"{_change(before, after)} to copy ({format_bytes(after)} instead of {format_bytes(before)}{why})"
+    cause = ", for it gives up the selective copy" if same_placement and after > before and gave_up else ""
+    return f"{_change(before, after)} to copy ({format_bytes(after)} instead of {format_bytes(before)}{cause})"
 
 
 def _memory(a: ArmFigures, b: ArmFigures) -> str | None:

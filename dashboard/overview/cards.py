@@ -121,9 +121,9 @@ def spread(found: Estimate | None, unit: str) -> str:
     """What a single arm's figure is the median of, and its interval."""
     if found is None:
         return "not known"
-    interval_of_ratio = with_interval(found, unit).partition(" [")[2]
+    interval = with_interval(found, unit).partition(" [")[2]
     passes_read = f"median of {found.n} passes" if found.n > 1 else "one pass"
-    return f"{passes_read}, 95 % interval [{interval_of_ratio}" if interval_of_ratio else passes_read
+    return f"{passes_read}, 95 % interval [{interval}" if interval else passes_read
 
 
 def interval_of_ratio(compared: Comparison | None, form: str) -> str:

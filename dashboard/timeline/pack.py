@@ -32,11 +32,17 @@ from profiler.metrics.timeline_detail import (
 )
 from profiler.schema import label_codes
 
+MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
+WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
+MAX_BYTES: Final = 15_000_000
+_MIN_EVENTS: Final = 1000
 _LABELS: Final = ("name", "tensor", "source_memory", "detail")
 _NUMBERS: Final = ("layer", "n_tokens", "n_experts", "slot", "bytes", "whole_bytes")
 SIGNATURE_COLUMNS: Final = (*_LABELS, *_NUMBERS)
 MAX_LABEL_CHARS: Final = 300  # kernels of template libraries have names of many kilobytes
+ROW_COLUMNS: Final = (*SIGNATURE_COLUMNS, "kind", "ubatch", "correlation_id", "waits_for")
 _ABSENT: Final = -1
+_NOTHING: Final = np.empty(0, np.int64)
 
 
 def signatures(rows: pa.Table) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -68,10 +74,6 @@ def _typed(name: str, values: np.ndarray) -> np.ndarray:
 
 def _short(text: str) -> str:
     return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
-
-
-ROW_COLUMNS: Final = (*SIGNATURE_COLUMNS, "kind", "ubatch", "correlation_id", "waits_for")
-_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +165,6 @@ def _differences(values: Int64, counts: Sequence[int]) -> Int64:
     return differences
 
 
-MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
-WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
-MAX_BYTES: Final = 15_000_000
-_MIN_EVENTS: Final = 1000
-_EMPTY: Final = np.empty(0, np.int64)
-
-
 def pack(
     sides: Sequence[PassToDraw],
     header: Mapping[str, Any],
@@ -225,7 +220,7 @@ def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _links(tables: Sequence[pa.Table]) -> dict[str, VarintColumn]:
     """Which event waits for which copy, as numbers over all sides, in rising order of the waiting one."""
-    waiting, copies, first = [_EMPTY], [_EMPTY], 0
+    waiting, copies, first = [_NOTHING], [_NOTHING], 0
     for table in tables:
         copy, waiter = waited_for(table)
         copies.append(copy + first)
