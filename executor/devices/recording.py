@@ -23,6 +23,7 @@ from executor.devices.base import (
     Work,
     whole_copy_range,
 )
+from executor.devices.delegating import DelegatingDevice
 from executor.passes import THREAD, OrderingOp, OrderingRecord, TaggedRange
 
 _VIRTUAL_ALIGNMENT = 1 << 12
@@ -75,11 +76,18 @@ class OrderingLog:
         self._events: list[Event] = []  # kept alive, so that no `id` is used again in a pass
 
     def name(self, tensor: torch.Tensor, name: str) -> None:
-        """Say what the bytes of a host tensor are; copies carry the name to where they put them."""
+        """Say what the bytes of a host tensor are (from now on); copies carry the name to where they put them."""
         space, start, end = self._book.locate(tensor)
-        named = self._named.setdefault(space, [])
+        named = self._named[space] = [one for one in self._named.get(space, []) if one.start != start]
         named.append(_Named(start, end, name))
         named.sort(key=lambda one: one.start)
+
+    def name_as(self, tensor: torch.Tensor, source: torch.Tensor) -> None:
+        """Say that a host tensor has from now on what `source` has."""
+        space, start, end = self._book.locate(source)
+        named = self._find(space, start, min(end, start + tensor.numel()))
+        if named is not None:
+            self.name(tensor, named.name)
 
     def begin_pass(self) -> None:
         """Forget the pass before; the named bytes are there from the start."""
@@ -179,14 +187,12 @@ def _tag(named: _Named, first_byte: int) -> str:
     return f"{named.name}@{first_byte}"
 
 
-class RecordingDevice(Device):
+class RecordingDevice(DelegatingDevice):
     """`inner`, and a note in `log` of all that it is asked to do."""
 
     def __init__(self, inner: Device, log: OrderingLog) -> None:
-        super().__init__()
-        self._inner, self._log = inner, log
-        self.kind, self.index, self.torch_device = inner.kind, inner.index, inner.torch_device
-        self.replays, self.link_gb_s = inner.replays, inner.link_gb_s
+        super().__init__(inner)
+        self._log = log
 
     def record(self, stream: StreamName, event: Event) -> None:
         self._log.add(self, stream, "record", event)
@@ -233,45 +239,3 @@ class RecordingDevice(Device):
         log = self._log
         reads = [*log.plain(touched.reads), *log.targets(touched.holds)]
         return reads, [*log.plain(touched.writes), *log.targets(touched.fills)]
-
-    # all else is the inner device's
-
-    @property
-    def reserved_bytes(self) -> int:
-        return self._inner.reserved_bytes
-
-    def allocate(self, n_bytes: int, label: str) -> torch.Tensor:
-        return self._inner.allocate(n_bytes, label)
-
-    def release(self, buffer: torch.Tensor) -> None:
-        self._inner.release(buffer)
-
-    def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
-        return self._inner.host_slab(n_bytes, pinned=pinned)
-
-    def register(self, memory: torch.Tensor) -> None:
-        self._inner.register(memory)
-
-    def event(self) -> Event:
-        return self._inner.event()
-
-    def time_ns(self, event: Event) -> int:
-        return self._inner.time_ns(event)
-
-    def now_ns(self) -> int:
-        return self._inner.now_ns()
-
-    def begin_pass(self) -> None:
-        self._inner.begin_pass()
-
-    def drain(self) -> None:
-        self._inner.drain()
-
-    def recycle(self) -> None:
-        self._inner.recycle()
-
-    def peak_bytes(self) -> int | None:
-        return self._inner.peak_bytes()
-
-    def close(self) -> None:
-        self._inner.close()

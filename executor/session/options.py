@@ -47,6 +47,8 @@ class SessionOptions:
     """Token ids that every prompt repeats; None: seeded random ones."""
     record_ordering: bool = False
     """Whether passes keep the order of all that was issued, for `hprof check`."""
+    inject: str | None = None
+    """A fault to plant, by a name of `executor.fault_names`; the order must be recorded."""
     computes_on_host: bool = False
     """Whether passes will compute host tensors on the host, so that their products are made when the session opens."""
 

@@ -10,6 +10,7 @@ import torch
 
 from executor.devices.base import Device
 from executor.devices.factory import make_devices
+from executor.devices.faults import FAULTS
 from executor.devices.out_of_memory import Memory, explain_oom
 from executor.devices.recording import OrderingLog, RecordingDevice
 from executor.engine.pass_run import PassRun
@@ -59,6 +60,9 @@ class Session:
         self.devices = make_devices(options.device)
         if self._ordering is not None:
             self.devices = [RecordingDevice(device, self._ordering) for device in self.devices]
+            if options.inject is not None:
+                faulty = FAULTS[options.inject]
+                self.devices = [faulty(device, self._ordering) for device in self.devices]
         self._placed = place_model(model, self.placements.values(), self.devices, options, self.load_mode)
         if self._ordering is not None:
             _name_weights(self._ordering, self._placed.units)

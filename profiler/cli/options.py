@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from executor.fault_names import FAULT_MEANINGS
 from profiler.cli.llama_flags import LLAMA_FLAGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -210,6 +211,11 @@ _OUTPUT: Final = [
         "--record-ordering",
         is_flag=True,
         help="Record too what every operation reads, writes and waits for, for `hprof check`.",
+    ),
+    click.option(
+        "--inject",
+        type=click.Choice(list(FAULT_MEANINGS)),
+        help="Plant a fault on purpose, for `hprof check` to find; marked in every report.",
     ),
     click.option("--no-record", is_flag=True, help="The same as --recorder off."),
     json_option,

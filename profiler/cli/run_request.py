@@ -91,6 +91,7 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         seed=values["seed"],
         recorder=_recorder(values["recorder"], no_record=values["no_record"]),
         record_ordering=values["record_ordering"],
+        inject=_fault(values["inject"], is_recorded=values["record_ordering"]),
         boots=values["boots"],
     )
 
@@ -118,6 +119,12 @@ def _recorder(name: RecorderName, *, no_record: bool) -> RecorderName:
     if no_record and name == "cupti":
         raise HprofError("--no-record and --recorder cupti exclude each other: give one of them.")
     return "off" if no_record else name
+
+
+def _fault(name: str | None, *, is_recorded: bool) -> str | None:
+    if name is not None and not is_recorded:
+        raise HprofError(f"--inject {name} is for `hprof check`, which needs what is issued: add --record-ordering.")
+    return name
 
 
 def _policy(values: Mapping[str, Any]) -> PolicyOptions:

@@ -13,7 +13,13 @@ from profiler.ordering.clocks import NOT_RECORDED, HappensBefore
 from profiler.ordering.operations import Operations
 from profiler.ordering.pairs import NOTHING, Pairs
 
-ViolationKind = Literal["read before its write", "write before its reader", "write before a write", "wrong bytes"]
+ViolationKind = Literal[
+    "read before its write",
+    "write before its reader",
+    "write before a write",
+    "overwritten under its reader",
+    "wrong bytes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,11 @@ def race_at(order: HappensBefore, races: Pairs, number: int) -> OrderingViolatio
         (False, True): "write before its reader",
         (True, True): "write before a write",
     }
+    expected, found = (ops.tags[touches.tag[at]] or None for at in (touch, int(races.first_touch[number])))
+    if writes == (True, False) and expected is not None and found != expected:
+        because = f"the first writes '{found}' where the second relies on '{expected}'"
+        fix = "copy this elsewhere, or only behind an event that is recorded after its reader"
+        return _violation(ops, "overwritten under its reader", first, second, touch, expected, found, because, fix)
     because, fix = _missing_edge(order, first, second)
     return _violation(ops, kinds[writes], first, second, touch, None, None, because, fix)
 
@@ -137,16 +148,19 @@ def _missing_edge(order: HappensBefore, first: int, second: int) -> tuple[str, s
     ops = order.ops
     one, other = _place(ops, first), _place(ops, second)
     is_thread = bool(ops.on_thread[second])
-    waits = np.flatnonzero(
-        (ops.is_kind("sync") if is_thread else (ops.is_kind("wait") & (ops.chain == ops.chain[second])))
-        & (ops.pass_id == ops.pass_id[second])
-        & (order.recorded_by != NOT_RECORDED)
-    )
-    waits = waits[(waits < second) & (ops.chain[order.recorded_by[waits]] == ops.chain[first])]
     who = "the issuing thread" if is_thread else f"stream {other.stream}"
+    waiting = ops.is_kind("sync") if is_thread else ops.is_kind("wait") & (ops.chain == ops.chain[second])
+    waits = np.flatnonzero(waiting & (ops.pass_id == ops.pass_id[second]))
+    waits = waits[waits < second]
+    recorded_by = order.recorded_by[waits]
+    in_vain = waits[recorded_by == NOT_RECORDED]
+    waits = waits[(recorded_by != NOT_RECORDED) & (ops.chain[recorded_by] == ops.chain[first])]
     before = f"{other.op} {other.sequence}"
     after = f"{one.op} {one.sequence}"
     fix = f"record an event on stream {one.stream} after {after}, and let {who} wait for it before {before}"
+    if len(in_vain) and in_vain[-1] > max(waits, default=NOTHING):
+        event = ops.rows["event"][int(in_vain[-1])].as_py()
+        return f"{who} waits for event {event}, which nobody has recorded by then", fix
     if not len(waits):
         return f"{who} waits for nothing of stream {one.stream} before {before}", fix
     wait = int(waits[-1])

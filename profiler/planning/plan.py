@@ -16,6 +16,7 @@ import torch
 
 from executor.devices.factory import check_present
 from executor.errors import HprofError
+from executor.fault_names import FAULT_MEANINGS
 from executor.memory.budget import DeviceShare, fit_to_budget
 from executor.memory.footprint import footprint
 from executor.model import Model, MoeFfn
@@ -249,6 +250,7 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         seed=request.seed,
         routing=routing,
         record_ordering=request.record_ordering,
+        inject=request.inject,
         computes_on_host=computes_on_host(request.arms, cells, request.policy.op_offload_min_batch),
     )
 
@@ -260,6 +262,11 @@ _CELLS_NAMED: Final = 3  # cells that a sentence names
 def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, ...]) -> list[str]:
     """Sentences for the manifest, the report and whoever reads it."""
     found = [COST_WARNING] if request.recorder == "cupti" else []
+    if request.inject is not None:
+        meaning = FAULT_MEANINGS[request.inject]
+        found.append(
+            f"A fault was injected on purpose, --inject {request.inject}: {meaning} Trust no figure of this run."
+        )
     found += _beyond_context(request.cells, model)
     found += [
         f"{setup.placement.spelled}: no weight is left in host memory, so all arms do the same."

@@ -117,4 +117,5 @@ class RunRequest:
     seed: int = 0
     recorder: RecorderName = "native"
     record_ordering: bool = False
+    inject: str | None = None  # a fault planted on purpose
     boots: int = 1

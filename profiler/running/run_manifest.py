@@ -12,7 +12,7 @@ from executor.session import Session
 from profiler.facts import describe_machine, model_fields, result_variables, source_commit
 from profiler.manifest import ManifestArm
 from profiler.planning.plan import BudgetPlacements, PlacedArms, RunPlan
-from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE
+from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE, RunRequest
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
@@ -32,8 +32,12 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
         "seeds": {"seed": request.seed},
         "environment": result_variables(),
         "warnings": list(plan.warnings),
-        "extra": {"hprof_source": source_commit()},
+        "extra": {"hprof_source": source_commit()} | _injected(request),
     }
+
+
+def _injected(request: RunRequest) -> dict[str, str]:
+    return {} if request.inject is None else {"injected_fault": request.inject}
 
 
 def arms_of_session(setup: PlacedArms, session: Session) -> list[ManifestArm]:

@@ -59,3 +59,19 @@ def test_a_capture_without_records(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert hprof.main(["check", path]) == 2
     assert "holds no ordering records, so nothing can be checked; run again with" in capsys.readouterr().err
+
+
+def test_a_fault_is_planted_marked_and_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path / "c", "--record-ordering", "--inject", "swallow-error")
+    assert "A fault was injected on purpose" in capsys.readouterr().out.replace("\n", " ")
+    assert hprof.open(path).manifest.extra["injected_fault"] == "swallow-error"
+    assert hprof.main(["check", path]) == 1
+    assert "wrong bytes in pass 0: launch " in capsys.readouterr().out
+    assert hprof.main(["report", path, "--format", "md"]) == 0
+    assert "--inject swallow-error: One copy fails, and nobody looks at the error." in capsys.readouterr().out
+
+
+def test_a_fault_without_records_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hprof.main([*SMALL, "--inject", "drop-wait", "-o", str(tmp_path / "c")]) == 2
+    assert "--inject drop-wait is for `hprof check`" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
