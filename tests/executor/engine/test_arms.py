@@ -148,9 +148,9 @@ def test_a_slow_second_device_gets_every_ubatch(monkeypatch: pytest.MonkeyPatch)
         second = session.devices[1]
         launch = second.launch
 
-        def slow_launch(stream: Any, fn: Callable[[], None], work: Any, *others: Any) -> None:
+        def slow_launch(stream: Any, fn: Callable[[], None], work: Any, *args: Any, **kwargs: Any) -> None:
             launch(stream, lambda: time.sleep(0.01), work)
-            launch(stream, fn, work, *others)
+            launch(stream, fn, work, *args, **kwargs)
 
         monkeypatch.setattr(second, "launch", slow_launch)
         alike = run_pass(session, "off", 96, 2, 16)[0]
