@@ -34,7 +34,7 @@ class Activations:
     x: torch.Tensor  # (n, hidden), the residual stream
     h: torch.Tensor  # (n, hidden), normed for the experts
     ids: torch.Tensor  # (n * n_used,) int64, the router's choice
-    shares: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
+    weights: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
     added: torch.Tensor  # (n, hidden), what routed experts add
     shared: torch.Tensor  # (n, hidden), what the shared expert adds
     token: torch.Tensor  # (1,) int64, the sampled token
@@ -42,17 +42,17 @@ class Activations:
     @property
     def n_bytes(self) -> int:
         """Memory of all buffers."""
-        buffers = (self.x, self.h, self.ids, self.shares, self.added, self.shared, self.token)
+        buffers = (self.x, self.h, self.ids, self.weights, self.added, self.shared, self.token)
         return sum(buffer.nbytes for buffer in buffers)
 
     def rows(self, n: int) -> Activations:
-        """Views of the first n rows; `ids` and `shares` stay whole, as their width is a layer's."""
-        return Activations(self.x[:n], self.h[:n], self.ids, self.shares, self.added[:n], self.shared[:n], self.token)
+        """Views of the first n rows; `ids` and `weights` stay whole, as their width is a layer's."""
+        return Activations(self.x[:n], self.h[:n], self.ids, self.weights, self.added[:n], self.shared[:n], self.token)
 
     def routed(self, n_used: int) -> Routed:
         """The rows as the experts take them."""
         n = self.h.shape[0]
-        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.shares[: n * n_used].view(n, n_used))
+        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.weights[: n * n_used].view(n, n_used))
 
 
 def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
@@ -76,7 +76,7 @@ def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *,
         x=buffer(dtype, n, hidden),
         h=buffer(dtype, n_moe, hidden),
         ids=buffer(torch.int64, n_moe * n_used),
-        shares=buffer(torch.float32, n_moe * n_used),
+        weights=buffer(torch.float32, n_moe * n_used),
         added=buffer(dtype, n_moe, hidden),
         shared=buffer(dtype, n_shared, hidden),
         token=buffer(torch.int64, 1),

@@ -5,8 +5,7 @@ that both saw, and its kernels become rows of `events` in the place of the step 
 `kernel`, which no metric counts: hprof's own rows count those steps already, and the copies.
 
 Copies between host and device are left out: hprof's own rows are theirs, and say more. So are kernels outside the
-pass. What is left lies inside steps that hprof's rows count already; `detail` is `kernel`, which no metric
-counts.
+pass.
 
 hprof marks each copy and step by two events of its stream: what CUPTI saw of it lies between the marks. Each
 piece of work that CUPTI saw therefore allows an interval of offsets for each marked interval that it could lie

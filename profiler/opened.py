@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.capture import Capture
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class OpenedCapture(Capture):
         figures = metrics.pass_figures(*tables)[level]
         return self.passes[_PASS_COLUMNS].merge(figures, left_on="pass_id", right_index=True)
 
-    def report(self, noise: float = 0.01) -> Report:
+    def report(self, noise: float = DEFAULT_NOISE) -> Report:
         """Judge the capture; see `profiler.report.build`."""
         from profiler.report.build import build_report
 

@@ -17,6 +17,8 @@ SCHEMA_VERSION: Final = 1
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 
+PHASES: Final = ("prefill", "decode")
+MEMORIES: Final = ("pinned", "pageable", "device", "managed")  # what `source_memory` may say
 EVENT_KINDS: Final = ("h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api")
 KERNEL: Final = "kernel"  # the `detail` of what ran inside a step whose own row has been counted
 KERNEL_STREAM: Final = "kernels"  # its `stream`, so that timelines show it beside the steps
@@ -37,7 +39,7 @@ DEVICE_WORK: Final = tuple(range(ROLES.index("graph") + 1))  # while none of the
 EVENTS: Final = pa.schema(
     [
         ("pass_id", pa.int32()),  # null: outside any pass, or the source has no passes
-        ("phase", _LABEL),  # prefill | decode
+        ("phase", _LABEL),  # PHASES
         ("ubatch", pa.int32()),  # number inside the pass, prefill then decode
         ("layer", pa.int32()),
         ("process", pa.int64()),
@@ -55,8 +57,8 @@ EVENTS: Final = pa.schema(
         ("slot", pa.int32()),
         ("correlation_id", pa.int64()),
         ("waits_for", pa.int64()),  # correlation_id of the copy that this interval's work reads
-        ("source_memory", _LABEL),  # copies: pinned | pageable | device | managed
-        ("detail", _LABEL),  # copies: "uvm", "memset"; importers' extra, short
+        ("source_memory", _LABEL),  # copies: MEMORIES
+        ("detail", _LABEL),  # copies: "uvm"; compute: UNCOUNTED; importers' extra, short
     ]
 )
 

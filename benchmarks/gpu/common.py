@@ -19,7 +19,7 @@ from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
-from profiler.arithmetic.intervals import total
+from profiler.arithmetic.intervals import union
 
 ROUTING = "lognormal"
 
@@ -100,7 +100,7 @@ def busy_ms(result: PassResult, kinds: Sequence[EventKind], *, first_ubatch: int
     rows = [e for e in result.events if e.kind in kinds and e.phase == "prefill" and e.ubatch >= first_ubatch]
     starts = np.array([e.t_start for e in rows], dtype=np.int64)
     ends = np.array([e.t_end for e in rows], dtype=np.int64)
-    return total(starts, ends) / 1e6 if rows else 0.0
+    return union(starts, ends).total / 1e6 if rows else 0.0
 
 
 def gb_s(result: PassResult) -> float | None:

@@ -17,11 +17,12 @@ from benchmarks.thread.host_layers import host_layers_table
 from benchmarks.thread.load_modes import MODES, MODES_FILE, load_table
 from benchmarks.thread.markdown import arms_table, ratio, sweep_table, table, with_interval
 from benchmarks.thread.markdown import number as said
+from benchmarks.thread.reuse import reuse_distances
 from benchmarks.thread.rows import Row, cell_rows, report_of
 from benchmarks.thread.tables import TABLES
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.metrics.experts import adjacent_layer_jaccard, reuse_distances
+from profiler.metrics.experts import adjacent_layer_jaccard
 from profiler.report.build import machine_label
 from profiler.report.sweep import Crossover, crossover
 

@@ -264,7 +264,7 @@ class PassTimes:
 
     @property
     def ttft_ns(self) -> int | None:
-        """Time to first token: from the start to its being known on the host."""
+        """Time to first token: from the pass's start, before its first copy, to its being known on the host."""
         return None if self.first_token is None else self.first_token - self.start
 
     @property

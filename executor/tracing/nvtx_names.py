@@ -3,9 +3,10 @@
 Ranges of domain `hprof` nest as pass > ubatch > step. A name is `key=value` pairs separated by spaces:
     pass=3 arm=on n_ubatch=512 n_depth=0 n_prompt=2048 n_gen=16 repetition=1 warmup=0
     ubatch=0 phase=prefill n_tokens=512
-    layer=7 tensor=blk.7.ffn_up.weight what=whole        (category copy, payload: bytes)
+    layer=7 tensor=ffn_up|ffn_gate|ffn_down what=whole   (category copy, payload: bytes)
     layer=7 what=ffn                                     (category compute)
-Values are percent-encoded where they hold a space, `=` or `%`. Pure strings: no NVTX library is needed here.
+A copy moves a transfer unit, and `tensor` names all tensors of it. Values are percent-encoded where they hold a space,
+`=` or `%`. Pure strings: no NVTX library is needed here.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class UbatchName:
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """A copy of one tensor (`what`: whole, selective, hot, missing, missed) or a computed part (attn, router, ...)."""
+    """A copy of one transfer unit (`what`: whole, selective, hot, missing, missed) or a computed part (attn, ...)."""
 
     layer: int | None  # None: outside the layers, such as the output projection
     what: str
-    tensor: str | None = None
+    tensor: str | None = None  # the label of the unit that is copied
 
 
 Name = PassName | UbatchName | StepName

@@ -136,8 +136,8 @@ def _digits(values: npt.NDArray[np.signedinteger]) -> tuple[npt.NDArray[np.signe
 
 
 def _ranked(values: npt.NDArray[np.signedinteger]) -> tuple[Int64, int]:
-    distinct, ranks = np.unique(values, return_inverse=True)
-    return ranks, len(distinct)
+    ascending, ranks = np.unique(values, return_inverse=True)
+    return ranks, len(ascending)
 
 
 def _distinct(packed: Int64, n_possible: int) -> tuple[Int64, Int64]:

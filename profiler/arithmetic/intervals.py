@@ -1,12 +1,8 @@
 """Unions, intersections and differences of half-open intervals [start, end), vectorised, in integer nanoseconds.
 
-`Intervals` are sorted, disjoint and not touching. Many groups (a pass on a device, a layer of a ubatch) are
-treated in one go: `Line` lays them end to end on one axis, and `GroupedIntervals` holds the union of each group,
-to be united again for coarser groups.
-
-`Intervals` from `union` are sorted, disjoint and not touching; the other functions expect and return such. To
-treat many groups (a pass on a device, a layer in a ubatch) in one go, `Line` lays them end to end on one long
-axis.
+`Intervals` from `union` are sorted, disjoint and not touching; the other functions expect and return such. Many
+groups (a pass on a device, a layer of a ubatch) are treated in one go: `Line` lays them end to end on one axis, and
+`GroupedIntervals` holds the union of each group, to be united again for coarser groups.
 """
 
 from __future__ import annotations
@@ -53,11 +49,6 @@ def union(starts: Int64, ends: Int64) -> Intervals:
     if gap.all():
         return Intervals(starts, ends)
     return Intervals(starts[np.r_[True, gap]], ends[np.r_[gap, True]])
-
-
-def total(starts: Int64, ends: Int64) -> int:
-    """Length of the union."""
-    return union(starts, ends).total
 
 
 def either(a: Intervals, b: Intervals) -> Intervals:

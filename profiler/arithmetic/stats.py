@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
-Unit = Literal["pairs", "boots"]  # what is counted as one measurement: a pair of passes, or a process an arm
+CountUnit = Literal["pairs", "boots"]  # what is counted as one measurement: a pair of passes, or a process an arm
 Floats = npt.NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -102,12 +102,6 @@ def outliers(values: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray((distance > OUTLIER_MADS * spread) & (spread > 0))
 
 
-def paired(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> tuple[Floats, Floats]:
-    """The values of both where both have one (finite and positive) under the same key, in the key's order."""
-    keys = shared_keys(baseline, arm)
-    return np.array([baseline[key] for key in keys]), np.array([arm[key] for key in keys])
-
-
 def shared_keys(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> list[Key]:
     """The keys under which both have a finite and positive value, in the baseline's order."""
     return [key for key, value in baseline.items() if is_usable(value) and is_usable(arm.get(key))]
@@ -121,7 +115,7 @@ def compare(
     noise: float = DEFAULT_NOISE,
     are_pairs: bool = True,
     boots: tuple[Floats, Floats] | None = None,
-    unit: Unit = "pairs",
+    unit: CountUnit = "pairs",
     different: str | None = None,
     same: str | None = None,
 ) -> Comparison | None:
@@ -151,7 +145,7 @@ def _verdict(
     n_pairs: int,
     better: Literal["lower", "higher"],
     noise: float,
-    unit: Unit,
+    unit: CountUnit,
 ) -> tuple[Verdict, str | None]:
     """A change needs an interval that leaves out 1 and a ratio beyond the noise; "no difference" one inside it."""
     if n_pairs < MIN_PAIRS or interval is None:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
-from profiler.arithmetic.stats import Comparison, Unit
+from profiler.arithmetic.stats import Comparison, CountUnit
 from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
@@ -223,7 +223,7 @@ def _samples(
     return _paired(of_a, of_b, design.unit), _paired(of_b, of_a, design.unit)
 
 
-def _paired(values: Repeats, others: Repeats, unit: Unit) -> Repeats:
+def _paired(values: Repeats, others: Repeats, unit: CountUnit) -> Repeats:
     """The values that have a partner: the same boot and repetition, or the same boot."""
     if unit == "pairs":
         return {key: value for key, value in values.items() if key in others}

@@ -3,10 +3,6 @@
 Each pass is a process of its own and all start at zero, so that A and B lie over each other; a lane is a thread,
 and overlapping slices go to sub-lanes. Arrows lead from a copy to the work that waited for it; counters show the
 copies' rate and the device memory. JSON is built a column at a time, a hundred thousand rows to an arrow call.
-
-Each pass is a process of its own and all start at zero, so that A and B lie over each other; a lane is a thread,
-and slices that overlap go to sub-lanes. Arrows lead from a copy to the work that waited for it; counters show the
-rate of the copies and the device memory.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from profiler.importers.base import Imported, ImportOptions, TraceFormat, read_h
 from profiler.importers.device_traces import mark_collectives, remark_collectives
 from profiler.importers.dropping import OVERRUNS, far_times, overrunning, remark_overlaps, time_limits
 from profiler.importers.nsys.rows import (
-    MEMORIES,
     EventRows,
     distinct_streams,
     drop,
@@ -36,6 +35,7 @@ from profiler.importers.nsys.rows import (
     make_rows,
 )
 from profiler.importers.nsys.tables import MAX_TEXT_CHARS
+from profiler.schema import MEMORIES
 
 _COPY: Final = re.compile(r"\[CUDA (?P<unified>u\w* (?:memory )?)?memcpy (?P<how>[^\]]+)\]", re.IGNORECASE)
 _END: Final = "host|device|array|peer|[hdap]"

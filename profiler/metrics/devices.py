@@ -166,7 +166,7 @@ def typical_time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFram
 
 
 def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
-    """One row a pass of a frame of `pass_figures`: PARTS, which add up to n_devices x wall_ns.
+    """One row a pass of a frame of `pass_figures`: TIME_PARTS, which add up to n_devices x wall_ns.
 
     compute_ns   busy compute - hidden copy: computing, and no weights under way
     hidden_ns    hidden copy: both at once
@@ -187,7 +187,7 @@ def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
 
 
 def device_spent(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """One row a device of a whole trace: its busy time in the same PARTS, explicit copies from the host only.
+    """One row a device of a whole trace: its busy time in the same TIME_PARTS, explicit copies from the host only.
 
     Idle and other are 0: a trace says when it was started and stopped, not what it was meant to measure.
     """

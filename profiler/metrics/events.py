@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
-from profiler.schema import ABSENT, label_codes, roles_of
-
-PHASES: Final = ("prefill", "decode")
-MEMORIES: Final = ("pinned", "pageable", "device", "managed")
+from profiler.schema import ABSENT, MEMORIES, PHASES, label_codes, roles_of
 
 Codes = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]

@@ -1,5 +1,5 @@
 """What the `experts` table tells: the share of experts that tokens touch, how often the cache has them, and what the
-router's choices look like (overlap of adjacent layers, reuse by later tokens, popularity).
+router's choices look like (overlap of adjacent layers, popularity).
 
 All read the `experts` table, whose `used` column is a bitmap (little-endian, expert 0 in bit 0 of byte 0).
 """
@@ -21,9 +21,8 @@ from executor.errors import HprofError
 from executor.passes import unpack_flags
 from profiler.arithmetic.groups import Floats, Groups, group_by
 from profiler.arithmetic.intervals import Int64
-from profiler.metrics.events import PHASES
 from profiler.metrics.overlap import ratio
-from profiler.schema import ABSENT
+from profiler.schema import ABSENT, PHASES
 
 EXPERT_COLUMNS = ("pass_id", "phase", "ubatch", "layer", "n_experts", "distinct", "copied", "hits", "misses")
 
@@ -107,25 +106,6 @@ MAX_EXPERTS: Final = 4096  # a layer; bitmaps are laid side by side, as wide as 
 _MAX_BITMAP_BYTES: Final = MAX_EXPERTS // 8
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseDistances:
-    """Decode steps between two uses of an expert in a layer (1: used by the next token too)."""
-
-    counts: NDArray[np.int64]  # index d: how many selections came d steps after the one before
-    first_uses: int
-
-    def share_within(self, steps: int) -> float | None:
-        """Share of selections whose expert was used in the last `steps` steps; None without selections."""
-        n = int(self.counts.sum()) + self.first_uses
-        return float(self.counts[: steps + 1].sum()) / n if n else None
-
-    @property
-    def median(self) -> float | None:
-        """Median distance of the selections that are repeats."""
-        n = self.counts.sum()
-        return float(np.searchsorted(self.counts.cumsum(), (n + 1) // 2)) if n else None
-
-
 def expert_flags(experts: pa.Table) -> NDArray[np.bool_]:
     """The bitmaps as (rows, experts of the widest row) booleans."""
     if experts.num_rows == 0:
@@ -156,34 +136,6 @@ def adjacent_layer_jaccard(experts: pa.Table) -> pd.DataFrame:
     jaccard = np.divide((below & above).sum(axis=1), either, out=np.full(len(either), np.nan), where=either > 0)
     frame: pd.DataFrame = keys.iloc[1:][same][["pass_id", "ubatch", "layer", "n_tokens"]].assign(jaccard=jaccard)
     return frame
-
-
-def reuse_distances(experts: pa.Table) -> ReuseDistances:
-    """Over ubatches of one token: how many steps lie between two uses of the same expert of the same layer."""
-    keys = experts.select(["pass_id", "ubatch", "layer", "n_tokens"]).to_pandas()
-    single = (keys["n_tokens"] == 1).to_numpy()
-    row, expert = np.nonzero(expert_flags(experts)[single])
-    chosen = keys[single].iloc[row].assign(expert=expert)
-    chosen = chosen.sort_values(["pass_id", "layer", "expert", "ubatch"], kind="stable")
-    group = chosen[["pass_id", "layer", "expert"]].to_numpy()
-    same = (group[1:] == group[:-1]).all(axis=1)
-    distance = np.diff(chosen["ubatch"].to_numpy())[same]
-    return ReuseDistances(np.bincount(distance, minlength=2).astype(np.int64), len(chosen) - int(same.sum()))
-
-
-def lru_hit_rate(distinct: NDArray[np.float64], n_places: float, n_used: int) -> float:
-    """The hit rate of an LRU of `n_places` experts of one layer, from the layer's distinct count alone.
-
-    `distinct[n]` is the mean number of distinct experts that n tokens use (distinct[0] = 0). An LRU of C places
-    holds the distinct experts of the last T tokens, where distinct(T) = C; of the next token's `n_used` experts
-    those miss that are new to these T: distinct(T + 1) - distinct(T) (Che's approximation; Che, Tung and Wang,
-    2002).
-    """
-    tokens = np.arange(distinct.size)
-    if n_places >= distinct[-1]:
-        return 1.0 - float(distinct[-1] - distinct[-2]) / n_used
-    window = float(np.interp(n_places, distinct, tokens))
-    return 1.0 - (float(np.interp(window + 1, tokens, distinct)) - n_places) / n_used
 
 
 def distinct_by_ubatch(experts: pa.Table) -> pd.DataFrame:

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from executor.errors import HprofError
 from profiler.arithmetic.groups import Floats, Mask, group_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
-from profiler.metrics.events import EVENT_COLUMNS, PHASES
+from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.experts import EXPERT_COLUMNS, ExpertUse, expert_use
 from profiler.metrics.overlap import Overlap, PassWindows
 from profiler.metrics.pieces import OverlapByPass
 from profiler.metrics.transfers import Transfers
-from profiler.schema import CPU_COMPUTE, WAIT
+from profiler.schema import CPU_COMPUTE, PHASES, WAIT
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
@@ -47,9 +47,7 @@ class Figure:
 
 
 FIGURES: Final[dict[str, Figure]] = {
-    "ttft_ns": Figure(
-        "TTFT", "ns", "start of the prompt's first ubatch to the first token known", "lower", "time to first token"
-    ),
+    "ttft_ns": Figure("TTFT", "ns", "start of the prompt to the first token known", "lower", "time to first token"),
     "prefill_tokens_per_s": Figure("prefill", "tokens/s", "prompt tokens / prefill time", "higher"),
     "decode_tokens_per_s": Figure("decode", "tokens/s", "tokens after the first / their time", "higher"),
     "wall_ns": Figure("wall", "ns", "start to end of the pass or phase", "lower", "the whole pass"),

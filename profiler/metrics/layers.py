@@ -11,10 +11,9 @@ import pandas as pd
 import pyarrow as pa
 
 from profiler.arithmetic.groups import rows_among
-from profiler.metrics.events import PHASES
 from profiler.metrics.figures import int_column
 from profiler.metrics.pieces import OverlapByPass
-from profiler.schema import WAIT
+from profiler.schema import PHASES, WAIT
 
 _UBATCH_KEYS: Final = ("pass_id", "phase", "ubatch")
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from profiler.arithmetic.groups import Floats, group_by, sum_by
 from profiler.arithmetic.intervals import Int64
-from profiler.metrics.events import MEMORIES, Events
-from profiler.schema import ABSENT, COPIES, H2D
+from profiler.metrics.events import Events
+from profiler.schema import ABSENT, COPIES, H2D, MEMORIES
 
 _KEYS: Final = ("process", "device", "role", "stream")
 

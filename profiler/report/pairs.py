@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, Floats, Unit, boot_medians, compare, is_usable, shared_keys
+from profiler.arithmetic.stats import Comparison, CountUnit, Floats, boot_medians, compare, is_usable, shared_keys
 
 PAIR_KEYS: Final = ["boot", "repetition"]
 Repeats = dict[tuple[float, float], float]  # (boot, repetition) -> value; -1 where the source does not say
@@ -25,7 +25,7 @@ class PairDesign:
     """How two arms were measured: side by side or not, and what counts as one measurement of an arm."""
 
     are_pairs: bool
-    unit: Unit
+    unit: CountUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:
     return dict(zip(pair_keys(rows), values.tolist(), strict=True))
 
 
-def counted(found: Repeats, unit: Unit) -> Repeats:
+def counted(found: Repeats, unit: CountUnit) -> Repeats:
     """One value a unit: the values themselves, or each boot's median under repetition 0."""
     if unit == "pairs" or not found:
         return found

@@ -129,7 +129,7 @@ def _run_dense(writer: CaptureWriter, n_pairs: int, digests: Sequence[str]) -> i
     warmups = [("off", -1), ("on", -1)]
     for order, (arm, repetition) in enumerate([*warmups, *_abba(n_pairs)]):
         key = PassKey(arm, 4, 0, 8, 2, max(repetition, 0), order, 0, warmup=repetition < 0)
-        # A pass in ten microseconds' distance of the next; every repetition is a microsecond slower.
+        # Passes begin ten milliseconds apart; every repetition is a microsecond slower.
         writer.plan_pass(order, key, zero_ns=order * 10_000 * US)
         writer.record_pass(order, _dense_pass(arm, max(repetition, 0), digests[arm == "on"]))
     return 2 + 2 * n_pairs

@@ -170,8 +170,3 @@ def _streams(rows: pa.Table) -> pa.Array:
 
 def _text(labels: pa.ChunkedArray) -> pa.Array:
     return labels.combine_chunks().cast(pa.string())
-
-
-def _decoded(labels: pa.ChunkedArray) -> NDArray[Any]:
-    decoded: NDArray[Any] = _text(labels).to_numpy(zero_copy_only=False)
-    return decoded

@@ -32,11 +32,12 @@ from profiler.importers.nsys.folder import FolderTables, holds_tables
 from profiler.importers.nsys.project import GroupedSpans, Places, Projection, project
 from profiler.importers.nsys.ranges import pass_table, ubatch_table
 from profiler.importers.nsys.recorded import KERNEL, MEMCPY, NVTX, RUNTIME, TraceRows, read_trace_rows
-from profiler.importers.nsys.rows import PHASES, EventRows, event_table
+from profiler.importers.nsys.rows import EventRows, event_table
 from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables, exported
 from profiler.importers.nsys.tables import ID_MASK, TID_BITS, ExportTables
 from profiler.importers.unnamed import segment_unnamed
 from profiler.manifest import ManifestArm
+from profiler.schema import PHASES
 
 _SIGNS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", KERNEL, MEMCPY, RUNTIME, NVTX)
 _REPORT_ENDINGS: Final = (".nsys-rep", ".qdrep")

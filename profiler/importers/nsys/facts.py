@@ -214,12 +214,12 @@ def _roles(others: EventRows, texts: Sequence[str], places: Places, keys: Int64,
     roles: list[str | None] = [None] * len(keys)
     for role, mask in (("compute", computes), ("copy", copies)):
         count = np.bincount(line[mask], minlength=len(keys))
-        taken: set[tuple[int, int]] = set()
+        served: set[tuple[int, int]] = set()
         for index in np.argsort(-count, kind="stable").tolist():
             device = (int(keys[index, 0]), int(keys[index, 1]))
-            if count[index] and roles[index] is None and device not in taken:
+            if count[index] and roles[index] is None and device not in served:
                 roles[index] = role
-                taken.add(device)
+                served.add(device)
     return roles
 
 

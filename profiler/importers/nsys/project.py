@@ -152,10 +152,10 @@ class Places:
     """One element a row, without a value where nothing says it; None where nothing says it of any row."""
 
     pass_id: Int64 | None = None
-    phase: Int64 | None = None  # codes of rows.PHASES
+    phase: Int64 | None = None  # codes of schema.PHASES
     ubatch: Int64 | None = None
     layer: Int64 | None = None
-    tensor: Int64 | None = None  # codes of Labels
+    tensor: Int64 | None = None  # codes of TextCodes
     whole_bytes: Int64 | None = None
     in_copy_step: Mask | None = None
     in_compute_step: Mask | None = None

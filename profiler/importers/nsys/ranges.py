@@ -3,8 +3,9 @@
 Ranges of domain `hprof` restore what only the executor knew when it issued the work. Other people's ranges give
 layers and ubatches where their names spell them out, and nothing otherwise.
 
-Their range nests in the ubatch that issues them, so its name would say the wrong one. Layers are computed in
-order: a copy for a layer that lies before one already computed in this ubatch belongs to the next ubatch.
+Copies ahead are issued by the last layers of a ubatch for the first layers of the next one. Their range nests in
+the ubatch that issues them, so its name would say the wrong one. Layers are computed in order: a copy for a layer that
+lies before one already computed in this ubatch belongs to the next ubatch.
 """
 
 from __future__ import annotations
@@ -25,10 +26,19 @@ from profiler.importers.absent import absent, column_of, is_absent, is_known, kn
 from profiler.importers.dropping import Mask
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
 from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
-from profiler.importers.nsys.rows import PHASES, EventRows
+from profiler.importers.nsys.rows import EventRows
 from profiler.importers.nsys.tables import TID_BITS
+from profiler.schema import PHASES
 
-_WHOLE: Final = "whole"
+_WHOLE_COPY: Final = "whole"  # `what` of a copy of all that the unit has
+_LAYERS: Final = 1 << 32  # more than a model has
+
+# A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
+_WORD: Final = r"(?:^|[^a-z_0-9])"
+_NUMBER: Final = r"[ ._:=#\[(-]{0,2}([0-9]{1,4})(?:$|[^0-9.-]|\.[a-z_])"
+_ANY_WORD: Final = "layer|blk|batch"
+LAYER_NAME: Final = re.compile(_WORD + r"(?:layers?|blk|decoder_layers?)" + _NUMBER, re.IGNORECASE)
+UBATCH_NAME: Final = re.compile(_WORD + r"(?:u-?batch|micro[ _-]?batch)" + _NUMBER, re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,6 @@ def _is(sort: type[Name] | type[None], names: Sequence[Name | None]) -> Mask:
     return np.array([isinstance(name, sort) for name in names], np.bool_)
 
 
-_WHOLE_COPY: Final = "whole"
-
-
 def places_by_hprof_ranges(hprof: HprofRanges, recorded: TraceRows) -> Places:
     """What the ranges around each row's launching call say, but for the pass: see `pass_of`."""
     launches = recorded.launches
@@ -154,9 +161,6 @@ def _whole_bytes(hprof: HprofRanges, recorded: TraceRows, in_step: Int64, step: 
             whole[name.layer, name.tensor] = max(size, whole.get((name.layer, name.tensor), 0))
     sizes = (whole.get((name.layer, name.tensor)) if isinstance(name, StepName) else None for name in hprof.names)
     return taken(column_of(sizes), step)
-
-
-_LAYERS: Final = 1 << 32
 
 
 def ubatch_served(hprof: HprofRanges, launches: LaunchingCalls, ubatch: Int64, copied_layer: Int64) -> Int64:
@@ -231,14 +235,6 @@ def ubatch_table(hprof: HprofRanges, work: Projection) -> pa.Table:
     start, end = ubatches.spans.start, ubatches.spans.end
     ends = np.maximum(end, np.where(work.n_ops > 0, work.last_ns, end))
     return hprof_passes.ubatch_table(names, start, ends, in_pass, hprof.pass_names(), hprof.pass_ids().tolist())
-
-
-# A number right after the word, and not a count (`n_layers=32`) or a span (`layers 0-31`).
-_WORD: Final = r"(?:^|[^a-z_0-9])"
-_NUMBER: Final = r"[ ._:=#\[(-]{0,2}([0-9]{1,4})(?:$|[^0-9.-]|\.[a-z_])"
-_ANY_WORD: Final = "layer|blk|batch"
-LAYER_NAME: Final = re.compile(_WORD + r"(?:layers?|blk|decoder_layers?)" + _NUMBER, re.IGNORECASE)
-UBATCH_NAME: Final = re.compile(_WORD + r"(?:u-?batch|micro[ _-]?batch)" + _NUMBER, re.IGNORECASE)
 
 
 def places_by_range_names(ranges: NvtxRanges, launches: LaunchingCalls) -> Places:

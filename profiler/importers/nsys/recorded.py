@@ -28,7 +28,6 @@ from profiler.importers.dropping import (
 )
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls
 from profiler.importers.nsys.rows import (
-    MEMORIES,
     EventRows,
     StreamLines,
     TextCodes,
@@ -53,6 +52,7 @@ from profiler.importers.nsys.tables import (
     ExportTables,
     check_aligned,
 )
+from profiler.schema import MEMORIES
 
 
 @dataclass(frozen=True, slots=True)

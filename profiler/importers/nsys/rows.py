@@ -20,10 +20,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, is_absent, is_known, known_where, taken, to_arrow
 from profiler.importers.dropping import Mask, impossible_times, kept_rows
 from profiler.importers.nsys.tables import ExportTables, check_aligned
-from profiler.schema import EVENT_KINDS, EVENTS, H2D, role_of
-
-MEMORIES: Final = ("pinned", "pageable", "device", "managed")
-PHASES: Final = ("prefill", "decode")
+from profiler.schema import EVENT_KINDS, EVENTS, H2D, MEMORIES, role_of
 
 # What a row holds; a part that does not name a column has no value in it. Label columns hold codes.
 COLUMNS: Final = (
@@ -35,7 +32,7 @@ _KIND_CODES: Final = {kind: code for code, kind in enumerate(EVENT_KINDS)}
 
 @dataclass(slots=True)
 class EventRows:
-    """Parallel columns, see COLUMNS. `process` and `thread` keep nsys's whole 64-bit ids (globalTid >> 24)."""
+    """Parallel columns, see COLUMNS. `thread` is nsys's whole globalTid, `process` the same >> 24."""
 
     columns: dict[str, Int64]
 

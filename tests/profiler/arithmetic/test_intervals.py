@@ -15,7 +15,6 @@ from profiler.arithmetic.intervals import (
     covered_length,
     intersect,
     subtract,
-    total,
     union,
 )
 
@@ -45,7 +44,7 @@ def cells_of(found: Intervals) -> set[int]:
 def test_union_covers_exactly_the_cells_of_its_intervals(a: Pairs) -> None:
     found = union(*arrays(a))
     assert cells_of(found) == cells(a)
-    assert total(*arrays(a)) == len(cells(a)) * CELL_NS
+    assert found.total == len(cells(a)) * CELL_NS
     assert (found.starts[1:] > found.ends[:-1]).all(), "touching intervals are merged"
 
 
@@ -83,7 +82,7 @@ def test_a_line_gives_each_group_the_union_it_has_alone(rows: list[tuple[int, in
 
 def test_the_largest_times_do_not_overflow() -> None:
     edge = np.array([MAX_ABS_NS], np.int64)
-    assert total(-edge, edge) == 2 * MAX_ABS_NS
+    assert union(-edge, edge).total == 2 * MAX_ABS_NS
     groups = np.arange(300, dtype=np.int64)
     with pytest.raises(HprofError, match="damaged"):
         Line(groups, np.repeat(-edge, 300), np.repeat(edge, 300), 300)
