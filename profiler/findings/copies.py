@@ -63,7 +63,7 @@ def _design(traits: ArmTraits | None) -> str | None:
     if traits.copies == "chosen":
         others = " or ".join(f"`{arm}`" for arm in traits.held_against)
         judge = f"; {others} beside it shows whether it is right" if others else ""
-        return f"In line by design, in ubatches of which the policy decides that copying ahead does not pay{judge}."
+        return f"In line by design, where the policy chooses to copy in line{judge}."
     named = f" ({', '.join(traits.held_against)})" if traits.held_against else ""
     return f"In line by design: compare with an arm that copies ahead{named}."
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,38 @@ from profiler.capture import Capture
 from profiler.report.build import build_report
 from tests.dashboard.pages import PAGES, open_page, turn_to
 from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.policies import test_arms_agree, test_simple, test_traits
 from tests.support import ROOT
 
 
-def run_blocks(page: str, folder: Path, heading: str = "") -> dict[str, Any]:
-    """What the Python blocks of a page, or those from a heading on, define; each is run as a file of its own."""
-    names: dict[str, Any] = {}
+def write_blocks(page: str, folder: Path, heading: str = "") -> list[Path]:
+    """The Python blocks of a page, or those from a heading on, each as a file of its own."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text[text.index(heading) :], re.DOTALL)
     assert blocks
-    for number, block in enumerate(blocks):
-        file = folder / f"block_{number}.py"
+    files = [folder / f"{Path(page).stem.replace('-', '_')}_{number}.py" for number in range(len(blocks))]
+    for file, block in zip(files, blocks, strict=True):
         file.write_text(block, encoding="utf-8")
+    return files
+
+
+def run_blocks(page: str, folder: Path, heading: str = "") -> dict[str, Any]:
+    """What the Python blocks of a page, or those from a heading on, define."""
+    names: dict[str, Any] = {}
+    for file in write_blocks(page, folder, heading):
         names |= runpy.run_path(str(file))
     return names
+
+
+def test_the_examples_are_typed(tmp_path: Path) -> None:
+    pages = ("adding-an-arm.md", "adding-a-device.md", "adding-an-importer.md")
+    files = [str(file) for page in pages for file in write_blocks(page, tmp_path)]
+    # errors of the blocks alone: what they import is checked where it stands
+    options = ("--follow-imports=silent", "--no-error-summary", "--cache-dir", str(ROOT / ".mypy_cache" / "docs"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *files], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +72,26 @@ def test_the_example_arm(monkeypatch: pytest.MonkeyPatch, example_arm: dict[str,
     assert len(tests) == 1
     for test in tests:
         test()
+
+
+def test_the_example_arm_is_what_its_traits_say(monkeypatch: pytest.MonkeyPatch, example_arm: dict[str, Any]) -> None:
+    monkeypatch.setitem(ARMS, "every-other", example_arm["EveryOther"])
+    test_traits.test_an_arm_copies_when_it_says("every-other")
+    test_traits.test_an_arm_that_learns_says_so("every-other")
+    test_traits.test_a_cache_is_inherited_by_every_combination("every-other+cache")
+    test_traits.test_arms_are_held_against_arms()
+    for arm in ("every-other", "every-other+cache"):
+        test_traits.test_an_arm_that_needs_experts_does_what_another_does_without(arm)
+        for option in fields(PolicyOptions):
+            test_traits.test_an_arm_reads_the_options_that_it_says(arm, option.name)
+    test_simple.test_only_arms_that_copy_ahead_take_more_than_one_slot("every-other", 3)
+    test_simple.test_small_ubatches_are_computed_on_the_host("every-other")
+
+
+def test_the_example_arm_agrees_with_all_others(monkeypatch: pytest.MonkeyPatch, example_arm: dict[str, Any]) -> None:
+    monkeypatch.setitem(ARMS, "every-other", example_arm["EveryOther"])
+    monkeypatch.setattr(test_arms_agree, "SAME_DEVICE", ["off", "every-other", "every-other+cache"])
+    test_arms_agree.test_all_arms_are_bit_identical("tiny-moe")
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +154,16 @@ def test_the_example_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         assert result.tokens == wanted[arm].tokens
         assert (result.bytes_h2d > 0) == (arm != "full")
         assert all(0 <= event.t_start <= event.t_end for event in result.events)
+
+
+def test_the_page_lists_everything_that_asks_for_a_device_s_kind() -> None:
+    text = (ROOT / "docs" / "adding-a-device.md").read_text(encoding="utf-8")
+    asks = re.compile(r"""kind (?:==|!=) "(?:cpu|cuda|sim)"|get\("device"\) (?:==|(?:not )?in) """)
+    files = [path for folder in ("executor", "profiler", "dashboard") for path in (ROOT / folder).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)) for path in files if asks.search(path.read_text(encoding="utf-8"))}
+    outside = {path for path in found if not path.startswith("executor/devices/")}
+    assert "executor/session/arms.py" in outside
+    assert {path for path in outside if f"`{path}`" not in text} == set()
 
 
 def test_the_example_session(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def moe_item(n_tokens: int = 64, *, layer: int = 0, number: int = 0, n_past: int
     return Item(number, ubatch(n_tokens, number=number, n_past=n_past), unit(layer=layer))
 
 
-def dense_item(n_tokens: int = 64) -> Item:
-    return Item(0, ubatch(n_tokens), unit(n_experts=0))
+def dense_item(n_tokens: int = 64, *, layer: int = 0) -> Item:
+    return Item(0, ubatch(n_tokens), unit(layer=layer, n_experts=0))
 
 
 def flags(*experts: int, n: int = N_EXPERTS) -> Flags:

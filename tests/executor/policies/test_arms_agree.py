@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from executor.policies import arm_names
+from executor.policies import arm_names, arm_traits
 from executor.policies.base import PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass
 from tests.gguf_models import model_path
 
-SAME_DEVICE = [arm for arm in arm_names() if arm != "cpu"]
+SAME_DEVICE = [arm for arm in arm_names() if not arm_traits(arm).computes_on_host]
+WITHOUT_CACHE = [arm for arm in SAME_DEVICE if not arm_traits(arm).has_cache]
 ON_DEVICE = partial(PolicyOptions, op_offload_min_batch=1, gate_min_batch=48, cache_bytes=1 << 20)
 FILES = ["llama-dense-Q4_0", "qwen3-dense-Q8_0", "qwen3moe-e8k2-Q4_K"]
 
@@ -23,7 +24,7 @@ def test_all_arms_are_bit_identical(spec: str) -> None:
     is_preset = spec.startswith("tiny")
     path = spec if is_preset else str(model_path(spec))
     options: dict[str, Any] = {"layers": 2 if is_preset else None, "synthetic_routing": spec == "tiny-moe"}
-    arms = SAME_DEVICE if "moe" in spec else ["off", "off-whole", "on", "gated", "auto", "hot", "full"]
+    arms = SAME_DEVICE if "moe" in spec else WITHOUT_CACHE
     with open_session(path, arms, policy=ON_DEVICE(), **options) as session:
         runs = {arm: [run_pass(session, arm, 68, 3, 48)[0] for _ in range(2)] for arm in arms}
     results = [result for pair in runs.values() for result in pair]

@@ -47,7 +47,7 @@ def test_the_gate_can_be_moved_and_left_open() -> None:
     assert plans(make_policy("gated", PolicyOptions(gate_min_batch=0)), moe_item(1)) == [AHEAD]
 
 
-@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != "cpu"])
+@pytest.mark.parametrize("arm", [arm for arm, policy in ARMS.items() if not policy.traits.computes_on_host])
 def test_small_ubatches_are_computed_on_the_host(arm: str) -> None:
     policy = make_policy(arm, PolicyOptions())
     assert [policy.regime(n, unit()) for n in (1, 31, 32, 512)] == ["cpu", "cpu", "stream", "stream"]
@@ -61,16 +61,10 @@ def test_the_cpu_arm_copies_no_weight_at_any_size() -> None:
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])
-def test_only_arms_that_copy_ahead_take_more_than_one_slot(slots: int) -> None:
-    policies = {arm: make_policy(arm, PolicyOptions(slots=slots)) for arm in ARMS}
-    assert {arm for arm, p in policies.items() if p.streams_ahead} == {"on", "gated", "auto", "hot"}
-    assert {p.n_slots for p in policies.values() if p.streams_ahead} == {slots}
-    assert {arm: p.n_slots for arm, p in policies.items() if not p.streams_ahead and arm != "full"} == {
-        "off": 1,
-        "off-whole": 1,
-        "cpu": 1,
-    }
-    assert policies["full"].n_slots == 0
+@pytest.mark.parametrize("arm", ARMS)
+def test_only_arms_that_copy_ahead_take_more_than_one_slot(arm: str, slots: int) -> None:
+    wanted = {"inline": 1, "ahead": slots, "chosen": slots, "none": 0}
+    assert make_policy(arm, PolicyOptions(slots=slots)).n_slots == wanted[ARMS[arm].traits.copies]
 
 
 def test_names_of_arms() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executor.policies import ARMS, PREFETCH_ARMS, arm_names, find_traits, make_policy
-from executor.policies.base import Policy, PolicyOptions
+from executor.policies.base import Item, Policy, PolicyOptions
 from tests.executor.policies.made_up import dense_item, moe_item, plans
 from tests.support import ROOT
 
@@ -23,12 +23,20 @@ OTHERS: dict[str, Any] = {
     "cache_policy": "frequency",
 }
 SIZES = (1, 16, 64, 512, 1024)
+LAYERS = range(4)
+
+
+def items_of_all_kinds(*, experts: bool = True) -> list[Item]:
+    """Ubatches of several sizes in several layers: an arm may decide by either."""
+    places = [(n, layer) for n in SIZES for layer in LAYERS]
+    dense = [dense_item(n, layer=layer) for n, layer in places]
+    return dense + [moe_item(n, layer=layer) for n, layer in places if experts]
 
 
 def decisions(arm: str, options: PolicyOptions, *, experts: bool = True) -> list[object]:
-    """All that a new policy decides, over ubatches of several sizes."""
+    """All that a new policy decides."""
     policy = make_policy(arm, options)
-    items = [item for n in SIZES for item in (dense_item(n), *([moe_item(n)] if experts else []))]
+    items = items_of_all_kinds(experts=experts)
     regimes = [policy.regime(item.ubatch.n_tokens, item.unit) for item in items]
     cache = (policy.cache_bytes, policy.options.cache_policy if policy.cache_bytes else None)
     return [plans(policy, *items), regimes, policy.n_slots, cache]
@@ -37,7 +45,7 @@ def decisions(arm: str, options: PolicyOptions, *, experts: bool = True) -> list
 @pytest.mark.parametrize("arm", ARMS)
 def test_an_arm_copies_when_it_says(arm: str) -> None:
     policy = make_policy(arm, OPTIONS)
-    when = {when for n in SIZES for when, _ in plans(policy, dense_item(n), moe_item(n))}
+    when = {when for when, _ in plans(policy, *items_of_all_kinds())}
     wanted = {"inline": {"inline"}, "none": {"inline"}, "ahead": {"ahead"}, "chosen": {"inline", "ahead"}}
     assert when == wanted[policy.traits.copies]
     assert policy.streams_ahead == (policy.traits.copies in ("ahead", "chosen"))

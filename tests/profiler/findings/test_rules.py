@@ -59,7 +59,7 @@ def test_in_an_imported_trace_an_arm_called_off_is_judged_like_any_other() -> No
     [
         ("off", "info", "In line by design: compare with an arm that copies ahead"),
         ("off-whole+cache", "info", "In line by design: compare with an arm that copies ahead"),
-        ("gated", "info", "In line by design, in ubatches of which the policy decides"),
+        ("gated", "info", "In line by design, where the policy chooses to copy in line; "),
         ("hot+cache", "info", "In line by design: what the expert cache misses"),
         ("on", "serious", "Copy the next layer on a stream of its own"),
     ],
