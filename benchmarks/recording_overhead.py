@@ -5,8 +5,8 @@ with and without --record-ordering.
     python benchmarks/recording_overhead.py --device cuda -m qwen3-30b-a3b --layers 8 -p 2048 -ub 512
 
 Prints the median over pairs of recorded / bare wall time with its 95 % interval, for each arm, and the ratio of the
-fastest tenths, which a busy machine disturbs least. Targets of the recorder alone: at most 2 % on cpu, 1 % on cuda; exit
-code 1 when the whole interval lies above it.
+fastest tenths, which a busy machine disturbs least. Targets of the recorder alone: at most 2 % on cpu, 1 % on cuda;
+exit code 1 when the whole interval lies above it.
 """
 
 from __future__ import annotations
