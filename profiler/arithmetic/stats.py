@@ -20,9 +20,10 @@ from typing import Final, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from profiler.arithmetic.groups import Floats
+
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 CountUnit = Literal["pairs", "boots"]  # what is counted as one measurement: a pair of passes, or a process an arm
-Floats = npt.NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 CONFIDENCE: Final = 0.95

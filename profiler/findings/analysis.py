@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import distinct, group_by, sum_by
+from profiler.arithmetic.groups import group_by, sum_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Int64, Intervals, Line, either, union
+from profiler.arithmetic.joins import distinct
 from profiler.findings.finding import SIZES, Judged, Severity, Subjects
 from profiler.manifest import Manifest
 from profiler.metrics.devices import KERNEL_STREAM_SHARE

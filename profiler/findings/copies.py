@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from executor.policies.traits import ArmTraits
 from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share
-from profiler.arithmetic.groups import NONE, match
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import NONE, match
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
 from profiler.schema import ROLES

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from executor.units import format_count, format_ns, format_share
-from profiler.arithmetic.groups import NONE, match
 from profiler.arithmetic.intervals import covered_length
+from profiler.arithmetic.joins import NONE, match
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import Finding
 from profiler.schema import WAIT

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
-from profiler.importers.dropping import Mask
 
 _ABSENT: Final = int(np.iinfo(np.int64).min)
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.units import format_count
-from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import distinct
 from profiler.schema import COLLECTIVE, EVENTS
 
 _COLLECTIVE_NAME: Final = r"^(?:void )?(?:nccl|rccl|msccl)"

@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
-
-Mask = npt.NDArray[np.bool_]
 
 _HOUR_NS: Final = 3600 * 10**9
 MAX_DURATION_NS: Final = 24 * _HOUR_NS

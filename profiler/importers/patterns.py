@@ -12,9 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
-
-Mask = npt.NDArray[np.bool_]
 
 NOTHING: Final = -1
 MIN_LAYERS: Final = 4

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
-from profiler.importers.patterns import NOTHING, KernelSequence, Mask, Repeats, find_repeats
+from profiler.arithmetic.joins import distinct
+from profiler.importers.patterns import NOTHING, KernelSequence, Repeats, find_repeats
 from profiler.schema import COMPUTE, EVENTS, H2D, has_role
 
 _ATTENTION: Final = r"flash|fmha|attention|attn|sdpa|mha_"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from profiler.arithmetic.groups import rows_among
+from profiler.arithmetic.joins import rows_among
 from profiler.metrics.figures import int_column
 from profiler.metrics.pieces import OverlapByPass
 from profiler.schema import PHASES, WAIT

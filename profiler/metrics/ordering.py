@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from executor.units import format_count, format_ns
-from profiler.arithmetic.groups import NONE, Mask, group_by, match
+from profiler.arithmetic.groups import Mask, group_by
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import NONE, match
 from profiler.metrics.events import ints
 from profiler.schema import ABSENT, label_codes
 

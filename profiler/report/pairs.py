@@ -14,7 +14,8 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, CountUnit, Floats, boot_medians, compare, is_usable, shared_keys
+from profiler.arithmetic.groups import Floats
+from profiler.arithmetic.stats import Comparison, CountUnit, boot_medians, compare, is_usable, shared_keys
 
 PAIR_KEYS: Final = ["boot", "repetition"]
 Repeats = dict[tuple[float, float], float]  # (boot, repetition) -> value; -1 where the source does not say

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.arithmetic.groups import distinct, group_by
+from profiler.arithmetic.groups import Mask, group_by
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, from_arrow, is_absent, is_known, known_where
 from profiler.importers.device_traces import unanswered_launches
-from profiler.importers.dropping import Mask
 
 _MAX_NAMES: Final = 256  # of processes, in the manifest
 _MAX_NAME_CHARS: Final = 100

@@ -27,13 +27,17 @@ from profiler.importers.device_traces import (
 from profiler.importers.dropping import remark_overlaps
 from profiler.importers.hprof_passes import remark_unrecorded_copies, unrecorded_copies, with_bytes_h2d
 from profiler.importers.nsys import facts, ranges
+from profiler.importers.nsys.device_rows import KERNEL, MEMCPY
 from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
 from profiler.importers.nsys.folder import FolderTables, holds_tables
+from profiler.importers.nsys.host_rows import RUNTIME
+from profiler.importers.nsys.nvtx import NVTX
 from profiler.importers.nsys.project import GroupedSpans, Places, Projection, project
 from profiler.importers.nsys.ranges import pass_table, ubatch_table
-from profiler.importers.nsys.recorded import KERNEL, MEMCPY, NVTX, RUNTIME, TraceRows, read_trace_rows
+from profiler.importers.nsys.recorded import TraceRows, read_trace_rows
+from profiler.importers.nsys.report_file import exported
 from profiler.importers.nsys.rows import EventRows, event_table
-from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables, exported
+from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables
 from profiler.importers.nsys.tables import ID_MASK, TID_BITS, ExportTables
 from profiler.importers.unnamed import segment_unnamed
 from profiler.manifest import ManifestArm

@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from executor.units import format_count
-from profiler.arithmetic.groups import distinct
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import column_of, is_absent, is_known, known_where, taken
 from profiler.importers.device_traces import created_utc, unanswered_launches
+from profiler.importers.nsys.device_rows import MEMCPY
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
-from profiler.importers.nsys.recorded import MEMCPY, TraceRows
+from profiler.importers.nsys.recorded import TraceRows
 from profiler.importers.nsys.rows import EventRows, is_explicit_h2d, kind_code
 from profiler.importers.nsys.tables import (
     DIAGNOSTIC_ERROR,

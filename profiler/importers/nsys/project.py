@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64, Line
+from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, is_known, taken
-from profiler.importers.dropping import Mask
 
 # Calls of one thread nest at most runtime > driver, ranges a few dozen deep; deeper is damage and left out.
 _MAX_CALL_LEVELS: Final = 16

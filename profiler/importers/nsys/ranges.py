@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64, Line
 from profiler.importers import hprof_passes
 from profiler.importers.absent import absent, column_of, is_absent, is_known, known_where, taken
-from profiler.importers.dropping import Mask
+from profiler.importers.nsys.nvtx import NvtxRanges
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls, Places, Projection, innermost
-from profiler.importers.nsys.recorded import NvtxRanges, TraceRows
+from profiler.importers.nsys.recorded import TraceRows
 from profiler.importers.nsys.rows import EventRows
 from profiler.importers.nsys.tables import TID_BITS
 from profiler.schema import PHASES

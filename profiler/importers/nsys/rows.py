@@ -15,11 +15,12 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import distinct
+from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.joins import distinct, match
 from profiler.importers.absent import absent, is_absent, is_known, known_where, taken, to_arrow
-from profiler.importers.dropping import Mask, impossible_times, kept_rows
-from profiler.importers.nsys.tables import ExportTables, check_aligned
+from profiler.importers.dropping import impossible_times, kept_rows
+from profiler.importers.nsys.tables import TID_BITS, ExportTables, check_aligned
 from profiler.schema import EVENT_KINDS, EVENTS, H2D, MEMORIES, role_of
 
 # What a row holds; a part that does not name a column has no value in it. Label columns hold codes.
@@ -181,6 +182,22 @@ class TextCodes:
 def api_name(text: str) -> str:
     """`cudaMemcpyAsync_v3020` -> `cudaMemcpyAsync`: runtime calls carry the version that introduced them."""
     return _API_VERSION.sub("", text)
+
+
+def correlation_of(read: dict[str, Int64]) -> Int64:
+    """The number of the call that launched each row; 0 is CUPTI's word for none."""
+    return known_where(read["correlationId"] > 0, read["correlationId"])
+
+
+def process_of(global_id: Int64) -> Int64:
+    """<hw:8><vm:8><pid:24> of a globalPid or globalTid, where there is one."""
+    return known_where(is_known(global_id), global_id >> TID_BITS)
+
+
+def matched(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64) -> Int64:
+    """As `joins.match`, with no value where there is no match."""
+    row = match(scope, number, other_scope, other_number)
+    return known_where(row >= 0, row)
 
 
 class _Maskable(Protocol):
