@@ -96,6 +96,9 @@ class CopyAnalysis:
         self.groups = Subjects(contexts.keys, passes, "GPU" if self.is_gpu else "device")
         self.context_of_row = np.full(len(start), ABSENT)
         self.context_of_row[work] = contexts.of_row
+        self._pass_of_context = contexts.keys["pass_id"]
+        told = pc.and_(pc.is_valid(passes["pass_id"]), pc.is_valid(passes["bytes_h2d"]))
+        self._passes_with_told_bytes = ints(passes.filter(told)["pass_id"], np.int64)
         spans = _spans(contexts.of_row, start[work], end[work], len(self.groups.of_context))
         windows = _told_or(spans, contexts.keys["pass_id"], pass_windows(passes))
         axis_names = PASS_ON_DEVICE if manifest.has_own_clocks else DEVICE
@@ -112,7 +115,7 @@ class CopyAnalysis:
     @classmethod
     def of(cls, capture: Capture) -> CopyAnalysis:
         """The analysis of a whole capture."""
-        passes = capture.table("passes", ["pass_id", "arm", "warmup", "t_start", "t_end", *SIZES])
+        passes = capture.table("passes", ["pass_id", "arm", "warmup", "t_start", "t_end", "bytes_h2d", *SIZES])
         return cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
 
     @property
@@ -218,9 +221,24 @@ class CopyAnalysis:
 
     @cached_property
     def idle_ns(self) -> Int64:
-        """How long each context's device did nothing; 0 where it never worked, as in passes that the host computes."""
+        """How long each context's device did nothing; 0 where it never worked, as in passes that the host computes,
+        and where that cannot be told, because its copies were not recorded."""
         works = self.count(self.rows(self.role != CPU_COMPUTE)) > 0
-        return np.where(works, self.time.idle_ns(*self._window), 0)
+        return np.where(works & self._tells_copies, self.time.idle_ns(*self._window), 0)
+
+    @property
+    def _tells_copies(self) -> npt.NDArray[np.bool_]:
+        """Whether each context's copies are known, by the rule of `pass_figures`: some of its pass's are among the
+        rows, or its pass tells how many bytes they moved, or no copy is known to be missing."""
+        if not self.manifest.has_unrecorded_copies:
+            return np.ones(len(self._pass_of_context), np.bool_)
+        copies = self.h2d_ns > 0
+        in_pass = self._pass_of_context != ABSENT
+        copying = self._pass_of_context[copies & in_pass]
+        tells: npt.NDArray[np.bool_] = copies | np.isin(
+            self._pass_of_context, np.append(copying, self._passes_with_told_bytes)
+        )
+        return tells
 
     @cached_property
     def idle_unexplained_ns(self) -> Int64:

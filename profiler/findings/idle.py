@@ -81,7 +81,8 @@ def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
 
 
 def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
-    """Gaps in which a device did nothing, and the host did not compute in its place either."""
+    """Gaps in which a device did nothing, and the host did not compute in its place either; nothing of devices whose
+    copies were not recorded."""
     context, gaps = view.idle_gaps()
     n_long = view.sum(context, gaps >= _LONG_GAP_NS)
     longest = np.zeros(len(n_long), np.int64)

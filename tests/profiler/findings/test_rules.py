@@ -225,6 +225,26 @@ def test_many_short_gaps() -> None:
     assert "no gap is longer than 50.0 us" in idle.evidence
 
 
+def test_a_device_whose_copies_were_not_recorded_may_not_have_been_idle() -> None:
+    """Of the pass without copies it is unknown; beside it, 8 ms of the pass that tells its copies were idle."""
+    rows = [kernel(0, 1, pass_id=0), kernel(9, 10, pass_id=0)]
+    rows += [copy(20, 21, pass_id=1), kernel(29, 30, pass_id=1)]
+    passes = [{"pass_id": at, "arm": arm, "warmup": False} for at, arm in enumerate(("off", "on"))]
+    missing = {"files": [{"arm": "off", "unrecorded_copies": 40}, {"arm": "on"}]}
+    evidence = findings(rows, passes, extra=missing)["device-idle"].evidence
+    assert "Arm on, GPU 0 of process 1, in its only pass: idle for 8.00 ms of 10.0 ms" in evidence
+    assert "Arm off" not in evidence
+    assert "Arm off" in findings(rows, passes)["device-idle"].evidence
+    told = [passes[0] | {"bytes_h2d": 0}, passes[1]]
+    assert "Arm off" in findings(rows, told, extra=missing)["device-idle"].evidence
+
+
+def test_without_passes_a_device_whose_copies_were_not_recorded_is_not_said_to_idle() -> None:
+    rows = [kernel(0, 1), kernel(9, 10)]
+    assert "device-idle" in findings(rows)
+    assert "device-idle" not in findings(rows, extra={"unrecorded_copies": 3})
+
+
 def test_time_between_passes_is_not_idle() -> None:
     rows = [kernel(0, 5, pass_id=0), kernel(1000, 1005, pass_id=1)]
     passes = [{"pass_id": i, "arm": "off", "warmup": False} for i in range(2)]
