@@ -11,7 +11,7 @@ import pandas as pd
 
 from executor.units import UNKNOWN, format_bytes, format_count, number_ranges
 from profiler.manifest import Manifest, ManifestArm
-from profiler.report.cells import placement_number
+from profiler.report.own_baselines import placement_number
 from profiler.report.places import Residency, residency
 
 

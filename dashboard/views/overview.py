@@ -4,166 +4,20 @@ and B differ, and the report as files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
-
 import orjson
-import pandas as pd
 import streamlit as st
 
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.overview import answers
 from dashboard.overview.cards import cards, figure_table, missing_line, reasons_line
+from dashboard.overview.findings import findings
+from dashboard.overview.settings import differences
 from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
 from dashboard.text import escape_markdown, headline
-from executor.units import number_ranges
-from profiler.findings import Finding
-from profiler.manifest import ManifestArm
 from profiler.report.cells import Cell
 from profiler.report.places import products_line
-
-
-def downloads(choice: Choice) -> None:
-    """Buttons that make the report in each format when they are pressed."""
-    st.subheader("Take it along", anchor=False)
-    with st.container(horizontal=True, gap="small"):
-        name = choice.found.name
-        show.download(
-            "Report, JSON",
-            lambda: orjson.dumps(choice.whole_report.to_json(), option=orjson.OPT_INDENT_2),
-            f"{name}.json",
-            "application/json",
-            "report-json",
-        )
-        show.download("Report, HTML", lambda: passes.html_report(choice), f"{name}.html", "text/html", "report-html")
-        show.download(
-            "Report, Markdown", lambda: _markdown_report(choice), f"{name}.md", "text/markdown", "report-markdown"
-        )
-
-
-def _markdown_report(choice: Choice) -> bytes:
-    from profiler.report.renderers import render_markdown
-
-    return render_markdown(choice.whole_report).encode()
-
-
-_FINDINGS_SHOWN: Final = 4
-_SEVERITIES: Final[dict[str, tuple[str, Any]]] = {
-    "serious": (":material/error:", "red"),
-    "warning": (":material/warning:", "orange"),
-    "info": (":material/info:", "blue"),
-}
-
-
-def findings(choice: Choice) -> None:
-    """The findings of the whole capture, and its warnings and notes."""
-    st.subheader("Findings", anchor=False)
-    found = load.findings(choice.found)
-    if found and choice.sizes is not None:
-        st.caption("Over all passes, arms and cells of the capture together.")
-    if not choice.report.devices:
-        st.markdown("Without recorded copies and kernels there is nothing to look for.")
-    elif not found:
-        st.markdown("Nothing to fix was found: no pageable or serial copies, no late prefetch, no long gaps.")
-    for finding in found[:_FINDINGS_SHOWN]:
-        _show_finding(finding)
-    if rest := found[_FINDINGS_SHOWN:]:
-        with st.expander(f"{len(rest)} more"):
-            for finding in rest:
-                _show_finding(finding)
-    _warnings([*choice.report.warnings, *choice.report.notes])
-
-
-def _warnings(sentences: list[str]) -> None:
-    with st.expander(f"Warnings and notes ({len(sentences)})"):
-        for sentence in sentences or ["None."]:
-            st.markdown(f"- {escape_markdown(sentence)}")
-
-
-def _show_finding(finding: Finding) -> None:
-    icon, colour = _SEVERITIES[finding.severity]
-    with st.container(border=True):
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.badge(finding.severity, icon=icon, color=colour)
-            st.markdown(f"**{escape_markdown(finding.rule.replace('-', ' ').capitalize())}**")
-        st.markdown(escape_markdown(finding.evidence))
-        st.caption(escape_markdown(finding.advice))
-
-
-_MANIFEST_PARTS: Final = (
-    *("hprof_version", "created_utc", "machine", "model", "placement", "grid", "seeds", "environment"),
-    "link_h2d_gb_s",
-)
-_MAX_DEPTH, _MAX_TEXT = 4, 300
-
-
-def differences(choice: Choice) -> None:
-    """Both tables, the second one folded."""
-    st.subheader("Configuration", anchor=False)
-    differing, shared = _compared(choice)
-    if choice.b is not None:
-        if differing:
-            rows = [(name, *map(_setting_text, values)) for name, values in differing.items()]
-            columns = ["setting", *(f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=True))]
-            table = pd.DataFrame(rows, columns=columns)
-            show.table(table, alt="settings in which A and B differ", key="differing", name="differing-settings")
-        else:
-            st.markdown("The arms were asked for in the same way but for their names.")
-    what = "What both arms share: machine" if choice.b is not None else "Machine"
-    with st.expander(f"{what}, model, placement, seeds"):
-        show.table(_common(choice, shared), alt="settings that A and B share", key="common", name="shared-settings")
-
-
-def _compared(choice: Choice) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Settings of the arms on show that differ, with each arm's value, and those that do not."""
-    arms = {arm.name: arm for arm in choice.capture.manifest.arms}
-    settings = [dict(_flat(_settings(arms.get(name)))) for name in choice.arms]
-    differing, shared = {}, {}
-    for key in dict.fromkeys(key for one in settings for key in one):
-        values = [one.get(key) for one in settings]
-        if len(values) == 2 and values[0] != values[1]:
-            differing[key] = values
-        else:
-            shared[key] = values[0]
-    return differing, shared
-
-
-def _common(choice: Choice, shared: dict[str, Any]) -> pd.DataFrame:
-    manifest = choice.capture.manifest
-    told = shared | dict(_flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS}))
-    told["command"] = " ".join(manifest.argv)
-    rows = [(key, _setting_text(value)) for key, value in told.items() if value not in (None, "", [], {})]
-    return pd.DataFrame(rows, columns=["setting", "value"])
-
-
-def _settings(arm: ManifestArm | None) -> dict[str, Any]:
-    if arm is None:
-        return {}
-    options = {name: value for name, value in arm.options.items() if name != "requested"}
-    asked = arm.options.get("requested")
-    if isinstance(asked, Mapping):
-        options |= {"requested": {name: value for name, value in asked.items() if name != "arm"}}
-    return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and depth < _MAX_DEPTH:
-            yield from _flat(inner, f"{prefix}{key}.", depth + 1)
-        else:
-            yield f"{prefix}{key}", inner
-
-
-def _setting_text(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
-        return f"{value:,}"
-    if isinstance(value, list) and value and all(type(one) is int for one in value):
-        text = number_ranges(value)
-    else:
-        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
 def main(choice: Choice) -> None:
@@ -280,6 +134,30 @@ def without_passes(choice: Choice) -> None:
         with st.expander("What this source cannot say"):
             for sentence in choice.report.cannot_say:
                 st.markdown(f"- {escape_markdown(sentence)}")
+
+
+def downloads(choice: Choice) -> None:
+    """Buttons that make the report in each format when they are pressed."""
+    st.subheader("Take it along", anchor=False)
+    with st.container(horizontal=True, gap="small"):
+        name = choice.found.name
+        show.download(
+            "Report, JSON",
+            lambda: orjson.dumps(choice.whole_report.to_json(), option=orjson.OPT_INDENT_2),
+            f"{name}.json",
+            "application/json",
+            "report-json",
+        )
+        show.download("Report, HTML", lambda: passes.html_report(choice), f"{name}.html", "text/html", "report-html")
+        show.download(
+            "Report, Markdown", lambda: _markdown_report(choice), f"{name}.md", "text/markdown", "report-markdown"
+        )
+
+
+def _markdown_report(choice: Choice) -> bytes:
+    from profiler.report.renderers import render_markdown
+
+    return render_markdown(choice.whole_report).encode()
 
 
 main(current())

@@ -72,7 +72,8 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     from profiler.running.termination import signals_held
 
     with signals_held():
-        from profiler.cli.run_request import build_request, idle_options, refuse_others_options, unknown_variables
+        from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
+        from profiler.cli.run_request import build_request
         from profiler.planning.plan import plan_run
         from profiler.running.progress import make_progress
         from profiler.running.run_manifest import initial_fields

@@ -1,23 +1,17 @@
-"""Turns the values of `hprof run`'s options into a request: llama-bench's number lists first, then the request. Also
-says which of the given options change nothing in the run, so that none is ignored silently.
-"""
+"""Turns the values of `hprof run`'s options into a request: llama-bench's number lists first, then the request."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
-
-import click
 
 from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
-from executor.policies import PREFETCH_ARMS, arm_traits
+from executor.policies import PREFETCH_ARMS
 from executor.policies.base import PolicyOptions
-from profiler.planning.plan import RunPlan
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
 
 _ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
@@ -199,92 +193,3 @@ def _layers_kept(texts: Sequence[str]) -> tuple[int, ...]:
     if "auto" in words:
         raise HprofError("-ngl auto: hprof fits layers into device memory with --vram-budget, e.g. 24GiB; give that.")
     return _numbers(["-1" if word == "all" else word for word in words], "-ngl", -1)
-
-
-_PREFIX: Final = "HPROF_RUN_"
-Reason = Callable[[RunPlan, Any], str | None]
-
-_OF_LLAMA_BENCH: Final = {
-    "binary": "--bin",
-    "nsys": "--nsys",
-    "arm_flags": "--arm",
-    "batch_size": "-b",
-    "cache_type_k": "-ctk",
-    "cache_type_v": "-ctv",
-    "timeout": "--timeout",
-}
-# values that llama-bench alone has, of options that both have
-_VALUES_OF_LLAMA_BENCH: Final = {"load_mode": ("-lm", {"mlock"}), "split_mode": ("-sm", {"row", "none", "tensor"})}
-
-
-def refuse_others_options(given: Mapping[str, Any]) -> None:
-    """Raise HprofError for an option of `--engine llama-bench`. `given`: the options that the user gave."""
-    for name in _OF_LLAMA_BENCH.keys() & given.keys():
-        raise HprofError(f"{_OF_LLAMA_BENCH[name]} is for --engine llama-bench: add that, or leave it out.")
-    for name, (flag, values) in _VALUES_OF_LLAMA_BENCH.items():
-        if given.get(name) in values:
-            raise HprofError(f"{flag} {given[name]} is for --engine llama-bench: add that, or give another value.")
-
-
-def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:
-    """A sentence for each option given by the user that changes nothing in `plan`."""
-    found = ((name, reason(plan, given[name])) for name, (_, reason) in _RULES.items() if name in given)
-    return [f"{_RULES[name][0]} does nothing in this run: {why}." for name, why in found if why is not None]
-
-
-def unknown_variables(command: click.Command) -> Iterator[str]:
-    """A sentence for each environment variable that looks like an option and is none."""
-    known = {_PREFIX + (parameter.name or "").upper() for parameter in command.params}
-    for name in sorted(os.environ):
-        if name.startswith(_PREFIX) and name not in known:
-            yield f"The variable {name} is no option of `hprof run`, so it does nothing."
-
-
-def _without_experts(plan: RunPlan, _value: Any) -> str | None:
-    return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
-
-
-def _unread(option: str, why: str) -> Reason:
-    """For an option of `PolicyOptions` that some arms read; `{arms}` in the reason stands for those of the run."""
-
-    def reason(plan: RunPlan, _value: Any) -> str | None:
-        arms = plan.request.arms
-        return None if any(option in arm_traits(arm).reads for arm in arms) else why.format(arms=" and ".join(arms))
-
-    return reason
-
-
-def _without_file(plan: RunPlan, value: Any) -> str | None:
-    is_asked = value not in (False, "none")
-    return (
-        f"{plan.model.shape.name} is no file, its weights are made up" if is_asked and plan.model.is_synthetic else None
-    )
-
-
-def _measured_link(plan: RunPlan, _value: Any) -> str | None:
-    return "a GPU's link is measured" if plan.request.device.kind == "cuda" else None
-
-
-def _no_cores(plan: RunPlan, _value: Any) -> str | None:
-    kind = plan.request.device.kind
-    return None if kind == "cpu" else f"device {kind} does not compute on cores that hprof counts"
-
-
-def _always_fused(_plan: RunPlan, value: Any) -> str | None:
-    return "attention is always fused" if str(value).lower() in ("0", "off", "false") else None
-
-
-_RULES: Final[dict[str, tuple[str, Reason]]] = {
-    "routing": ("--routing", _without_experts),
-    "moe_cache_mib": ("--moe-cache-mib", _unread("cache_bytes", "no arm has a cache, as --arms off,cache would")),
-    "cache_policy": ("--cache-policy", _unread("cache_policy", "no arm has a cache, as --arms off,cache would")),
-    "slots": ("--slots", _unread("slots", "no arm prefetches")),
-    "gate_min_batch": ("--gate-min-batch", _unread("gate_min_batch", "no arm is `gated`")),
-    "op_offload_min_batch": ("--op-offload-min-batch", _unread("op_offload_min_batch", "arms {arms} never ask")),
-    "load_mode": ("--load-mode", _without_file),
-    "madvise": ("--madvise", _without_file),
-    "link_gb_s": ("--link-gb-s", _measured_link),
-    "link_latency_us": ("--link-latency-us", _measured_link),
-    "threads": ("--threads", _no_cores),
-    "flash_attn": ("-fa 0", _always_fused),
-}

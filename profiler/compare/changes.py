@@ -20,7 +20,7 @@ from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
 from profiler.metrics.passes import CellKey, by_cell, measured_passes
-from profiler.report.cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
+from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
 
 _COLUMN_OF_FLAG: Final = {"p": "n_prompt", "n": "n_gen", "ub": "n_ubatch", "d": "n_depth"}

@@ -16,7 +16,8 @@ from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.report.bench_lines import bench_lines
-from profiler.report.cells import JUDGED, Cell, judge_cells
+from profiler.report.cells import Cell
+from profiler.report.judged_cells import JUDGED, judge_cells
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
 from profiler.report.summary import summarise

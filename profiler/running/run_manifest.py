@@ -11,7 +11,8 @@ from executor.policies import FULL, arm_traits
 from executor.session import Session
 from profiler.facts import describe_machine, model_fields, result_variables, source_commit
 from profiler.manifest import ManifestArm
-from profiler.planning.plan import BudgetPlacements, PlacedArms, RunPlan
+from profiler.planning.placed_arms import BudgetPlacements, PlacedArms
+from profiler.planning.plan import RunPlan
 from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE, RunRequest
 
 

@@ -26,7 +26,8 @@ from executor.passes import PassJob, PassResult
 from executor.session import Session
 from profiler.capture import Capture
 from profiler.cupti import CuptiRecorder
-from profiler.planning.plan import PlacedArms, RunPlan
+from profiler.planning.placed_arms import PlacedArms
+from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint, arm_order, needs_warmup
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session

@@ -25,6 +25,7 @@ from tests.dashboard.pages import PAGES, open_page, turn_to
 from tests.executor.engine_runs import open_session, run_pass
 from tests.executor.policies import test_arms_agree, test_simple, test_traits
 from tests.support import ROOT
+from tests.test_project import STAIRS
 
 
 def write_blocks(page: str, folder: Path, heading: str = "") -> list[Path]:
@@ -186,12 +187,39 @@ def test_the_example_captures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert theirs.figures()["busy_copy_ns"].tolist() == [2_000_000]
 
 
-def test_the_architecture_names_every_part_of_the_executor() -> None:
+def architecture_section(package: str) -> str:
+    """What docs/architecture.md says of the inside of a package."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition("## Inside `executor/`")[2].partition("\n## ")[0]
-    parts = [p for p in (ROOT / "executor").iterdir() if (p / "__init__.py").exists() or p.suffix == ".py"]
-    named = {f"{part.name}/" if part.is_dir() else part.name for part in parts} - {"__init__.py"}
-    assert {part for part in named if f"`{part}`" not in section} == set()
+    return text.partition(f"## Inside `{package}/`")[2].partition("\n## ")[0]
+
+
+def part_names(folder: Path) -> set[str]:
+    """The parts of a package as the page writes them: `devices/`, `units.py`."""
+    parts = [part for part in folder.iterdir() if (part / "__init__.py").exists() or part.suffix == ".py"]
+    return {f"{part.name}/" if part.is_dir() else part.name for part in parts} - {"__init__.py"}
+
+
+@pytest.mark.parametrize("package", ["executor", "profiler", "dashboard"])
+def test_the_architecture_names_every_part(package: str) -> None:
+    section = architecture_section(package)
+    assert {part for part in part_names(ROOT / package) if f"`{part}`" not in section} == set()
+
+
+@pytest.mark.parametrize("package", STAIRS)
+def test_the_architecture_has_the_steps_that_tests_hold_the_parts_to(package: str) -> None:
+    steps: dict[int, set[str]] = {}
+    step = 0
+    for number, part in re.findall(r"^\| *(\d*) *\| `([\w.]+)/?` \|", architecture_section(package), re.MULTILINE):
+        step = int(number or step)
+        steps.setdefault(step, set()).add(part.removesuffix(".py"))
+    assert steps == dict(enumerate(STAIRS[package], start=1))
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:hprof|executor|profiler|dashboard|tests|docs)/[\w./]+)`", text))
+    assert len(named) > 50
+    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
 def _run_arms() -> dict[str, PassResult]:

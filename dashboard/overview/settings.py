@@ -1,0 +1,88 @@
+"""The Overview's configuration: settings in which A and B differ, and those that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+import pandas as pd
+import streamlit as st
+
+from dashboard import show
+from dashboard.choice import Choice
+from executor.units import number_ranges
+from profiler.manifest import ManifestArm
+
+_MANIFEST_PARTS: Final = (
+    *("hprof_version", "created_utc", "machine", "model", "placement", "grid", "seeds", "environment"),
+    "link_h2d_gb_s",
+)
+_MAX_DEPTH, _MAX_TEXT = 4, 300
+
+
+def differences(choice: Choice) -> None:
+    """Both tables, the second one folded."""
+    st.subheader("Configuration", anchor=False)
+    differing, shared = _compared(choice)
+    if choice.b is not None:
+        if differing:
+            rows = [(name, *map(_setting_text, values)) for name, values in differing.items()]
+            columns = ["setting", *(f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=True))]
+            table = pd.DataFrame(rows, columns=columns)
+            show.table(table, alt="settings in which A and B differ", key="differing", name="differing-settings")
+        else:
+            st.markdown("The arms were asked for in the same way but for their names.")
+    what = "What both arms share: machine" if choice.b is not None else "Machine"
+    with st.expander(f"{what}, model, placement, seeds"):
+        show.table(_common(choice, shared), alt="settings that A and B share", key="common", name="shared-settings")
+
+
+def _compared(choice: Choice) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Settings of the arms on show that differ, with each arm's value, and those that do not."""
+    arms = {arm.name: arm for arm in choice.capture.manifest.arms}
+    settings = [dict(_flat(_settings(arms.get(name)))) for name in choice.arms]
+    differing, shared = {}, {}
+    for key in dict.fromkeys(key for one in settings for key in one):
+        values = [one.get(key) for one in settings]
+        if len(values) == 2 and values[0] != values[1]:
+            differing[key] = values
+        else:
+            shared[key] = values[0]
+    return differing, shared
+
+
+def _common(choice: Choice, shared: dict[str, Any]) -> pd.DataFrame:
+    manifest = choice.capture.manifest
+    told = shared | dict(_flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS}))
+    told["command"] = " ".join(manifest.argv)
+    rows = [(key, _setting_text(value)) for key, value in told.items() if value not in (None, "", [], {})]
+    return pd.DataFrame(rows, columns=["setting", "value"])
+
+
+def _settings(arm: ManifestArm | None) -> dict[str, Any]:
+    if arm is None:
+        return {}
+    options = {name: value for name, value in arm.options.items() if name != "requested"}
+    asked = arm.options.get("requested")
+    if isinstance(asked, Mapping):
+        options |= {"requested": {name: value for name, value in asked.items() if name != "arm"}}
+    return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and depth < _MAX_DEPTH:
+            yield from _flat(inner, f"{prefix}{key}.", depth + 1)
+        else:
+            yield f"{prefix}{key}", inner
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, list) and value and all(type(one) is int for one in value):
+        text = number_ranges(value)
+    else:
+        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

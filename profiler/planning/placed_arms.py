@@ -1,0 +1,121 @@
+"""Placements with the arms that are measured under each: from `-ot`, `-ncmoe` and `-ngl`, or, under `--vram-budget`,
+what fits beside each arm's slots and bank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from executor.errors import HprofError
+from executor.memory.budget import DeviceShare, fit_to_budget
+from executor.memory.footprint import footprint
+from executor.model import Model
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
+from executor.policies import FULL, arm_traits, make_policy
+from executor.session import SessionOptions
+from profiler.planning.request import PlacementOptions, RunRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArms:
+    """One placement, measured in a session of its own. `suffix` sets its arms' names apart: `on@2`.
+
+    `runs` are the arms in order; one that is named twice runs twice, which shows how much the machine itself varies.
+    Under a VRAM budget the arms' placements differ; `placement` is then the first arm's.
+    """
+
+    suffix: str
+    placement: Placement
+    runs: tuple[str, ...]
+    budgeted: BudgetPlacements | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Each arm once."""
+        return tuple(dict.fromkeys(self.runs))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The names in the capture, in the order of `runs`, and the arm of each: `off`, `off@copy2`."""
+        counts: Counter[str] = Counter()
+        labels = {}
+        for arm in self.runs:
+            counts[arm] += 1
+            labels[self.label(arm, counts[arm])] = arm
+        return labels
+
+    @property
+    def session_placement(self) -> Placement | Mapping[str, Placement]:
+        """What the session is given."""
+        return self.placement if self.budgeted is None else self.budgeted.by_arm
+
+    def placement_of(self, arm: str) -> Placement:
+        return self.placement if self.budgeted is None else self.budgeted.by_arm[arm]
+
+    def label(self, arm: str, copy: int = 1) -> str:
+        """The arm's name in the capture."""
+        return arm + (f"@copy{copy}" if copy > 1 else "") + self.suffix
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlacements:
+    """What fits on each device, by arm. `kept_bytes`: what the context, activations and scratch take of it at most."""
+
+    by_arm: Mapping[str, Placement]
+    n_bytes: int
+    kept_bytes: int
+
+
+def placed_arms(request: RunRequest, model: Model, session: SessionOptions) -> tuple[PlacedArms, ...]:
+    """A request's placements in their order, each with its arms.
+
+    An arm that is resident by design streams nothing, so one placement measures it for all.
+    """
+    setups = []
+    for number, options in enumerate(request.placements, start=1):
+        runs = tuple(arm for arm in request.arms if number == 1 or not arm_traits(arm).is_resident)
+        suffix = "" if number == 1 else f"@{number}"
+        if runs and options.vram_budget_bytes is not None:
+            budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
+            setups.append(PlacedArms(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
+        elif runs:
+            setups.append(PlacedArms(suffix, _place(request, model, options), runs))
+    return tuple(setups)
+
+
+def device_of_layers(request: RunRequest, model: Model) -> list[int]:
+    """The device of each layer and, last, the output's."""
+    return layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * request.device.n_devices)
+
+
+def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Placement:
+    if options.n_cpu_moe and not any("_exps" in name for name in model.tensors):
+        raise HprofError(
+            f"-ncmoe {options.n_cpu_moe}: {model.shape.name} has no experts; choose its host weights with -ot."
+        )
+    return place(
+        model.tensors,
+        overrides=options.overrides,
+        n_cpu_moe=options.n_cpu_moe,
+        n_gpu_layers=options.n_gpu_layers,
+        device_of=device_of_layers(request, model),
+    )
+
+
+def under_budget(
+    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
+) -> BudgetPlacements:
+    """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
+    policies = {arm: make_policy(arm, request.policy) for arm in arms if not arm_traits(arm).is_resident}
+    n_logits = max(cell.n_gen for cell in request.cells) + 1
+    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
+    device_of = device_of_layers(request, model)
+    shares = [
+        DeviceShare([layer for layer, device in enumerate(device_of[:-1]) if device == i], held.total)
+        for i, held in enumerate(counted.devices)
+    ]
+    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
+    by_arm = {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
+    return BudgetPlacements(by_arm, budget_bytes, max(held.total - held.resident for held in counted.devices))

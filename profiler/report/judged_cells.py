@@ -1,0 +1,149 @@
+"""Judges the cells of a capture: each arm's figures with intervals, whether the arms computed the same, and how each
+compares with the baseline and with its own placement's first arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from profiler.arithmetic.stats import Comparison, estimate
+from profiler.manifest import Manifest, ManifestArm
+from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope
+from profiler.metrics.passes import CellKey, by_cell
+from profiler.report.cells import ArmFigures, Cell, arm_order, in_order
+from profiler.report.own_baselines import own_baselines
+from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, repeats
+from profiler.report.same_work import SameWork
+from profiler.report.sameness import Sameness, sameness
+
+JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
+AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
+OTHER_EXPERTS: Final = "other tokens were generated, which use other experts"
+Frames = dict[Scope, pd.DataFrame]
+
+
+def judge_cells(
+    tables: CaptureTables, frames: Frames, manifest: Manifest, *, tokens_route: bool, noise: float
+) -> list[Cell]:
+    """Every cell that has measured passes, in the order of its keys.
+
+    frames: `pass_figures` of the tables; manifest: its arms' order sets the baseline, and it says whether arms shared
+    a process. tokens_route: other tokens mean other experts, so other work.
+    """
+    cells = _CellJudge(tables, frames, manifest, tokens_route, noise)
+    return [cells.cell(key, rows) for key, rows in by_cell(tables.passes.to_pandas())]
+
+
+class _CellJudge:
+    def __init__(
+        self, tables: CaptureTables, frames: Frames, manifest: Manifest, tokens_route: bool, noise: float
+    ) -> None:
+        self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
+        self._design = PairDesign(are_pairs=True, unit="boots" if manifest.has_process_per_arm else "pairs")
+        arms = manifest.arms
+        self._same_work = SameWork(tables.ubatches, frames, arms)
+        self._order = arm_order(arms)
+        self._on_host = {arm.name for arm in arms if arm.computes_on_host}
+        self._arms = arms
+        self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
+
+    def cell(self, key: CellKey, rows: pd.DataFrame) -> Cell:
+        names = in_order(rows, self._order)
+        by_arm = {name: rows[rows["arm"] == name] for name in names}
+        in_part = {
+            name: self._host_layers.get(name) for name, of_arm in by_arm.items() if self._computed_on_host(of_arm)
+        }
+        same = sameness(by_arm, self._on_host, in_part)
+        baseline, *others = names
+        own = own_baselines(self._arms, names)
+        return Cell(
+            *key.sizes,
+            arms={name: self._figures(of_arm) for name, of_arm in by_arm.items()},
+            against_baseline={
+                name: self._comparisons(by_arm[baseline], by_arm[name], name in same.other_tokens) for name in others
+            },
+            same_tokens=same.same_tokens,
+            bit_identical=same.bit_identical,
+            notes=self._notes(same, baseline, in_part),
+            own_baselines=own,
+            against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
+        )
+
+    def _figures(self, rows: pd.DataFrame) -> ArmFigures:
+        picked = {scope: self._frames[scope].loc[rows["pass_id"]] for scope in SCOPES}
+        boots = rows["boot"].fillna(-1).to_numpy(np.float64) if self._design.unit == "boots" else None
+        figures = {
+            scope: {name: estimate(frame[name].to_numpy(), boots) for name in FIGURES}
+            for scope, frame in picked.items()
+        }
+        return ArmFigures(figures, len(rows))
+
+    def _comparisons(
+        self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
+    ) -> dict[str, Comparison | None]:
+        is_other = has_other_tokens and self._tokens_route
+        return {
+            name: judge(
+                self._repeats(baseline, name),
+                self._repeats(arm, name),
+                self._design,
+                better=_better(name),
+                noise=self._noise,
+                grounds=Grounds(
+                    different=OTHER_EXPERTS if is_other and name in AFTER_FIRST_TOKEN else None,
+                    same=self._same_work.reason(name, baseline, arm),
+                ),
+            )
+            for name in JUDGED
+        }
+
+    def _against_own(self, first: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Comparison | None]:
+        same = sameness({"first": first, "arm": arm}, set(), {})
+        return self._comparisons(first, arm, bool(same.other_tokens))
+
+    def _repeats(self, rows: pd.DataFrame, name: str) -> Repeats:
+        return repeats(rows, self._frames["pass"][name].loc[rows["pass_id"]].to_numpy())
+
+    def _computed_on_host(self, rows: pd.DataFrame) -> bool:
+        return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())
+
+    def _notes(self, same: Sameness, baseline: str, in_part: Mapping[str, Hashable]) -> list[str]:
+        notes = [
+            f"{arm} generated other tokens than {baseline}{self._cause(arm, baseline, in_part)}."
+            for arm in same.other_tokens
+        ]
+        if same.other_logits:
+            names = ", ".join(same.other_logits)
+            notes.append(
+                f"The logits of {names} are not bit-identical to those of arms that compute in the same place: "
+                "do not trust its times."
+            )
+        if same.apart:
+            groups = "; ".join(", ".join(group) for group in same.apart)
+            notes.append(f"Logits are compared among arms that compute in the same places: {groups}.")
+        return notes
+
+    def _cause(self, arm: str, baseline: str, in_part: Mapping[str, Hashable]) -> str:
+        """Why an arm may generate other tokens than the baseline, in brackets; empty where nothing excuses it."""
+        if arm in self._on_host:
+            return " (it computes on the host, which rounds differently)"
+        if (arm in in_part) != (baseline in in_part):
+            return f" ({arm if arm in in_part else baseline} computes small ubatches on the host, the other does not)"
+        if in_part.get(arm) != in_part.get(baseline):
+            return " (other layers of it are computed on the host, which rounds differently)"
+        return ""
+
+
+def _host_layers(arm: ManifestArm) -> Hashable:
+    """The layers with weights in host memory, as the manifest says them; null where it does not."""
+    placed = arm.options.get("effective")
+    layers = placed.get("host_layers") if isinstance(placed, Mapping) else None
+    return tuple(map(str, layers)) if isinstance(layers, list) else None
+
+
+def _better(name: str) -> Literal["lower", "higher"]:
+    return FIGURES[name].better or "lower"
