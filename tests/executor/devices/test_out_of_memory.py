@@ -99,7 +99,7 @@ def test_a_pass_that_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
         device = session.devices[0]
         launch = device.launch
 
-        def fail(*arguments: Any) -> None:
+        def fail(*arguments: Any, **_named: Any) -> None:
             launch("compute", too_much_host_memory, arguments[2])
 
         monkeypatch.setattr(device, "launch", fail)
