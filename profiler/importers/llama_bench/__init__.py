@@ -29,14 +29,13 @@ from profiler.importers.llama_bench.arms import (
 from profiler.importers.llama_bench.formats import (
     RUN,
     RUN_TITLE,
-    Format,
-    ParsedRows,
     decoded,
     looks_like_rows,
     parse,
     read_text,
 )
 from profiler.importers.llama_bench.md import RawRow
+from profiler.importers.llama_bench.parsed import Format, ParsedRows
 from profiler.importers.llama_bench.rows import IMPOSSIBLE_SAMPLES, BenchRow, bench_row
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import conform
