@@ -37,7 +37,7 @@ ONE_PROCESS: Final = "one process an arm: boots needed"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median of `n` values. `low` and `high` bound it with 95 % confidence; null below six values, or six boots
+    """A median of `n` values. `low` and `high` bound it with 95 % confidence; None below six values, or six boots
     where boots are what counts.
     """
 
@@ -64,7 +64,7 @@ def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> E
     """Median and distribution-free interval (order statistics, binomial ranks) of the values that are not NaN.
 
     boots: the process of each value, where repetitions inside one are not independent: each process then counts as
-    its median. Null where there are no values.
+    its median. None where there are no values.
     """
     given = np.asarray(values, np.float64)
     is_known = np.isfinite(given)
@@ -120,7 +120,7 @@ def compare(
     different: str | None = None,
     same: str | None = None,
 ) -> Comparison | None:
-    """Judge an arm against the baseline; null where either has no values.
+    """Judge an arm against the baseline; None where either has no values.
 
     are_pairs: baseline[i] and arm[i] were measured side by side; otherwise the two are resampled apart, and the
     smaller count stands for the pairs. boots: the processes that the values of both come from. unit: what each value

@@ -144,7 +144,7 @@ def token_warnings(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:
 
 
 def different_work(a: OpenedSide, b: OpenedSide, x: CellKey, y: CellKey) -> str | None:
-    """Why two groups did not do the same work, so that no verdict may be given; null where they did."""
+    """Why two groups did not do the same work, so that no verdict may be given; None where they did."""
     for name in ("n_prompt", "n_gen", "n_depth"):
         sizes = getattr(x, name), getattr(y, name)
         if sizes[0] != sizes[1]:

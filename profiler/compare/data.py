@@ -32,7 +32,7 @@ PER_TOKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting that A and B do not share; null: not recorded."""
+    """One setting that A and B do not share; None: not recorded."""
 
     key: str
     a: Any
@@ -53,7 +53,7 @@ class Change:
     b: float
     n_a: int
     n_b: int
-    against: Comparison | None  # null: there is no ratio, as a value is zero
+    against: Comparison | None  # None: there is no ratio, as a value is zero
     different: str | None  # why the two did not do the same work
 
     @property

@@ -26,7 +26,7 @@ _RANGE: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
 
 
 def chosen_passes(capture: Capture, text: str | None) -> list[int] | None:
-    """Pass ids for `--passes TEXT` ("3", "0,4-6", "all"), or the typical ones; null: the whole capture at once.
+    """Pass ids for `--passes TEXT` ("3", "0,4-6", "all"), or the typical ones; None: the whole capture at once.
 
     Raises HprofError for numbers that the capture does not have.
     """

@@ -26,11 +26,11 @@ class CopyFigures:
     """
 
     count: int
-    bytes: int | None  # null where a row does not say its size
+    bytes: int | None  # None where a row does not say its size
     busy_ns: int
-    hidden_ns: int | None  # null of pages that migrate
+    hidden_ns: int | None  # None of pages that migrate
     gb_s: float | None
-    pinned_bytes: int | None  # null where no row says what memory it was
+    pinned_bytes: int | None  # None where no row says what memory it was
     pageable_bytes: int | None
     streams: list[int | str]
 
@@ -57,7 +57,7 @@ NO_COPIES: Final = CopyFigures(0, 0, 0, 0, None, 0, 0, [])
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """One device of one process; `process` and `device` are null where the source does not name them."""
+    """One device of one process; `process` and `device` are None where the source does not name them."""
 
     process: int | None
     device: int | None

@@ -143,7 +143,7 @@ def prefetch_margin(layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def paying_share(layers: pd.DataFrame) -> float | None:
-    """In what share of the layers and ubatches with a copy to prefetch it pays; null where there is none."""
+    """In what share of the layers and ubatches with a copy to prefetch it pays; None where there is none."""
     known = _before_copies(layers)["pays"].dropna().astype(float)
     share = float(known.mean()) if len(known) else float("nan")
     return None if np.isnan(share) else share

@@ -32,7 +32,7 @@ MAX_STREAMS: Final = 8  # lanes a category of a device is split into, at most
 
 
 class Lane(NamedTuple):
-    """One line of the drawing. `process` and `device` are null where the rows do not say; `stream` where merged."""
+    """One line of the drawing. `process` and `device` are None where the rows do not say; `stream` where merged."""
 
     category: str
     process: int | None
@@ -80,7 +80,7 @@ class Kinds(NamedTuple):
         """The lanes in the order to draw them, and the lane of each kind.
 
         length: of every row, for a lane a stream where something copies or computes, at most MAX_STREAMS a category,
-        the least busy ones together; null: a lane a category, and one of the kernels that ran inside steps.
+        the least busy ones together; None: a lane a category, and one of the kernels that ran inside steps.
         """
         stream = self._kernels_apart() if length is None else self._busiest(length)
         groups = group_by(self._parents | {"stream": stream})
@@ -200,7 +200,7 @@ class Timeline:
 
     @cached_property
     def weights_and_compute(self) -> tuple[tuple[Intervals, Intervals] | None, ...]:
-        """For each lane when it copied from host to device on explicit request, and when its device computed; null for
+        """For each lane when it copied from host to device on explicit request, and when its device computed; None for
         lanes without such copies. Made once, on first use."""
         return tuple(
             None if copies is None else (copies, compute_beside(self, lane, self.extent))
@@ -233,7 +233,7 @@ def timeline(
 ) -> Timeline:
     """Lay out a table of TIMELINE_COLUMNS.
 
-    origin_ns: what counts as zero (null: the earliest start). by_stream: a lane for each stream that copies or
+    origin_ns: what counts as zero (None: the earliest start). by_stream: a lane for each stream that copies or
     computes, at most MAX_STREAMS a category, the least busy ones together; otherwise one lane a category.
     source: has the same rows with all columns, where `table` has only those of the layout.
     """
@@ -266,7 +266,7 @@ def rows_between(line: Timeline, lane: int, window: tuple[int, int]) -> slice:
 
 
 def weight_copies(line: Timeline, rows: slice) -> Intervals | None:
-    """When any of these rows copied from host to device on explicit request; null where none did."""
+    """When any of these rows copied from host to device on explicit request; None where none did."""
     copied = line.role[rows] == H2D
     return union(*_where(line, rows, copied)) if copied.any() else None
 
@@ -293,7 +293,7 @@ def compute_beside(line: Timeline, lane: int, window: tuple[int, int]) -> Interv
 
 def exposed_copies(line: Timeline, lane: int, window: tuple[int, int]) -> Intervals | None:
     """The parts of the lane's host to device copies that no compute of its device covered, as far as they touch the
-    window; null where the lane holds no such copies there."""
+    window; None where the lane holds no such copies there."""
     copies = weight_copies(line, rows_between(line, lane, window))
     return None if copies is None else exposed(copies, compute_beside(line, lane, window))
 
@@ -322,7 +322,7 @@ def _lane_row(line: Timeline, n_bytes: Int64, number: int) -> dict[str, object]:
 
 
 def _possible(table: pa.Table) -> Int64 | None:
-    """The rows with possible times, as `Events` has it; null: all of them."""
+    """The rows with possible times, as `Events` has it; None: all of them."""
     start, end = ints(table["t_start"], np.int64, MAX_ABS_NS + 1), ints(table["t_end"], np.int64, -MAX_ABS_NS - 1)
     possible = (start >= -MAX_ABS_NS) & (end <= MAX_ABS_NS) & (end >= start)
     return None if possible.all() else np.flatnonzero(possible)

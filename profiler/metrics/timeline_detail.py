@@ -76,7 +76,7 @@ _ANCHOR_COLUMNS: Final = ("ubatch", "layer")
 
 @dataclass(frozen=True, slots=True)
 class UbatchSpan:
-    """Where a ubatch starts and ends, ns after the line's origin; null: the source does not say."""
+    """Where a ubatch starts and ends, ns after the line's origin; None: the source does not say."""
 
     number: int
     phase: str | None
@@ -114,7 +114,7 @@ def ubatch_spans(line: Timeline, ubatches: pa.Table) -> list[UbatchSpan]:
 def layer_starts(line: Timeline, rows: Int64 | None = None, told: pa.Table | None = None) -> LayerStarts:
     """First compute of every (ubatch, layer) among some sorted rows; -1: a ubatch that the source does not say.
 
-    rows: null means all. told: their ubatch and layer, where they are at hand.
+    rows: None means all. told: their ubatch and layer, where they are at hand.
     """
     rows = np.arange(len(line)) if rows is None else rows
     told = line.table(_ANCHOR_COLUMNS, rows) if told is None else told
