@@ -129,7 +129,8 @@ def check_file(path: Path) -> None:
 def check_unpacked(path: Path) -> None:
     """Refuse a packed file of a format that is read as it lies there."""
     if path.is_file() and _first_bytes(path, 2) == GZIP_MAGIC:
-        raise HprofError(f"{path} is packed with gzip, and only torch.profiler's traces are read so; gunzip it first.")
+        packed = " and ".join(kind for kind in FORMATS if trace_format(kind).reads_gzip)
+        raise HprofError(f"{path} is packed with gzip, and only {packed} is read so; gunzip it first.")
 
 
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:

@@ -20,6 +20,8 @@ import numpy as np
 from profiler.arithmetic.groups import Mask
 from profiler.arithmetic.intervals import Int64
 
+MAX_NS: Final = 2**62
+"""No time lies beyond, so that a start and a duration still add up."""
 _HOUR_NS: Final = 3600 * 10**9
 MAX_DURATION_NS: Final = 24 * _HOUR_NS
 MAX_FROM_MEDIAN_NS: Final = 30 * 24 * _HOUR_NS
@@ -43,6 +45,16 @@ def kept_rows(what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> 
             dropped[f"{what}: {reason}"] += count
             bad |= mask
     return ~bad
+
+
+def scaled_ns(values: Int64, unit_ns: int) -> tuple[Int64, Mask]:
+    """Times in whole units of `unit_ns` as ns, and which of them fit; the others are 0, and rows without a time.
+
+    A product that int64 cannot hold would wrap into a time that looks right.
+    """
+    limit = MAX_NS // unit_ns
+    fits = (values > -limit) & (values < limit)
+    return np.where(fits, values, 0) * unit_ns, fits
 
 
 def impossible_times(start: Int64, end: Int64, is_unknown: Mask) -> dict[str, Mask]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.importers.dropping import impossible_times, kept_rows
+from profiler.importers.dropping import MAX_NS, impossible_times, kept_rows, scaled_ns
 from profiler.importers.kineto.stream import NO_EVENT, Event
 
 # category -> role; before torch 1.12 categories were capitalised words
@@ -187,7 +187,6 @@ def _texts(events: Sequence[Event], key: str) -> list[str]:
 
 
 _INT64_MAX: Final = 2**63 - 1
-_MAX_NS: Final = 2**62  # so that a start and a duration still add up
 _MAX_DIGITS: Final = 64
 # A double below 2**43 us lies within 2**-11 us = 0.49 ns of its decimal text, and its product with 1000 is
 # below 2**53: rounding gives the text's own nanosecond. From 2**43 us (102 days) up it may not.
@@ -206,13 +205,13 @@ def exact_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     array = _plain_array(values)
     if array is None:
         return _three_decimals(values) or _slow_ns(values)
-    with np.errstate(invalid="ignore"):
-        valid = np.abs(array) < _MAX_NS // 1000
     if array.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            valid = np.abs(array) < MAX_NS // 1000
         if (np.abs(array[valid]) >= EXACT_US).any():
             raise InexactError
         return np.rint(np.where(valid, array, 0) * 1000).astype(np.int64), valid
-    return np.where(valid, array, 0) * 1000, valid
+    return scaled_ns(array, 1000)
 
 
 def integers(values: Sequence[Any]) -> pa.Array:
@@ -264,13 +263,13 @@ def _slow_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 
 
 def _ns_of(value: Any) -> int | None:
-    if type(value) is float and abs(value) >= EXACT_US and abs(value) < _MAX_NS // 1000:
+    if type(value) is float and abs(value) >= EXACT_US and abs(value) < MAX_NS // 1000:
         raise InexactError
     if type(value) not in (int, float, str) or len(text := str(value)) > _MAX_DIGITS:
         return None
     try:
         ns = Decimal(text) * 1000
-        return _in_range(int(ns.to_integral_value())) if ns.is_finite() and abs(ns) < _MAX_NS else None
+        return _in_range(int(ns.to_integral_value())) if ns.is_finite() and abs(ns) < MAX_NS else None
     except ArithmeticError:  # no number, or one beyond what Decimal can hold: "1e999999999"
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from profiler.capture import Capture
 from profiler.findings import find
 from profiler.importers import FORMATS, detect, import_files
 from profiler.importers.base import file_endings, trace_format
+from tests.profiler.importers import test_base, test_hostile
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "adding-an-importer.md").read_text(encoding="utf-8")
@@ -42,6 +44,20 @@ def test_only_it_knows_its_sample(tmp_path: Path) -> None:
     path.write_bytes(trace_format("copytrace").sample())
     assert detect(path) == "copytrace"
     assert "csv" in file_endings()
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_base.test_a_format_knows_and_reads_its_own_sample_and_no_other_does,
+        test_base.test_what_is_not_read_packed_is_refused,
+        test_hostile.test_flipped_bytes,
+        test_hostile.test_cut_short,
+        test_hostile.test_any_type_in_any_cell,
+    ],
+)
+def test_it_passes_what_every_format_does(tmp_path: Path, test: Callable[[Path, str], None]) -> None:
+    test(tmp_path, "copytrace")
 
 
 def test_a_capture_comes_out_with_figures_and_findings(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from profiler.importers.dropping import (
     impossible_times,
     kept_rows,
     overrunning,
+    scaled_ns,
     time_limits,
 )
 from tests.profiler.importers.kineto import traces
@@ -210,3 +211,11 @@ def test_nothing_of_real_traces_is_damaged(folder: str) -> None:
             found = read_file(path)
             assert not [reason for reason in found.dropped if reason.startswith("device row")]
             assert not [text for text in found.warnings if "overlap" in text]
+
+
+def test_times_in_other_units_fit_or_are_marked_and_never_wrap() -> None:
+    largest = 2**62 // 1000
+    values = np.array([0, -3, 7, largest - 1, largest, 2**63 - 1, -(2**63)], np.int64)
+    ns, fits = scaled_ns(values, 1000)
+    assert fits.tolist() == [True, True, True, True, False, False, False]
+    assert ns.tolist() == [0, -3000, 7000, (largest - 1) * 1000, 0, 0, 0]
