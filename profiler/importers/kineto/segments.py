@@ -2,8 +2,8 @@
 
 A row belongs to the range of hprof's own (the text format of `executor.tracing.nvtx_names`) in which its host call was
 made, on the same thread. torch.profiler's `ProfilerStep#n` only says when the host issued a step's work, which may run
-long after: there a pass is a stretch of the device's time, from the step's first work to that of the next step, and
-device rows belong to the stretch in which they ran.
+long after: there a pass is a stretch of the device's time, from the step's first work to that of its process's next
+step, and the device rows of that process belong to the stretch in which they ran.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
+from profiler.arithmetic.joins import distinct
 from profiler.importers import hprof_passes
+from profiler.importers.absent import from_arrow, is_known
 from profiler.importers.kineto.host_calls import HostCalls
 from profiler.schema import PASSES, UBATCHES
 
@@ -94,29 +96,45 @@ _WORK_ROLES: Final = ("kernel", "copy", "memset")
 
 
 class StepWindows(NamedTuple):
-    """When the work of each step began, in the order of time, and when that of the last one ended."""
+    """When the work of each step began and ended, by process and in the order of time.
+
+    Merged traces hold the steps of several ranks: each process's windows follow each other, and may lie across those
+    of the others.
+    """
 
     step: Int64  # only steps that issued work
     start: Int64
-    end: Int64  # of the last one its last work's end, else the next one's start
+    end: Int64  # of a process's last one its last work's end, else the next one's start
+    process: Int64
 
     @classmethod
-    def of(cls, rows: pa.Table, in_step: Int64, n_steps: int) -> StepWindows:
+    def of(cls, rows: pa.Table, in_step: Int64, process_of_step: Int64) -> StepWindows:
         """in_step: for each row the step that issued it, -1 for none."""
         work = np.flatnonzero(_is_work(rows) & (in_step >= 0))
         start, end = (rows[name].to_numpy()[work] for name in ("t_start", "t_end"))
-        first = np.full(n_steps, np.iinfo(np.int64).max)
+        limits = np.iinfo(np.int64)
+        first, last = (np.full(len(process_of_step), limit) for limit in (limits.max, limits.min))
         np.minimum.at(first, in_step[work], start)
-        step = np.argsort(first, kind="stable")[: len(np.unique(in_step[work]))]
-        return cls(step, first[step], np.append(first[step][1:], end.max(initial=0)) if len(step) else first[:0])
+        np.maximum.at(last, in_step[work], end)
+        step = np.unique(in_step[work])
+        step = step[np.lexsort((first[step], process_of_step[step]))]
+        process = process_of_step[step]
+        opens = np.flatnonzero(np.diff(process, prepend=-1))  # the place of each process's first window
+        ends = np.append(first[step][1:], 0)[: len(step)]
+        if len(step):
+            ends[np.append(opens[1:], len(step)) - 1] = np.maximum.reduceat(last[step], opens)
+        return cls(step, first[step], ends, process)
 
-    def steps_of(self, rows: pa.Table, issued_in: Int64) -> Int64:
+    def steps_of(self, rows: pa.Table, issued_in: Int64, process: Int64) -> Int64:
         """For each row its step: device rows are of the window in which most of them ran, host rows where issued."""
-        start, end = (rows[name].to_numpy() for name in ("t_start", "t_end"))
+        work = np.flatnonzero(_is_work(rows))
+        start, end = (rows[name].to_numpy()[work] for name in ("t_start", "t_end"))
         middle = start + (end - start) // 2
-        at = np.searchsorted(self.start, middle, side="right") - 1
-        inside = (at >= 0) & (middle <= self.end[-1])
-        return np.where(_is_work(rows), np.where(inside, self.step[at], -1), issued_in)
+        windows = AnnotationRanges(self.step.tolist(), self.start, self.end, self.process)
+        found = windows.holding(process[work], middle, middle)
+        steps = issued_in.copy()
+        steps[work] = np.where(found >= 0, self.step[found], -1)
+        return steps
 
     def by_step(self, n_steps: int) -> list[tuple[int, int] | None]:
         """The window of each step; None for those that issued no work."""
@@ -146,21 +164,22 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     if "annotation" not in rows["role"].unique().to_pylist():
         return AnnotatedSegments({}, PASSES.empty_table(), UBATCHES.empty_table())
     threads = threads_of(rows)
-    passes, by_step = ranges_of(rows, threads, PassName), False
+    passes, by_step, processes = ranges_of(rows, threads, PassName), False, threads
     if not passes.names:
-        passes, by_step = ranges_of(rows, np.zeros_like(threads), ProfilerStep), True
+        processes = _stepping_processes(rows, launches)
+        passes, by_step = ranges_of(rows, processes, ProfilerStep), True
     ubatches, steps = (ranges_of(rows, threads, kind) for kind in (UbatchName, StepName))
     start, end = (rows[name].to_numpy()[launches.row] for name in ("t_start", "t_end"))
     thread = np.where(launches.found | launches.is_host, threads[launches.row], -1)
-    any_thread = np.minimum(thread, 0)  # -1 stays apart: a row without a host call belongs to no range
-    in_pass = passes.holding(any_thread if by_step else thread, start, end)
+    # A step holds what any thread of its process issued. A row without a host call belongs to no range.
+    in_pass = passes.holding(np.where(thread >= 0, processes, -1) if by_step else thread, start, end)
     windows: list[tuple[int, int] | None] = list(
         zip(passes.start.tolist(), _ends(passes, in_pass, rows).tolist(), strict=True)
     )
     if by_step:
-        of_steps = StepWindows.of(rows, in_pass, len(passes.names))
+        of_steps = StepWindows.of(rows, in_pass, passes.thread)
         if len(of_steps.step):  # else nothing ran on a device, and the host's steps are all that there is
-            in_pass, windows = of_steps.steps_of(rows, in_pass), of_steps.by_step(len(passes.names))
+            in_pass, windows = of_steps.steps_of(rows, in_pass, processes), of_steps.by_step(len(passes.names))
     in_ubatch, in_step = (ranges.holding(thread, start, end) for ranges in (ubatches, steps))
     ids = hprof_passes.pass_ids(passes.names)
     context = {
@@ -171,13 +190,23 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
         "layer": _taken([name.layer for name in steps.names], in_step, pa.int32()),
         "tensor": _taken([name.tensor for name in steps.names], in_step, pa.string()),
     }
-    own = np.zeros_like(ubatches.thread) if by_step else ubatches.thread
+    own = ranges_of(rows, processes, UbatchName).thread if by_step else ubatches.thread
     of_ubatch = passes.holding(own, ubatches.start, ubatches.end)
     ends = _ends(ubatches, in_ubatch, rows)
     ubatch_rows = hprof_passes.ubatch_table(ubatches.names, ubatches.start, ends, of_ubatch, passes.names, ids)
     named = [_named(name, order) for order, name in enumerate(passes.names)]
     pass_rows = hprof_passes.pass_table(named, ids, windows, ubatch_rows)
     return AnnotatedSegments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
+
+
+def _stepping_processes(rows: pa.Table, launches: HostCalls) -> Int64:
+    """A number from 0 for the process of each row; rows that tell none are of the only one with steps, if it is one."""
+    process = from_arrow(launches.process)
+    with_steps = np.unique(ranges_of(rows, process, ProfilerStep).thread)
+    if len(with_steps) == 1:
+        process = np.where(is_known(process), process, with_steps[0])
+    _, number = distinct(process)
+    return number
 
 
 def _named(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:

@@ -198,6 +198,47 @@ def test_a_step_that_issues_no_work_has_no_figures(tmp_path: Path) -> None:
     assert frame.loc[1, list(FIGURES)].isna().all()
 
 
+@pytest.mark.parametrize("skew_us", [0, 2_000])
+def test_ranks_that_were_merged_have_steps_of_their_own(skew_us: int, tmp_path: Path) -> None:
+    """Two ranks, 10 ms a step: each copies 40 MB in 4 ms and then computes for 5.9 ms, hiding nothing."""
+    events = []
+    for rank in range(2):
+        host, device = {"pid": f"[TP0{rank}] 4000"}, {"pid": f"[TP0{rank}] 0"}
+        for step in range(8):
+            t, copy, launch = step * 10_000 + rank * skew_us, 2 * step + 1, 2 * step + 2
+            events += [
+                annotation(f"ProfilerStep#{step}", t, 9_000) | host,
+                call(t + 10, 5, copy, tid=20) | host,
+                call(t + 20, 5, launch) | host,
+                h2d(t + 100, 4_000, 40_000_000, correlation=copy) | device,
+                kernel(t + 4_100, 5_900, correlation=launch) | device,
+            ]
+    import_files([write(tmp_path / "t.json", events)], tmp_path / "c")
+    capture = OpenedCapture.open(tmp_path / "c")
+    frame = capture.figures()
+    ms = 1e6
+    assert sorted(frame["wall_ns"]) == [9.9 * ms] * 2 + [10 * ms] * 14  # each rank's last step ends with its kernel
+    told = {"bytes_h2d": 40e6, "busy_copy_ns": 4 * ms, "busy_compute_ns": 5.9 * ms, "hidden_copy_ns": 0}
+    for name, value in told.items():
+        assert frame[name].tolist() == [value] * 16
+    work = [row for row in rows(read(tmp_path / "t.json", ImportOptions())) if row["kind"] != "api"]
+    process_of_pass = {(row["pass_id"], row["process"]) for row in work}
+    assert len(process_of_pass) == len({number for number, _ in process_of_pass}) == 16
+
+
+def test_work_of_a_process_without_steps_is_in_none(tmp_path: Path) -> None:
+    events = [
+        annotation("ProfilerStep#1", 0, 100),
+        call(10, 1, 1),
+        kernel(20, 50, correlation=1),
+        call(10, 1, 2, pid=401),
+        kernel(30, 10, correlation=2, stream=8),
+        kernel(60, 5, correlation=99, stream=9),  # of no known call: of the only process with steps
+    ]
+    found = {row["stream"]: row["pass_id"] for row in rows(imported(tmp_path, events)) if row["kind"] == "compute"}
+    assert found == {"7": 0, "8": None, "9": 0}
+
+
 def test_hprof_ranges_restore_arm_pass_ubatch_layer_and_tensor(tmp_path: Path) -> None:
     name = PassName(pass_id=3, arm="hot 64", n_ubatch=8, n_depth=0, n_prompt=8, n_gen=1, repetition=1, warmup=False)
     events = [
