@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +72,6 @@ def read_rows(parsed: ParsedRows, origin: str, arm_by: Sequence[str] = ()) -> Im
     rows, dropped = usable_rows(parsed)
     if not rows:
         raise HprofError(f"{origin} holds no llama-bench row that can be used ({_reasons(dropped)}); run it again.")
-    rows = with_runs(rows) if parsed.format in ("jsonl", "sql") else rows
     names = arm_settings(rows, arm_by, parsed.unshared)
     arms = [arm_name(row, names) for row in rows]
     boots = run_boots(rows, arms)
@@ -87,22 +85,24 @@ def read_rows(parsed: ParsedRows, origin: str, arm_by: Sequence[str] = ()) -> Im
         warnings=[
             *warnings(rows, names, unsaid_differences(rows, names), truncated=parsed.truncated),
             *_not_interleaved(boots, names),
+            *_repeated(rows),
         ],
     )
 
 
-def with_runs(rows: Sequence[BenchRow]) -> list[BenchRow]:
-    """The rows with their runs counted, where nothing in the file begins one: a test that comes again does."""
-    numbered, run = [], 0
-    seen: set[object] = set()
-    for row in rows:
-        key = cell(row), tuple(sorted((name, str(value)) for name, value in row.settings.items()))
-        if key in seen:
-            run += 1
-            seen.clear()
-        seen.add(key)
-        numbered.append(replace(row, run=run))
-    return numbered
+def _repeated(rows: Sequence[BenchRow]) -> list[str]:
+    """A warning where one output holds a test twice: `-p 512,512` does that, and so does `>>` of two processes."""
+    tests = Counter(
+        (row.run, cell(row), tuple(sorted((name, str(value)) for name, value in row.settings.items()))) for row in rows
+    )
+    most = max(tests.values())
+    if most == 1:
+        return []
+    return [
+        f"One output holds a test up to {most} times, and nothing in it tells processes apart: they count as "
+        "repetitions of one process. Import one file a process (hprof import --arm NAME=first.jsonl "
+        "--arm NAME=second.jsonl), or measure with hprof run --engine llama-bench --boots 6."
+    ]
 
 
 def _not_interleaved(boots: Sequence[int], names: Sequence[str]) -> list[str]:

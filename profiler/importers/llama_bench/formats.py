@@ -8,6 +8,7 @@ lines around the rows are skipped, rows that cannot be read are counted. SQL is 
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from profiler.importers.llama_bench.sql import parse_sql
 
 Parser = Callable[[str], ParsedRows]
 
-RUN: Final = "hprof_run"  # a raw row's number of the output that it stands in
+RUN: Final = "hprof_run"  # a raw row's number of the process that printed it
 RUN_TITLE: Final = "run_title"
 MAX_BYTES: Final = 64 << 20  # of rows of about 1 kB
 
@@ -53,8 +54,9 @@ def looks_like_rows(head: bytes) -> bool:
 def parse(text: str, origin: str) -> ParsedRows:
     """The rows of every output in `text`; HprofError, naming `origin`, where no line looks like llama-bench's.
 
-    Each row gets RUN, the number of its output, and what its log lines say: RUN_TITLE, a heading or a command line
-    above it, where there are several outputs, and `gpu_info`, where its format does not have that.
+    Each row gets RUN, the number of its process as far as headers tell it, which counts in each format apart, as one
+    process may print two. It also gets what its log lines say: RUN_TITLE, a heading or a command line above it, where
+    there are several outputs, and `gpu_info`, where its format does not have that.
     """
     blocks = _blocks(text.splitlines(keepends=True))
     if not blocks:
@@ -63,11 +65,13 @@ def parse(text: str, origin: str) -> ParsedRows:
         )
     found = [parser("".join(lines)) for parser, _, lines in blocks]
     gpus: str | None = None
-    for number, (parsed, (_, log, _)) in enumerate(zip(found, blocks, strict=True)):
+    n_headers: Counter[Parser] = Counter()
+    for parsed, (parser, log, lines) in zip(found, blocks, strict=True):
         gpus = devices_named(log) or gpus
         title = title_of(log) if len(blocks) > 1 else None
+        n_headers[parser] += _is_header(lines[0], parser)
         for row in parsed.rows:
-            row |= {RUN: number} | ({RUN_TITLE: title} if title else {})
+            row |= {RUN: max(1, n_headers[parser])} | ({RUN_TITLE: title} if title else {})
             if gpus and "gpu_info" not in row:
                 row["gpu_info"] = gpus
     whole = replace(found[0], unshared=_unshared(found))
@@ -91,7 +95,7 @@ def _blocks(lines: Sequence[str]) -> list[tuple[Parser, list[str], list[str]]]:
     log: list[str] = []
     for line in lines:
         parser = _parser_for(line.strip())
-        if parser is not None and _begins(parser, blocks[-1][0] if blocks else None):
+        if parser is not None and _begins(line, parser, blocks[-1][0] if blocks else None):
             blocks.append((parser, log, [line]))
             log = []
         elif blocks:
@@ -103,10 +107,15 @@ def _blocks(lines: Sequence[str]) -> list[tuple[Parser, list[str], list[str]]]:
     return blocks
 
 
-def _begins(parser: Parser, current: Parser | None) -> bool:
+def _begins(line: str, parser: Parser, current: Parser | None) -> bool:
     if current is parse_json and parser is parse_jsonl:
         return False  # an object of the array
-    return parser is not current or parser in (parse_md, parse_csv, parse_json)
+    return parser is not current or _is_header(line, parser)
+
+
+def _is_header(line: str, parser: Parser) -> bool:
+    """Whether a process prints the line once, before its rows; jsonl has none such."""
+    return parser in (parse_md, parse_csv, parse_json) or line.lstrip()[:6].upper() == "CREATE"
 
 
 def _parser_for(line: str) -> Parser | None:

@@ -78,7 +78,7 @@ class BenchRow:
     test_time: str | None
     settings: dict[str, Setting]
     doubts: tuple[str, ...] = ()
-    run: int = 0  # which of the outputs in its file it stands in: a process each
+    run: int = 0  # the process that printed it, as far as headers in the file tell processes apart
 
 
 def bench_row(raw: RawRow) -> BenchRow | str:

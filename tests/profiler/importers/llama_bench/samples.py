@@ -48,6 +48,31 @@ def jsonl(rows: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(r) + "\n" for r in rows)
 
 
+def as_json(rows: list[dict[str, Any]]) -> str:
+    return "[\n" + ",\n".join(json.dumps(r, indent=2) for r in rows) + "\n]\n"
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Without the samples, as llama-bench writes csv and sql."""
+    means = list(map(_means, rows))
+    lines = [list(means[0]), *([f'"{value}"' for value in fields.values()] for fields in means)]
+    return "".join(",".join(line) + "\n" for line in lines)
+
+
+def as_sql(rows: list[dict[str, Any]]) -> str:
+    return "CREATE TABLE IF NOT EXISTS test (\n  build_commit TEXT\n);\n\n" + "".join(map(as_insert, rows))
+
+
+def as_insert(fields: dict[str, Any]) -> str:
+    means = _means(fields)
+    values = ", ".join(f"'{value}'" for value in means.values())
+    return f"INSERT INTO test ({', '.join(means)}) VALUES ({values});\n"
+
+
+def _means(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if not name.startswith("samples")}
+
+
 def imported(tmp_path: Path, text: str, *, arm_by: tuple[str, ...] = ()) -> Imported:
     path = tmp_path / "bench.txt"
     path.write_text(text)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from executor.errors import HprofError
 from profiler.importers.base import ImportOptions
 from profiler.importers.llama_bench import read
-from tests.profiler.importers.llama_bench.samples import REAL, arms, imported, jsonl, passes, row
+from tests.profiler.importers.llama_bench.samples import (
+    REAL,
+    arms,
+    as_csv,
+    as_insert,
+    as_json,
+    as_sql,
+    imported,
+    jsonl,
+    passes,
+    row,
+)
 
 
 def test_prefetch_alone_gives_off_and_on_with_off_first(tmp_path: Path) -> None:
@@ -45,10 +58,50 @@ def test_patterns_and_missing_values_have_names(tmp_path: Path) -> None:
     assert arms(imported(tmp_path, jsonl(rows))) == ["ot=ffn_.*=CPU", "ot=default"]
 
 
-def test_a_test_that_comes_again_is_another_process(tmp_path: Path) -> None:
-    rows = [row(), row(test_time="2026-10-05T09:31:00Z")]
-    found = [(p["boot"], p["repetition"]) for p in passes(imported(tmp_path, jsonl(rows)))]
-    assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+@pytest.mark.parametrize("write", [jsonl, as_json, as_csv, as_sql])
+def test_a_test_that_comes_again_in_one_output_is_no_boot(
+    tmp_path: Path, write: Callable[[list[dict[str, Any]]], str]
+) -> None:
+    """As `llama-bench -p 512,512,512,512,512,512 -r 1 -fa 0,1` prints in one process."""
+    result = imported(tmp_path, write(_tests_of(fa for fa in (0, 1) for _ in range(6))))
+    assert [(p["arm"], p["boot"], p["repetition"]) for p in passes(result)] == [
+        (f"fa={fa}", 0, repetition) for fa in (0, 1) for repetition in range(6)
+    ]
+    [warning] = [text for text in result.warnings if "tells processes apart" in text]
+    assert warning.startswith("One output holds a test up to 6 times")
+
+
+def test_arms_that_alternate_in_one_jsonl_are_one_process_each(tmp_path: Path) -> None:
+    """As `llama-bench -fa 0,1,0,1,... -r 1` prints in one process; six of each once made six boots and a verdict."""
+    result = imported(tmp_path, jsonl(_tests_of(fa for _ in range(6) for fa in (0, 1))))
+    assert [(p["arm"], p["boot"], p["repetition"]) for p in passes(result)] == [
+        (f"fa={fa}", 0, repetition) for repetition in range(6) for fa in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("write", [as_json, as_csv, as_sql])
+def test_outputs_with_a_header_each_are_boots(tmp_path: Path, write: Callable[[list[dict[str, Any]]], str]) -> None:
+    result = imported(
+        tmp_path, "".join(write([row(test_time=f"{n}", avg_ns=1000 + n, samples_ns=None)]) for n in range(3))
+    )
+    assert [(p["boot"], p["repetition"]) for p in passes(result)] == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_one_process_that_prints_two_formats_is_one_boot(tmp_path: Path) -> None:
+    rows = _tests_of([0] * 3)
+    result = imported(tmp_path, "".join(text for one in rows for text in (as_insert(one), jsonl([one]))))
+    assert {p["boot"] for p in passes(result)} == {0}
+    result = imported(tmp_path, as_csv(rows) + jsonl(rows))
+    assert [p["boot"] for p in passes(result)] == [0] * 6
+
+
+def _tests_of(flash_attn: Iterable[int]) -> list[dict[str, Any]]:
+    """A row of one repetition for each value of -fa, a second apart; fa=1 is 5 % faster."""
+    return [
+        row(flash_attn=fa, test_time=f"2026-10-05T09:30:{n:02}Z", avg_ns=ns, samples_ns=[ns], samples_ts=[1.0])
+        for n, fa in enumerate(flash_attn)
+        for ns in [500_000_000 + n if not fa else 475_000_000 + n]
+    ]
 
 
 def test_the_user_may_say_which_fields_make_arms(tmp_path: Path) -> None:
