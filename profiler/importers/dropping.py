@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import Mask
+from profiler.arithmetic.groups import Floats, Mask
 from profiler.arithmetic.intervals import Int64
 
 MAX_NS: Final = 2**62
@@ -28,8 +28,14 @@ MAX_FROM_MEDIAN_NS: Final = 30 * 24 * _HOUR_NS
 MAX_FROM_LAUNCH_NS: Final = _HOUR_NS
 # Clocks jitter by 1 us; a dependent launch lets two kernels of a stream overlap, by 12 us in the traces at hand.
 MAX_OVERLAP_NS: Final = 100_000
-# A stream on which more rows than this overlap is none in CUDA's sense (a queue of another vendor, several ranks).
+# A stream on which more rows than this overlap is none in CUDA's sense (a queue of another vendor, several ranks),
 _MAX_DAMAGED_SHARE: Final = 0.1
+# unless they are at most this many, stand out by their length from those that remain, and differ among themselves:
+# a short stream with a few wrong ends. Long kernels of another queue come again with the same length.
+_MAX_OUTLIER_SHARE: Final = 1 / 3
+_MIN_OUTLIER_FACTOR: Final = 2.0
+_ALIKE_WITHIN: Final = 1.25
+_FEW_OUTLIERS: Final = 2  # too few to tell whether they come again
 _MAX_ROUNDS: Final = 16
 _FEW_STREAMS: Final = 16  # looked through one by one sooner than sorted together
 
@@ -94,7 +100,8 @@ def overrunning(stream: Int64, start: Int64, end: Int64, call: Int64) -> tuple[M
 
     stream: a number from 0 for each stream, negative where a row is on none. start, end: ns. call: a number for what
     launched the row, negative where unknown; rows of one call (of a CUDA graph) may run side by side. Where more than
-    a tenth of a stream's rows overlap it is not serial: none of them is marked, and they are counted.
+    a tenth of a stream's rows overlap, and they do not stand out by their length, it is not serial: none of them is
+    marked, and they are counted.
     """
     bad = _without_rows_of_one_call(_overruns(stream, start, end), stream, call)
     if len(bad) == 0:
@@ -102,10 +109,30 @@ def overrunning(stream: Int64, start: Int64, end: Int64, call: Int64) -> tuple[M
     n_streams = int(stream.max()) + 1
     n_rows, n_bad = (np.bincount(of, minlength=n_streams) for of in (stream[stream >= 0], stream[bad]))
     is_serial = n_bad <= np.maximum(_MAX_DAMAGED_SHARE * n_rows, 1)
+    if not is_serial.all():
+        is_few = n_bad <= _MAX_OUTLIER_SHARE * n_rows
+        is_serial |= is_few & _stand_out(bad, n_bad, stream, end.astype(np.float64) - start)
     damaged = bad[is_serial[stream[bad]]]
     marked = np.zeros(len(stream), np.bool_)
     marked[damaged] = True
     return marked, len(bad) - len(damaged)
+
+
+def _stand_out(bad: Int64, n_bad: Int64, stream: Int64, length_ns: Floats) -> Mask:
+    """Whether a stream's rows `bad` are longer by far than all its others, and not of one length; one a stream.
+
+    n_bad: how many each stream has.
+    """
+    kept = stream >= 0
+    kept[bad] = False
+    longest_kept, longest = (np.zeros(len(n_bad)) for _ in range(2))
+    shortest = np.full(len(n_bad), np.inf)
+    np.maximum.at(longest_kept, stream[kept], length_ns[kept])
+    np.maximum.at(longest, stream[bad], length_ns[bad])
+    np.minimum.at(shortest, stream[bad], length_ns[bad])
+    differ = (n_bad <= _FEW_OUTLIERS) | (longest > _ALIKE_WITHIN * shortest)
+    found: Mask = (shortest > _MIN_OUTLIER_FACTOR * longest_kept) & differ
+    return found
 
 
 def remark_overlaps(n_rows: int) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.importers import read_file
+from profiler.importers import import_files, read_file
 from profiler.importers.base import Imported
 from profiler.importers.dropping import (
     FAR_FROM_LAUNCH,
@@ -25,6 +25,8 @@ from profiler.importers.dropping import (
     scaled_ns,
     time_limits,
 )
+from profiler.opened import OpenedCapture
+from profiler.report.build import build_report
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys import exports
 from tests.profiler.importers.nsys.exports import GRAPH, KERNEL, MEMCPY, RUNTIME
@@ -72,6 +74,50 @@ def test_work_of_one_stream_is_serial(changes: dict[int, tuple[int, int]], marke
 def test_a_stream_on_which_much_overlaps_is_not_serial() -> None:
     side_by_side = [(i * _MS, i * _MS + 5 * _MS) for i in range(40)]
     assert _of_one_stream(side_by_side) == ([], 39)
+
+
+@pytest.mark.parametrize(
+    ("changes", "marked"),
+    [
+        ({3: (3 * _MS, 9 * _MS), 8: (8 * _MS, 11 * _MS)}, [3, 8]),
+        ({3: (3 * _MS, 9 * _MS), 8: (8 * _MS, 14 * _MS)}, [3, 8]),
+        ({1: (1 * _MS, 3 * _MS), 5: (5 * _MS, 500 * _MS), 8: (8 * _MS, 11 * _MS)}, [1, 5, 8]),
+    ],
+)
+def test_wrong_ends_on_a_short_stream_stand_out(changes: dict[int, tuple[int, int]], marked: list[int]) -> None:
+    assert _of_one_stream(_with(changes)[:12]) == (marked, 0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "n_overlapping"),
+    [
+        # kernels of one length, two at a time
+        ([(i * _MS, (2 * i + 3) * _MS // 2) for i in range(12)], 11),
+        # a long kernel beside three short ones, again and again
+        ([(i * _MS, (i + 4) * _MS if i % 4 == 0 else i * _MS + 400 * _US) for i in range(12)], 3),
+        # a long kernel in every second row
+        ([(i * _MS, i * _MS + (1500 + 400 * i if i % 2 == 0 else 400) * _US) for i in range(12)], 6),
+        # overlaps no longer than the rest
+        ([(i * _MS, i * _MS + (1300 if i % 4 == 1 else 950) * _US) for i in range(12)], 3),
+    ],
+)
+def test_short_streams_on_which_much_overlaps_stay(spans: list[tuple[int, int]], n_overlapping: int) -> None:
+    assert _of_one_stream(spans) == ([], n_overlapping)
+
+
+def test_a_short_trace_with_two_wrong_ends_has_the_figures_of_the_rest(tmp_path: Path) -> None:
+    events = []
+    for i in range(12):
+        t = 1000 * (i + 1)
+        events += [traces.call(t - 500, 5, 2 * i + 1), traces.call(t - 400, 5, 2 * i + 2)]
+        events.append(traces.h2d(t, 500, 5_000_000, correlation=2 * i + 1))
+        length_us = {3: 6000, 8: 3000}.get(i, 450)
+        events.append(traces.kernel(t + 500, length_us, correlation=2 * i + 2))
+    import_files([traces.write(tmp_path / "t.json", events)], tmp_path / "c")
+    capture = OpenedCapture.open(tmp_path / "c")
+    assert dict(capture.manifest.dropped) == {f"device row: {OVERRUNS}": 2}
+    (device,) = build_report(capture).devices
+    assert (device.copies["h2d"].count, device.copies["h2d"].hidden_ratio) == (12, 0)
 
 
 def test_kernels_of_one_graph_may_run_side_by_side() -> None:
