@@ -128,14 +128,22 @@ def why(cell: Cell, a: str, b: str) -> str | None:
     before, host_ns = _median(cell.arms[a], "busy_copy_ns"), _median(cell.arms[b], "host_compute_ns")
     spared = f", where {a} copies for {format_ns(before)}" if before else ""
     on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
-    return f"{b} copies nothing to the device{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
+    return f"{b} {_copies_nothing(cell.arms[b], 'copies')}{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
 
 
 def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
     hidden, of_a = (_median(cell.arms[arm], "hidden_copy_ns") for arm in (b, a))
     copy_a = _median(cell.arms[a], "busy_copy_ns")
-    against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else f"; {a} copied nothing" if copy_a == 0 else ""
+    against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else ""
+    if copy_a == 0:
+        against = f"; {a} {_copies_nothing(cell.arms[a], 'copied')}"
     return f"{b} hid {_part(hidden, copy_ns)} of copying behind compute{against}."
+
+
+def _copies_nothing(arm: ArmFigures, verb: str) -> str:
+    """What an arm with a median of 0 did: it may have copied in some of its passes."""
+    where = f" in {arm.n_passes - arm.n_copying} of {arm.n_passes} passes" if arm.n_copying else ""
+    return f"{verb} nothing to the device{where}"
 
 
 def _part(hidden_ns: float | None, copy_ns: float) -> str:

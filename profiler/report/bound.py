@@ -53,4 +53,4 @@ def find_bound(arm: ArmFigures) -> Bound | None:
         return None
     took_ns = (arm.median("ttft_ns") if scope == "prefill" else None) or arm.median("wall_ns", scope)
     is_beyond = took_ns is not None and max(parts.values()) > took_ns * (1 + _ALIKE)
-    return Bound(scope, parts, took_ns, is_summed=len(arm.by_device) > 1 or is_beyond)
+    return Bound(scope, parts, took_ns, is_summed=arm.n_devices > 1 or is_beyond)

@@ -39,6 +39,8 @@ class ArmFigures:
 
     figures: dict[Scope, Figures]
     n_passes: int  # measured; warm-ups are left out
+    n_copying: int = 0  # of them, those in which a copy from the host to the device was recorded
+    n_devices: int = 1  # the most that copied or computed in one of them, each process's its own: figures are sums
     by_device: tuple[DeviceMedians, ...] = ()  # where passes ran on several devices
 
     def median(self, name: str, scope: Scope = "pass") -> float | None:

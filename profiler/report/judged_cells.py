@@ -80,7 +80,9 @@ class _CellJudge:
             scope: {name: estimate(frame[name].to_numpy(), boots) for name in FIGURES}
             for scope, frame in picked.items()
         }
-        return ArmFigures(figures, len(rows))
+        whole = picked["pass"]
+        copying = (whole["bytes_h2d"] > 0) | (whole["busy_copy_ns"] > 0)
+        return ArmFigures(figures, len(rows), n_copying=int(copying.sum()))
 
     def _comparisons(
         self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool

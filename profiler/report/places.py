@@ -250,17 +250,25 @@ class _MediansByDevice:
 
 
 def with_devices(cells: Sequence[Cell], tables: CaptureTables, residency: Mapping[str, Residency]) -> list[Cell]:
-    """The cells with `by_device` in each arm; as they are where all passes ran on one device.
+    """The cells with `n_devices` in each arm, and with `by_device` where passes ran on devices of several numbers.
 
     residency: what each arm holds where, of the arms that say.
     """
+    if not cells:
+        return []
     (devices,) = tables.recording.keys("device")
-    if not cells or len(np.unique(devices[devices >= 0])) < 2:
-        return list(cells)
-    rows = _rows(tables)
+    rows = _rows(tables) if len(np.unique(devices[devices >= 0])) > 1 else None
+    at_work = _n_devices(tables)
     passes = tables.passes.to_pandas()
     held = {arm: {one.device: one.n_bytes for one in found.by_device} for arm, found in residency.items()}
-    return [replace(cell, arms=_arms(cell, passes, rows, held)) for cell in cells]
+    return [replace(cell, arms=_arms(cell, passes, at_work, rows, held)) for cell in cells]
+
+
+def _n_devices(tables: CaptureTables) -> pd.Series[int]:
+    """How many devices copied or computed, by pass; the same number in two processes is two devices."""
+    overlap = tables.recording.overlap(("pass_id", "process", "device"))
+    worked = (overlap.busy_copy_ns > 0) | (overlap.busy_compute_ns > 0)
+    return pd.Series(overlap.keys["pass_id"][worked]).value_counts()
 
 
 def _rows(tables: CaptureTables) -> _MediansByDevice:
@@ -280,12 +288,17 @@ def _rows(tables: CaptureTables) -> _MediansByDevice:
 
 
 def _arms(
-    cell: Cell, passes: pd.DataFrame, rows: _MediansByDevice, held: Mapping[str, Mapping[int, int]]
+    cell: Cell,
+    passes: pd.DataFrame,
+    at_work: pd.Series[int],
+    rows: _MediansByDevice | None,
+    held: Mapping[str, Mapping[int, int]],
 ) -> dict[str, ArmFigures]:
     in_cell = passes[cell.rows_in(passes)]
-    return {
-        name: replace(
-            arm, by_device=rows.of(in_cell.loc[in_cell["arm"] == name, "pass_id"].tolist(), held.get(name, {}))
-        )
-        for name, arm in cell.arms.items()
-    }
+    found = {}
+    for name, arm in cell.arms.items():
+        ids = in_cell.loc[in_cell["arm"] == name, "pass_id"]
+        n_devices = int(at_work.reindex(ids).max(skipna=True)) if at_work.index.isin(ids).any() else 1
+        by_device = rows.of(ids.tolist(), held.get(name, {})) if rows is not None else ()
+        found[name] = replace(arm, n_devices=n_devices, by_device=by_device)
+    return found

@@ -29,6 +29,8 @@ from profiler.report.report import Report
 
 # An import cannot see what leaves no row: a kernel that reads host memory over the link itself (UVA, zero-copy).
 _NO_COPY: Final = "no copy from host to device was recorded (kernels that read host memory themselves leave none)"
+_ELSEWHERE: Final = "none of the copies to the device that were recorded lies in its passes"
+_MIGRATED: Final = "no copy from host to device was recorded but pages that migrate"
 _UNRECORDED: Final = "its copies were not recorded, though the host asked for some"
 _MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
 
@@ -190,14 +192,24 @@ def _copied(name: str, arm: ArmFigures, report: Report) -> str | None:
     hidden = arm.median("hidden_ratio")
     if n_bytes is None:
         return None
+    if n_bytes == 0 and not arm.n_copying:
+        return f"{name} copied nothing to the device" if report.source == "hprof" else f"{name}: {_no_copy(report)}"
+    shown = f", {format_share(hidden)} of it hidden behind compute" if hidden is not None else ""
     if n_bytes == 0:
-        return f"{name} copied nothing to the device" if report.source == "hprof" else f"{name}: {_NO_COPY}"
+        return f"{name} copied to the device in {arm.n_copying} of {format_count(arm.n_passes, 'pass')}{shown}"
     if not busy_ns:
         return f"{name} copied {format_bytes(n_bytes)} to the device"
     speed, link_gb_s = n_bytes / busy_ns, report.link_h2d_gb_s
     share = f" ({speed / link_gb_s * 100:.0f} % of the link's {format_gb_s(link_gb_s)})" if link_gb_s else ""
-    shown = f", {format_share(hidden)} of it hidden behind compute" if hidden is not None else ""
     return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
+
+
+def _no_copy(report: Report) -> str:
+    """Why an arm of another tool's trace has no copies in its passes."""
+    recorded = {direction for device in report.devices for direction in device.copies}
+    if "h2d" in recorded:
+        return _ELSEWHERE
+    return _MIGRATED if "uvm_h2d" in recorded else _NO_COPY
 
 
 _DOING: Final[dict[Part, str]] = {"copy": "copying", "compute": "computing", "host": "computing on the host"}

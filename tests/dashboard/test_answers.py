@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -105,6 +106,14 @@ def test_why(copy_ms: float, hidden_ms: float, told: str) -> None:
     off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
     on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=420e6, hidden_copy_ns=hidden_ms * 1e6)
     assert told in (answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on") or "")
+
+
+def test_a_median_of_no_copying_is_not_said_of_every_pass() -> None:
+    on = replace(arm(busy_copy_ns=0.0, busy_compute_ns=420e6), n_copying=2)
+    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
+    pair = Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None)
+    assert "on copies nothing to the device in 4 of 6 passes" in (answers.why(pair, "off", "on") or "")
+    assert "; on copied nothing to the device in 4 of 6 passes." in (answers.why(pair, "on", "off") or "")
 
 
 @pytest.mark.parametrize(

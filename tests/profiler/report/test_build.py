@@ -117,6 +117,66 @@ def test_what_several_devices_did_beside_each_other_bounds_nothing(tmp_path: Pat
     assert "no overlap" not in summary
 
 
+@pytest.mark.parametrize(
+    ("devices", "processes", "n_devices"),
+    [([0, 0], [1, 2], 2), ([0, 1], [1, 1], 2), ([None, None], [1, 2], 2), ([0, 0], [1, 1], 1)],
+)
+def test_figures_of_two_devices_are_sums_whatever_the_devices_are_called(
+    tmp_path: Path, devices: list[int | None], processes: list[int], n_devices: int
+) -> None:
+    """Two ranks that both call theirs GPU 0, each with 10 ms of copies and 10 ms of compute in a step of 21 ms."""
+    ms = 10**6
+    writer = new_capture(tmp_path / "c", source="kineto")
+    rows: dict[str, list[Any]] = {"kind": ["h2d", "compute"] * 2, "stream": ["1", "2"] * 2, "bytes": [9, None] * 2}
+    rows |= {
+        name: [value for value in given for _ in range(2)]
+        for name, given in (("device", devices), ("process", processes))
+    }
+    rows |= {"pass_id": [0] * 4, "t_start": [0, 10 * ms] * 2, "t_end": [10 * ms, 20 * ms] * 2}
+    writer.write_part("events", conform("events", rows), "part")
+    writer.add_pass_row(0, PassKey("a", repetition=0), t_start=0, t_end=21 * ms)
+    writer.finish()
+    report = build_report(Capture.open(tmp_path / "c"))
+    assert report.cells[0].arms["a"].n_devices == n_devices
+    sums = "20.0 ms of copying against 20.0 ms of computing, summed over devices; it took 21.0 ms"
+    assert (sums in report.summary) == (n_devices == 2)
+    assert ("no overlap can bring it below" in report.summary) == (n_devices == 1)
+
+
+def _traced(path: Path, moved: list[int], copies_outside: bool = False, detail: str | None = None) -> Capture:
+    """A pass for each of `moved` bytes, with a kernel and, where it moves any, a copy; passes are 100 ns apart."""
+    rows: list[dict[str, Any]] = []
+    writer = new_capture(path, source="kineto")
+    for at, n_bytes in enumerate(moved):
+        rows.append({"kind": "compute", "stream": "1", "pass_id": at, "t_start": 100 * at, "t_end": 100 * at + 50})
+        if n_bytes:
+            rows.append(
+                rows[-1] | {"kind": "h2d", "stream": "2", "detail": detail, "bytes": n_bytes, "t_start": 100 * at + 50}
+            )
+            rows[-1]["t_end"] = 100 * at + 90
+        writer.add_pass_row(at, PassKey("a", repetition=at), t_start=100 * at, t_end=100 * at + 100)
+    if copies_outside:
+        rows.append({"kind": "h2d", "stream": "2", "bytes": 9, "t_start": 10_000, "t_end": 10_100})
+    columns = {name: [row.get(name) for row in rows] for name in ("kind", "stream", "pass_id", "bytes", "detail")}
+    columns |= {name: [row[name] for row in rows] for name in ("t_start", "t_end")} | {"device": [0] * len(rows)}
+    writer.write_part("events", conform("events", columns), "part")
+    writer.finish()
+    return Capture.open(path)
+
+
+def test_a_median_of_no_bytes_does_not_mean_that_nothing_was_copied(tmp_path: Path) -> None:
+    third = build_report(_traced(tmp_path / "third", [40, 0, 0] * 3))
+    assert third.cells[0].arms["a"].median("bytes_h2d") == 0
+    assert "a copied to the device in 3 of 9 passes, 0 % of it hidden behind compute." in third.summary
+    assert "no copy" not in third.summary
+    none = "a: no copy from host to device was recorded"
+    assert f"{none} (kernels that read host memory" in build_report(_traced(tmp_path / "none", [0] * 3)).summary
+    outside = build_report(_traced(tmp_path / "outside", [0] * 3, copies_outside=True)).summary
+    assert "a: none of the copies to the device that were recorded lies in its passes." in outside
+    migrated = build_report(_traced(tmp_path / "pages", [4] * 3, detail="uvm")).summary
+    assert f"{none} but pages that migrate." in migrated
+
+
 def test_interrupted_and_empty_captures_say_so(tmp_path: Path) -> None:
     interrupted = build_report(makers.interrupted(tmp_path / "a"))
     assert any("6 completed passes" in warning for warning in interrupted.warnings)
