@@ -88,9 +88,19 @@ class Manifest:
     @property
     def has_unrecorded_copies(self) -> bool:
         """Whether a source's host copied, as its calls say, and no copy is among its rows: none is not 0 there."""
+        return self._says("unrecorded_copies")
+
+    @property
+    def has_device_steps(self) -> bool:
+        """Whether torch.profiler's steps were cut by when each process's device worked; older imports went by the
+        host, and their passes may hold other steps' work."""
+        return self._says("steps_are_cut_on_device")
+
+    def _says(self, key: str) -> bool:
+        """Whether `extra` has this key, for the whole capture or for one of its files."""
         files = self.extra.get("files")
         sources = [self.extra, *(files if isinstance(files, list) else [])]
-        return any(isinstance(source, dict) and bool(source.get("unrecorded_copies")) for source in sources)
+        return any(isinstance(source, dict) and bool(source.get(key)) for source in sources)
 
     def with_changes(self, **changes: Any) -> Manifest:
         """A copy with some fields replaced."""

@@ -18,6 +18,7 @@ from profiler.ordering.check import check_capture
 from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import Cell
 from profiler.report.judged_cells import JUDGED, judge_cells
+from profiler.report.old_steps import old_steps_warnings
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
 from profiler.report.summary import summarise
@@ -96,6 +97,7 @@ def _warnings(manifest: Manifest, tables: CaptureTables, cells: list[Cell]) -> l
     found = []
     if n_impossible := tables.recording.n_impossible:
         found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
+    found += old_steps_warnings(manifest, tables.passes)
     return [*found, *_arm_notes(manifest), *_outlier_warnings(cells)]
 
 

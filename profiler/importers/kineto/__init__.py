@@ -65,6 +65,8 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     tables = {"events": events, "passes": passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     fields = manifest_fields(stream.metadata, rows, process_names)
+    if segments.default_arm is not None:
+        fields["extra"]["steps_are_cut_on_device"] = True
     if n_unrecorded := unrecorded_copies(events):
         fields["extra"]["unrecorded_copies"] = n_unrecorded
     return Imported(

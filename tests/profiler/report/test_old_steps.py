@@ -1,0 +1,71 @@
+"""Steps that an older version cut by the host are called wrong; today's, and passes of other kinds, are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from profiler.importers import import_files
+from profiler.manifest import Manifest
+from profiler.opened import OpenedCapture
+from profiler.report.build import build_report
+from profiler.report.old_steps import old_steps_warnings
+from profiler.schema import PASSES
+from tests.profiler.importers.kineto.traces import annotation, call, h2d, kernel, write
+
+_MS = 10**6
+
+
+def _passes(*windows: tuple[int | None, int | None], n_ubatch: int | None = None) -> pa.Table:
+    rows = [
+        {"pass_id": i, "arm": "trace", "n_ubatch": n_ubatch, "t_start": start, "t_end": end}
+        for i, (start, end) in enumerate(windows)
+    ]
+    return pa.Table.from_pylist(rows, schema=PASSES)
+
+
+_OVERLAPPING = _passes((0, 40 * _MS), (20 * _MS, 60 * _MS), (40 * _MS, 80 * _MS), (80 * _MS, 90 * _MS))
+
+
+def test_overlapping_steps_of_an_old_import_are_to_be_imported_again() -> None:
+    (warning,) = old_steps_warnings(Manifest(source="kineto"), _OVERLAPPING)
+    assert warning.startswith("2 of 4 profiler steps end after the next one begins")
+    assert warning.endswith("import the trace again with this version.")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "passes"),
+    [
+        (Manifest(source="kineto", extra={"steps_are_cut_on_device": True}), _OVERLAPPING),
+        (Manifest(source="kineto", extra={"files": [{"steps_are_cut_on_device": True}]}), _OVERLAPPING),
+        (Manifest(source="hprof"), _OVERLAPPING),
+        (Manifest(source="kineto"), _passes((0, 40), (20, 60), n_ubatch=512)),  # hprof's own ranges
+        (Manifest(source="kineto"), _passes((0, 20), (None, None), (20, 40))),
+        (Manifest(source="kineto"), PASSES.empty_table()),
+    ],
+)
+def test_other_passes_are_not(manifest: Manifest, passes: pa.Table) -> None:
+    assert old_steps_warnings(manifest, passes) == []
+
+
+def test_ranks_whose_steps_overlap_now_are_no_old_ones(tmp_path: Path) -> None:
+    """The same capture without what this version notes of its steps is an old one, and the report says so."""
+    events = []
+    for rank in range(2):
+        host, device = {"pid": f"[TP0{rank}] 4000"}, {"pid": f"[TP0{rank}] 0"}
+        for step in range(3):
+            t, copy, launch = step * 10_000 + rank * 2_000, 2 * step + 1, 2 * step + 2
+            events += [
+                annotation(f"ProfilerStep#{step}", t, 9_000) | host,
+                call(t + 10, 5, copy) | host,
+                call(t + 20, 5, launch) | host,
+                h2d(t + 100, 4_000, correlation=copy) | device,
+                kernel(t + 4_100, 5_900, correlation=launch) | device,
+            ]
+    import_files([write(tmp_path / "t.json", events)], tmp_path / "c")
+    assert not any("older version" in text for text in build_report(OpenedCapture.open(tmp_path / "c")).warnings)
+    manifest = tmp_path / "c" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"steps_are_cut_on_device": true', '"was": true'))
+    assert any("older version" in text for text in build_report(OpenedCapture.open(tmp_path / "c")).warnings)
