@@ -15,6 +15,13 @@ _DEVICE: Final = re.compile(
 _HEADING: Final = re.compile(r"^(?:#+|\*\*|=+|-{2,})\s*(?P<text>[^#*=|-][^|]*?)\s*(?:#*|\**|=*|-*)$")
 # tells runs apart and says nothing of them
 _NUMBER_ONLY: Final = re.compile(r"(?:(?:run|boot|try|attempt|pass|round|test)\s*)?[#.:]?\s*\d+[.:]?", re.IGNORECASE)
+# rows of any format, a fence, the build, progress, what llama.cpp logs, and what `time` prints
+_PRINTED: Final = re.compile(
+    r"[|{}\]]|\[$|\[\s*\d+(?:/\d+|\s*%)\]|\"\w+\"[:,]|(?:[^,]*,){8}|```|build: |[\W\d]+$"
+    r"|~?(?:ggml|gguf|llama|llm|load|print|common|register|sched)\w*\s*:|(?:warning|error|main|system_info)\s*: "
+    r"|Device \d+: .*,|(?:real|user|sys)\s+\d+m"
+)
+_TAG: Final = re.compile(r"<[^>]*>")
 
 
 def devices_named(lines: Sequence[str]) -> str | None:
@@ -24,10 +31,26 @@ def devices_named(lines: Sequence[str]) -> str | None:
 
 
 def title_of(lines: Sequence[str]) -> str | None:
-    """The last heading above an output, else the last command line; null where there is neither."""
-    headings = [match["text"] for line in lines if (match := _HEADING.match(line.strip())) is not None]
-    commands = [
-        line.strip().lstrip("$> ") for line in lines if "llama-bench" in line and line.lstrip()[:1] not in '|"{'
-    ]
-    named = [text for text in (headings or commands) if not _NUMBER_ONLY.fullmatch(text)]
-    return named[-1][:_MAX_TITLE] if named else None
+    """What stands above an output: its heading, and the author's last line below that; without both the last command.
+
+    Null where there is nothing, or a number alone.
+    """
+    heading: str | None = None
+    line_above: str | None = None
+    command: str | None = None
+    for line in map(str.strip, lines):
+        if (match := _HEADING.match(line)) is not None:
+            heading, line_above = match["text"], None
+        elif "llama-bench" in line and line[:1] not in '|"{':
+            command = line.lstrip("$> ")
+        elif text := _authors_text(line):
+            line_above = text
+    said = [text for text in (heading, line_above) if text] or [command or ""]
+    return ": ".join(text for text in said if not _NUMBER_ONLY.fullmatch(text))[:_MAX_TITLE] or None
+
+
+def _authors_text(line: str) -> str:
+    """The line without its marks (`GPU 0` for "- **GPU 0**:"); nothing for what a program printed, and for rows."""
+    if _PRINTED.match(line) is not None:
+        return ""
+    return _TAG.sub("", line).strip("`*_~=-+>#: ")

@@ -100,6 +100,34 @@ def test_runs_under_headings_are_arms(tmp_path: Path) -> None:
     assert arms(_found(tmp_path, text)) == ["run=GPU 0 ONLY", "run=GPU 1 ONLY"]
 
 
+@pytest.mark.parametrize(
+    ("above", "names"),
+    [
+        (("GPU 0:", "GPU 1:"), ["run=GPU 0", "run=GPU 1"]),
+        (("master:\n", "PR:\n"), ["run=master", "run=PR"]),
+        (("`before`\n```", "`after`\n```"), ["run=before", "run=after"]),
+        (("Before the patch:", "After the patch:"), ["run=Before the patch", "run=After the patch"]),
+        (("<summary>A</summary>\n", "<summary>B</summary>\n"), ["run=A", "run=B"]),
+        (("## H200\nslow link:", "## H200\nfast link:"), ["run=H200: slow link", "run=H200: fast link"]),
+        (("X=1 ./llama-bench", "power limit 200W"), ["run=X=1 ./llama-bench", "run=power limit 200W"]),
+        (("master", f"PR\n{_LOG}"), ["run=master", "run=PR"]),
+    ],
+)
+def test_a_line_above_a_table_names_its_arm(tmp_path: Path, above: tuple[str, str], names: list[str]) -> None:
+    text = "".join(f"{line}\n{_table(rate)}\nbuild: a (1)\n" for line, rate in zip(above, (1000, 1500), strict=True))
+    result = _found(tmp_path, text)
+    assert arms(result) == names
+    assert [(p["arm"], p["prefill_ns"], p["boot"]) for p in passes(result)] == [
+        (names[0], 512_000_000, 0), (names[1], 341_333_333, 0),
+    ]  # fmt: skip
+
+
+def test_what_a_program_printed_between_tables_names_no_arm(tmp_path: Path) -> None:
+    between = f"\nbuild: a (1)\n\nreal\t0m12.3s\n```\n\nrun 2:\n{_LOG}load_backend: loaded CUDA backend\n```\n"
+    result = _found(tmp_path, f"{_LOG}{_table(1000)}{between}{_table(1500)}\nbuild: a (1)\n")
+    assert [(p["arm"], p["boot"]) for p in passes(result)] == [("llama-bench", 0), ("llama-bench", 1)]
+
+
 @pytest.mark.parametrize("change", [("5070", "5090"), ("build: a (1)", "build: b (2)"), ("| 99 |", "| 20 |")])
 def test_runs_of_other_devices_builds_or_flags_are_arms(tmp_path: Path, change: tuple[str, str]) -> None:
     block = f"{_LOG}{_table(100)}\nbuild: a (1)\n"
