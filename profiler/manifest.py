@@ -174,6 +174,8 @@ def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
 _SOURCE: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _TEXT_LISTS: Final = ("argv", "warnings", "cannot_say")
 _COUNTS: Final = ("dropped", "rows")
+_FASTEST_GB_S: Final = 1e6  # no link comes near; beyond it what is worked out from it leaves 64 bits
+_MOST_ROWS: Final = 2**53  # JSON's whole numbers
 _MARK: Final = re.compile(r"(new-[0-9a-f]{8}-)?")
 
 
@@ -187,12 +189,21 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     elif name in _TEXT_LISTS:
         fits = fits and all(isinstance(item, str) for item in value)
     elif name in _COUNTS:
-        fits = fits and all(isinstance(count, int) for count in value.values())
+        fits = fits and all(
+            _is_number(count) and isinstance(count, int) and count <= _MOST_ROWS for count in value.values()
+        )
+    elif name == "link_h2d_gb_s":
+        fits = value is None or (_is_number(value) and value <= _FASTEST_GB_S)
     elif name == "parts":
         fits = fits and _MARK.fullmatch(value) is not None
     if not fits:
         raise HprofError(f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there.")
     return value
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that is not negative; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _arm(item: Any, origin: str) -> ManifestArm:

@@ -12,6 +12,8 @@ from typing import Any
 
 import orjson
 
+_FLOAT_BITS = 1023  # what every float can hold
+
 
 def readable(text: str) -> str:
     """The text with `?` for what is no character, so that every encoder takes it."""
@@ -29,7 +31,7 @@ def json_text(data: Any) -> str:
     """Indented JSON in which every control character is escaped, also those that JSON lets pass."""
     try:
         text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
-    except TypeError:  # a lone surrogate, from a name that is no UTF-8
+    except TypeError:  # a lone surrogate, from a name that is no UTF-8, or a whole number of more than 64 bits
         text = orjson.dumps(readable_inside(data), option=orjson.OPT_INDENT_2).decode()
     if all(line.isprintable() for line in text.split("\n")):
         return text
@@ -42,9 +44,11 @@ def _escaped(character: str) -> str:
 
 
 def readable_inside(data: Any) -> Any:
-    """The same JSON-like data, each text `readable`."""
+    """The same JSON-like data, each text `readable`, and whole numbers of more than 64 bits as floats."""
     if isinstance(data, str):
         return readable(data)
+    if isinstance(data, int) and not -(2**63) <= data < 2**64:
+        return float(data) if data.bit_length() <= _FLOAT_BITS else None
     if isinstance(data, dict):
         return {readable_inside(key): readable_inside(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

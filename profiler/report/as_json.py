@@ -14,6 +14,8 @@ from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
 from profiler.report.places import Residency, host_products
 
+_INT64_END = 2**63
+
 
 def arm_as_json(arm: ManifestArm, residency: Residency | None) -> dict[str, Any]:
     """One arm: its policy, and what it kept where."""
@@ -98,7 +100,10 @@ def finding_as_json(finding: Finding) -> dict[str, Any]:
 
 
 def number(value: float | None) -> float | int | None:
-    """Whole numbers as integers, so that nanoseconds and bytes read as such; no NaN, no infinity."""
+    """Whole numbers as integers, so that nanoseconds and bytes read as such; no NaN, no infinity.
+
+    Beyond 64 bits, which no JSON reader need take as an integer, they stay as they are.
+    """
     if value is None or not math.isfinite(value):
         return None
-    return int(value) if float(value).is_integer() else value
+    return int(value) if abs(value) < _INT64_END and float(value).is_integer() else float(value)

@@ -86,7 +86,12 @@ def test_unknown_keys_are_kept() -> None:
         ({"machine": []}, "'machine'"),
         ({"link_h2d_gb_s": "fast"}, "'link_h2d_gb_s'"),
         ({"link_h2d_gb_s": True}, "'link_h2d_gb_s'"),
+        ({"link_h2d_gb_s": 1e308}, "'link_h2d_gb_s'"),
+        ({"link_h2d_gb_s": -5}, "'link_h2d_gb_s'"),
         ({"dropped": {"x": "many"}}, "'dropped'"),
+        ({"dropped": {"x": -1}}, "'dropped'"),
+        ({"rows": {"events": True}}, "'rows'"),
+        ({"rows": {"events": 2**64 - 1}}, "'rows'"),
     ],
 )
 def test_wrong_values_are_named(change: dict[str, object], said: str) -> None:

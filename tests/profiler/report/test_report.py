@@ -11,7 +11,9 @@ import orjson
 import pytest
 
 from profiler.export.html import render_html
+from profiler.plain_text import json_text
 from profiler.report import report as report_module
+from profiler.report.as_json import number
 from profiler.report.blocks import Listing
 from profiler.report.build import build_report
 from profiler.report.renderers import render_json, render_markdown
@@ -53,3 +55,14 @@ def test_rows_left_out_are_told_by_every_renderer(tmp_path: Path) -> None:
 def test_markdown_and_json_are_drawn_without_rich() -> None:
     code = "import profiler.report.renderers, sys; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_whole_numbers_of_more_than_64_bits_make_json_all_the_same() -> None:
+    assert number(2.0**62) == 2**62
+    assert isinstance(number(1e300), float)
+    assert orjson.loads(json_text({"a": 2**70, "b": 10**400, "c": -(2**63), "d": True})) == {
+        "a": 2.0**70,
+        "b": None,
+        "c": -(2**63),
+        "d": True,
+    }
