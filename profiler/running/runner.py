@@ -55,9 +55,12 @@ class InterruptedRunError(HprofError):
 def kept_passes(writer: CaptureWriter) -> str:
     """What a run that ended early leaves, once its writer has finished."""
     if not writer.is_in_place:
-        return f"no pass was finished, and {writer.path} is as it was before"
-    n_passes = Capture.open(writer.path).n_rows("passes")
-    kept = f"{n_passes:,} finished pass{'' if n_passes == 1 else 'es'}"
+        return f"no measured pass was finished, and {writer.path} is as it was before"
+    is_warmup = Capture.open(writer.path).table("passes", ["warmup"])["warmup"]
+    n_warmups = pc.sum(is_warmup, min_count=0).as_py()
+    n_measured = len(is_warmup) - n_warmups
+    kept = f"{n_measured:,} measured pass{'' if n_measured == 1 else 'es'}"
+    kept += f" and {n_warmups:,} warm-up{'' if n_warmups == 1 else 's'}"
     return f"{writer.path} keeps {kept}, and `hprof report` reads it"
 
 

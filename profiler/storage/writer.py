@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -57,8 +57,9 @@ class CaptureWriter:
 
     `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
     Refuses a path that already holds a capture unless `force`, which replaces it: the new capture is in place from its
-    first pass on, or with `at_once` when it is finished (an import), by the renaming of its manifest. Until then what
-    was there stays as it was, and nothing is there that reads as a capture. `abandon` takes the new one back.
+    first measured pass on (the warm-ups before it come with it), or with `at_once` when it is finished (an import), by
+    the renaming of its manifest. Until then what was there stays as it was, and nothing is there that reads as a
+    capture. `abandon` takes the new one back.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class CaptureWriter:
         self._store.write(name, sink.getvalue())
         self._parts.add(name)
         self._rows[name] = table.num_rows
-        if table_name == "passes" and not self.is_in_place and not self._at_once:
+        if table_name == "passes" and not self._at_once and _holds_measured(table):
             self._put_in_place()
 
     def plan_pass(self, pass_id: int, key: PassKey, *, zero_ns: int = 0) -> None:
@@ -173,14 +174,16 @@ class CaptureWriter:
 
     @property
     def has_passes(self) -> bool:
-        """Whether any pass was written, by whichever process."""
-        return bool(part_names(self._store, "passes", self.manifest.parts))
+        """Whether a reader finds passes of this capture, written by whichever process."""
+        return self.is_in_place and bool(part_names(self._store, "passes", self.manifest.parts))
 
     def finish(self, state: State = "complete") -> None:
         """Set the final state; a complete run's parts are gathered, so that they read faster.
 
-        One that is not complete and holds no pass is taken back, unless it is another process's to take back.
+        One that is not complete and holds no pass that a reader finds (of one that was to replace another: no measured
+        pass) is taken back, unless it is another process's to take back.
         """
+        self._notice_place()
         if state != "complete" and not self.has_passes:
             if self._is_whole:
                 self.abandon()
@@ -210,16 +213,25 @@ class CaptureWriter:
 
     def abandon(self) -> None:
         """Take back what was written: a capture that this one was to replace stays, and a new folder goes."""
+        self._notice_place()
         self._check_ours()
         name = MANIFEST_NAME if self.is_in_place else _pending_name(self.manifest.run_id)
         self.is_in_place = False
-        with suppress(HprofError):  # what cannot be removed is nobody's, and read by nobody
-            if self._store.exists(name):
-                self._store.remove(name)
-            for table in TABLES:
-                for part in part_names(self._store, table, self.manifest.parts):
-                    self._store.remove(f"{table}/{part}.parquet")
-            self._store.remove_empty([*TABLES, *([""] if self._made_folder else [])])
+        _remove_found(self._store, [name])
+        for table in TABLES:
+            parts = part_names(self._store, table, self.manifest.parts)
+            _remove_found(self._store, [f"{table}/{part}.parquet" for part in parts])
+        self._store.remove_empty([*TABLES, *([""] if self._made_folder else [])])
+
+    def _notice_place(self) -> None:
+        """An interrupt may have come between the renaming of the manifest and the note of it here."""
+        if not self.is_in_place and self._store.exists(MANIFEST_NAME):
+            with suppress(HprofError):  # one that this version cannot read is not ours
+                self.is_in_place = self._found_manifest().run_id == self.manifest.run_id
+
+    def _found_manifest(self) -> Manifest:
+        stored = self._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)
+        return Manifest.from_json(stored, self._store.where(MANIFEST_NAME))
 
     def _promised_rows(self) -> dict[str, int]:
         counted = {table: sum(n for name, n in self._rows.items() if name.startswith(f"{table}/")) for table in TABLES}
@@ -240,13 +252,16 @@ class CaptureWriter:
             _remove_others(self._store, self.manifest.parts)
 
     def _check_ours(self) -> None:
-        """Another run may have replaced the capture (`--force`): what is written now would mix with its passes."""
+        """Another run may have replaced the capture (`--force`): what is written now would mix with its passes.
+
+        What was written since goes then, as the other run no longer looks for it.
+        """
         if not self.is_in_place:
             return
-        found = Manifest.from_json(
-            self._store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES), self._store.where(MANIFEST_NAME)
-        )
+        found = self._found_manifest()
         if found.run_id != self.manifest.run_id:
+            if found.parts != self.manifest.parts:
+                _remove_found(self._store, self._parts)
             raise HprofError(
                 f"{self.path} was replaced by another run with --force, and this one's passes with it; "
                 "run again with another -o."
@@ -355,6 +370,21 @@ def _is_left_over(store: Store, name: str) -> bool:
     """Whether it is a table's folder that holds nothing but parts which never got a manifest."""
     files = store.entries(name) if name in TABLES else ["other people's"]
     return all(is_under_way(file) or mark_of(file) for file in files)
+
+
+def _holds_measured(passes: pa.Table) -> bool:
+    """Whether any of these rows of `passes` is of a measured pass, not of a warm-up."""
+    if "warmup" not in passes.column_names:
+        return passes.num_rows > 0
+    return not pc.all(pc.fill_null(passes["warmup"], False), min_count=0).as_py()
+
+
+def _remove_found(store: Store, names: Iterable[str]) -> None:
+    """Remove those of these files that are there; what cannot be removed is nobody's, and read by nobody."""
+    for name in names:
+        with suppress(HprofError):
+            if store.exists(name):
+                store.remove(name)
 
 
 def _remove_others(store: Store, mark: str) -> None:

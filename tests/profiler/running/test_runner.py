@@ -187,7 +187,7 @@ def test_progress_is_told_between_passes(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_the_finished_passes(tmp_path: Path) -> None:
     plan = plan_run(small_request())
     writer = start_capture(plan, tmp_path / "c")
-    with pytest.raises(InterruptedRunError, match="keeps 5 finished passes") as caught:
+    with pytest.raises(InterruptedRunError, match="keeps 1 measured pass and 4 warm-ups") as caught:
         run_capture(plan, writer, Steps(fail_before=5))
     assert caught.value.exit_code == 130
     assert writer.manifest.state == "interrupted"

@@ -1,4 +1,4 @@
-"""A good capture is never lost for one that is not yet: replaced at the first pass, imported at once, or left alone."""
+"""A good capture is never lost for one that is not yet: replaced at the first measured pass, imported whole, or left."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import import_files
 from profiler.manifest import MANIFEST_NAME
+from profiler.running.runner import kept_passes
 from profiler.storage.store import Store
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 from tests.profiler import makers
@@ -62,6 +63,100 @@ def test_what_never_had_a_pass_leaves_the_old_one_to_the_byte(
     assert snapshot(tmp_path / "c") == before
     end(new_capture(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("end", [lambda writer: writer.abandon(), lambda writer: writer.finish("interrupted")])
+def test_warm_ups_wait_for_the_first_measured_pass(tmp_path: Path, end: Callable[[CaptureWriter], None]) -> None:
+    makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    before = snapshot(tmp_path / "c")
+    ended, writer = (new_capture(tmp_path / "c", force=True) for _ in range(2))
+    for replacing in (ended, writer):
+        replacing.plan_pass(0, PassKey("on", warmup=True))
+        replacing.record_pass(0, makers.dense_result())
+    end(ended)
+    assert len(Capture.open(tmp_path / "c").passes) == 4
+    writer.plan_pass(1, PassKey("on"))
+    writer.record_pass(1, makers.dense_result())
+    assert Capture.open(tmp_path / "c").passes["warmup"].tolist() == [True, False]
+    assert not before.keys() & snapshot(tmp_path / "c").keys() - {MANIFEST_NAME}
+
+
+def test_a_fresh_run_keeps_its_warm_ups(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c")
+    writer.plan_pass(0, PassKey("on", warmup=True))
+    writer.record_pass(0, makers.dense_result())
+    writer.finish("interrupted")
+    assert Capture.open(tmp_path / "c").passes["warmup"].tolist() == [True]
+    assert kept_passes(writer) == (
+        f"{tmp_path / 'c'} keeps 0 measured passes and 1 warm-up, and `hprof report` reads it"
+    )
+
+
+def test_an_interrupt_just_after_the_renaming_leaves_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    writer = new_capture(tmp_path / "c", force=True)
+    writer.plan_pass(0, PassKey("on"))
+    write = Store.write
+
+    def interrupted(store: Store, name: str, data: object, *, is_new: bool = False) -> None:
+        write(store, name, data, is_new=is_new)
+        if name == MANIFEST_NAME:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.record_pass(0, makers.dense_result())
+    writer.finish("interrupted")
+    assert Capture.open(tmp_path / "c").passes["arm"].tolist() == ["on"]
+
+
+def test_a_run_on_a_full_disk_leaves_nothing_beside_the_old_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    before = snapshot(tmp_path / "c")
+    for whole in range(100):
+        writer = new_capture(tmp_path / "c", force=True)
+        writer.plan_pass(0, PassKey("on"))
+        room = iter(range(whole))
+
+        def sync(_handle: int, room: object = room) -> None:
+            if next(room, None) is None:  # type: ignore[call-overload]
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", sync)
+            try:
+                writer.record_pass(0, makers.dense_result())
+            except HprofError:
+                writer.finish("interrupted")
+            else:
+                break
+        assert snapshot(tmp_path / "c") == before
+    assert whole >= 4, "events, ubatches, passes and the manifest"
+
+
+def test_a_run_that_was_replaced_while_it_wrote_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = new_capture(tmp_path / "c", argv=["first"])
+    first.plan_pass(0, PassKey("off"))
+    check = CaptureWriter._check_ours
+
+    def replaced_just_after(writer: CaptureWriter) -> None:
+        check(writer)
+        if writer is first:
+            makers.dense_off_on(tmp_path / "c", 1, force=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CaptureWriter, "_check_ours", replaced_just_after)
+        first.record_pass(0, makers.dense_result())
+    assert "passes/pass-000000.parquet" in snapshot(tmp_path / "c")
+    with pytest.raises(HprofError, match="was replaced by another run"):
+        first.finish("interrupted")
+    assert len(Capture.open(tmp_path / "c").passes) == 4
+    assert not [name for name in snapshot(tmp_path / "c") if "pass-" in name]
 
 
 def test_a_kill_at_any_write_leaves_one_whole_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +295,6 @@ def test_a_replacing_run_that_is_ended_before_its_first_pass(tmp_path: Path, boo
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 143, stderr
-    assert stderr.startswith("hprof: terminated; no pass was finished, and ")
+    assert stderr.startswith("hprof: terminated; no measured pass was finished, and ")
     assert stderr.count("\n") == 1
     assert snapshot(tmp_path / "c") == before
