@@ -31,6 +31,9 @@ def command(captures: tuple[str, ...], form: Any, output: Path | None, passes: s
     """
     from profiler.capture import Capture
     from profiler.export import export
+    from profiler.running.termination import terminable
 
-    for path in export([Capture.open(capture) for capture in captures], form, output, passes, force=force):
+    with terminable():
+        written = export([Capture.open(capture) for capture in captures], form, output, passes, force=force)
+    for path in written:
         say(f"Wrote {path}")

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.export.output import output_file
+from profiler.export.output import holds_only_left_over, output_file
 from profiler.export.tracks import chosen_passes
 
 Format = Literal["chrome", "csv", "parquet", "html"]
@@ -37,7 +37,7 @@ def export(
     out = out or Path(captures[0].name + _ENDINGS[form])
     if out.name == "-":
         raise HprofError('-o "-" names no file, and reports are not written to the terminal; give a path.')
-    if out.exists() and not force:
+    if out.exists() and not force and not holds_only_left_over(out):
         raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
     if out.exists() and any(_lies_in(out, capture) for capture in captures):
         raise HprofError(f"{out} is part of the capture that is exported; choose another -o.")

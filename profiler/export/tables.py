@@ -15,7 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from profiler.capture import Capture
-from profiler.export.output import output_file, output_folder
+from profiler.export.output import output_file, output_folder, remove_left_over
 from profiler.metrics import load_tables, pass_figures
 from profiler.schema import TABLES
 
@@ -62,6 +62,7 @@ def _write(
         path = folder / (name + suffix)
         if path not in written and path.is_file():
             path.unlink()  # an older export's, which would pass for this one's
+        remove_left_over(path)
     return written
 
 

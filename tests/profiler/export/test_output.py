@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +16,9 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.export import FORMATS, Format, export
+from profiler.export.output import output_file, remove_left_over
 from tests.profiler.makers import dense_off_on, empty, moe_off_on, passes_without_events
+from tests.support import ROOT
 
 
 @contextmanager
@@ -87,6 +92,47 @@ def test_tables_of_two_captures_never_lie_beside_each_other(
     with pytest.raises(HprofError, match="last table"):
         export([dense_off_on(tmp_path / "b")], form, out, force=True)
     assert _contents(out) == before
+
+
+KILLED = (
+    "import os, signal, sys; import hprof; from profiler.export import tables\n"
+    "tables.figures_table = lambda *_: os.kill(os.getpid(), int(sys.argv[1]))\n"
+    "sys.exit(hprof.main(['export', sys.argv[2], '--format', 'csv', '-o', sys.argv[3]]))\n"
+)
+
+
+def _export_killed_by(number: signal.Signals, capture: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", KILLED, str(int(number)), str(capture), str(out)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_a_killed_export_left_blocks_nothing_and_goes(tmp_path: Path) -> None:
+    moe_off_on(tmp_path / "killed")
+    out = tmp_path / "out"
+    assert _export_killed_by(signal.SIGKILL, tmp_path / "killed", out).returncode == -signal.SIGKILL
+    assert any(name.startswith(".experts.csv.") for name in _contents(out))
+    (out / ".events.csv.bak.1.tmp").write_text("of another file")
+    export([dense_off_on(tmp_path / "c")], "csv", out)  # no `experts`
+    left_over = [name for name in _contents(out) if name.startswith(".")]
+    assert left_over == [".events.csv.bak.1.tmp"]
+    assert (out / "events.csv").is_file()
+
+
+def test_a_terminated_export_leaves_nothing(tmp_path: Path) -> None:
+    dense_off_on(tmp_path / "c")
+    done = _export_killed_by(signal.SIGTERM, tmp_path / "c", tmp_path / "out")
+    assert done.returncode == 143, done.stderr
+    assert done.stderr.strip() == "hprof: interrupted"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_left_over(tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    with output_file(out) as file:
+        remove_left_over(out)
+        file.write(b"whole")
+    assert _contents(tmp_path) == {"report.html": b"whole"}
 
 
 def test_a_link_stays_a_link_and_permissions_stay(tmp_path: Path) -> None:

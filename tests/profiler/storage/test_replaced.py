@@ -1,4 +1,4 @@
-"""A good capture is never lost for one that is not yet: replaced at the first measured pass, imported whole, or left."""
+"""A good capture is never lost for one that is not yet: replaced at the first measured pass, imported whole or left."""
 
 from __future__ import annotations
 
