@@ -375,8 +375,8 @@ def _is_left_over(store: Store, name: str) -> bool:
 def _holds_measured(passes: pa.Table) -> bool:
     """Whether any of these rows of `passes` is of a measured pass, not of a warm-up."""
     if "warmup" not in passes.column_names:
-        return passes.num_rows > 0
-    return not bool(pc.all(pc.fill_null(passes["warmup"], False), min_count=0).as_py())
+        return bool(passes.num_rows)
+    return not pc.all(pc.fill_null(passes["warmup"], False), min_count=0).as_py()
 
 
 def _remove_found(store: Store, names: Iterable[str]) -> None:
