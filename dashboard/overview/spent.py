@@ -27,8 +27,8 @@ def where_time_went(choice: Choice) -> None:
     """A bar for each arm on show, with the same figures beside it."""
     st.subheader("Where the time went", anchor=False)
     measured = _measured(choice)
-    n_devices = max(len(choice.report.devices), 1)
-    typical = typical_time_spent(measured, n_devices).reindex(choice.arms)
+    at_work = {name: arm.n_devices for name, arm in choice.cell.arms.items()}
+    typical = typical_time_spent(measured, measured["arm"].map(at_work)).reindex(choice.arms)
     spent = typical[list(TIME_PARTS)]
     if spent[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
         show.nothing("The source recorded no copies or kernels of these passes, so where their time went is unknown.")
@@ -60,17 +60,21 @@ def _measured(choice: Choice) -> pd.DataFrame:
 
 
 def _spent_table(spent: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    texts = spent.map(lambda value: format_ns(value) if value == value else UNKNOWN).T
+    texts = spent.map(_time).T
     texts.columns = pd.Index(labels)
     texts.insert(0, "part", [PART_LABELS[str(part)] for part in texts.index])
     return texts
+
+
+def _time(ns: float) -> str:
+    return UNKNOWN if pd.isna(ns) else format_ns(ns)
 
 
 def _spent_alt(spent: pd.DataFrame, labels: list[str]) -> str:
     """The stacked bars in a sentence each."""
     told = []
     for label, (_, row) in zip(labels, spent.iterrows(), strict=True):
-        told.append(f"{label}: " + ", ".join(f"{name} {format_ns(row[key])}" for name, key in _IN_WORDS.items()))
+        told.append(f"{label}: " + ", ".join(f"{name} {_time(row[key])}" for name, key in _IN_WORDS.items()))
     return "Where the time went. " + "; ".join(told) + "."
 
 
@@ -114,11 +118,13 @@ def _copies(copies: CopyFigures) -> str:
 
 def device_time(choice: Choice) -> None:
     """What each device of an imported trace did, as stacked bars."""
-    spent = device_spent(choice.report.devices)
+    spent = device_spent(choice.report.devices, tells_copies=not choice.report.has_unrecorded_copies)
     labels = [device.title for device in choice.report.devices]
-    texts = spent[["compute_ns", "hidden_ns", "exposed_ns"]].map(format_ns).T  # a trace says no more of the parts
-    texts.columns = pd.Index(labels)
-    texts.insert(0, "part", [PART_LABELS[str(part)] for part in texts.index])
+    known = spent[["compute_ns", "hidden_ns", "exposed_ns"]]  # a trace says no more of the parts
+    if known.isna().all(axis=None):
+        show.nothing("The source did not record the copies that the host asked for, so what hid them is unknown.")
+        return
+    texts = _spent_table(known, labels)
     show.figure(
         spent_figure(spent, labels),
         alt="busy time of each device: computing, hidden and exposed copies from the host",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from profiler.metrics.pieces import OverlapByPass
@@ -157,7 +158,7 @@ def _blank(process: int, device: int) -> DeviceFigures:
 TIME_PARTS: Final = ("compute_ns", "hidden_ns", "exposed_ns", "other_ns", "idle_ns")
 
 
-def typical_time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
+def typical_time_spent(figures: pd.DataFrame, n_devices: int | pd.Series[int] = 1) -> pd.DataFrame:
     """One row an arm (index) of a frame of `pass_figures` with the column `arm`: medians over its passes of the parts
     of `time_spent`, and of `host_compute_ns`."""
     parts = time_spent(figures, n_devices).assign(host_compute_ns=figures["host_compute_ns"])
@@ -165,8 +166,10 @@ def typical_time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFram
     return found
 
 
-def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
+def time_spent(figures: pd.DataFrame, n_devices: int | pd.Series[int] = 1) -> pd.DataFrame:
     """One row a pass of a frame of `pass_figures`: TIME_PARTS, which add up to n_devices x wall_ns.
+
+    n_devices: how many worked in a pass, for all or by the frame's index.
 
     compute_ns   busy compute - hidden copy: computing, and no weights under way
     hidden_ns    hidden copy: both at once
@@ -186,14 +189,20 @@ def time_spent(figures: pd.DataFrame, n_devices: int = 1) -> pd.DataFrame:
     return spent[list(TIME_PARTS)]
 
 
-def device_spent(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+def device_spent(devices: Sequence[DeviceFigures], *, tells_copies: bool = True) -> pd.DataFrame:
     """One row a device of a whole trace: its busy time in the same TIME_PARTS, explicit copies from the host only.
 
-    Idle and other are 0: a trace says when it was started and stopped, not what it was meant to measure.
+    Idle and other are NaN: a trace says when it was started and stopped, not what it was meant to measure. Without
+    `tells_copies` the parts of a device without such rows are NaN too: nobody knows what its copies hid behind.
     """
     rows = []
     for device in devices:
-        copies = device.copies.get("h2d", NO_COPIES)
-        hidden_ns = copies.hidden_ns or 0
-        rows.append((device.compute_busy_ns - hidden_ns, hidden_ns, copies.busy_ns - hidden_ns, 0, 0))
+        busy_ns, hidden_ns = 0.0, 0.0
+        if "h2d" in device.copies:
+            copies = device.copies["h2d"]
+            busy_ns = float(copies.busy_ns)
+            hidden_ns = np.nan if copies.hidden_ns is None else float(copies.hidden_ns)
+        elif not tells_copies:
+            busy_ns = hidden_ns = np.nan
+        rows.append((device.compute_busy_ns - hidden_ns, hidden_ns, busy_ns - hidden_ns, np.nan, np.nan))
     return pd.DataFrame(rows, columns=list(TIME_PARTS), dtype=float)

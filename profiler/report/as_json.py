@@ -82,10 +82,11 @@ def _comparison(found: Comparison | None) -> dict[str, Any] | None:
     return {name: number(value) if isinstance(value, float) else value for name, value in asdict(found).items()}
 
 
-def device_as_json(device: DeviceFigures) -> dict[str, Any]:
-    """What one device computed and copied."""
+def device_as_json(device: DeviceFigures, *, tells_copies: bool = True) -> dict[str, Any]:
+    """What one device computed and copied; without `tells_copies` a direction that has no rows is unknown, not none."""
     compute = {"kernels": device.kernels, "busy_ns": device.compute_busy_ns, "streams": device.compute_streams}
-    copies = {direction: _copies(device.copies.get(direction, NO_COPIES)) for direction in DIRECTIONS}
+    absent = _copies(NO_COPIES) if tells_copies else dict.fromkeys(_copies(NO_COPIES))
+    copies = {name: _copies(device.copies[name]) if name in device.copies else absent for name in DIRECTIONS}
     return {"process": device.process, "device": device.device, "compute": compute, "copies": copies}
 
 

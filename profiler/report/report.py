@@ -140,7 +140,9 @@ SECTIONS: Final = (
     Section(
         "devices",
         lambda report, room: device_blocks(report.devices, room),
-        lambda report: {"devices": [device_as_json(device) for device in report.devices]},
+        lambda report: {
+            "devices": [device_as_json(one, tells_copies=not report.has_unrecorded_copies) for one in report.devices]
+        },
     ),
     Section(
         "ordering",

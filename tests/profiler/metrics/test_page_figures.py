@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from profiler.metrics.experts import distinct_by_ubatch, expert_heat, uniform_cu
 from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers, typical_ubatches
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
 from profiler.metrics.timeline import timeline
+from profiler.report.as_json import device_as_json
 from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, crossover, improvement_grid, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
@@ -196,3 +198,19 @@ def test_typical_layers_and_the_condition(tmp_path: Path) -> None:
     assert paying_share(layers.iloc[:0]) is None
     ubatches = ubatch_figures(tables.ubatches, tables.recording)
     assert typical_ubatches(ubatches[ubatches["pass_id"].isin(off)])["bytes_h2d"].tolist() == [16_000] * 3
+
+
+def test_copies_that_were_not_recorded_are_unknown_and_not_none(tmp_path: Path) -> None:
+    report = build_report(makers.imported_without_passes(tmp_path / "c"))
+    bare = [replace(device, copies={}) for device in report.devices]
+    assert device_spent(bare, tells_copies=False).isna().all(axis=None)
+    assert device_spent(bare)["exposed_ns"].tolist() == [0.0] * len(bare)
+    unknown = device_as_json(bare[0], tells_copies=False)["copies"]["h2d"]
+    assert set(unknown) == set(device_as_json(bare[0])["copies"]["h2d"])
+    assert set(unknown.values()) == {None}
+
+
+def test_each_arm_has_its_own_number_of_devices(tmp_path: Path) -> None:
+    figures = pass_figures(*load_tables(makers.dense_off_on(tmp_path / "c", n_pairs=1)))["pass"]
+    of_two = time_spent(figures, pd.Series(2, index=figures.index))
+    assert of_two.sum(axis=1).tolist() == pytest.approx((2 * figures["wall_ns"]).tolist())
