@@ -85,18 +85,19 @@ def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency], *, same_pl
 
 
 def _bytes(a: ArmFigures, b: ArmFigures, *, same_placement: bool) -> str | None:
-    before, after = _median(a, "bytes_h2d"), _median(b, "bytes_h2d")
+    before, after = a.median("bytes_h2d"), b.median("bytes_h2d")
     if before is None or after is None:
         return None
     if abs(after - before) <= _ALIKE * max(before, after):
         return "no more bytes to copy" if after else "no bytes to copy in either"
-    gave_up = (_median(a, "selective_saving_bytes") or 0) > (_median(b, "selective_saving_bytes") or 0)
+    saved, still_saved = a.median("selective_saving_bytes"), b.median("selective_saving_bytes")
+    gave_up = saved is not None and still_saved is not None and saved > still_saved
     cause = ", for it gives up the selective copy" if same_placement and after > before and gave_up else ""
     return f"{_change(before, after)} to copy ({format_bytes(after)} instead of {format_bytes(before)}{cause})"
 
 
 def _memory(a: ArmFigures, b: ArmFigures) -> str | None:
-    before, after = _median(a, "vram_peak_bytes"), _median(b, "vram_peak_bytes")
+    before, after = a.median("vram_peak_bytes"), b.median("vram_peak_bytes")
     if before is None or after is None:
         return None
     if before == after:
@@ -120,20 +121,20 @@ def _room(a: Residency | None, b: Residency | None, name: str) -> str:
 
 def why(cell: Cell, a: str, b: str) -> str | None:
     """Which part of the copies each arm hid, and which of copy and compute bounds B; null without recorded copies."""
-    copy_ns, compute_ns = (_median(cell.arms[b], name) for name in ("busy_copy_ns", "busy_compute_ns"))
+    copy_ns, compute_ns = (cell.arms[b].median(name) for name in ("busy_copy_ns", "busy_compute_ns"))
     if copy_ns is None or compute_ns is None:
         return None
     if copy_ns > 0:
         return " ".join(told for told in (_hid(cell, a, b, copy_ns), bound_sentence(cell.arms[b])) if told)
-    before, host_ns = _median(cell.arms[a], "busy_copy_ns"), _median(cell.arms[b], "host_compute_ns")
+    before, host_ns = cell.arms[a].median("busy_copy_ns"), cell.arms[b].median("host_compute_ns")
     spared = f", where {a} copies for {format_ns(before)}" if before else ""
     on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
     return f"{b} {_copies_nothing(cell.arms[b], 'copies')}{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
 
 
 def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
-    hidden, of_a = (_median(cell.arms[arm], "hidden_copy_ns") for arm in (b, a))
-    copy_a = _median(cell.arms[a], "busy_copy_ns")
+    hidden, of_a = (cell.arms[arm].median("hidden_copy_ns") for arm in (b, a))
+    copy_a = cell.arms[a].median("busy_copy_ns")
     against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else ""
     if copy_a == 0:
         against = f"; {a} {_copies_nothing(cell.arms[a], 'copied')}"
@@ -150,11 +151,6 @@ def _part(hidden_ns: float | None, copy_ns: float) -> str:
     if hidden_ns is None:
         return f"an unknown part of its {format_ns(copy_ns)}"
     return f"{format_ns(hidden_ns) if hidden_ns else 'none'} of its {format_ns(copy_ns)}"
-
-
-def _median(arm: ArmFigures, name: str) -> float | None:
-    found = arm.figures["pass"].get(name)
-    return found.median if found is not None else None
 
 
 _PARTS: Final[dict[Part, str]] = {"copy": "copies", "compute": "compute", "host": "computing on the host"}

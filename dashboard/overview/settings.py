@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -12,17 +12,18 @@ import streamlit as st
 from dashboard import show
 from dashboard.choice import Choice
 from executor.units import number_ranges
+from profiler.compare.settings import flattened
 from profiler.manifest import ManifestArm
 
 _MANIFEST_PARTS: Final = (
     *("hprof_version", "created_utc", "machine", "model", "placement", "grid", "seeds", "environment"),
     "link_h2d_gb_s",
 )
-_MAX_DEPTH, _MAX_TEXT = 4, 300
+_MAX_TEXT: Final = 300
 
 
 def differences(choice: Choice) -> None:
-    """Both tables, the second one folded."""
+    """Draws what A and B were asked for differently, and, folded, what they share."""
     st.subheader("Configuration", anchor=False)
     differing, shared = _compared(choice)
     if choice.b is not None:
@@ -41,7 +42,7 @@ def differences(choice: Choice) -> None:
 def _compared(choice: Choice) -> tuple[dict[str, list[Any]], dict[str, Any]]:
     """Settings of the arms on show that differ, with each arm's value, and those that do not."""
     arms = {arm.name: arm for arm in choice.capture.manifest.arms}
-    settings = [dict(_flat(_settings(arms.get(name)))) for name in choice.arms]
+    settings = [_flat(_settings(arms.get(name))) for name in choice.arms]
     differing, shared = {}, {}
     for key in dict.fromkeys(key for one in settings for key in one):
         values = [one.get(key) for one in settings]
@@ -54,7 +55,7 @@ def _compared(choice: Choice) -> tuple[dict[str, list[Any]], dict[str, Any]]:
 
 def _common(choice: Choice, shared: dict[str, Any]) -> pd.DataFrame:
     manifest = choice.capture.manifest
-    told = shared | dict(_flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS}))
+    told = shared | _flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS})
     told["command"] = " ".join(manifest.argv)
     rows = [(key, _setting_text(value)) for key, value in told.items() if value not in (None, "", [], {})]
     return pd.DataFrame(rows, columns=["setting", "value"])
@@ -70,12 +71,8 @@ def _settings(arm: ManifestArm | None) -> dict[str, Any]:
     return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, Mapping) and depth < _MAX_DEPTH:
-            yield from _flat(inner, f"{prefix}{key}.", depth + 1)
-        else:
-            yield f"{prefix}{key}", inner
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(setting for name, value in settings.items() for setting in flattened(name, value))
 
 
 def _setting_text(value: Any) -> str:

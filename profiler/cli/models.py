@@ -21,6 +21,7 @@ from executor.models.presets import preset_names
 from executor.placement.overrides import DEFAULT_OVERRIDE
 from executor.placement.place import place
 from executor.units import format_memory
+from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
 from profiler.facts import model_fields
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False)
 @click.option("--quant", metavar="TYPE", help="Describe a preset or config in this quant type.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(name: str | None, quant: str | None, as_json: bool) -> None:
     """List the presets and the GGUF files at hand, or describe the model NAME (a preset, a GGUF file or a config.json).
 

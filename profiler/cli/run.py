@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
@@ -204,26 +203,19 @@ def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Seq
 
 def _bench_arms(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Without --arm: several builds are the arms, unless -pw was asked for too."""
-    if len(values["binary"]) > 1 and not _is_given(ctx, "prefetch_weights"):
+    if len(values["binary"]) > 1 and "prefetch_weights" not in given_values(ctx):
         return ("build=",)
-    return _bench_prefetch_arms(values["prefetch_weights"])
+    from profiler.cli.run_request import prefetch_arms
 
-
-def _bench_prefetch_arms(prefetch: str | None) -> tuple[str, ...]:
-    from executor.policies import PREFETCH_ARMS
-
-    names = {str(flag): name for flag, name in PREFETCH_ARMS.items()}
-    wanted = [word.strip() for word in (prefetch or "0,1").split(",")]
-    if not set(wanted) <= names.keys():
-        raise HprofError(f"-pw {prefetch} is not 0, 1 or 0,1; other arms are given as --arm NAME=FLAGS.")
-    return tuple(f"{names[word]}=-pw {word}" for word in wanted)
+    return tuple(f"{name}=-pw {flag}" for flag, name in prefetch_arms(values["prefetch_weights"]))
 
 
 def _bench_flags(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
-    if not _is_given(ctx, "model"):
+    if "model" not in given_values(ctx):
         raise HprofError("--engine llama-bench needs -m, a GGUF file: it has no presets.")
+    given = given_values(ctx)
     flags = ["-m", str(values["model"])]
-    for name, flag in (_BENCH_ALWAYS | {n: f for n, f in _BENCH_IF_GIVEN.items() if _is_given(ctx, n)}).items():
+    for name, flag in (_BENCH_ALWAYS | {n: f for n, f in _BENCH_IF_GIVEN.items() if n in given}).items():
         value = values[name]
         flags += [flag, ",".join(value) if isinstance(value, tuple | list) else str(value)]
     return tuple(flags)
@@ -231,11 +223,8 @@ def _bench_flags(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ..
 
 def _refuse_options_of_hprof(ctx: click.Context) -> None:
     """An option that would silently do nothing is an error."""
+    given = given_values(ctx)
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if name not in _BENCH_PASSED | _BENCH_OWN and _is_given(ctx, name):
+        if name not in _BENCH_PASSED | _BENCH_OWN and name in given:
             raise HprofError(f"{parameter.opts[0]} is not for --engine llama-bench; give its own flags in --arm.")
-
-
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)

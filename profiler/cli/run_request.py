@@ -136,14 +136,15 @@ def _arms(arms: str | None, prefetch: str | None) -> tuple[str, ...]:
         raise HprofError("-pw and --arms both choose the arms: give one of them.")
     if arms is not None:
         return tuple(name for name in (part.strip() for part in arms.split(",")) if name)
-    return tuple(PREFETCH_ARMS[int(flag)] for flag in _flags(prefetch or "0,1"))
+    return tuple(name for _, name in prefetch_arms(prefetch))
 
 
-def _flags(text: str) -> list[str]:
-    flags = [part.strip() for part in text.split(",")]
+def prefetch_arms(text: str | None) -> list[tuple[str, str]]:
+    """The values of -pw, `0` or `1`, each with its arm; both where it is left out. Raises HprofError for others."""
+    flags = [part.strip() for part in (text or "0,1").split(",")]
     if not set(flags) <= {"0", "1"}:
-        raise HprofError(f"-pw {text[:60]}: give 0 (off), 1 (on), or 0,1 for both.")
-    return flags
+        raise HprofError(f"-pw {text}: give 0 (off), 1 (on), or 0,1 for both; other arms are given by name.")
+    return [(flag, PREFETCH_ARMS[int(flag)]) for flag in flags]
 
 
 def _all_placements(values: Mapping[str, Any]) -> tuple[PlacementOptions, ...]:

@@ -49,20 +49,21 @@ def _settings(manifest: Manifest, arms: list[str]) -> Iterator[tuple[str, Any]]:
         yield key, name
         if (arm := by_name.get(name)) is not None:
             yield f"{key}.effective", arm.effective
-            yield from _flat(f"{key}.options", arm.options, 0)
+            yield from flattened(f"{key}.options", arm.options)
     values = asdict(manifest)
     for part in _PARTS:
-        yield from _flat(part, values[part], 0)
-    yield from _flat("llama-bench", manifest.extra.get("llama_bench", {}), 0)
+        yield from flattened(part, values[part])
+    yield from flattened("llama-bench", manifest.extra.get("llama_bench", {}))
 
 
-def _flat(key: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """A setting of settings as dotted names with plain values; a list of mappings as its count and joined values."""
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         yield f"{key}.count", len(value)
         value = _joined(value[:_MAX_ITEMS])
     if isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for name, inner in value.items():
-            yield from _flat(f"{key}.{name}", inner, depth + 1)
+            yield from flattened(f"{key}.{name}", inner, depth + 1)
     elif value != []:
         yield key, value
 

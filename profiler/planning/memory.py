@@ -22,7 +22,7 @@ from executor.model import Model
 from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
 from executor.session import SessionOptions
-from executor.units import format_memory
+from executor.units import format_memory, listed
 from profiler.planning.request import GridPoint
 
 _CGROUPS: Final = (  # limit, use, and in the statistics the part of it that the kernel drops when asked for more
@@ -178,15 +178,11 @@ def _refusal(wanted: MemoryRequest, free: FreeMemory, worst: MemoryDemand) -> st
     said = _SAID[largest].format(format_memory(worst.parts[largest]))
     fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
     together = "no option alone would do: lower -d, -ub and --layers together, or use --device sim"
-    advice = f"{_any_of(fitting)} would fit" if fitting else together
+    advice = f"{listed(fitting, 'or')} would fit" if fitting else together
     return (
         f"{wanted.model.origin} needs {format_memory(worst.needed)} of {worst.memory} for this run and "
         f"{format_memory(worst.free)} are free; {said}: {advice}."
     )
-
-
-def _any_of(texts: Sequence[str]) -> str:
-    return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 MOST_SAID: Final = 3

@@ -44,8 +44,8 @@ class ArmFigures:
     by_device: tuple[DeviceMedians, ...] = ()  # where passes ran on several devices
 
     def median(self, name: str, scope: Scope = "pass") -> float | None:
-        """One figure's median; null where the source cannot give it."""
-        found = self.figures[scope][name]
+        """One figure's median; None where the source cannot give it, or where the figures of events were not made."""
+        found = self.figures[scope].get(name)
         return found.median if found is not None else None
 
 
