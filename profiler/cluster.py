@@ -31,8 +31,7 @@ from profiler.report.build import judge
 from profiler.report.report import Report
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import initial_fields
-from profiler.running.runner import CapturePosition, InterruptedRunError, run_capture
-from profiler.running.termination import exit_code_of
+from profiler.running.runner import CapturePosition, run_capture, told_when_interrupted
 from profiler.schema import TABLES
 from profiler.storage.writer import CaptureWriter, new_capture
 
@@ -79,13 +78,8 @@ def run_distributed(
     """
     progress = progress or NoProgress()
     try:
-        _run(address, request, writer, progress)
-    except KeyboardInterrupt as interrupt:
-        writer.finish("interrupted")
-        raise InterruptedRunError(writer, exit_code_of(interrupt)) from None
-    except BaseException:
-        writer.finish("interrupted")
-        raise
+        with told_when_interrupted(writer):
+            _run(address, request, writer, progress)
     finally:
         progress.stop()
 

@@ -24,6 +24,7 @@ from executor.devices.out_of_memory import explain_oom
 from executor.errors import HprofError
 from executor.passes import PassJob, PassResult
 from executor.session import Session
+from executor.units import format_count
 from profiler.capture import Capture
 from profiler.cupti import CuptiRecorder
 from profiler.planning.placed_arms import PlacedArms
@@ -52,6 +53,19 @@ class InterruptedRunError(HprofError):
         super().__init__(f"{word}; {kept_passes(writer)}.", exit_code=exit_code)
 
 
+@contextmanager
+def told_when_interrupted(writer: CaptureWriter) -> Iterator[None]:
+    """What ends in here before its time leaves a capture that says so; signals become InterruptedRunError."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        writer.finish("interrupted")
+        raise InterruptedRunError(writer, exit_code_of(interrupt)) from None
+    except BaseException:
+        writer.finish("interrupted")
+        raise
+
+
 def kept_passes(writer: CaptureWriter) -> str:
     """What a run that ended early leaves, once its writer has finished."""
     if not writer.is_in_place:
@@ -59,8 +73,7 @@ def kept_passes(writer: CaptureWriter) -> str:
     is_warmup = Capture.open(writer.path).table("passes", ["warmup"])["warmup"]
     n_warmups = pc.sum(is_warmup, min_count=0).as_py()
     n_measured = len(is_warmup) - n_warmups
-    kept = f"{n_measured:,} measured pass{'' if n_measured == 1 else 'es'}"
-    kept += f" and {n_warmups:,} warm-up{'' if n_warmups == 1 else 's'}"
+    kept = f"{format_count(n_measured, 'measured pass')} and {format_count(n_warmups, 'warm-up')}"
     return f"{writer.path} keeps {kept}, and `hprof report` reads it"
 
 
@@ -73,15 +86,11 @@ def run_capture(
     capture then says so.
     """
     run = _CaptureRun(plan, writer, progress or NoProgress(), position or CapturePosition())
-    try:
-        with explain_oom("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"):
-            run.run()
-    except KeyboardInterrupt as interrupt:
-        writer.finish("interrupted")
-        raise InterruptedRunError(writer, exit_code_of(interrupt)) from None
-    except BaseException:
-        writer.finish("interrupted")
-        raise
+    with (
+        told_when_interrupted(writer),
+        explain_oom("passes were recorded", lambda _: "use --recorder off, or a smaller -p and -n"),
+    ):
+        run.run()
     return run.position
 
 
