@@ -12,7 +12,7 @@ import numpy.typing as npt
 from executor.policies.traits import ArmTraits
 from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share
 from profiler.arithmetic.intervals import Int64
-from profiler.arithmetic.joins import NONE, match
+from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
 from profiler.schema import ROLES
@@ -219,8 +219,8 @@ def _calls_of(view: CopyAnalysis, rows: WorkRows) -> tuple[WorkRows, Int64]:
     if len(calls) == 0:
         return rows.where(calls), calls
     scope, number = view.scope, view.ints["correlation_id"]
-    at = match(scope[rows.row], number[rows.row], scope[calls], number[calls])
-    return rows.where(at != NONE), calls[at[at != NONE]]
+    found = match(scope[rows.row], number[rows.row], scope[calls], number[calls])
+    return rows.where(found.row), calls[found.other]
 
 
 def _copied(view: CopyAnalysis, told: Judged, rows: WorkRows) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from executor.units import format_count, format_ns, format_share
 from profiler.arithmetic.intervals import covered_length
-from profiler.arithmetic.joins import NONE, match
+from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import Finding
 from profiler.schema import WAIT
@@ -59,8 +59,8 @@ def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
     if len(waits) == 0:
         return
     h2d, scope = view.h2d.row, view.scope
-    copy = match(scope[waits], view.ints["waits_for"][waits], scope[h2d], view.ints["correlation_id"][h2d])
-    waits, copy = waits[copy != NONE], h2d[copy[copy != NONE]]
+    found = match(scope[waits], view.ints["waits_for"][waits], scope[h2d], view.ints["correlation_id"][h2d])
+    waits, copy = waits[found.row], h2d[found.other]
     stream, start, end = view.codes("stream"), view.ints["t_start"], view.ints["t_end"]
     ahead = (stream[copy] != stream[waits]) & ~_after_router(view)[view.codes("name")[copy]]
     waits, copy = waits[ahead], copy[ahead]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from executor.units import format_count, format_ns
 from profiler.arithmetic.groups import Mask, group_by
 from profiler.arithmetic.intervals import Int64
-from profiler.arithmetic.joins import NONE, match
+from profiler.arithmetic.joins import match
 from profiler.metrics.events import ints
 from profiler.schema import ABSENT, label_codes
 
@@ -140,13 +140,13 @@ def check_rows(rows: pa.Table, arms: Mapping[int, str]) -> Ordering:
     is_copy = kind == (kinds.index("h2d") if "h2d" in kinds else ABSENT - 1)
     copies, readers = np.flatnonzero(is_copy), np.flatnonzero(~is_copy)
     fills = _Fills.of(columns, texts["tensor"][0].astype(np.int64), copies)
-    copy = match(
+    reads = match(
         columns["pass_id"][readers],
         columns["waits_for"][readers],
         columns["pass_id"][copies],
         columns["correlation_id"][copies],
     )
-    readers, fill = readers[copy != NONE], fills.of_copy[copy[copy != NONE]]
+    readers, fill = readers[reads.row], fills.of_copy[reads.other]
     if not len(readers):
         return Ordering(unknown="no step that reads copied weights was recorded")
     read_early_ns = fills.end[fill] - columns["t_start"][readers]

@@ -196,8 +196,10 @@ def process_of(global_id: Int64) -> Int64:
 
 def matched(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64) -> Int64:
     """As `joins.match`, with no value where there is no match."""
-    row = match(scope, number, other_scope, other_number)
-    return known_where(row >= 0, row)
+    found = match(scope, number, other_scope, other_number)
+    is_found, row = np.zeros(len(number), np.bool_), np.zeros(len(number), np.int64)
+    is_found[found.row], row[found.row] = True, found.other
+    return known_where(is_found, row)
 
 
 class _Maskable(Protocol):
