@@ -1,13 +1,12 @@
-"""One pass as plain data: what it is asked to do (`PassJob`, cut into ubatches) and what it gives to a `Recorder`.
+"""One pass as plain data: what it is asked to do (`PassJob`, cut into ubatches) and the records that it leaves (`PassResult`).
 
-Times are integer nanoseconds. The executor imports nothing of the profiler; whoever runs it passes something that
-has a `Recorder`'s methods.
+Times are integer nanoseconds. The executor imports nothing of the profiler: whoever runs a pass keeps its records.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,10 +186,3 @@ class PassResult:
     ubatches: list[UbatchRecord] = field(default_factory=list)
     experts: list[ExpertsRecord] = field(default_factory=list)
     ordering: list[OrderingRecord] = field(default_factory=list)
-
-
-class Recorder(Protocol):
-    """Takes finished passes. Called between passes, never inside a timed region."""
-
-    def record_pass(self, pass_id: int, result: PassResult) -> None:
-        """Keep a finished pass; `pass_id` is unique in the run."""

@@ -44,11 +44,6 @@ class ArmTraits:
         """Whether small batches are served from an expert cache."""
         return "cache_bytes" in self.reads
 
-    @property
-    def needs_experts(self) -> bool:
-        """Whether it differs from another arm only where the model has experts."""
-        return self.same_without_experts is not None
-
     def with_cache(self, base: str) -> ArmTraits:
         """Those of `base+cache`, where these are the arm `base`'s."""
         return replace(

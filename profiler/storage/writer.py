@@ -53,7 +53,7 @@ class PassKey:
 
 
 class CaptureWriter:
-    """The recorder of one capture (`executor.passes.Recorder`), and the writer that importers use.
+    """Keeps the passes of a run in one capture, and writes what importers read.
 
     `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
     Refuses a path that already holds a capture unless `force`, which replaces it: the new capture is in place from its

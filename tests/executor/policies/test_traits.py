@@ -83,7 +83,7 @@ def test_a_cache_is_inherited_by_every_combination(arm: str) -> None:
     assert traits == policy.traits
     assert traits.learns
     assert traits.has_cache
-    assert traits.needs_experts
+    assert traits.same_without_experts is not None
     base = ARMS["off" if arm == "cache" else arm.removesuffix("+cache")].traits
     assert (traits.copies, traits.held_against) == (base.copies, base.held_against)
 
