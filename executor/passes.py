@@ -1,4 +1,4 @@
-"""One pass as plain data: what it is asked to do (`PassJob`, cut into ubatches) and the records that it leaves (`PassResult`).
+"""One pass as plain data: what it is asked to do (`PassJob`, cut into ubatches) and its records (`PassResult`).
 
 Times are integer nanoseconds. The executor imports nothing of the profiler: whoever runs a pass keeps its records.
 """
