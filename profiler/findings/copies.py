@@ -15,7 +15,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
-from profiler.schema import ROLES
+from profiler.schema import ABSENT, ROLES
 
 _MISSED: Final = (
     "In line by design: what the expert cache misses is uploaded once the router has chosen, so that nothing could "
@@ -224,11 +224,16 @@ def _calls_of(view: CopyAnalysis, rows: WorkRows) -> tuple[WorkRows, Int64]:
 
 
 def _copied(view: CopyAnalysis, told: Judged, rows: WorkRows) -> str:
-    """`GPU 0 of process 111, over the trace: 25.5 GB pinned H2D in 223 copies at 27.7 GB/s`."""
+    """`GPU 0 of process 111, over the trace: 25.5 GB pinned H2D in 223 copies at 27.7 GB/s`.
+
+    Where all of the copies name tensors: `25.5 GB pinned H2D of weights in ...`.
+    """
     n_bytes = view.ints["bytes"][rows.row]
     known = bool((n_bytes >= 0).all())
     moved = view.typical(told.group, view.sum(rows.context, n_bytes))
     what = f"{format_bytes(moved)} {_memory(view, rows, n_bytes)}H2D" if known else "H2D"
+    if (view.codes("tensor")[rows.row] != ABSENT).all():  # other copies, such as activations, are not among them
+        what += " of weights"
     at = f" at {_rate(view, rows)}" if known else ""
     number = round(view.typical(told.group, view.count(rows)))
     return f"{told.label}: {what} in {format_count(number, 'copy')}{at}"
