@@ -29,12 +29,13 @@ class Writer:
             np.random.default_rng(1),
             architecture,
         )
-        for key, value in {
+        usual = {
             "context_length": 256, "embedding_length": HIDDEN, "block_count": 2, "feed_forward_length": N_FF,
             "attention.head_count": N_HEADS, "attention.head_count_kv": N_KV_HEADS, "attention.key_length": HEAD_DIM,
             "attention.value_length": HEAD_DIM, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1e4,
             "rope.dimension_count": HEAD_DIM, "vocab_size": N_VOCAB,
-        }.items() | keys.items():  # fmt: skip
+        }  # fmt: skip
+        for key, value in (usual | keys).items():
             self.key(key, value)
         self.out.add_tokenizer_model("no_vocab")
 
