@@ -9,7 +9,8 @@ from typing import Final
 
 from executor.errors import HprofError
 from executor.model import Model, ModelShape
-from executor.models.architectures import model_from_gguf, needed_tensors
+from executor.models.file_tensors import needed_tensors
+from executor.models.from_gguf import model_from_gguf
 from executor.models.hf_config import read_config
 from executor.models.presets import load_preset, preset_names
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors

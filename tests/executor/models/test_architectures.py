@@ -11,7 +11,9 @@ import pytest
 from executor.errors import HprofError
 from executor.gguf.file import open_gguf
 from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, RopeShape, TensorInfo
-from executor.models.architectures import ARCHITECTURES, needed_tensors, shape_from_gguf
+from executor.models.architectures import ARCHITECTURES
+from executor.models.file_tensors import needed_tensors
+from executor.models.from_gguf import shape_from_gguf
 from executor.models.presets import load_preset
 from executor.models.synthetic import QuantPlan, model_tensors
 from tests.gguf_models import model_path

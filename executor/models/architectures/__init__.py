@@ -1,0 +1,22 @@
+"""The architectures of GGUF files that hprof runs: one file a family, one entry an architecture.
+
+A new one is an entry in its family's file, with `mixer` or `ffn` where plain attention or a plain FFN does not say
+what its layers are, and a case in `tests/executor/test_llama_cpp.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.models.architectures.base import Architecture
+from executor.models.architectures.glm import GLM
+from executor.models.architectures.gpt_oss import GPT_OSS
+from executor.models.architectures.llama import LLAMA
+from executor.models.architectures.qwen import QWEN
+
+ARCHITECTURES: Final[dict[str, Architecture]] = {
+    **LLAMA,
+    **QWEN,
+    **GLM,
+    **GPT_OSS,
+}

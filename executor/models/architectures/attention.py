@@ -1,0 +1,57 @@
+"""Grouped-query attention as a file's keys and tensors describe it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from executor.errors import HprofError
+from executor.model import AttentionShape
+from executor.models.architectures.base import ModelFile
+from executor.models.architectures.rope import read_rope
+
+
+def read_attention(file: ModelFile, layer: int) -> AttentionShape:
+    """The attention of layer number `layer`."""
+    fields = file.fields
+    all_heads = fields.integers("attention.head_count", file.n_layers)
+    heads = all_heads[layer]
+    head_dim, window = fields.integer("attention.key_length", file.hidden // heads), read_window(file, layer)
+    rope = read_rope(file, file.hidden // all_heads[0])
+    if window is not None:
+        rope = replace(rope, theta=fields.number("rope.freq_base_swa", rope.theta, above=1.0))
+    if fields.integer("attention.value_length", head_dim) != head_dim:
+        raise HprofError(
+            f"{fields.origin}: its values are not as wide as its keys, which hprof does not run with the "
+            f"architecture {file.name}; use a model without that."
+        )
+    biased = tuple(name for name in "qkv" if file.has(layer, f"attn_{name}.bias", "attn_qkv.bias"))
+    return AttentionShape(
+        n_heads=heads,
+        n_kv_heads=fields.integers("attention.head_count_kv", file.n_layers, default=all_heads[0])[layer],
+        head_dim=head_dim,
+        rope=rope,
+        window=window,
+        qk_norm=_has_qk_norm(file, layer),
+        bias=bool(biased),
+        biased=biased or ("q", "k", "v"),
+        output_bias=file.has(layer, "attn_output.bias"),
+        sinks=file.architecture.sinks,
+    )
+
+
+def read_window(file: ModelFile, layer: int) -> int | None:
+    """Of each so many layers all but the last have the window; of 0, all; a list says it of each layer."""
+    every, key = file.architecture.window_every, "attention.sliding_window_pattern"
+    if every is None:
+        return None
+    if isinstance(file.fields.values.get(file.fields.prefix + key), list):
+        has_window = any(file.fields.flags(key)[layer : layer + 1])
+    else:
+        every = file.fields.integer(key, every, low=0)
+        has_window = every == 0 or layer % every < every - 1
+    return file.fields.integer("attention.sliding_window") if has_window else None
+
+
+def _has_qk_norm(file: ModelFile, layer: int) -> bool:
+    rule = file.architecture.qk_norm
+    return rule == "always" or (rule == "optional" and file.has(layer, "attn_q_norm.weight"))

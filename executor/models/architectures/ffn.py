@@ -1,0 +1,65 @@
+"""A layer's FFN, dense or of experts, as a file's keys and tensors describe it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.errors import HprofError
+from executor.model import DenseFfn, Ffn, MoeFfn, Scoring
+from executor.models.architectures.base import ModelFile
+
+_GATING_FUNCTIONS: Final[dict[int, Scoring]] = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}
+
+
+def read_ffn(file: ModelFile, layer: int) -> Ffn:
+    """The FFN of layer number `layer`: dense where no experts are stated, and in the leading dense blocks."""
+    n_experts = file.fields.integer("expert_count", 0, low=0)
+    if not n_experts or layer < file.fields.integer("leading_dense_block_count", 0, low=0):
+        return read_dense(file, layer)
+    return read_moe(file, layer)
+
+
+def read_dense(file: ModelFile, layer: int) -> DenseFfn:
+    """A dense layer's FFN."""
+    return DenseFfn(file.fields.integers("feed_forward_length", file.n_layers)[layer])
+
+
+def read_moe(file: ModelFile, layer: int) -> MoeFfn:
+    """A layer of experts."""
+    fields, known = file.fields, file.architecture
+    n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
+    shared = file.has(layer, "ffn_up_shexp.weight")
+    n_ff = fields.integer("expert_feed_forward_length", _default_n_ff_expert(file, n_used))
+    n_shared = fields.integer("expert_shared_count", 1)
+    return MoeFfn(
+        n_experts=n_experts,
+        n_used=n_used,
+        n_ff_expert=n_ff,
+        n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_shared * n_ff) if shared else 0,
+        shared_gate=shared and known.shared_gate,
+        scoring=_scoring(file),
+        normalise=fields.flag("expert_weights_norm", known.normalise) if known.reads_router_keys else known.normalise,
+        scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
+        score_bias=file.has(layer, "exp_probs_b.bias"),
+        expert_bias=file.has(layer, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
+        activation=known.activation,
+    )
+
+
+def _scoring(file: ModelFile) -> Scoring:
+    known, fields = file.architecture, file.fields
+    gating = fields.integer("expert_gating_func", 0, low=0) if known.reads_router_keys else 0
+    if gating and gating not in _GATING_FUNCTIONS:
+        raise HprofError(
+            f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
+            "2 (sigmoid) and 3 (softmax over the chosen)."
+        )
+    return _GATING_FUNCTIONS.get(gating, known.scoring)
+
+
+def _default_n_ff_expert(file: ModelFile, n_used: int) -> int | None:
+    """An expert's width where the file does not say it, as llama.cpp's code for the architecture has it."""
+    if not file.fields.has("feed_forward_length"):
+        return None
+    n_ff = file.fields.integer("feed_forward_length")
+    return n_ff // n_used if file.architecture.splits_n_ff else n_ff

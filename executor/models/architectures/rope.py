@@ -1,0 +1,45 @@
+"""The rotary embedding that a file's keys describe."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from executor.errors import HprofError
+from executor.model import RopeShape
+from executor.models.architectures.base import ModelFile
+
+
+def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
+    """The rotation that all layers share; `default_dims` are rotated where the file does not say how many."""
+    fields = file.fields
+    plain = RopeShape(
+        theta=fields.number("rope.freq_base", 10000.0, above=1.0),
+        dims=fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims)),
+        interleaved=file.architecture.interleaved_rope,
+        factors=file.rope_factors,
+    )
+    factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
+    match fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none"):
+        case "none":
+            return plain
+        case "linear":
+            return replace(plain, scaling="linear", factor=factor)
+        case "yarn":
+            return _yarn(file, plain, factor)
+        case other:
+            raise HprofError(
+                f"{fields.origin}: its rope scaling {other[:40]!r} is not known; known are none, linear and yarn."
+            )
+
+
+def _yarn(file: ModelFile, plain: RopeShape, factor: float) -> RopeShape:
+    fields = file.fields
+    trained = fields.integer("context_length", 131072)
+    return replace(
+        plain,
+        scaling="yarn",
+        factor=factor,
+        original_context=fields.integer("rope.scaling.original_context_length", trained),
+        attention_factor=fields.number("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(max(factor, 1.0))),
+    )

@@ -1,0 +1,64 @@
+"""A file's tensors held against what a model's shape reads: none missing, none left out in silence."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.errors import HprofError
+from executor.model import ModelShape, TensorInfo
+from executor.models.architectures.base import Tensors
+from executor.models.tensors import all_shapes
+from executor.quants import QUANTS
+
+_OF_THE_DECODER: Final = ("blk.", "output", "token_", "position_", "rope_")
+_HARMLESS: Final = ("rope_freqs.weight", "attn_rot_embd.weight")  # read with the shape; a table that old files hold
+
+
+def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]:
+    """Of a file's tensors those that a forward pass of `shape` reads, in the file's order."""
+    names = {name for name, _ in all_shapes(shape)}
+    return {name: info for name, info in tensors.items() if name in names}
+
+
+def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
+    """A sentence on the tensors that belong to no layer that hprof runs, such as a vision tower's.
+
+    HprofError names one that would change what the layers compute, as llama.cpp refuses a file with unread tensors.
+    """
+    read = {name for name, _ in all_shapes(shape)}
+    unread = [info for info in tensors.values() if info.name not in read and info.short_name not in _HARMLESS]
+    for info in unread:
+        of_the_layers = info.name.startswith(_OF_THE_DECODER) or info.name.endswith(".scale")
+        if of_the_layers and (info.layer is None or info.layer < len(shape.layers)):
+            raise HprofError(
+                f"{origin}: the tensor {info.name} is none that hprof reads for the architecture {shape.architecture}, "
+                "and without it the results would be others; use --engine llama-bench for this file."
+            )
+    outer = [info.name for info in unread if info.layer is None]
+    more = f" and {len(outer) - 1} more" if len(outer) > 1 else ""
+    return [f"the tensor {outer[0]}{more} of the file is left out, as no layer reads it"] if outer else []
+
+
+def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
+    """HprofError names the first tensor that is missing, of another shape or of an unknown quant type."""
+    for name, dims in all_shapes(shape):
+        info = tensors.get(name)
+        if info is None:
+            raise HprofError(
+                f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
+                "the file is incomplete, join its parts or convert the model again."
+            )
+        if info.quant not in QUANTS:
+            raise HprofError(
+                f"{origin}: tensor {name!r} is stored as {info.quant}, which hprof does not know; "
+                f"convert the model to one of {', '.join(QUANTS)}."
+            )
+        if _without_ones(info.shape) != _without_ones(dims):  # some files write a vector as a matrix of one row
+            raise HprofError(
+                f"{origin}: the tensor {name} has the shape {info.shape}, but the metadata ask for {dims}; "
+                "the file is damaged, fetch or convert it again."
+            )
+
+
+def _without_ones(dims: tuple[int, ...]) -> list[int]:
+    return [dim for dim in dims if dim != 1]
