@@ -68,11 +68,16 @@ def _cuda_devices(options: DeviceOptions) -> list[Device]:
     return [CudaDevice(index) for index in range(options.n_devices)]
 
 
-def _sim_devices(options: DeviceOptions) -> list[Device]:
+def sim_machine(options: DeviceOptions) -> SimMachine:
+    """The rates that a `sim` device of these options has."""
     machine = options.machine or SimMachine()
     if options.link_gb_s is not None:
         machine = replace(machine, link_gb_s=options.link_gb_s)
     if options.link_latency_us is not None:
         machine = replace(machine, link_latency_us=options.link_latency_us)
+    return machine
+
+
+def _sim_devices(options: DeviceOptions) -> list[Device]:
     clock = SimHostClock()
-    return [SimDevice(index, machine, clock) for index in range(options.n_devices)]
+    return [SimDevice(index, sim_machine(options), clock) for index in range(options.n_devices)]

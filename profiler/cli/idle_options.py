@@ -10,6 +10,7 @@ import click
 
 from executor.errors import HprofError
 from executor.policies import arm_traits
+from profiler.cli.machine_options import MACHINE_FLAGS
 from profiler.planning.plan import RunPlan
 
 _PREFIX: Final = "HPROF_RUN_"
@@ -80,6 +81,11 @@ def _no_cores(plan: RunPlan, _value: Any) -> str | None:
     return None if kind == "cpu" else f"device {kind} does not compute on cores that hprof counts"
 
 
+def _own_rates(plan: RunPlan, _value: Any) -> str | None:
+    kind = plan.request.device.kind
+    return None if kind == "sim" else f"device {kind} has rates of its own"
+
+
 def _always_fused(_plan: RunPlan, value: Any) -> str | None:
     return "attention is always fused" if str(value).lower() in ("0", "off", "false") else None
 
@@ -94,7 +100,9 @@ _RULES: Final[dict[str, tuple[str, Reason]]] = {
     "load_mode": ("--load-mode", _without_file),
     "madvise": ("--madvise", _without_file),
     "link_gb_s": ("--link-gb-s", _measured_link),
+    "link": ("--link", _measured_link),
     "link_latency_us": ("--link-latency-us", _measured_link),
+    **{name: (flag, _own_rates) for name, flag in MACHINE_FLAGS.items()},
     "threads": ("--threads", _no_cores),
     "flash_attn": ("-fa 0", _always_fused),
 }

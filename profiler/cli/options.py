@@ -170,6 +170,17 @@ _ARMS: Final = [
         "--cache-policy", type=click.Choice(["lru", "frequency"]), default="lru", help="What the cache keeps."
     ),
 ]
+_MACHINE: Final = [
+    click.option("--gpu", metavar="NAME", help="sim: the rates that this GPU reaches, e.g. rtx4090."),
+    click.option("--link", metavar="NAME", help="cpu, sim: the speed that this link reaches, e.g. gen4x16."),
+    click.option("--gemm-tflop-s", type=FiniteRange(1e-3, 1e6), help="sim: products on the device."),
+    click.option("--memory-gb-s", type=FiniteRange(1e-3, 1e6), help="sim: device memory."),
+    click.option("--device-memory", metavar="SIZE", help="sim: how much of it there is, e.g. 24GiB."),
+    click.option("--launch-us", type=FiniteRange(0, 1e6), help="sim: a step on the device, besides its work."),
+    click.option("--host-call-us", type=FiniteRange(0, 1e6), help="sim: what issuing something costs the host."),
+    click.option("--host-gflop-s", type=FiniteRange(1e-3, 1e6), help="sim: products on the CPU."),
+    click.option("--host-memory-gb-s", "--cpu-gb-s", type=FiniteRange(1e-3, 1e6), help="sim: host memory."),
+]
 _DEVICE: Final = [
     click.option("--device", type=click.Choice(["cpu", "cuda", "sim"]), help="[default: cuda where there is one]"),
     click.option("--n-devices", type=click.IntRange(1, 64), default=1, help="Split the layers over so many devices."),
@@ -243,6 +254,8 @@ _BOOT: Final = [
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command, in the order in which its help shows them."""
-    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_OUTPUT, *_ENGINE, *LLAMA_FLAGS, *_BOOT]):
+    for option in reversed(
+        [*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, *_OUTPUT, *_ENGINE, *LLAMA_FLAGS, *_BOOT]
+    ):
         function = option(function)
     return function

@@ -12,6 +12,7 @@ from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
 from executor.policies import PREFETCH_ARMS
 from executor.policies.base import PolicyOptions
+from profiler.cli.machine_options import link_gb_s, sim_machine
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
 
 _ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
@@ -103,9 +104,10 @@ def _device(values: Mapping[str, Any]) -> DeviceOptions:
     return DeviceOptions(
         kind=values["device"] or default_kind(),
         n_devices=n_shares or n_devices,
-        link_gb_s=values["link_gb_s"],
+        link_gb_s=link_gb_s(values),
         link_latency_us=values["link_latency_us"],
         n_threads=values["threads"],
+        machine=sim_machine(values),
     )
 
 

@@ -177,7 +177,8 @@ def _refusal(wanted: MemoryRequest, free: FreeMemory, worst: MemoryDemand) -> st
     largest = max(worst.parts, key=lambda name: worst.parts[name])
     said = _SAID[largest].format(format_memory(worst.parts[largest]))
     fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
-    together = "no option alone would do: lower -d, -ub and --layers together, or use --device sim"
+    elsewhere = "" if wanted.options.device.kind == "sim" else ", or use --device sim"
+    together = f"no option alone would do: lower -d, -ub and --layers together{elsewhere}"
     advice = f"{listed(fitting, 'or')} would fit" if fitting else together
     return (
         f"{wanted.model.origin} needs {format_memory(worst.needed)} of {worst.memory} for this run and "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from executor.devices.factory import DeviceOptions, sim_machine
 from executor.model import Model
 from executor.placement.place import Placement
 from executor.policies import FULL, arm_traits
@@ -21,7 +23,7 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
     request = plan.request
     return {
         "argv": argv,
-        "machine": describe_machine() | {"device": request.device.kind, "n_devices": request.device.n_devices},
+        "machine": describe_machine() | _device_fields(request.device),
         "model": model_fields(plan.model) | {"routing": plan.routing_label},
         "placement": {"configurations": [_placement_fields(plan.model, setup) for setup in plan.setups]},
         "arms": [
@@ -35,6 +37,12 @@ def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:
         "warnings": list(plan.warnings),
         "extra": {"hprof_source": source_commit()} | _injected(request),
     }
+
+
+def _device_fields(device: DeviceOptions) -> dict[str, Any]:
+    """What computes; with `rates`, those of the imagined machine, where it is one."""
+    rates = {"rates": asdict(sim_machine(device))} if device.kind == "sim" else {}
+    return {"device": device.kind, "n_devices": device.n_devices} | rates
 
 
 def _injected(request: RunRequest) -> dict[str, str]:

@@ -1,0 +1,43 @@
+"""The options that describe a machine which is not there: known GPUs and links by name, and each rate by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from executor.devices.known import find_gpu, find_link
+from executor.devices.sim import SimMachine
+
+_RATES: Final = {
+    "gemm_tflop_s": "--gemm-tflop-s",
+    "memory_gb_s": "--memory-gb-s",
+    "launch_us": "--launch-us",
+    "host_call_us": "--host-call-us",
+    "host_gflop_s": "--host-gflop-s",
+    "host_memory_gb_s": "--host-memory-gb-s",
+}
+MACHINE_FLAGS: Final = {"gpu": "--gpu", "device_memory": "--device-memory"} | _RATES
+"""The options of this kind that serve `sim` alone, by parameter; a link's speed serves `cpu` too."""
+
+
+def link_gb_s(values: Mapping[str, Any]) -> float | None:
+    """The link's speed, from its own flag or from the table; None where neither is given."""
+    own: float | None = values["link_gb_s"]
+    return find_link(values["link"]).gb_s if own is None and values["link"] is not None else own
+
+
+def sim_machine(values: Mapping[str, Any]) -> SimMachine:
+    """The machine that the options describe: what a rate's own flag says, else the GPU's row, else the usual.
+
+    The link's speed and latency are the device's own options. Raises HprofError for a GPU that the table lacks, and
+    for a memory size that is none.
+    """
+    rates: dict[str, Any] = {}
+    if values["gpu"] is not None:
+        gpu = find_gpu(values["gpu"])
+        rates |= {"gemm_tflop_s": gpu.gemm_tflop_s, "memory_gb_s": gpu.memory_gb_s, "memory_bytes": gpu.memory_bytes}
+    if values["device_memory"] is not None:
+        from executor.units import parse_bytes
+
+        rates["memory_bytes"] = parse_bytes(values["device_memory"], "--device-memory")
+    return SimMachine(**rates | {name: values[name] for name in _RATES if values[name] is not None})
