@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
 """How a router's logits become scores; `softmax_topk` is over the chosen experts alone (gpt-oss)."""
-Activation = Literal["silu", "oai_swiglu"]
-"""What joins an expert's gate and up projections; `oai_swiglu` is gpt-oss's."""
+Activation = Literal["silu", "gelu", "oai_swiglu"]
+"""What joins gate and up projections; `gelu` is its tanh form (Gemma), `oai_swiglu` gpt-oss's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class RopeShape:
     high_frequency_factor: float = 4.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
-    factors: tuple[float, ...] = ()  # a file's `rope_freqs.weight`: divides each pair's frequency
+    factors: tuple[float, ...] = ()  # divide each pair's frequency (a file's `rope_freqs.weight`)
+    long_factors: tuple[float, ...] = ()  # instead of these, for contexts above `original_context` (Phi-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ class AttentionShape:
     rope: RopeShape
     window: int | None = None
     qk_norm: bool = False
+    qk_norm_joint: bool = False  # over all heads of a token together (OLMoE), not head by head
+    scale: float | None = None  # of the logits; None: head_dim ** -0.5
+    post_norm: bool = False  # another norm, before the residual is added (Gemma)
     bias: bool = False  # on those of `biased`
     output_bias: bool = False
     biased: tuple[str, ...] = ("q", "k", "v")
@@ -64,6 +68,9 @@ class DeltaNetShape:
     key_dim: int
     value_dim: int
     conv_width: int
+    by_key_head: bool = False
+    """How value heads share key heads: in turn (Qwen3.5), or neighbours the same one, whose gates then lie together,
+    beta's before alpha's, in one matrix (Qwen3-Next)."""
 
     @property
     def channels(self) -> int:
@@ -89,9 +96,11 @@ Mixer = AttentionShape | DeltaNetShape | MlaShape
 
 @dataclass(frozen=True, slots=True)
 class DenseFfn:
-    """SwiGLU: down(silu(gate(x)) * up(x))."""
+    """SwiGLU: down(silu(gate(x)) * up(x)), or the same with another activation."""
 
     n_ff: int
+    activation: Activation = "silu"
+    post_norm: bool = False  # another norm, before the residual is added (Gemma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class LayerShape:
 
     mixer: Mixer
     ffn: Ffn
+    residual_scale: float = 1.0  # of what either part adds (Granite)
 
     @property
     def moe(self) -> MoeFfn | None:
@@ -140,6 +150,8 @@ class ModelShape:
     tied_embeddings: bool = False
     output_bias: bool = False
     embedding_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_cap: float | None = None  # logits are cap * tanh(logits / cap)
     context_length: int = 131072
     notes: tuple[str, ...] = ()
 

@@ -191,7 +191,7 @@ class PlacedModel:
         self.tensors_of = {}
         for tensor in self.model.tensors.values():
             if tensor.layer is not None:
-                kind = step_kind(tensor, is_moe=self.moe(tensor.layer) is not None)
+                kind = step_kind(tensor, self.layers[tensor.layer])
                 self.tensors_of.setdefault((tensor.layer, kind), []).append(tensor)
         self.unit_of = {(unit.layer, unit.what): unit for unit in self.units}
 

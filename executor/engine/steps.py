@@ -21,7 +21,7 @@ from executor.layers.attention_kernels import OneToken
 from executor.layers.dense import Weights, dense_ffn
 from executor.layers.mixer import mix
 from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
-from executor.model import DeltaNetShape, Mixer, MoeFfn
+from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags, Item, Policy
@@ -54,9 +54,9 @@ class StepRunner:
     def layer(self, ubatch: Ubatch, layer: int) -> None:
         """Issue one layer of one ubatch."""
         self._mix(ubatch, layer)
-        moe = self._placed.moe(layer)
-        if moe is None:
-            self._ffn(ubatch, layer)
+        moe = self._placed.layers[layer].ffn
+        if isinstance(moe, DenseFfn):
+            self._ffn(ubatch, layer, moe)
             return
         self._route(ubatch, layer, moe)
         if moe.n_ff_shared:
@@ -77,17 +77,18 @@ class StepRunner:
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
         self._launches.dense(ubatch, layer, "mix", "attn", compute, work, Touched([a.x], [a.x]), key)
 
-    def _ffn(self, ubatch: Ubatch, layer: int) -> None:
+    def _ffn(self, ubatch: Ubatch, layer: int, ffn: DenseFfn) -> None:
         placed = self._placed
         tensors = placed.tensors(layer, "ffn")
         if self._is_on_host(ubatch, layer, "ffn"):
             work = dense_work(tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
-            ffn_on_host(placed, ubatch, layer, work, self._trace)
+            ffn_on_host(placed, ubatch, layer, ffn, work, self._trace)
             return
+        scale = placed.layers[layer].residual_scale
         a = placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
-            a.x.copy_(dense_ffn(a.x, w, self._eps))
+            a.x.copy_(dense_ffn(a.x, w, ffn, self._eps, scale))
 
         work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
         self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]))
@@ -173,6 +174,7 @@ class StepRunner:
         self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, staged: StagedWeights | None
     ) -> None:
         placed, shard = self._placed, self._placed.shard(layer)
+        scale = placed.layers[layer].residual_scale
         unit = staged.layout if staged is not None else None
         buffer = staged.buffer if staged is not None else None
         place_of = staged.place_of if staged is not None else None
@@ -186,7 +188,7 @@ class StepRunner:
             if substitutes is not None:
                 routed, own = with_substitutes(routed, substitutes)
             added = experts(routed, stack, moe, biases, own)
-            a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None))
+            a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None, scale))
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         from_bank = place_of is not None

@@ -12,7 +12,7 @@ import torch
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostStepWeights, host_experts, host_ffn
 from executor.layers.moe import Routed, combine
-from executor.model import MoeFfn
+from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Flags
@@ -46,15 +46,15 @@ def transfer_activations(
     trace.add(target.device, "compute", "h2d", _NAME, ubatch, start, end, bytes=n_bytes)
 
 
-def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, work: Work, trace: PassTrace) -> None:
+def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, work: Work, trace: PassTrace) -> None:
     """A dense FFN on the host: the hidden rows go out, the rows after the residual come back."""
-    shard, eps = placed.shard(layer), placed.model.shape.norm_eps
+    shard, eps, scale = placed.shard(layer), placed.model.shape.norm_eps, placed.layers[layer].residual_scale
     device, host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
     weights = HostStepWeights(placed.host, layer)
 
     def compute() -> None:
         products = placed.host.products(layer, "ffn")
-        host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, eps))
+        host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, ffn, eps, scale))
 
     trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
     trip.send([(device.x, host.x)])
@@ -101,10 +101,11 @@ class ExpertsOnHost:
     def finish(self, *, is_first: bool) -> None:
         """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
         device, moe = self._on_device, self._moe
+        scale = self._placed.layers[self._layer].residual_scale
 
         def add() -> None:
             shared = device.shared if is_first and moe.n_ff_shared else None
-            device.x.copy_(combine(device.x, device.added, shared))
+            device.x.copy_(combine(device.x, device.added, shared, scale))
 
         self._trip.receive((device.added, self._on_host.added), self._done)
         key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")

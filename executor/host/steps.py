@@ -22,9 +22,9 @@ from executor.host.products import (
     product_kind,
     run_jobs,
 )
-from executor.layers.dense import MOST_ROWS, ffn_norm, silu_gated
-from executor.layers.moe import DOWN, GATE, UP, Routed, activate, bias_name
-from executor.model import Model, MoeFfn, TensorInfo
+from executor.layers.dense import MOST_ROWS, activate, close_ffn, ffn_norm
+from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name
+from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
 from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view
 
@@ -162,15 +162,17 @@ def _n_rows(info: TensorInfo) -> int:
     return torch.Size(info.shape[:-1]).numel()
 
 
-def host_ffn(x: torch.Tensor, products: StepProducts, weights: HostStepWeights, eps: float) -> torch.Tensor:
-    """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
-    pieces = [_swiglu(rows, products) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
-    return x + (pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+def host_ffn(
+    x: torch.Tensor, products: StepProducts, weights: HostStepWeights, ffn: DenseFfn, eps: float, scale: float = 1.0
+) -> torch.Tensor:
+    """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
+    pieces = [_gated_ffn(rows, products, ffn) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
+    return close_ffn(x, pieces[0] if len(pieces) == 1 else torch.cat(pieces), weights, ffn, eps, scale)
 
 
-def _swiglu(h: torch.Tensor, products: StepProducts) -> torch.Tensor:
+def _gated_ffn(h: torch.Tensor, products: StepProducts, ffn: DenseFfn) -> torch.Tensor:
     gate, up = products.gate_up(h, 0).chunk(2, dim=-1)
-    return products.down(silu_gated(gate, up), 0)
+    return products.down(activate(gate, up, ffn.activation), 0)
 
 
 def host_experts(
@@ -190,7 +192,7 @@ def host_experts(
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
     if moe.expert_bias:
         gate, up = gate + biases(bias_name(GATE))[expert], up + biases(bias_name(UP))[expert]
-    by_expert = _each(products.down, activate(gate, up, moe), groups)
+    by_expert = _each(products.down, activate(gate, up, moe.activation), groups)
     if moe.expert_bias:
         by_expert = by_expert + biases(bias_name(DOWN))[expert]
     outputs = by_expert

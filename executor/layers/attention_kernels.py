@@ -198,17 +198,23 @@ def attend_one(
     at: OneToken,
     window: int | None,
     sinks: torch.Tensor | None,
+    scale: float | None = None,
 ) -> torch.Tensor:
     """What `attend` gives for q (1, heads, dim) and the rows up to its position, of keys and values (n_rows, …)."""
     if q.is_cuda and flash_serves(q):
-        out, log_sum_exp = _flash_cuda_one(q, keys, values, at.position, window)
+        out, log_sum_exp = _flash_cuda_one(q, keys, values, at.position, window, scale)
     else:
-        out, log_sum_exp = plain_masked(q, keys, values, _mask(at, window))
+        out, log_sum_exp = plain_masked(q, keys, values, _mask(at, window), scale)
     return out if sinks is None else joined_sinks(out, log_sum_exp, sinks)
 
 
 def _flash_cuda_one(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, at: PositionOnDevice, window: int | None
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    at: PositionOnDevice,
+    window: int | None,
+    scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """FlashAttention 2 for sequences of several lengths: the one sequence's length lies on the device."""
     out, log_sum_exp, *_ = torch.ops.aten._flash_attention_forward(
@@ -222,6 +228,7 @@ def _flash_cuda_one(
         0.0,
         True,
         False,
+        scale=scale,
         window_size_left=None if window is None else window - 1,
         window_size_right=None if window is None else 0,
     )

@@ -16,7 +16,6 @@ from executor.layers.dense import Weights, rms_norm
 from executor.layers.state import DeltaNetState
 from executor.model import DeltaNetShape
 
-_L2_EPS = 1e-6  # of the norm of queries and keys; not the model's norm_eps
 _CHUNK = 128  # longer ones cost more arithmetic a token, shorter ones more launches
 
 
@@ -27,34 +26,46 @@ def delta_net(
     if n_past == 0:
         state.reset()
     n = h.shape[0]
-    q, k, v = _convolved(h, w, shape, state)
-    beta = torch.sigmoid(F.linear(h, w("ssm_beta.weight")).float())
-    step = F.softplus(F.linear(h, w("ssm_alpha.weight")).float() + w("ssm_dt.bias").float())
-    out = chunked_delta_rule(q, k, v, beta, w("ssm_a").float() * step, state.memory).to(h.dtype)
+    q, k, v = _convolved(h, w, shape, state, eps)
+    beta, alpha = _gates(h, w, shape)
+    step = F.softplus(alpha + w("ssm_dt.bias").float())
+    out = chunked_delta_rule(q, k, v, beta.sigmoid(), w("ssm_a").float() * step, state.memory).to(h.dtype)
     gate = F.linear(h, w("attn_gate.weight")).view(n, shape.n_value_heads, shape.value_dim)
     out = rms_norm(out, w("ssm_norm.weight"), eps) * F.silu(gate)
     return F.linear(out.flatten(1), w("ssm_out.weight"))
 
 
+def _gates(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """What decides how much each value head writes (beta) and forgets (alpha), (n, value heads), float32."""
+    if not shape.by_key_head:
+        return F.linear(h, w("ssm_beta.weight")).float(), F.linear(h, w("ssm_alpha.weight")).float()
+    both = F.linear(h, w("ssm_ba.weight")).float().view(h.shape[0], shape.n_key_heads, 2, -1)
+    return both[:, :, 0].flatten(1), both[:, :, 1].flatten(1)
+
+
 def _convolved(
-    h: torch.Tensor, w: Weights, shape: DeltaNetShape, state: DeltaNetState
+    h: torch.Tensor, w: Weights, shape: DeltaNetShape, state: DeltaNetState, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries and keys (n, value heads, key_dim) and values (n, value heads, value_dim), float32.
 
-    A causal convolution runs over each channel; queries and keys are then normed, and shared by
-    n_value_heads / n_key_heads neighbouring value heads.
+    A causal convolution runs over each channel; queries and keys are then normed, and each of their heads is
+    shared by n_value_heads / n_key_heads value heads.
     """
     n = h.shape[0]
     channels = F.silu(state.convolve(F.linear(h, w("attn_qkv.weight")), w("ssm_conv1d.weight"))).float()
     key_width = shape.n_key_heads * shape.key_dim
     q, k, v = channels.split([key_width, key_width, shape.n_value_heads * shape.value_dim], dim=1)
     group = shape.n_value_heads // shape.n_key_heads
-    q, k = (_unit(t.view(n, shape.n_key_heads, shape.key_dim)).repeat_interleave(group, dim=1) for t in (q, k))
+    q, k = (_unit(t.view(n, shape.n_key_heads, shape.key_dim), eps) for t in (q, k))
+    if shape.by_key_head:
+        q, k = (t.repeat_interleave(group, dim=1) for t in (q, k))
+    else:
+        q, k = (t.repeat(1, group, 1) for t in (q, k))
     return q * shape.key_dim**-0.5, k, v.view(n, shape.n_value_heads, shape.value_dim)
 
 
-def _unit(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _L2_EPS)
+def _unit(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
 
 
 def chunked_delta_rule(

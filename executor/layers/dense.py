@@ -6,13 +6,16 @@ forward.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from executor.model import ModelShape
+from executor.model import Activation, DenseFfn, ModelShape
 
+# gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
+_OAI_ALPHA: Final = 1.702
+_OAI_LIMIT: Final = 7.0
 MOST_ROWS = 4096  # rows of n_ff numbers held at once: more gain no speed and cost memory
 
 
@@ -50,21 +53,45 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
-def dense_ffn(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
-    """x (n, hidden) plus down(silu(gate(h)) * up(h)) of the normed h."""
+def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float = 1.0) -> torch.Tensor:
+    """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
     gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")
-    pieces = [swiglu(rows, gate, up, down) for rows in ffn_norm(x, w, eps).split(MOST_ROWS)]
-    return x + (pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+    pieces = [gated_ffn(rows, gate, up, down, ffn.activation) for rows in ffn_norm(x, w, eps).split(MOST_ROWS)]
+    return close_ffn(x, pieces[0] if len(pieces) == 1 else torch.cat(pieces), w, ffn, eps, scale)
 
 
-def swiglu(h: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    """down(silu(gate(h)) * up(h)), (n, hidden)."""
-    return F.linear(silu_gated(F.linear(h, gate), F.linear(h, up)), down)
+def close_ffn(
+    x: torch.Tensor, added: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float
+) -> torch.Tensor:
+    """The residual x plus what the FFN adds, normed once more where the model does that."""
+    if ffn.post_norm:
+        added = rms_norm(added, w("post_ffw_norm.weight"), eps)
+    return with_residual(x, added, scale)
 
 
-def silu_gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up, of one shape; `gate` and `up` stay as they are."""
-    return F.silu(gate).mul_(up)
+def with_residual(x: torch.Tensor, added: torch.Tensor, scale: float) -> torch.Tensor:
+    """x + scale * added."""
+    return x + added if scale == 1.0 else torch.add(x, added, alpha=scale)
+
+
+def gated_ffn(
+    h: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, activation: Activation
+) -> torch.Tensor:
+    """down(activation(gate(h)) * up(h)), (n, hidden)."""
+    return F.linear(activate(F.linear(h, gate), F.linear(h, up), activation), down)
+
+
+def activate(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """What joins two projections of one shape; they stay as they are."""
+    match activation:
+        case "silu":
+            return F.silu(gate).mul_(up)
+        case "gelu":
+            return F.gelu(gate, approximate="tanh").mul_(up)
+        case "oai_swiglu":
+            gate = gate.clamp(max=_OAI_LIMIT)
+            up = up.clamp(-_OAI_LIMIT, _OAI_LIMIT)
+            return gate * torch.sigmoid(_OAI_ALPHA * gate) * (up + 1)
 
 
 def ffn_norm(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
@@ -82,4 +109,7 @@ def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
 def logits(x: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
     """Float32 logits (m, vocab) of the hidden rows x (m, hidden) whose next token is wanted."""
     h = rms_norm(x, w("output_norm.weight"), shape.norm_eps)
-    return F.linear(h, w(shape.output_tensor), w.maybe("output.bias")).float()
+    found = F.linear(h, w(shape.output_tensor), w.maybe("output.bias")).float()
+    if shape.logit_scale != 1.0:
+        found = found * shape.logit_scale
+    return found if shape.logit_cap is None else torch.tanh(found / shape.logit_cap) * shape.logit_cap

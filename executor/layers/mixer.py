@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from executor.layers.attention_kernels import OneToken, attend, attend_one, band_mask, visible
 from executor.layers.delta_net import delta_net
-from executor.layers.dense import Weights, rms_norm
+from executor.layers.dense import Weights, rms_norm, with_residual
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
 from executor.model import AttentionShape, DeltaNetShape, LayerShape, MlaShape
@@ -37,13 +37,26 @@ def mix(
     With `one_token` attention takes the position from the device and not from `n_past`.
     """
     h = rms_norm(x, w("attn_norm.weight"), eps)
+    return with_residual(x, _mixed(h, w, layer, state, n_past, eps, one_token), layer.residual_scale)
+
+
+def _mixed(
+    h: torch.Tensor,
+    w: Weights,
+    layer: LayerShape,
+    state: MixerState,
+    n_past: int,
+    eps: float,
+    one_token: OneToken | None,
+) -> torch.Tensor:
     match layer.mixer, state:
         case AttentionShape() as shape, AttentionState():
-            return x + attention(h, w, shape, state, n_past if one_token is None else one_token, eps)
+            out = attention(h, w, shape, state, n_past if one_token is None else one_token, eps)
+            return rms_norm(out, w("post_attention_norm.weight"), eps) if shape.post_norm else out
         case DeltaNetShape() as shape, DeltaNetState():
-            return x + delta_net(h, w, shape, state, n_past, eps)
+            return delta_net(h, w, shape, state, n_past, eps)
         case MlaShape() as shape, MlaState():
-            return x + mla(h, w, shape, state, n_past, eps)
+            return mla(h, w, shape, state, n_past, eps)
     raise TypeError(f"no mixer for {type(layer.mixer).__name__} with {type(state).__name__}")
 
 
@@ -56,18 +69,16 @@ def attention(
     """
     n = h.shape[0]
     q, gate = _gqa_queries(h, w, shape, eps)
-    k = project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim)
+    k = _normed(project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim), "attn_k_norm", w, shape, eps)
     v = project(h, w, "attn_v").view(n, shape.n_kv_heads, shape.head_dim)
-    if shape.qk_norm:
-        k = rms_norm(k, w("attn_k_norm.weight"), eps)
     sinks = w("attn_sinks.weight") if shape.sinks else None
     if isinstance(at, OneToken):
         rope = state.rope.at(at.position.index)
         keys, values = state.append_one(rotate(k, rope, 0), v, at)
-        out = attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks)
+        out = attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks, shape.scale)
     else:
         keys, values = state.append(k, v, at)
-        out = attend(rotate(q, state.rope, at), keys, values, shape.window, sinks)
+        out = attend(rotate(q, state.rope, at), keys, values, shape.window, sinks, shape.scale)
     if gate is not None:
         out = out * torch.sigmoid(gate)
     if shape.head_gate:
@@ -88,9 +99,15 @@ def _gqa_queries(
     gate = None
     if shape.output_gate:  # each head's rows hold its queries, then its gate
         q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :]
-    if shape.qk_norm:
-        q = rms_norm(q, w("attn_q_norm.weight"), eps)
-    return q, gate
+    return _normed(q, "attn_q_norm", w, shape, eps), gate
+
+
+def _normed(x: torch.Tensor, name: str, w: Weights, shape: AttentionShape, eps: float) -> torch.Tensor:
+    """Queries or keys (n, heads, head_dim) under the norm of that name, where the model has one."""
+    if not shape.qk_norm:
+        return x
+    weight = w(f"{name}.weight")
+    return rms_norm(x.flatten(1), weight, eps).view_as(x) if shape.qk_norm_joint else rms_norm(x, weight, eps)
 
 
 def mla(h: torch.Tensor, w: Weights, shape: MlaShape, state: MlaState, n_past: int, eps: float) -> torch.Tensor:

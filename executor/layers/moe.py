@@ -15,7 +15,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from executor.layers.dense import ExpertStack, Weights, ffn_norm, silu_gated, swiglu
+from executor.layers.dense import ExpertStack, Weights, activate, ffn_norm, gated_ffn, with_residual
 from executor.model import MoeFfn
 
 # llama.cpp's floor for the sum that chosen weights are divided by: the smallest normal float16.
@@ -23,9 +23,6 @@ _SMALLEST_SUM = 6.103515625e-5
 GATE: Final = "ffn_gate_exps.weight"
 UP: Final = "ffn_up_exps.weight"
 DOWN: Final = "ffn_down_exps.weight"
-# gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
-_OAI_ALPHA: Final = 1.702
-_OAI_LIMIT: Final = 7.0
 _grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
@@ -87,16 +84,19 @@ def experts(
 
 def shared_expert(h: torch.Tensor, w: Weights, moe: MoeFfn) -> torch.Tensor:
     """The expert that every token passes, (n, hidden), for normed h."""
-    out = swiglu(h, *(w(f"ffn_{part}_shexp.weight") for part in ("gate", "up", "down")))
+    gate, up, down = (w(f"ffn_{part}_shexp.weight") for part in ("gate", "up", "down"))
+    out = gated_ffn(h, gate, up, down, "silu")
     if moe.shared_gate:
         out = out * torch.sigmoid(h @ w("ffn_gate_inp_shexp.weight").view(-1, 1))
     return out
 
 
-def combine(x: torch.Tensor, routed_sum: torch.Tensor, shared: torch.Tensor | None = None) -> torch.Tensor:
-    """Close the block: the residual x plus what the routed experts and the shared one add."""
-    total = x + routed_sum
-    return total if shared is None else total + shared
+def combine(
+    x: torch.Tensor, routed_sum: torch.Tensor, shared: torch.Tensor | None = None, scale: float = 1.0
+) -> torch.Tensor:
+    """Close the block: the residual x plus `scale` times what the routed experts and the shared one add."""
+    total = with_residual(x, routed_sum, scale)
+    return total if shared is None else with_residual(total, shared, scale)
 
 
 def _router_logits(h: torch.Tensor, w: Weights) -> torch.Tensor:
@@ -142,7 +142,7 @@ def one_token_experts(
         matrices = stack.chosen(name, chosen)  # one product for all of them, as all read the same token
         return biased(F.linear(h, matrices.flatten(0, 1)).view(moe.n_used, -1), name)
 
-    inner = activate(project(GATE), project(UP), moe)
+    inner = activate(project(GATE), project(UP), moe.activation)
     outputs = torch.bmm(stack.chosen(DOWN, chosen), inner.unsqueeze(-1)).squeeze(-1)
     return biased(outputs, DOWN).unsqueeze(0)
 
@@ -165,7 +165,7 @@ def grouped_experts(
         return out if biases is None else out + biases(bias_name(name))[expert]
 
     rows = h[order // moe.n_used]
-    by_expert = product(activate(product(rows, GATE), product(rows, UP), moe), DOWN)
+    by_expert = product(activate(product(rows, GATE), product(rows, UP), moe.activation), DOWN)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     return by_expert[back].view(*ids.shape, -1)
 
@@ -191,18 +191,7 @@ def _one_expert(
         bias = None if biases is None else biases(bias_name(name))[expert]
         return F.linear(rows, stack.one(name, expert), bias)
 
-    return product(activate(product(rows, GATE), product(rows, UP), moe), DOWN)
-
-
-def activate(gate: torch.Tensor, up: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
-    """The gated activation of one expert's two projections."""
-    match moe.activation:
-        case "silu":
-            return silu_gated(gate, up)
-        case "oai_swiglu":
-            gate = gate.clamp(max=_OAI_LIMIT)
-            up = up.clamp(-_OAI_LIMIT, _OAI_LIMIT)
-            return gate * torch.sigmoid(_OAI_ALPHA * gate) * (up + 1)
+    return product(activate(product(rows, GATE), product(rows, UP), moe.activation), DOWN)
 
 
 def bias_name(name: str) -> str:

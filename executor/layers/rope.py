@@ -37,7 +37,7 @@ def rope_table(rope: RopeShape, length: int, device: torch.device, dtype: torch.
     key = (rope, length, device, dtype)
     table = _tables.get(key)
     if table is None:
-        angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies(rope))
+        angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies(rope, length))
         cos, sin = ((function(angles) * rope.attention_factor).to(device, dtype) for function in (torch.cos, torch.sin))
         table = _tables[key] = RopeTable(rope, cos, sin)
     return table
@@ -67,11 +67,12 @@ def _pairs(x: torch.Tensor, rope: RopeShape) -> tuple[torch.Tensor, torch.Tensor
     return x[..., :half], x[..., half : rope.dims]
 
 
-def frequencies(rope: RopeShape) -> torch.Tensor:
-    """Radians a position for each pair, (dims / 2,), float64, after scaling."""
+def frequencies(rope: RopeShape, length: int = 0) -> torch.Tensor:
+    """Radians a position for each pair, (dims / 2,), float64, after scaling, in a context of `length` positions."""
     plain = rope.theta ** (-torch.arange(0, rope.dims, 2, dtype=torch.float64) / rope.dims)
-    if rope.factors:
-        plain = plain / torch.tensor(rope.factors, dtype=torch.float64)
+    is_long = bool(rope.long_factors) and length > rope.original_context
+    if factors := rope.long_factors if is_long else rope.factors:
+        plain = plain / torch.tensor(factors, dtype=torch.float64)
     match rope.scaling:
         case "linear":
             return plain / rope.factor

@@ -75,9 +75,9 @@ def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
     groups: list[list[TensorInfo]] = [[] for _ in model.shape.layers]
     for tensor in model.tensors.values():
         if tensor.layer is not None and is_movable(tensor):
-            is_moe = model.shape.layers[tensor.layer].moe is not None
-            kinds: tuple[StepKind, ...] = ("experts",) if is_moe else ("ffn",)
-            if step_kind(tensor, is_moe=is_moe) in kinds:
+            layer = model.shape.layers[tensor.layer]
+            movable: StepKind = "ffn" if layer.moe is None else "experts"
+            if step_kind(tensor, layer) == movable:
                 groups[tensor.layer].append(tensor)
     return groups
 

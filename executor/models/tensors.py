@@ -20,7 +20,7 @@ from executor.model import (
 Shapes = dict[str, tuple[int, ...]]
 
 # These architectures' files call the norm before the FFN `post_attention_norm`.
-_POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen35", "qwen35moe"})
+_POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"})
 
 
 def layer_shapes(shape: ModelShape, layer: int) -> Shapes:
@@ -77,21 +77,26 @@ def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
     if a.output_bias:
         shapes["attn_output.bias"] = (hidden,)
     if a.qk_norm:
-        shapes |= {"attn_q_norm.weight": (a.head_dim,), "attn_k_norm.weight": (a.head_dim,)}
+        q_norm, k_norm = (q, kv) if a.qk_norm_joint else (a.head_dim, a.head_dim)
+        shapes |= {"attn_q_norm.weight": (q_norm,), "attn_k_norm.weight": (k_norm,)}
     if a.head_gate:
         shapes["attn_gate.weight"] = (a.n_heads, hidden)
     if a.sinks:
         shapes["attn_sinks.weight"] = (a.n_heads,)
+    if a.post_norm:
+        shapes["post_attention_norm.weight"] = (hidden,)
     return shapes
 
 
 def _delta_net_shapes(d: DeltaNetShape, hidden: int) -> Shapes:
     width = d.n_value_heads * d.value_dim
+    gates: Shapes = dict.fromkeys(("ssm_alpha.weight", "ssm_beta.weight"), (d.n_value_heads, hidden))
+    if d.by_key_head:
+        gates = {"ssm_ba.weight": (2 * d.n_value_heads, hidden)}
     return {
         "attn_qkv.weight": (d.channels, hidden),
         "attn_gate.weight": (width, hidden),
-        "ssm_alpha.weight": (d.n_value_heads, hidden),
-        "ssm_beta.weight": (d.n_value_heads, hidden),
+        **gates,
         "ssm_a": (d.n_value_heads,),
         "ssm_dt.bias": (d.n_value_heads,),
         "ssm_conv1d.weight": (d.channels, d.conv_width),
@@ -121,7 +126,8 @@ def _mla_shapes(m: MlaShape, hidden: int) -> Shapes:
 def _ffn_shapes(ffn: Ffn, hidden: int) -> Shapes:
     match ffn:
         case DenseFfn():
-            return _swiglu_shapes("", (), ffn.n_ff, hidden)
+            shapes = _swiglu_shapes("", (), ffn.n_ff, hidden)
+            return shapes | ({"post_ffw_norm.weight": (hidden,)} if ffn.post_norm else {})
         case MoeFfn():
             return _moe_shapes(ffn, hidden)
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from executor.devices.base import CopyRange, Device
-from executor.model import Model, TensorInfo
+from executor.model import AttentionShape, LayerShape, Model, TensorInfo
 from executor.placement.place import Placement
 
 StepKind = Literal["mix", "ffn", "router", "shared", "experts"]
@@ -84,15 +84,17 @@ class TransferUnit:
         ]
 
 
-def step_kind(tensor: TensorInfo, *, is_moe: bool) -> StepKind:
+def step_kind(tensor: TensorInfo, layer: LayerShape) -> StepKind:
     """Which step of its layer reads a tensor."""
     name = tensor.short_name
     if "_exps" in name:
         return "experts"
     if "_shexp" in name:
         return "shared"
-    if name.startswith(("ffn_", "post_attention_norm", "exp_probs")):
-        return "router" if is_moe else "ffn"
+    closes_mixer = isinstance(layer.mixer, AttentionShape) and layer.mixer.post_norm
+    of_the_ffn = ("ffn_", "post_ffw_norm", "exp_probs") + (() if closes_mixer else ("post_attention_norm",))
+    if name.startswith(of_the_ffn):
+        return "ffn" if layer.moe is None else "router"
     return "mix"
 
 
@@ -115,8 +117,8 @@ def _group(model: Model, placement: Placement) -> list[tuple[int, StepKind, list
     groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
     for tensor in model.tensors.values():
         if tensor.layer is not None and placement.is_host(tensor.name):
-            is_moe = model.shape.layers[tensor.layer].moe is not None
-            groups.setdefault((tensor.layer, step_kind(tensor, is_moe=is_moe)), []).append(tensor)
+            kind = step_kind(tensor, model.shape.layers[tensor.layer])
+            groups.setdefault((tensor.layer, kind), []).append(tensor)
     in_order = sorted(groups, key=lambda key: (key[0], _STEP_ORDER.index(key[1])))
     return [(layer, kind, sorted(groups[layer, kind], key=_stored_order)) for layer, kind in in_order]
 

@@ -23,7 +23,7 @@ from executor.host.steps import (
 )
 from executor.layers.dense import dense_ffn
 from executor.layers.moe import Routed, looped_experts
-from executor.model import Model, MoeFfn
+from executor.model import DenseFfn, Model, MoeFfn
 from executor.models.load import load_model
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.placement.place import place
@@ -31,6 +31,7 @@ from executor.quants.dispatch import in_dtype, rows_view
 from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16, F32 = torch.bfloat16, torch.float32
+FFN = DenseFfn(1)  # its width is its matrices'
 needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")
 
 
@@ -83,11 +84,11 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 def test_a_dense_ffn_of_every_type(quant: str, n: int) -> None:
     model = load_model("tiny-dense", quant=quant, layers=1)
     x = torch.randn(n, model.shape.hidden, generator=torch.Generator().manual_seed(n)).to(BF16)
-    want = dense_ffn(x.float(), Exact(model, 0), 1e-5) - x.float()
+    want = dense_ffn(x.float(), Exact(model, 0), FFN, 1e-5) - x.float()
     with units_of(model) as units:
         for dtype, bound in ((BF16, 0.02), (F32, 1e-5)):
             weights = HostWeights(model, dtype, units)
-            got = host_ffn(x.to(dtype), weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
+            got = host_ffn(x.to(dtype), weights.products(0, "ffn"), HostStepWeights(weights, 0), FFN, 1e-5)
             assert relative_error(got.float() - x.float(), want) < bound
 
 
@@ -186,8 +187,8 @@ def test_a_step_is_computed_whole_where_one_matrix_is_on_the_host() -> None:
     with units_of(model, "ffn_up=CPU") as units:
         weights = HostWeights(model, F32, units)
         weights.prepare(units)
-        got = host_ffn(x, weights.products(0, "ffn"), HostStepWeights(weights, 0), 1e-5)
-    assert relative_error(got, dense_ffn(x, Exact(model, 0), 1e-5)) < 1e-5
+        got = host_ffn(x, weights.products(0, "ffn"), HostStepWeights(weights, 0), FFN, 1e-5)
+    assert relative_error(got, dense_ffn(x, Exact(model, 0), FFN, 1e-5)) < 1e-5
 
 
 def test_preparation_leaves_the_number_of_threads_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import NamedTuple
 
@@ -73,26 +74,35 @@ def test_float32_stays_close_over_many_chunks() -> None:
     assert (got - want).norm() < 1e-5 * want.norm()
 
 
-def by_definition(x: torch.Tensor, w: RandomWeights) -> torch.Tensor:
-    """The whole mixer, token by token, as the model's makers write it."""
+def by_definition(x: torch.Tensor, w: RandomWeights, heads: list[int]) -> torch.Tensor:
+    """The whole mixer, token by token; `heads` is the key head of each value head."""
     h = x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w("attn_norm.weight")
     inputs = torch.cat([torch.zeros(3, SHAPE.channels), h @ w("attn_qkv.weight").T])
     taps = w("ssm_conv1d.weight")
     channels = torch.stack([(inputs[i : i + 4].T * taps).sum(1) for i in range(len(x))])
     channels = channels * channels.sigmoid()
     q, k, v = channels.double().split([16, 16, 24], dim=1)
-    q, k = (torch.nn.functional.normalize(t.view(-1, 2, 8), dim=-1).repeat_interleave(2, dim=1) for t in (q, k))
-    beta = (h @ w("ssm_beta.weight").T).sigmoid().double()
-    step = torch.nn.functional.softplus(h @ w("ssm_alpha.weight").T + w("ssm_dt.bias"))
+    q, k = (torch.nn.functional.normalize(t.view(-1, 2, 8), dim=-1)[:, heads] for t in (q, k))
+    beta, alpha = gates(h, w)
+    step = torch.nn.functional.softplus(alpha + w("ssm_dt.bias"))
     memory = torch.zeros(4, 8, 6, dtype=torch.float64)
-    out = recurrent(q / 8**0.5, k, v.view(-1, 4, 6), beta, (w("ssm_a") * step).double(), memory).float()
+    kept = (w("ssm_a") * step).double()
+    out = recurrent(q / 8**0.5, k, v.view(-1, 4, 6), beta.sigmoid().double(), kept, memory).float()
     gate = (h @ w("attn_gate.weight").T).view(-1, 4, 6)
     normed = out / (out.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w("ssm_norm.weight")
     return x + (normed * gate * gate.sigmoid()).flatten(1) @ w("ssm_out.weight").T
 
 
-def weights() -> RandomWeights:
-    w = RandomWeights(LAYER, HIDDEN)
+def gates(h: torch.Tensor, w: RandomWeights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Beta and alpha of the 4 value heads; where they are one matrix, its rows are those of each key head in turn."""
+    both = w.maybe("ssm_ba.weight")
+    if both is None:
+        return h @ w("ssm_beta.weight").T, h @ w("ssm_alpha.weight").T
+    return h @ both[[0, 1, 4, 5]].T, h @ both[[2, 3, 6, 7]].T
+
+
+def weights(layer: LayerShape = LAYER) -> RandomWeights:
+    w = RandomWeights(layer, HIDDEN)
     w.tensors["ssm_a"] = -w.tensors["ssm_a"].abs()
     return w
 
@@ -114,7 +124,14 @@ def test_mixer(cuts: list[int]) -> None:
     w = weights()
     x = torch.randn(200, HIDDEN, generator=torch.Generator().manual_seed(2))
     got = run(x, w, cuts, fresh_state())
-    torch.testing.assert_close(got, by_definition(x, w), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got, by_definition(x, w, [0, 1, 0, 1]), atol=1e-4, rtol=1e-4)
+
+
+def test_neighbours_share_a_key_head() -> None:
+    layer = dataclasses.replace(LAYER, mixer=dataclasses.replace(SHAPE, by_key_head=True))
+    w, x = weights(layer), torch.randn(50, HIDDEN, generator=torch.Generator().manual_seed(2))
+    got = mix(x, w, layer, fresh_state(), 0, 1e-6)
+    torch.testing.assert_close(got, by_definition(x, w, [0, 0, 1, 1]), atol=1e-4, rtol=1e-4)
 
 
 def test_position_0_begins_afresh() -> None:

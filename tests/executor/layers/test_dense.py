@@ -10,7 +10,8 @@ from executor.layers.dense import dense_ffn, embed, logits
 from executor.model import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
 
-LAYER = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), DenseFfn(24))
+FFN = DenseFfn(24)
+LAYER = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), FFN)
 MODEL = ModelShape("test", "llama", n_vocab=5, hidden=16, layers=(LAYER,), norm_eps=1e-5)
 
 
@@ -23,14 +24,24 @@ def test_dense_ffn() -> None:
     h = normed(x, w("ffn_norm.weight"))
     gate = h @ w("ffn_gate.weight").T
     want = x + (gate * gate.sigmoid() * (h @ w("ffn_up.weight").T)) @ w("ffn_down.weight").T
-    torch.testing.assert_close(dense_ffn(x, w, 1e-5), want)
+    torch.testing.assert_close(dense_ffn(x, w, FFN, 1e-5), want)
+
+
+def test_gelu_a_second_norm_and_a_scaled_residual() -> None:
+    ffn = DenseFfn(24, activation="gelu", post_norm=True)
+    w, x = RandomWeights(dataclasses.replace(LAYER, ffn=ffn), 16), torch.randn(3, 16)
+    h = normed(x, w("ffn_norm.weight"))
+    gate = h @ w("ffn_gate.weight").T
+    gelu = 0.5 * gate * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)))
+    added = normed((gelu * (h @ w("ffn_up.weight").T)) @ w("ffn_down.weight").T, w("post_ffw_norm.weight"))
+    torch.testing.assert_close(dense_ffn(x, w, ffn, 1e-5, scale=0.25), x + 0.25 * added)
 
 
 def test_the_norm_before_the_ffn_may_have_its_other_name() -> None:
     w, x = RandomWeights(LAYER, 16), torch.randn(3, 16)
-    want = dense_ffn(x, w, 1e-5)
+    want = dense_ffn(x, w, FFN, 1e-5)
     w.tensors["post_attention_norm.weight"] = w.tensors.pop("ffn_norm.weight")
-    assert torch.equal(dense_ffn(x, w, 1e-5), want)
+    assert torch.equal(dense_ffn(x, w, FFN, 1e-5), want)
 
 
 def test_head() -> None:
@@ -47,6 +58,8 @@ def test_head() -> None:
     tied = dataclasses.replace(MODEL, tied_embeddings=True, embedding_scale=3.0)
     torch.testing.assert_close(logits(x, w, tied), h @ w("token_embd.weight").T)
     assert torch.equal(embed(torch.tensor([4, 0]), w, tied), 3 * x)
+    capped = dataclasses.replace(MODEL, logit_scale=0.5, logit_cap=2.0)
+    torch.testing.assert_close(logits(x, w, capped), 2 * torch.tanh(logits(x, w, MODEL) / 4))
 
 
 def test_logits_are_float32_whatever_computes() -> None:

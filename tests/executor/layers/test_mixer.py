@@ -90,6 +90,8 @@ VARIANTS = {
     "norms": AttentionShape(4, 4, 16, ROPE, qk_norm=True),
     "window and sinks": AttentionShape(4, 1, 16, ROPE, window=5, sinks=True),
     "a gate a head": AttentionShape(4, 2, 16, ROPE, head_gate=True),
+    "norms of all heads, a scale": AttentionShape(4, 2, 16, ROPE, qk_norm=True, qk_norm_joint=True, scale=0.5),
+    "window, a norm behind": AttentionShape(4, 2, 16, ROPE, window=5, post_norm=True),
     "gated, half rotated": AttentionShape(4, 2, 16, RopeShape(1e4, 8), qk_norm=True, output_gate=True),
 }
 
@@ -103,6 +105,27 @@ def test_ubatches_continue_where_the_last_one_ended(variant: str) -> None:
     state = new_state(layer.mixer, 13, CPU, torch.float32)
     cut = [mix(x[a:b], w, layer, state, a, 1e-5) for a, b in ((0, 6), (6, 7), (7, 13))]
     torch.testing.assert_close(torch.cat(cut), whole, atol=1e-5, rtol=1e-5)
+
+
+def test_norms_scales_and_residual_by_definition() -> None:
+    shape = AttentionShape(2, 1, 4, RopeShape(1e9, 4), qk_norm=True, qk_norm_joint=True, scale=3.0, post_norm=True)
+    layer = LayerShape(shape, DenseFfn(8), residual_scale=0.25)
+    w = RandomWeights(layer, hidden=6)
+    x = torch.randn(1, 6)
+    two = torch.cat([x, torch.randn(1, 6)])
+    got = mix(two, w, layer, new_state(shape, 2, CPU, torch.float32), 0, 1e-5)
+
+    def normed(rows: torch.Tensor, name: str) -> torch.Tensor:
+        return rows / (rows.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w(name)
+
+    h = normed(two, "attn_norm.weight")
+    q = normed(h @ w("attn_q.weight").T, "attn_q_norm.weight")[1].view(2, 4)
+    k, v = normed(h @ w("attn_k.weight").T, "attn_k_norm.weight"), h @ w("attn_v.weight").T
+    cos, sin = math.cos(1.0), math.sin(1.0)  # the first pair turns by 1 a position, the second hardly at all
+    turn = torch.tensor([[cos, 0, -sin, 0], [0, 1, 0, 0], [sin, 0, cos, 0], [0, 0, 0, 1]])
+    logits = torch.stack([turn @ q[0], turn @ q[1]]) @ torch.stack([k[0], turn @ k[1]]).T * 3.0
+    added = normed((logits.softmax(-1) @ v).flatten() @ w("attn_output.weight").T, "post_attention_norm.weight")
+    torch.testing.assert_close(got[1], two[1] + 0.25 * added, atol=1e-4, rtol=1e-4)
 
 
 def test_gate_and_biases_by_definition() -> None:

@@ -56,6 +56,15 @@ def test_linear_scaling_slows_every_pair() -> None:
     torch.testing.assert_close(slowed, plain / 4)
 
 
+def test_other_factors_for_a_long_context() -> None:
+    rope = RopeShape(theta=10000.0, dims=4, original_context=16, factors=(2.0, 3.0), long_factors=(4.0, 5.0))
+    plain = frequencies(RopeShape(theta=10000.0, dims=4))
+    torch.testing.assert_close(frequencies(rope, 16), plain / torch.tensor([2.0, 3.0], dtype=torch.float64))
+    torch.testing.assert_close(frequencies(rope, 17), plain / torch.tensor([4.0, 5.0], dtype=torch.float64))
+    table = rope_table(rope, 17, CPU, torch.float64)
+    torch.testing.assert_close(table.cos[1], (plain / torch.tensor([4.0, 5.0], dtype=torch.float64)).cos())
+
+
 def test_factors_divide() -> None:
     plain = frequencies(RopeShape(theta=10000.0, dims=4))
     torch.testing.assert_close(
