@@ -96,7 +96,7 @@ class Layers:
         vectors, before, moe, eps = HostStepWeights(self.weights, layer), self.before[layer], self.moe, 1e-5
         if not isinstance(moe, MoeFfn):
             products = self.weights.products(layer, "ffn")
-            return lambda: host_ffn(self.x, products, vectors, eps), lambda: dense_ffn(self.x, before, eps)
+            return lambda: host_ffn(self.x, products, vectors, moe, eps), lambda: dense_ffn(self.x, before, moe, eps)
         products = self.weights.products(layer, "experts")
         ids = torch.randperm(moe.n_experts)[: moe.n_used].unsqueeze(0)
         routed = Routed(self.x, ids, torch.full(ids.shape, 1 / moe.n_used))
