@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
-Scoring = Literal["softmax", "sigmoid", "softmax_topk"]
-"""How a router's logits become scores; `softmax_topk` is over the chosen experts alone (gpt-oss)."""
+Scoring = Literal["softmax", "sigmoid", "softmax_topk", "sigmoid_topk"]
+"""How a router's logits become scores. With `softmax_topk` and `sigmoid_topk` the logits decide the choice, and the
+chosen experts' alone become scores (gpt-oss, Llama 4)."""
 Activation = Literal["silu", "gelu", "oai_swiglu"]
 """What joins gate and up projections; `gelu` is its tanh form (Gemma), `oai_swiglu` gpt-oss's."""
 
@@ -36,6 +37,15 @@ class RopeShape:
     beta_slow: float = 1.0
     factors: tuple[float, ...] = ()  # divide each pair's frequency (a file's `rope_freqs.weight`)
     long_factors: tuple[float, ...] = ()  # instead of these, for contexts above `original_context` (Phi-3)
+
+
+@dataclass(frozen=True, slots=True)
+class TemperatureShape:
+    """Queries that grow with their position: times 1 + scale * ln(1 + floor((position + offset) / length))."""
+
+    length: int
+    scale: float
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,14 @@ class MlaShape:
     value_dim: int
     rope: RopeShape  # rope.dims is the rotated part that all heads share
     window: int | None = None
+    scale: float | None = None  # of the logits; None: (nope_dim + rope.dims) ** -0.5
+    joined: bool = False  # keys' and values' matrices are one, `attn_kv_b`, head by head
+    temperature: TemperatureShape | None = None
+
+    @property
+    def logit_scale(self) -> float:
+        """What a query's product with a key is multiplied by."""
+        return float((self.nope_dim + self.rope.dims) ** -0.5) if self.scale is None else self.scale
 
 
 Mixer = AttentionShape | DeltaNetShape | MlaShape
@@ -115,6 +133,8 @@ class MoeFfn:
     scoring: Scoring = "softmax"
     normalise: bool = True  # chosen weights divided by their sum
     scale: float = 1.0
+    n_groups: int = 1  # experts are chosen within the `n_groups_used` groups that score best (DeepSeek-V3)
+    n_groups_used: int = 1
     score_bias: bool = False  # added for the choice only (DeepSeek, GLM)
     expert_bias: bool = False  # gpt-oss
     activation: Activation = "silu"

@@ -53,6 +53,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
+def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    """h @ weight.T, plus the bias where the model has one."""
+    return F.linear(h, w(f"{name}.weight"), w.maybe(f"{name}.bias"))
+
+
 def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float = 1.0) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
     gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")

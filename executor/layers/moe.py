@@ -41,7 +41,10 @@ def route(x: torch.Tensor, w: Weights, moe: MoeFfn, eps: float) -> Routed:
     logits = _router_logits(h, w)
     scores = _scores(logits, moe)
     bias = w.maybe("exp_probs_b.bias") if moe.score_bias else None
-    ids = (scores if bias is None else scores + bias.float()).topk(moe.n_used, dim=-1).indices
+    compared = scores if bias is None else scores + bias.float()
+    if moe.n_groups > 1:
+        compared = _in_best_groups(compared, moe)
+    ids = compared.topk(moe.n_used, dim=-1).indices
     return Routed(h, ids, _weights(scores, ids, moe))
 
 
@@ -116,14 +119,24 @@ def _scores(logits: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
             return logits.softmax(-1)
         case "sigmoid":
             return logits.sigmoid()
-        case "softmax_topk":
+        case "softmax_topk" | "sigmoid_topk":
             return logits
+
+
+def _in_best_groups(scores: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
+    """Scores (n, n_experts), minus infinity outside each token's best groups: those whose two best add up to most."""
+    groups = scores.view(-1, moe.n_groups, moe.n_experts // moe.n_groups)
+    best = groups.topk(2, dim=-1).values.sum(-1).topk(moe.n_groups_used, dim=-1).indices
+    left_out = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter_(1, best, False)
+    return groups.masked_fill(left_out.unsqueeze(-1), float("-inf")).flatten(1)
 
 
 def _weights(scores: torch.Tensor, ids: torch.Tensor, moe: MoeFfn) -> torch.Tensor:
     chosen = scores.gather(-1, ids)
     if moe.scoring == "softmax_topk":
         chosen = chosen.softmax(-1)
+    elif moe.scoring == "sigmoid_topk":
+        chosen = chosen.sigmoid()
     if moe.normalise:
         chosen = chosen / chosen.sum(-1, keepdim=True).clamp_min(_SMALLEST_SUM)
     return chosen * moe.scale

@@ -19,6 +19,7 @@ _MAX_INTEGER: Final = 2**31 - 1
 _MAX_NUMBER: Final = sys.float_info.max
 _MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
 _MOST_TURNS: Final = 1e6
+_MOST_TIMES: Final = 1e6  # what attention's logits, or a rotated pair, may be multiplied by
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class Fields:
             raise self.refusal(key, f"a list of {len(value)}", f"one number for each of {count} layers")
         return tuple(self._checked_integer(key, item, low) for item in value[:count])
 
-    def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
-        """A finite number greater than `above`."""
+    def number(self, key: str, default: float | None = None, above: float = 0.0, *, or_zero: bool = False) -> float:
+        """A finite number greater than `above`, or 0 too where that means that there is none."""
         value = self._value(key, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not above < value <= _MAX_NUMBER:  # nan compares with nothing
+        if not is_number or not (above < value <= _MAX_NUMBER or (or_zero and value == 0)):  # nan compares with nothing
             raise self.refusal(key, value, f"a number above {above:g}")
         return float(value)
 
@@ -149,6 +150,8 @@ def _mixer_problems(mixer: Mixer) -> Iterator[str]:
         case MlaShape():
             if min(mixer.n_heads, mixer.kv_lora_rank, mixer.nope_dim, mixer.value_dim) < 1:
                 yield f"{mixer.n_heads} heads over latents of {mixer.kv_lora_rank}"
+            if not 0 < mixer.logit_scale <= _MOST_TIMES:
+                yield f"attention logits times {mixer.logit_scale:g}"
             yield from _rope_problems(mixer.rope, mixer.rope.dims)
     if not isinstance(mixer, DeltaNetShape) and mixer.window is not None and mixer.window < 1:
         yield f"a window of {mixer.window}"
@@ -159,6 +162,8 @@ def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:
         yield f"{rope.dims} rotated dimensions in heads of {head_dim}"
     if rope.theta <= 1 or rope.factor <= 0:
         yield f"a rotation with base {rope.theta:g} and factor {rope.factor:g}"
+    if not 0 < rope.attention_factor <= _MOST_TIMES:
+        yield f"rotated pairs times {rope.attention_factor:g}"
     if rope.scaling in ("yarn", "llama3") and rope.original_context < 1:
         yield f"{rope.scaling} scaling of a context of {rope.original_context}"
     if rope.scaling == "yarn" and not 0 < rope.beta_slow <= rope.beta_fast <= _MOST_TURNS:
@@ -176,3 +181,15 @@ def _ffn_problems(ffn: Ffn) -> Iterator[str]:
         case MoeFfn():
             if not 0 < ffn.n_used <= ffn.n_experts <= _MOST_EXPERTS or ffn.n_ff_expert < 1:
                 yield f"{ffn.n_used} of {ffn.n_experts} experts of width {ffn.n_ff_expert}"
+            yield from _group_problems(ffn)
+
+
+def _group_problems(moe: MoeFfn) -> Iterator[str]:
+    """Groups are scored by their two best experts, and some are left out of each token's choice."""
+    if moe.n_groups == 1:
+        return
+    each = moe.n_experts // moe.n_groups
+    if moe.n_experts % moe.n_groups or each < 2 or not 0 < moe.n_groups_used < moe.n_groups:
+        yield f"{moe.n_groups_used} of {moe.n_groups} groups of its {moe.n_experts} experts"
+    elif moe.n_used > each * moe.n_groups_used:
+        yield f"{moe.n_used} experts chosen out of {moe.n_groups_used} groups of {each}"

@@ -65,7 +65,7 @@ def shape_from_gguf(
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise _unknown_architecture(name, origin)
     fields = Fields(metadata, origin, f"{name}.")
-    _check_keys(fields)
+    _check_causal(fields)
     shape = check_shape(_model_shape(name, fields, tensors, rope_factors), origin)
     apart = with_parts(tensors, fused_parts(shape, tensors))
     check_tensors(shape, apart, origin)
@@ -111,19 +111,13 @@ def _n_layers(fields: Fields, tensors: Tensors) -> int:
     return n_layers
 
 
-def _check_keys(fields: Fields) -> None:
-    """Refuse, by name, keys that change what a model computes and that no layer here obeys."""
+def _check_causal(fields: Fields) -> None:
+    """Refuse, by name, a key that changes what a model computes and that no layer here obeys."""
     if not fields.flag("attention.causal", True):
-        raise _not_obeyed(fields, "attention.causal", "false: tokens see those after them")
-    if (n_groups := fields.integer("expert_group_count", 1, low=0)) > 1:
-        raise _not_obeyed(fields, "expert_group_count", f"{n_groups}: experts are chosen within groups")
-
-
-def _not_obeyed(fields: Fields, key: str, meaning: str) -> HprofError:
-    return HprofError(
-        f"{fields.origin}: its key {fields.prefix}{key} is {meaning}, which hprof does not compute; "
-        "use --engine llama-bench for this file."
-    )
+        raise HprofError(
+            f"{fields.origin}: its key {fields.prefix}attention.causal is false: tokens see those after them, which "
+            "hprof does not compute; use --engine llama-bench for this file."
+        )
 
 
 def _unknown_architecture(name: object, origin: str) -> HprofError:

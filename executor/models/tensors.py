@@ -114,11 +114,12 @@ def _mla_shapes(m: MlaShape, hidden: int) -> Shapes:
             "attn_q_a_norm.weight": (m.q_lora_rank,),
             "attn_q_b.weight": (q_rows, m.q_lora_rank),
         }
+    apart = {"attn_k_b.weight": (m.n_heads, rank, m.nope_dim), "attn_v_b.weight": (m.n_heads, m.value_dim, rank)}
+    joined: Shapes = {"attn_kv_b.weight": (m.n_heads * (m.nope_dim + m.value_dim), rank)}
     return shapes | {
         "attn_kv_a_mqa.weight": (rank + m.rope.dims, hidden),
         "attn_kv_a_norm.weight": (rank,),
-        "attn_k_b.weight": (m.n_heads, rank, m.nope_dim),
-        "attn_v_b.weight": (m.n_heads, m.value_dim, rank),
+        **(joined if m.joined else apart),
         "attn_output.weight": (hidden, m.n_heads * m.value_dim),
     }
 

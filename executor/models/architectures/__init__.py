@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from executor.models.architectures.base import Architecture
+from executor.models.architectures.deepseek import DEEPSEEK
 from executor.models.architectures.glm import GLM
 from executor.models.architectures.gpt_oss import GPT_OSS
 from executor.models.architectures.llama import LLAMA
@@ -19,4 +20,5 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **QWEN,
     **GLM,
     **GPT_OSS,
+    **DEEPSEEK,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from executor.errors import HprofError
-from executor.model import AttentionShape
+from executor.model import AttentionShape, TemperatureShape
 from executor.models.architectures.base import ModelFile
 from executor.models.architectures.rope import read_rope
 
@@ -55,3 +55,9 @@ def read_window(file: ModelFile, layer: int) -> int | None:
 def _has_qk_norm(file: ModelFile, layer: int) -> bool:
     rule = file.architecture.qk_norm
     return rule == "always" or (rule == "optional" and file.has(layer, "attn_q_norm.weight"))
+
+
+def read_temperature(file: ModelFile) -> TemperatureShape | None:
+    """How queries grow with their position, where the file says that they do."""
+    scale = file.fields.number("attention.temperature_scale", 0.0, or_zero=True)
+    return TemperatureShape(file.fields.integer("attention.temperature_length"), scale) if scale else None

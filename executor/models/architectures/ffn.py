@@ -31,6 +31,7 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
     shared = file.has(layer, "ffn_up_shexp.weight")
     n_ff = fields.integer("expert_feed_forward_length", _default_n_ff_expert(file, n_used))
     n_shared = fields.integer("expert_shared_count", 1)
+    n_groups = max(1, fields.integer("expert_group_count", 1, low=0))
     return MoeFfn(
         n_experts=n_experts,
         n_used=n_used,
@@ -40,6 +41,8 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
         scoring=_scoring(file),
         normalise=fields.flag("expert_weights_norm", known.normalise) if known.reads_router_keys else known.normalise,
         scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
+        n_groups=n_groups,
+        n_groups_used=fields.integer("expert_group_used_count") if n_groups > 1 else 1,
         score_bias=file.has(layer, "exp_probs_b.bias"),
         expert_bias=file.has(layer, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
         activation=known.activation,

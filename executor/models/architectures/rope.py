@@ -17,6 +17,7 @@ def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
         theta=fields.number("rope.freq_base", 10000.0, above=1.0),
         dims=fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims)),
         interleaved=file.architecture.interleaved_rope,
+        attention_factor=fields.number("rope.scaling.attn_factor", 1.0),
         factors=file.rope_factors,
     )
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
@@ -41,5 +42,10 @@ def _yarn(file: ModelFile, plain: RopeShape, factor: float) -> RopeShape:
         scaling="yarn",
         factor=factor,
         original_context=fields.integer("rope.scaling.original_context_length", trained),
-        attention_factor=fields.number("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(max(factor, 1.0))),
+        attention_factor=plain.attention_factor * yarn_magnitude(factor),
     )
+
+
+def yarn_magnitude(factor: float, multiplier: float = 1.0) -> float:
+    """YaRN's length of rotated pairs for a context `factor` times as long (arXiv 2309.00071, 3.4)."""
+    return 1.0 + 0.1 * multiplier * math.log(max(factor, 1.0))

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from executor.layers.attention_kernels import attend, plain_attention
-from executor.layers.mixer import attend_in_latent_space, attend_projected, mix
+from executor.layers.mixer import mix
+from executor.layers.mla import attend_in_latent_space, attend_projected
 from executor.layers.state import AttentionState, MlaState, new_state
 from executor.model import AttentionShape, DenseFfn, LayerShape, MlaShape, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
@@ -238,8 +239,8 @@ def test_the_two_forms_agree(n: int, total: int, window: int | None) -> None:
         for dims in ((n, 3, 8), (n, 3, 4), (total, 16), (total, 4), (3, 16, 8), (3, 6, 16))
     )
     torch.testing.assert_close(
-        attend_in_latent_space(q_nope, q_rope, latents, keys, k_b, v_b, window),
-        attend_projected(q_nope, q_rope, latents, keys, k_b, v_b, window),
+        attend_in_latent_space(q_nope, q_rope, latents, keys, k_b, v_b, window, 0.3),
+        attend_projected(q_nope, q_rope, latents, keys, k_b, v_b, window, 0.3),
         atol=1e-4,
         rtol=1e-4,
     )

@@ -183,7 +183,6 @@ BAD: dict[str, tuple[Change, str]] = {
         lambda m, t: m.update({"llama.attention.causal": False}),
         "llama.attention.causal is false",
     ),
-    "groups of experts": (lambda m, t: m.update({"llama.expert_group_count": 4}), "llama.expert_group_count is 4"),
     **{
         f"unread {name}": (added(name), f"the tensor {name} is none that hprof reads for the architecture llama")
         for name in (
