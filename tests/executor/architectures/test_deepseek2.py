@@ -136,7 +136,7 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "endless logits": ({**YARN, "rope.scaling.yarn_log_multiplier": 3e38}, "attention logits times"),
     "nan on the logits": ({**YARN, "rope.scaling.yarn_log_multiplier": float("nan")}, "log_multiplier is nan"),
     "a shrunk context": ({**YARN, "rope.scaling.factor": 1e-30, "rope.scaling.yarn_log_multiplier": 1e30}, "times"),
-    "endless rotation": ({"rope.scaling.attn_factor": 3e38}, "attention logits times 1.3"),
+    "endless rotation": ({"rope.scaling.attn_factor": 3e38}, "attention logits times 1.299"),
     "no length of the growth": ({"attention.temperature_scale": 0.1}, "temperature_length is missing"),
     "an unknown gate": ({"expert_gating_func": 4}, "gating function 4 is not known"),
     "all layers dense": ({"leading_dense_block_count": 9}, "blk.1.ffn_gate.weight is missing"),
