@@ -72,7 +72,8 @@ def write_random_gguf(path: Path, architecture: str, keys: Mapping[str, Any], te
 
 def random_tokens(n: int) -> list[int]:
     """The same `n` tokens each time."""
-    return np.random.default_rng(7).integers(0, N_VOCAB, n).tolist()
+    tokens: list[int] = np.random.default_rng(7).integers(0, N_VOCAB, n).tolist()
+    return tokens
 
 
 def check_against_llama_cpp(path: Path, n_tokens: int = 32) -> None:

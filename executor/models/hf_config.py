@@ -33,7 +33,6 @@ from executor.models.synthetic import QuantPlan
 _MAX_LAYERS: Final = 1000
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention", "linear_attention")
 _PATTERN: Final = "sliding_window_pattern"  # Gemma's word for full_attention_interval
-_UNGROUPED: Final = "experts are chosen among all, not within chosen groups"
 _MAX_BYTES: Final = 2**20
 _QUANTS: Final = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
@@ -74,7 +73,6 @@ class _ConfigReader:
         kinds = self._kinds(n_layers)
         mixers = {kind: self._mixer(kind) for kind in dict.fromkeys(kinds)}
         hidden = fields.integer("hidden_size")
-        is_grouped = fields.integer("n_group", 1) > 1
         return ModelShape(
             name=name,
             architecture=self.family.architecture,
@@ -85,7 +83,7 @@ class _ConfigReader:
             tied_embeddings=fields.flag("tie_word_embeddings", False),
             embedding_scale=math.sqrt(hidden) if self.family.is_gemma else fields.number("embedding_multiplier", 1.0),
             context_length=fields.integer("max_position_embeddings", 131072),
-            notes=(*self.family.notes, *((_UNGROUPED,) if is_grouped else ())),
+            notes=self.family.notes,
         )
 
     def _kinds(self, n_layers: int) -> tuple[str, ...]:
@@ -203,6 +201,7 @@ class _ConfigReader:
             return DenseFfn(fields.integer("intermediate_size"))
         width = fields.integer(family.expert_width)
         shared = fields.integer("n_shared_experts", 0, low=0) * width
+        n_groups = fields.integer("n_group", 1)
         return MoeFfn(
             n_experts=fields.integer(family.experts),
             n_used=fields.integer("num_experts_per_tok"),
@@ -212,6 +211,8 @@ class _ConfigReader:
             scoring=family.scoring,
             normalise=fields.flag("norm_topk_prob", family.normalise),
             scale=fields.number("routed_scaling_factor", 1.0),
+            n_groups=n_groups,
+            n_groups_used=fields.integer("topk_group") if n_groups > 1 else 1,
             score_bias=family.scoring == "sigmoid",
             expert_bias=family.is_gpt_oss,
             activation="oai_swiglu" if family.is_gpt_oss else "silu",

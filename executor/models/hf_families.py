@@ -92,7 +92,13 @@ MODEL_FAMILIES: Final[dict[str, ModelFamily]] = {
     ),
     "glm4_moe": _GLM4_MOE,
     "glm4v_moe": _GLM4_MOE,
-    "deepseek_v2": ModelFamily("deepseek2", experts="n_routed_experts", has_mla=True, normalise=False),
+    "deepseek_v2": ModelFamily(
+        "deepseek2",
+        experts="n_routed_experts",
+        has_mla=True,
+        normalise=False,
+        notes=("groups of experts, where there are any, are scored by their two best, not by their best",),
+    ),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
     "phi3": ModelFamily(

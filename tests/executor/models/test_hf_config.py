@@ -47,8 +47,9 @@ def test_deepseek_v3_has_671_billion_parameters() -> None:
     assert (last.ffn.n_ff_shared, last.ffn.shared_gate, last.ffn.score_bias) == (2048, False, True)
     assert first.mixer.rope.attention_factor == 1.0
     assert not shape.notes
-    (note,) = shape_from_config(DEEPSEEK_V3 | {"n_group": 8, "topk_group": 4}, "v3", "config.json").notes
-    assert "groups" in note
+    moe = shape_from_config(DEEPSEEK_V3 | {"n_group": 8, "topk_group": 4}, "v3", "config.json").layers[-1].moe
+    assert moe is not None
+    assert (moe.n_groups, moe.n_groups_used) == (8, 4)
 
 
 def test_deepseek_v3_parameters(tmp_path: Path) -> None:
