@@ -18,6 +18,7 @@ from executor.errors import HprofError
 
 StreamName = Literal["compute", "copy", "host"]
 DeviceKind = Literal["cpu", "cuda", "sim"]
+SourceMemory = Literal["pinned", "pageable"]
 STREAMS: tuple[StreamName, ...] = ("compute", "copy", "host")
 
 
@@ -39,6 +40,7 @@ class ReplayKey(NamedTuple):
 class Event:
     """A point in a stream: recorded once a use, waited for by streams or by the host, and it tells its time.
 
+    Recorded again, it is a new point: who waits later waits for that one, who waits already for the one before.
     Taken from the device's pool with `Device.event()` and given back by `Device.recycle()` after a pass.
     """
 
@@ -108,6 +110,10 @@ class Device(ABC):
 
     def register(self, memory: torch.Tensor) -> None:  # noqa: B027 - nothing to pin outside CUDA
         """Pin host memory in place, so that copies from it are asynchronous."""
+
+    def source_memory(self, *, is_pinned: bool) -> SourceMemory | None:
+        """What copies from such host memory are recorded as; None where no copy engine makes a difference."""
+        return None
 
     @abstractmethod
     def event(self) -> Event:

@@ -36,47 +36,62 @@ LINK_LATENCY_US = 10.0
 
 
 class HostEvent(Event):
-    """An event of the `cpu` device. Waiting for one that was never recorded returns at once, as in CUDA."""
+    """An event of the `cpu` device. As in CUDA, waiting for one that was never recorded returns at once, and a wait is
+    for the record that was queued last when the wait was."""
 
-    __slots__ = ("_done", "_recorded", "at_ns")
+    __slots__ = ("_done", "_recorded", "_replaced", "at_ns")
 
     def __init__(self) -> None:
         self._done = threading.Event()
         self._recorded = False
+        self._replaced: list[threading.Event] = []
         self.at_ns = 0
 
-    def mark_recorded(self) -> None:
-        """Called when the record is queued: from now on waiters wait."""
-        self._recorded = True
-
-    def happen(self) -> None:
-        """The stream has got here: the time is taken and waiters go on."""
-        self.at_ns = time.perf_counter_ns()
-        self._done.set()
-
-    def wait(self) -> None:
-        """Block the calling thread until the event; an event that was never recorded holds nobody up."""
+    def new_record(self) -> Callable[[], None]:
+        """Called when a record is queued: from now on waiters wait for it. Gives what the stream has to run."""
         if self._recorded:
-            self._done.wait()
+            self._replaced.append(self._done)
+            self._done = threading.Event()
+        self._recorded = True
+        return partial(self._happen, self._done)
+
+    def new_wait(self) -> Callable[[], object]:
+        """Called when a wait is queued. Gives what the waiting thread has to run."""
+        return self._done.wait if self._recorded else _go_on
+
+    def release(self) -> None:
+        """Let all waiters go, recorded or not."""
+        for done in (*self._replaced, self._done):
+            done.set()
 
     def reset(self) -> None:
         """As if never recorded."""
         self._done.clear()
+        self._replaced.clear()
         self._recorded = False
+
+    def _happen(self, done: threading.Event) -> None:
+        """The stream has got here: the time is taken and waiters go on."""
+        self.at_ns = time.perf_counter_ns()
+        done.set()
+
+
+def _go_on() -> None:
+    """Wait for nothing."""
 
 
 class StreamWorker:
     """An in-order queue served by one thread. A failure stops the work and is raised by `raise_failure`."""
 
     def __init__(self, name: str, n_threads: int) -> None:
-        self._queue: deque[Callable[[], None] | None] = deque()
+        self._queue: deque[Callable[[], object] | None] = deque()
         self._ready = threading.Condition()
         self._idle = True
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._serve, args=(n_threads,), name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, fn: Callable[[], None]) -> None:
+    def submit(self, fn: Callable[[], object]) -> None:
         """Queue `fn` behind what was submitted before."""
         with self._ready:
             self._queue.append(fn)
@@ -106,7 +121,7 @@ class StreamWorker:
         """Block until the thread has ended."""
         self._thread.join()
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next(self) -> Callable[[], object] | None:
         with self._ready:
             if not self._queue:
                 self._idle = True
@@ -219,16 +234,15 @@ class CpuDevice(Device):
 
     def record(self, stream: StreamName, event: Event) -> None:
         assert isinstance(event, HostEvent)
-        event.mark_recorded()
-        self._workers[stream].submit(event.happen)
+        self._workers[stream].submit(event.new_record())
 
     def wait(self, stream: StreamName, event: Event) -> None:
         assert isinstance(event, HostEvent)
-        self._workers[stream].submit(event.wait)
+        self._workers[stream].submit(event.new_wait())
 
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, HostEvent)
-        event.wait()
+        event.new_wait()()
 
     def time_ns(self, event: Event) -> int:
         assert isinstance(event, HostEvent)
@@ -274,7 +288,7 @@ class CpuDevice(Device):
         for worker in self._workers.values():
             worker.stop()
         for event in self._events:
-            event.happen()  # its record may have been dropped, and a stream may be waiting for it
+            event.release()  # its record may have been dropped, and a stream may be waiting for it
         for worker in self._workers.values():
             worker.join()
         _OPEN.discard(self)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Touches, Work
+from executor.devices.base import CopyRange, Device, Event, ReplayKey, SourceMemory, StreamName, Touches, Work
 from executor.errors import HprofError, PinningRefusedError
 from executor.units import format_memory
 
@@ -138,6 +138,9 @@ class CudaDevice(Device):
                 pinned,
             )
         self._registered.append(memory)
+
+    def source_memory(self, *, is_pinned: bool) -> SourceMemory | None:
+        return "pinned" if is_pinned else "pageable"
 
     def _clear_last_error(self) -> None:
         """A refusal stays CUDA's last error until a kernel launch reports it: let it be this one's."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, ReplayKey, StreamName, Touches, Work
+from executor.devices.base import CopyRange, Device, Event, ReplayKey, SourceMemory, StreamName, Touches, Work
 
 
 class DelegatingDevice(Device):
@@ -64,6 +64,9 @@ class DelegatingDevice(Device):
 
     def register(self, memory: torch.Tensor) -> None:
         self._inner.register(memory)
+
+    def source_memory(self, *, is_pinned: bool) -> SourceMemory | None:
+        return self._inner.source_memory(is_pinned=is_pinned)
 
     def event(self) -> Event:
         return self._inner.event()

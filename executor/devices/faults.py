@@ -13,7 +13,17 @@ from typing import ClassVar, Final
 
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, StreamName, Touched, Work
+from executor.devices.base import (
+    CopyRange,
+    Device,
+    Event,
+    ReplayKey,
+    SourceMemory,
+    StreamName,
+    Touched,
+    Touches,
+    Work,
+)
 from executor.devices.delegating import DelegatingDevice
 from executor.devices.recording import OrderingLog
 
@@ -66,10 +76,60 @@ class DropRefillWait(_WithoutWaits):
     waiting, awaited = "copy", "compute"
 
 
-class PrefetchUncomputed(_WithoutWaits):
-    """What the host computes is fetched before it is computed."""
+class PrefetchUncomputed(FaultyDevice):
+    """What the host computes is fetched before it is computed: the host begins once the copy back is queued."""
 
-    waiting, awaited = "compute", "host"
+    def __init__(self, inner: Device, log: OrderingLog) -> None:
+        super().__init__(inner, log)
+        self._held_back: list[Callable[[], None]] = []
+        self._is_fetched = False
+
+    def record(self, stream: StreamName, event: Event) -> None:
+        if stream == "host":
+            self._recorded_on[id(event)] = stream
+            self._held_back.append(partial(super().record, stream, event))
+        else:
+            super().record(stream, event)
+
+    def wait(self, stream: StreamName, event: Event) -> None:
+        if stream == "host":
+            self._held_back.append(partial(super().wait, stream, event))
+        elif self._recorded_on.get(id(event)) != "host":
+            super().wait(stream, event)
+
+    def launch(
+        self,
+        stream: StreamName,
+        fn: Callable[[], None],
+        work: Work,
+        key: ReplayKey | None = None,
+        touches: Touches | None = None,
+    ) -> None:
+        issue = partial(super().launch, stream, fn, work, key, touches)
+        if stream == "host":
+            self._held_back.append(issue)
+        else:
+            issue()
+
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
+        super().copy_in(stream, ranges)
+        self._is_fetched = bool(self._held_back)
+
+    def label(self, name: str, ubatch: int, layer: int | None) -> None:
+        if self._held_back and not self._is_fetched:
+            self._held_back.append(partial(super().label, name, ubatch, layer))
+            return
+        super().label(name, ubatch, layer)
+        self._go_on()
+
+    def drain(self) -> None:
+        self._go_on()
+        super().drain()
+
+    def _go_on(self) -> None:
+        held_back, self._held_back, self._is_fetched = self._held_back, [], False
+        for issue in held_back:
+            issue()
 
 
 class LateRecord(FaultyDevice):
@@ -98,23 +158,42 @@ class LateRecord(FaultyDevice):
 
 
 class StaleGeneration(FaultyDevice):
-    """A step waits for the event of the copy before its own."""
+    """Each slot has one event, which is recorded again for every copy; a step waits just before the record of its own
+    copy, and so for that of the copy before it into the same slot."""
 
     def __init__(self, inner: Device, log: OrderingLog) -> None:
         super().__init__(inner, log)
-        self._last: Event | None = None
+        self._of_slot: dict[int, Event] = {}
+        self._unrecorded: dict[int, Event] = {}  # the engine's event of a copy -> its slot's
+        self._slot = 0
 
     def begin_pass(self) -> None:
-        self._last = None
+        self._of_slot.clear()
         super().begin_pass()
 
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
+        if stream == "copy":
+            self._slot = id(ranges[0].target)
+        super().copy_in(stream, ranges)
+
+    def record(self, stream: StreamName, event: Event) -> None:
+        super().record(stream, event)  # the engine's own still tells the copy's time
+        if stream == "copy":
+            if self._slot not in self._of_slot:
+                self._of_slot[self._slot] = self.event()
+            self._unrecorded[id(event)] = self._of_slot[self._slot]
+
     def wait(self, stream: StreamName, event: Event) -> None:
-        if stream != "compute" or self._recorded_on.get(id(event)) != "copy":
+        of_slot = self._unrecorded.pop(id(event), None)
+        if of_slot is None:
             super().wait(stream, event)
             return
-        if self._last is not None:
-            super().wait(stream, self._last)
-        self._last = event
+        super().wait(stream, of_slot)
+        super().record("copy", of_slot)
+
+    def drain(self) -> None:
+        self._unrecorded.clear()
+        super().drain()
 
 
 class WrongSlot(FaultyDevice):
@@ -216,8 +295,28 @@ class PrefetchBank(FaultyDevice):
         super().copy_in(stream, [piece for piece in ranges if id(piece.target) not in self._banks])
 
 
+class PageableSource(FaultyDevice):
+    """Nothing is pinned. CUDA's driver then stages each copy on the calling thread; here the thread waits for it."""
+
+    def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
+        return super().host_slab(n_bytes, pinned=False)
+
+    def register(self, memory: torch.Tensor) -> None:
+        """Leave it pageable."""
+
+    def source_memory(self, *, is_pinned: bool) -> SourceMemory | None:
+        return "pageable"
+
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
+        super().copy_in(stream, ranges)
+        if self.kind != "cuda":
+            crossed = self.event()
+            self.record(stream, crossed)
+            self.synchronize(crossed)
+
+
 class LateIssue(FaultyDevice):
-    """What goes ahead on the copy stream is queued only when a step waits for it: right bytes, nothing hidden."""
+    """What goes ahead on the copy stream is queued only when a step waits for it, and begins when that step could."""
 
     def __init__(self, inner: Device, log: OrderingLog) -> None:
         super().__init__(inner, log)
@@ -251,7 +350,11 @@ class LateIssue(FaultyDevice):
         super().drain()
 
     def _issue(self, until: Event | None) -> None:
-        """All that is held back, up to the record of `until`."""
+        """All that is held back, up to the record of `until`, behind what the compute stream has to do before."""
+        if until is not None:
+            ready = self.event()
+            super().record("compute", ready)
+            super().wait("copy", ready)
         while self._waiting:
             event, issue = self._waiting.pop(0)
             issue()
@@ -271,6 +374,7 @@ FAULTS: Final[dict[str, type[FaultyDevice]]] = {
     "prefetch-bank": PrefetchBank,
     "prefetch-uncomputed": PrefetchUncomputed,
     "swallow-error": SwallowError,
+    "pageable-source": PageableSource,
     "late-issue": LateIssue,
 }
 """By the names of `executor.fault_names`."""

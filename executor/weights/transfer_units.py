@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.devices.base import CopyRange, Device
+from executor.devices.base import CopyRange, Device, SourceMemory
 from executor.model import AttentionShape, LayerShape, Model, TensorInfo
 from executor.placement.place import Placement
 
@@ -58,7 +58,7 @@ class TransferUnit:
     n_bytes: int
     n_experts: int
     segments: tuple[HostSegment, ...] = field(repr=False)
-    memory: Literal["pinned", "pageable"] | None = None  # of the segments; None where a copy engine is no matter
+    memory: SourceMemory | None = None  # of the segments
 
     @property
     def expert_bytes(self) -> int:
@@ -143,11 +143,9 @@ def _build(
         parts, segments = _in_place(tensors, views, n_experts, device, load_mode)
     else:
         parts, segments = _packed(tensors, model, n_experts, device, load_mode)
-    memory: Literal["pinned", "pageable"] = "pageable" if load_mode == "mmap" else "pinned"
+    memory = device.source_memory(is_pinned=load_mode != "mmap")
     n_bytes = sum(t.n_bytes for t in tensors)
-    return TransferUnit(
-        number, layer, kind, parts, n_bytes, n_experts, segments, memory if device.kind == "cuda" else None
-    )
+    return TransferUnit(number, layer, kind, parts, n_bytes, n_experts, segments, memory)
 
 
 def _packed(

@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from executor.units import format_count, format_ns, format_share
-from profiler.arithmetic.intervals import covered_length
+from profiler.arithmetic.intervals import Int64, covered_length
 from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import Finding
-from profiler.schema import WAIT
+from profiler.schema import ABSENT, WAIT
 
 _LONG_GAP_NS: Final = 100_000
 _WORTH_A_SLOT: Final = 0.02  # of the pass; for less, nobody should give up device memory
@@ -54,7 +54,10 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
 
 
 def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
-    """Copies on the copy stream that began only when the work that reads them stood ready."""
+    """Copies on the copy stream that began only when the work that reads them stood ready, and so held it up whole.
+
+    Nothing comes before a pass's first, so what that one takes is not lost.
+    """
     waits = np.flatnonzero((view.role == WAIT) & (view.ints["waits_for"] > 0))
     if len(waits) == 0:
         return
@@ -66,18 +69,26 @@ def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
     waits, copy = waits[ahead], copy[ahead]
     late = start[copy] >= start[waits]
     context = view.context_of_row[copy]
-    late_ns = np.where(late, np.maximum(np.minimum(start[copy], end[waits]) - start[waits], 0), 0)
+    is_first = start[waits] == _earliest(start[waits], context)
+    late_ns = np.where(late & ~is_first, end[waits] - start[waits], 0)
     lost, n_late, n_waited = (view.sum(context, values) for values in (late_ns, late, np.ones(len(late))))
     for told in view.judged(lost):
         late_count, all_count = (round(view.typical(told.group, counts)) for counts in (n_late, n_waited))
         yield Finding(
             "late-prefetch",
             told.severity,
-            f"{told.label}: {late_count:,} of {all_count:,} prefetched copies that were waited for began after the "
-            f"layer that reads them was ready, {format_ns(view.typical(told.group, lost))} too late in all.",
+            f"{told.label}: {late_count:,} of {all_count:,} prefetched copies that were waited for began only when the "
+            f"layer that reads them was ready, and held it up for {format_ns(view.typical(told.group, lost))} in all.",
             "Issue the copy one layer earlier, before the previous layer's kernels are queued, and keep a slot free "
             "for it (one more slot where all are in use).",
         )
+
+
+def _earliest(times: Int64, group: Int64) -> Int64:
+    """The earliest time of each one's group."""
+    first = np.full(int(group.max(initial=ABSENT)) + 2, np.iinfo(np.int64).max)  # the last is that of ABSENT
+    np.minimum.at(first, group, times)
+    return first[group]
 
 
 def device_idle(view: CopyAnalysis) -> Iterator[Finding]:

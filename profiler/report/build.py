@@ -18,6 +18,7 @@ from profiler.ordering.check import check_capture
 from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import Cell
 from profiler.report.judged_cells import JUDGED, judge_cells
+from profiler.report.noticed import what_was_noticed
 from profiler.report.old_steps import old_steps_warnings
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
@@ -62,6 +63,7 @@ def build_report(
         findings=find(capture, ordering) if findings is None else findings,
         ordering=ordering,
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
+        noticed=what_was_noticed(manifest, cells, ordering),
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
         notes=[str(note) for note in _list(manifest.model.get("notes"))],
         cannot_say=manifest.cannot_say,

@@ -28,6 +28,7 @@ from profiler.report.blocks import (
     residency_table,
 )
 from profiler.report.cells import Cell
+from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
 
 REPORT_SCHEMA: Final = 1
@@ -59,6 +60,7 @@ class Report:
     engine: list[str] = field(default_factory=list)  # another engine's build, and the placement it was asked for
     ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at
     check: CheckResult | None = None  # of what was issued; None: not recorded, or not looked at
+    noticed: Noticed | None = None  # of a fault that was injected; None: none was
     summary: str = ""  # the closing paragraph, in plain words
 
     def to_json(self) -> dict[str, Any]:
@@ -113,6 +115,8 @@ def _ordering(report: Report, _room: Room) -> Iterator[Block]:
         yield Lines("fault" if is_fault else "note", [f"{line[0].upper()}{line[1:]}."])
     if report.check is not None:
         yield Lines("note" if report.check.is_clean else "fault", [f"{report.check.line()}."])
+    if report.noticed is not None:
+        yield Lines("fault", [f"{report.noticed.line()}."])
 
 
 def _dropped(report: Report, _room: Room) -> Iterator[Block]:
@@ -150,6 +154,7 @@ SECTIONS: Final = (
         lambda report: {
             "ordering": report.ordering.to_json() if report.ordering is not None else None,
             "check": report.check.to_json() if report.check is not None else None,
+            "injected": report.noticed.to_json() if report.noticed is not None else None,
         },
     ),
     Section(

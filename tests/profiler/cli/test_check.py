@@ -75,3 +75,43 @@ def test_a_fault_without_records_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert hprof.main([*SMALL, "--inject", "drop-wait", "-o", str(tmp_path / "c")]) == 2
     assert "--inject drop-wait is for `hprof check`" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(("fault", "rule"), [("late-issue", "late-prefetch"), ("pageable-source", "pageable-copies")])
+def test_a_fault_that_costs_time_alone_is_a_finding(
+    fault: str, rule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Order and content are as they should be, and the report says what is slow."""
+    rules = {}
+    for name, options in {"clean": [], fault: ["--inject", fault]}.items():
+        path = run(tmp_path / name, "--record-ordering", *options)
+        assert hprof.main(["check", path]) == 0
+        capsys.readouterr()
+        assert hprof.main(["report", path, "--json"]) == 0
+        rules[name] = {finding["rule"] for finding in orjson.loads(capsys.readouterr().out)["findings"]}
+    assert rule in rules[fault]
+    assert rule not in rules["clean"]
+
+
+def test_a_report_says_what_the_run_itself_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = ["-m", "tiny-dense", "--layers", "3", "-p", "32", "-n", "1", "-ub", "32", "-r", "1"]
+    path = str(tmp_path / "c")
+    planted = ["--record-ordering", "--inject", "wrong-slot", "-o", path]
+    assert hprof.main(["run", "--device", "cpu", "--arms", "off,on", *size, *planted]) == 0
+    capsys.readouterr()
+    assert hprof.main(["report", path, "--json"]) == 0
+    told = orjson.loads(capsys.readouterr().out)["injected"]
+    assert (told["fault"], told["bit_identical"], told["intervals_in_order"]) == ("wrong-slot", False, True)
+    assert told["bytes_h2d"]["off"] == told["bytes_h2d"]["on"] > 0
+    assert hprof.main(["report", path, "--format", "md"]) == 0
+    line = "Of the injected fault wrong-slot the run itself noticed that something is wrong: bytes moved"
+    assert line in capsys.readouterr().out
+
+
+def test_nothing_is_noticed_where_nothing_can_be_compared(tmp_path: Path) -> None:
+    path = run(tmp_path / "c", "--record-ordering", "--inject", "swallow-error")
+    noticed = hprof.open(path).report().noticed
+    assert noticed is not None
+    assert (noticed.same_tokens, noticed.bit_identical) == (None, None)
+    assert "no two arms whose tokens or logits could be compared" in noticed.line()
+    assert hprof.open(run(tmp_path / "clean")).report().noticed is None

@@ -1,31 +1,15 @@
-"""Each fault that `--inject` plants is found, as what it is; without it nothing is."""
+"""Each fault that `--inject` plants is found as what it is, and is real: logits differ. A clean run has none."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from executor.devices.faults import FAULTS
 from executor.fault_names import FAULT_MEANINGS
 from profiler.ordering.check import CheckResult
+from tests.profiler.ordering.planted import SHOWN, SLOW, run_until_it_shows, run_with
 from tests.profiler.ordering.records import check, record_engine
-
-READ, REFILL, OVERWRITE = "read before its write", "write before its reader", "write before a write"
-WRONG, UNDER = "wrong bytes", "overwritten under its reader"
-STEP, COPY, HOST, THREAD = "compute", "copy", "host", "thread"
-# fault -> the arm that shows it; what is found, and on which stream the second operation is; why, in words
-SHOWN = {
-    "drop-wait": ("on", {(READ, STEP)}, "stream compute waits for nothing of stream copy before"),
-    "drop-refill-wait": ("on", {(REFILL, COPY)}, "stream copy waits for nothing of stream compute before"),
-    "late-record": ("on", {(READ, STEP)}, "which nobody has recorded by then"),
-    "stale-generation": ("on", {(READ, STEP)}, "the last event that stream compute waits for there is"),
-    "wrong-slot": ("on", {(WRONG, STEP), (UNDER, STEP)}, "where the second relies on"),
-    "refill-pinned": ("on", {(REFILL, THREAD)}, "the issuing thread waits for nothing of stream copy"),
-    "overlapping-views": ("on", {(UNDER, STEP)}, "where the second relies on"),
-    "free-in-flight": ("on", {(OVERWRITE, HOST), (OVERWRITE, COPY), (UNDER, STEP)}, "stream host waits for nothing"),
-    "prefetch-bank": ("cache", {(READ, STEP)}, "stream compute waits for nothing of stream copy before"),
-    "prefetch-uncomputed": ("cpu", {(READ, STEP), (REFILL, STEP)}, "waits for nothing of stream host before"),
-    "swallow-error": ("on", {(WRONG, STEP)}, "the last write in order carries another tag"),
-}
 
 
 def found_with(fault: str | None, arm: str, kind: str) -> CheckResult:
@@ -34,22 +18,47 @@ def found_with(fault: str | None, arm: str, kind: str) -> CheckResult:
 
 def test_all_faults_are_here() -> None:
     assert FAULTS.keys() == FAULT_MEANINGS.keys()
-    assert {*SHOWN, "late-issue"} == FAULTS.keys()
+    assert SHOWN.keys() | SLOW == FAULTS.keys()
 
 
 @pytest.mark.parametrize("kind", ["cpu", "sim"])
 @pytest.mark.parametrize("fault", SHOWN)
 def test_a_fault_is_found(fault: str, kind: str) -> None:
-    arm, kinds, because = SHOWN[fault]
-    found = found_with(fault, arm, kind)
-    assert {(violation.kind, violation.second.stream) for violation in found.violations} == kinds
-    assert any(because in violation.because for violation in found.violations)
+    shown = SHOWN[fault]
+    found = found_with(fault, shown.arm, kind)
+    assert {(violation.kind, violation.second.stream) for violation in found.violations} == shown.kinds
+    assert any(shown.because in violation.because for violation in found.violations)
 
 
-def test_late_copies_are_in_order() -> None:
-    assert found_with("late-issue", "on", "sim").is_clean
+@pytest.mark.parametrize("fault", SHOWN)
+def test_a_fault_changes_bits_where_a_stream_is_slow(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = SHOWN[fault]
+    clean = run_with(None, shown.arm, "cpu", shown.delayed, monkeypatch)
+    faulty = run_until_it_shows(fault, clean, "cpu", monkeypatch)
+    assert clean.found.is_clean
+    assert faulty.kinds
+    assert faulty.kinds <= shown.kinds  # a pass this short may not show all
+    assert not torch.equal(clean.logits, faulty.logits)
 
 
-@pytest.mark.parametrize("arm", sorted({arm for arm, *_ in SHOWN.values()}))
+@pytest.mark.parametrize("fault", sorted(SLOW))
+def test_what_costs_time_alone_is_in_order(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean, slow = (run_with(name, "on", "cpu", None, monkeypatch) for name in (None, fault))
+    assert slow.found.is_clean
+    assert torch.equal(clean.logits, slow.logits)
+
+
+@pytest.mark.parametrize("arm", sorted({shown.arm for shown in SHOWN.values()}))
 def test_without_a_fault_nothing_is_found(arm: str) -> None:
     assert found_with(None, arm, "sim").is_clean
+
+
+def test_a_stale_wait_has_a_generation_of_its_own() -> None:
+    """The event that a step waits for was recorded before, for the slot's last copy, and is recorded again after."""
+    records = record_engine("tiny-moe", "on", "sim", n_gen=0, inject="stale-generation")[0]
+    waits = [one for one in records if one.op == "wait" and one.stream == "compute"]
+    of_event = [one.generation for one in waits if one.event == waits[0].event]
+    assert of_event == list(range(len(of_event)))
+    for wait in waits:
+        after = records[wait.sequence + 1]
+        assert (after.op, after.event, after.generation) == ("record", wait.event, (wait.generation or 0) + 1)
