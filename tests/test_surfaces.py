@@ -88,6 +88,7 @@ def test_report_json(capture: Capture, figures: dict[str, dict[str, float]]) -> 
     for arm, known in figures.items():
         medians = {name: cell["arms"][arm][name]["median"] for name in FIGURES if cell["arms"][arm][name]}
         assert medians == pytest.approx(known)
+        assert cell["arms"][arm]["hidden_ratio_of_all_passes"] == pytest.approx(known["hidden_ratio"])
 
 
 def test_tables_of_the_report(capture: Capture, figures: dict[str, dict[str, float]]) -> None:

@@ -53,6 +53,7 @@ def _arm(arm: ArmFigures) -> dict[str, Any]:
         "prefill": _figures(arm.figures["prefill"]),
         "decode": _figures(arm.figures["decode"]),
         "n_passes": arm.n_passes,
+        "hidden_ratio_of_all_passes": number(arm.hidden_of_all),
         "by_device": [_on_device(found) for found in arm.by_device],
     }
 

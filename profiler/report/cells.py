@@ -42,6 +42,7 @@ class ArmFigures:
     n_copying: int = 0  # of them, those in which a copy from the host to the device was recorded
     n_devices: int = 1  # the most that copied or computed in one of them, each process's its own: figures are sums
     by_device: tuple[DeviceMedians, ...] = ()  # where passes ran on several devices
+    hidden_of_all: float | None = None  # hidden / busy copy of all measured passes together; None: nothing took time
 
     def median(self, name: str, scope: Scope = "pass") -> float | None:
         """One figure's median; None where the source cannot give it, or where the figures of events were not made."""

@@ -82,7 +82,13 @@ class _CellJudge:
         }
         whole = picked["pass"]
         copying = (whole["bytes_h2d"] > 0) | (whole["busy_copy_ns"] > 0)
-        return ArmFigures(figures, len(rows), n_copying=int(copying.sum()))
+        busy_ns, hidden_ns = whole["busy_copy_ns"].sum(), whole["hidden_copy_ns"].sum()
+        return ArmFigures(
+            figures,
+            len(rows),
+            n_copying=int(copying.sum()),
+            hidden_of_all=float(hidden_ns / busy_ns) if busy_ns else None,
+        )
 
     def _comparisons(
         self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool

@@ -33,6 +33,7 @@ _ELSEWHERE: Final = "none of the copies to the device that were recorded lies in
 _MIGRATED: Final = "no copy from host to device was recorded but pages that migrate"
 _UNRECORDED: Final = "its copies were not recorded, though the host asked for some"
 _MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
+_OTHER_SHARE: Final = 0.05  # passes differ so much in what they hide that the median alone would mislead
 
 
 def said_against(report: Report, cell: Cell, name: str) -> Iterator[str]:
@@ -194,7 +195,7 @@ def _copied(name: str, arm: ArmFigures, report: Report) -> str | None:
         return None
     if n_bytes == 0 and not arm.n_copying:
         return f"{name} copied nothing to the device" if report.source == "hprof" else f"{name}: {_no_copy(report)}"
-    shown = f", {format_share(hidden)} of it hidden behind compute" if hidden is not None else ""
+    shown = f", {format_share(hidden)} of it hidden behind compute{_of_all(arm, hidden)}" if hidden is not None else ""
     if n_bytes == 0:
         return f"{name} copied to the device in {arm.n_copying} of {format_count(arm.n_passes, 'pass')}{shown}"
     if not busy_ns:
@@ -202,6 +203,12 @@ def _copied(name: str, arm: ArmFigures, report: Report) -> str | None:
     speed, link_gb_s = n_bytes / busy_ns, report.link_h2d_gb_s
     share = f" ({speed / link_gb_s * 100:.0f} % of the link's {format_gb_s(link_gb_s)})" if link_gb_s else ""
     return f"{name} copied {format_bytes(n_bytes)} to the device at {format_gb_s(speed)}{share}{shown}"
+
+
+def _of_all(arm: ArmFigures, hidden: float) -> str:
+    if arm.hidden_of_all is None or abs(arm.hidden_of_all - hidden) < _OTHER_SHARE:
+        return ""
+    return f" ({format_share(arm.hidden_of_all)} over all {format_count(arm.n_passes, 'pass')})"
 
 
 def _no_copy(report: Report) -> str:

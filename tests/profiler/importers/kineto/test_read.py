@@ -181,8 +181,11 @@ def test_steps_that_run_ahead_of_the_device_are_judged_by_when_the_device_works(
     assert frame["hidden_copy_ns"].tolist() == [0, 10 * ms, 10 * ms, 10 * ms]
     assert frame["busy_compute_ns"].tolist() == [0.2 * ms, 20 * ms, 20 * ms, 39.8 * ms]
     assert frame["overlap_efficiency"].tolist() == [0, 1, 1, 1]
-    (device,) = build_report(OpenedCapture.open(tmp_path / "c")).devices
-    assert device.copies["h2d"].hidden_ratio == 0.75
+    report = build_report(OpenedCapture.open(tmp_path / "c"))
+    assert report.devices[0].copies["h2d"].hidden_ratio == 0.75
+    told = report.to_json()["cells"][0]["arms"]["trace"]
+    assert (told["hidden_ratio"]["median"], told["hidden_ratio_of_all_passes"]) == (1, 0.75)
+    assert "100 % of it hidden behind compute (75.0 % over all 4 passes)" in report.summary
 
 
 def test_a_step_that_issues_no_work_has_no_figures(tmp_path: Path) -> None:
