@@ -25,6 +25,7 @@ class Placement:
     host: frozenset[str]
     spelled: str  # the options that gave it, for the manifest
     notes: tuple[str, ...] = ()  # sentences on overrides that do other than they seem to
+    first_split_layer: int = 0  # layers before it are beyond -ngl; with several devices the first computes them
 
     def is_host(self, name: str) -> bool:
         """Whether the tensor of that name lives in host memory."""
@@ -67,20 +68,18 @@ def place(
     open_ = [t for t in movable if t.name not in decided.is_host]
     host = {name for name, is_host in decided.is_host.items() if is_host}
     host |= {t.name for t in open_ if "_exps" in t.name and (t.layer or 0) < n_cpu_moe}
-    if n_gpu_layers is not None:
-        n_layers = 1 + max((t.layer or 0 for t in movable), default=-1)
-        first = first_resident_layer(n_layers, n_gpu_layers)
-        host |= {t.name for t in open_ if (t.layer or 0) < first}
-    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers), decided.notes)
+    first = first_resident_layer(1 + max((t.layer or 0 for t in movable), default=-1), n_gpu_layers)
+    host |= {t.name for t in open_ if (t.layer or 0) < first}
+    return Placement(frozenset(host), _spell(overrides, n_cpu_moe, n_gpu_layers), decided.notes, first)
 
 
-def first_resident_layer(n_layers: int, n_gpu_layers: int) -> int:
+def first_resident_layer(n_layers: int, n_gpu_layers: int | None) -> int:
     """The first layer that `-ngl` keeps: the output is the first to be kept and counts as one layer.
 
     llama.cpp's rule (load_tensors, src/llama-model.cpp: i_gpu_start = max(n_layer + 1 - n_gpu_layers, 0)); so
-    n_layers + 1, and any negative number, keeps all.
+    n_layers + 1, and any negative number, keeps all, as None does.
     """
-    return 0 if n_gpu_layers < 0 else max(n_layers + 1 - n_gpu_layers, 0)
+    return 0 if n_gpu_layers is None or n_gpu_layers < 0 else max(n_layers + 1 - n_gpu_layers, 0)
 
 
 def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> str:
@@ -94,24 +93,37 @@ def _spell(overrides: str | None, n_cpu_moe: int, n_gpu_layers: int | None) -> s
     return " ".join(spelled) or "all resident"
 
 
-def layers_to_devices(n_layers: int, shares: Sequence[float]) -> list[int]:
+def layers_to_devices(n_layers: int, shares: Sequence[float], first_split_layer: int = 0) -> list[int]:
     """The device of each layer and, last, of the output, where device i has `shares[i]` (llama.cpp's `-ts 3/1`).
 
-    As llama.cpp's load_tensors (src/llama-model.cpp) does it with all layers offloaded, in its single precision: the
-    output counts as one layer more, and layer i is the first device's whose share, all before it added, lies above
-    i / (n_layers + 1). So the last device may hold the output alone. Raises HprofError when a device gets nothing.
+    As llama.cpp's load_tensors (src/llama-model.cpp) does it, in its single precision: of the n layers that `-ngl`
+    offloads, from `first_split_layer` on and with the output as one more, the i-th is the first device's whose share,
+    all before it added, lies above i / n. So the last device may hold the output alone. Layers before them lie in host
+    memory, and llama.cpp's scheduler offers their products to the first device first. Raises HprofError when a device
+    gets nothing.
     """
     ends = np.cumsum(np.array(shares, dtype=np.float32), dtype=np.float32)
-    places = np.arange(n_layers + 1, dtype=np.float32) / np.float32(n_layers + 1)
-    devices: list[int] = np.searchsorted(ends / ends[-1], places, side="right").tolist()
+    n_split = max(n_layers + 1 - first_split_layer, 0)
+    places = np.arange(n_split, dtype=np.float32) / np.float32(n_split)
+    split: list[int] = np.searchsorted(ends / ends[-1], places, side="right").tolist()
+    devices = [0] * (n_layers + 1 - n_split) + split
     if set(devices) != set(range(len(shares))):
-        split = "/".join(f"{share:g}" for share in shares)
-        asked = f"--n-devices {len(shares)}" if len(set(shares)) == 1 else f"-ts {split[:80]}"
-        raise HprofError(
-            f"{asked} leaves a device without any of the {n_layers} layers and without the output: "
-            "give more even shares or fewer devices."
-        )
+        raise _device_without_layers(n_layers, shares, n_split)
     return devices
+
+
+def _device_without_layers(n_layers: int, shares: Sequence[float], n_split: int) -> HprofError:
+    ratio = "/".join(f"{share:g}" for share in shares)[:80]
+    asked = f"--n-devices {len(shares)}" if len(set(shares)) == 1 else f"-ts {ratio}"
+    if n_split <= n_layers:
+        return HprofError(
+            f"-ngl {n_split} leaves {asked} with {n_split} of {n_layers + 1} layers to split, the output among them, so a "
+            "device has none: give a larger -ngl, or name the host weights with -ot, which leaves the layers where they are."
+        )
+    return HprofError(
+        f"{asked} leaves a device without any of the {n_layers} layers and without the output: "
+        "give more even shares or fewer devices."
+    )
 
 
 def devices_of(tensor: TensorInfo, device_of: Sequence[int], *, tied_embeddings: bool) -> set[int]:

@@ -154,7 +154,9 @@ def place_model(
 
     Raises HprofError where memory runs out or cannot be pinned.
     """
-    shard_of = layers_to_devices(len(model.shape.layers), options.tensor_split or (1.0,) * len(devices))
+    shares = options.tensor_split or (1.0,) * len(devices)
+    first_split = max(placement.first_split_layer for placement in placements)
+    shard_of = layers_to_devices(len(model.shape.layers), shares, first_split)
     shards = _make_shards(model, devices, shard_of, options)
     _place_resident(model, placements, shards, shard_of)
     streamed = Placement(frozenset().union(*(placement.host for placement in placements)), "what any arm streams")

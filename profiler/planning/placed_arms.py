@@ -12,7 +12,7 @@ from executor.errors import HprofError
 from executor.memory.budget import DeviceShare, fit_to_budget
 from executor.memory.footprint import footprint
 from executor.model import Model
-from executor.placement.place import EVERYTHING_RESIDENT, Placement, layers_to_devices, place
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, first_resident_layer, layers_to_devices, place
 from executor.policies import FULL, arm_traits, make_policy
 from executor.session import SessionOptions
 from profiler.planning.request import PlacementOptions, RunRequest
@@ -85,9 +85,11 @@ def placed_arms(request: RunRequest, model: Model, session: SessionOptions) -> t
     return tuple(setups)
 
 
-def device_of_layers(request: RunRequest, model: Model) -> list[int]:
+def device_of_layers(request: RunRequest, model: Model, n_gpu_layers: int | None = None) -> list[int]:
     """The device of each layer and, last, the output's."""
-    return layers_to_devices(len(model.shape.layers), request.tensor_split or (1.0,) * request.device.n_devices)
+    n_layers = len(model.shape.layers)
+    shares = request.tensor_split or (1.0,) * request.device.n_devices
+    return layers_to_devices(n_layers, shares, first_resident_layer(n_layers, n_gpu_layers))
 
 
 def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Placement:
@@ -100,7 +102,7 @@ def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Plac
         overrides=options.overrides,
         n_cpu_moe=options.n_cpu_moe,
         n_gpu_layers=options.n_gpu_layers,
-        device_of=device_of_layers(request, model),
+        device_of=device_of_layers(request, model, options.n_gpu_layers),
     )
 
 

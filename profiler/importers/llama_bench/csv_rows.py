@@ -7,6 +7,8 @@ import re
 
 from profiler.importers.llama_bench.parsed import UNREADABLE, ParsedRows
 
+_OTHER_WIDTH = "rows of another width than their header"
+
 _CSV_HEADER = re.compile(r'^"?[a-z0-9_]+"?(?:,"?[a-z0-9_]+"?){5,}$')
 _CSV_FIELDS = ("avg_ts", "avg_ns")
 
@@ -27,9 +29,12 @@ def parse_csv(text: str) -> ParsedRows:
                 header = values
             elif header and len(values) == len(header):
                 parsed.rows.append(dict(zip(header, values, strict=True)))
+                parsed.truncated = False
             elif header and len(values) > 1:
-                parsed.dropped[UNREADABLE] += 1
-                parsed.truncated = True
+                parsed.dropped[_OTHER_WIDTH] += 1
+                parsed.truncated = len(values) < len(header)
+            elif values:  # text below the rows, so that they do not end the file
+                parsed.truncated = False
     except csv.Error:
         parsed.dropped[UNREADABLE] += 1
     return parsed

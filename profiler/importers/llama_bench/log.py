@@ -33,7 +33,7 @@ def devices_named(lines: Sequence[str]) -> str | None:
 def title_of(lines: Sequence[str]) -> str | None:
     """What stands above an output: its heading, and the author's last line below that; without both the last command.
 
-    Null where there is nothing, or a number alone.
+    A line above another table is that table's. Null where there is nothing, or a number alone.
     """
     heading: str | None = None
     line_above: str | None = None
@@ -41,6 +41,8 @@ def title_of(lines: Sequence[str]) -> str | None:
     for line in map(str.strip, lines):
         if (match := _HEADING.match(line)) is not None:
             heading, line_above = match["text"], None
+        elif line.startswith("|"):
+            line_above = None
         elif "llama-bench" in line and line[:1] not in '|"{':
             command = line.lstrip("$> ")
         elif text := _authors_text(line):

@@ -45,6 +45,7 @@ _COUNT: Final = re.compile(r"^([\d.]+) ([KMBT])$")
 _SPEED: Final = re.compile(r"^([\d.]+)(?:\s+\S{1,3}\s+([\d.]+))?$")  # the plus-minus sign survives few pastes
 _TEST: Final = re.compile(r"^(?:pp ?(?P<pp>\d{1,9}))?\+?(?:tg ?(?P<tg>\d{1,9}))?(?: ?@ ?d(?P<d>\d{1,9}))?$")
 _UNREAD: Final = "unread columns"
+OTHER_TABLES: Final = "rows of tables that are not llama-bench's"
 _BUILD: Final = re.compile(r"^build: (\S+) \((\d+)\)$")
 
 
@@ -69,15 +70,21 @@ def md_rows(text: str, unreadable: str) -> MdRows:
     """
     parsed = MdRows()
     columns: list[str] = []
+    is_other = False
     without_build: list[RawRow] = []
-    for line in text.splitlines():
+    lines = text.splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if is_md_header(line):
-            columns = _cells(line)
+            columns, is_other = _cells(line), False
+        elif _is_row(line) and _is_rule(below):
+            is_other = True
+        elif is_other and _is_row(line):
+            parsed.dropped[OTHER_TABLES] += not _is_rule(line)
         elif (build := _BUILD.match(line.strip())) is not None:
             for row in without_build:
                 row |= {"build_commit": build[1], "build_number": build[2]}
             without_build.clear()
-        elif columns and line.lstrip().startswith("|") and not set(line) <= set("|-: \t"):
+        elif columns and _is_row(line) and not _is_rule(line):
             found = _md_row(line, columns)
             if found is None:
                 parsed.dropped[unreadable] += 1
@@ -86,6 +93,15 @@ def md_rows(text: str, unreadable: str) -> MdRows:
                 parsed.rows.append(found)
                 without_build.append(found)
     return parsed
+
+
+def _is_row(line: str) -> bool:
+    return line.lstrip().startswith("|")
+
+
+def _is_rule(line: str) -> bool:
+    """Whether a line is what stands below a table's header."""
+    return _is_row(line) and "-" in line and set(line) <= set("|-: \t")
 
 
 def _md_row(line: str, columns: list[str]) -> RawRow | None:

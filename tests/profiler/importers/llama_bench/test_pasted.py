@@ -159,3 +159,26 @@ def test_a_text_without_rows_is_refused(tmp_path: Path) -> None:
     path.write_text(_LOG)
     with pytest.raises(HprofError, match="no trace that hprof knows"):
         detect(path)
+
+
+def test_tables_of_other_programs_between_are_told_and_name_no_run(tmp_path: Path) -> None:
+    """A report has a heading a model, and below it a table of llama-batched-bench before llama-bench's own."""
+    other = "- `llama-batched-bench`\n\n|    PP |  T_PP s |\n|-------|---------|\n|   512 |   0.270 |\n|  4096 |   0.907 |\n\n"
+    parts = [
+        f"## {name}\n\n{other}- `llama-bench`\n\n{_table(rate)}\n" for name, rate in (("A-20b", 100), ("B-120b", 50))
+    ]
+    result = _found(tmp_path, "".join(parts))
+    assert arms(result) == ["run=A-20b", "run=B-120b"]
+    assert result.dropped == {"rows of tables that are not llama-bench's": 2}  # those below the first output
+
+
+def test_csv_rows_of_another_width_are_named_and_do_not_end_a_file_that_goes_on(tmp_path: Path) -> None:
+    """As in an example that was edited by hand; the second one's rows are whole."""
+    header = "build_commit,build_number,model_filename,model_type,n_prompt,n_gen,avg_ns,avg_ts\n"
+    text = f"{header}a1,1,m.gguf,x,512,0,1000\n\nThe same in full:\n\n{header}a1,1,m.gguf,x,512,0,1000,512000000\n"
+    result = _found(tmp_path, text)
+    assert [p["prefill_ns"] for p in passes(result)] == [1000]
+    assert result.dropped == {"rows of another width than their header": 1}
+    assert not any("inside a row" in warning for warning in result.warnings)
+    cut = _found(tmp_path, f"{header}a1,1,m.gguf,x,512,0,1000,512000000\na1,1,m.gg")
+    assert any("inside a row" in warning for warning in cut.warnings)
