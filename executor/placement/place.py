@@ -117,8 +117,8 @@ def _device_without_layers(n_layers: int, shares: Sequence[float], n_split: int)
     asked = f"--n-devices {len(shares)}" if len(set(shares)) == 1 else f"-ts {ratio}"
     if n_split <= n_layers:
         return HprofError(
-            f"-ngl {n_split} leaves {asked} with {n_split} of {n_layers + 1} layers to split, the output among them, so a "
-            "device has none: give a larger -ngl, or name the host weights with -ot, which leaves the layers where they are."
+            f"-ngl {n_split} leaves {asked} {n_split} of {n_layers + 1} layers to split, the output among them, and "
+            "a device none: give a larger -ngl, or name the host weights with -ot, which moves no layer."
         )
     return HprofError(
         f"{asked} leaves a device without any of the {n_layers} layers and without the output: "
