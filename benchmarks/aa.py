@@ -135,12 +135,13 @@ def main() -> int:
     parser.add_argument("-m", "--model", default="model.gguf", help="its model")
     parser.add_argument("-p", default="64")
     parser.add_argument("-n", default="16")
+    parser.add_argument("-t", help="llama-bench's threads; more than there are free cores wait for each other")
     options = parser.parse_args()
     designs = [(int(boots), int(n)) for boots, n in (text.split("x") for text in options.designs.split(","))]
     is_bad = False
     print("| boots x repetitions | figure | called different | no difference | inconclusive |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="hprof-aa-") as folder:
-        flags = ("-m", options.model, "-p", options.p, "-n", options.n)
+        flags = ("-m", options.model, "-p", options.p, "-n", options.n, *(("-t", options.t) if options.t else ()))
         run = (
             drawn_run(options.hprof_capture)
             if options.hprof_capture
