@@ -163,7 +163,8 @@ def test_a_text_without_rows_is_refused(tmp_path: Path) -> None:
 
 def test_tables_of_other_programs_between_are_told_and_name_no_run(tmp_path: Path) -> None:
     """A report has a heading a model, and below it a table of llama-batched-bench before llama-bench's own."""
-    other = "- `llama-batched-bench`\n\n|    PP |  T_PP s |\n|-------|---------|\n|   512 |   0.270 |\n|  4096 |   0.907 |\n\n"
+    rows = "|    PP |  T_PP s |\n|-------|---------|\n|   512 |   0.270 |\n|  4096 |   0.907 |\n"
+    other = f"- `llama-batched-bench`\n\n{rows}\n"
     parts = [
         f"## {name}\n\n{other}- `llama-bench`\n\n{_table(rate)}\n" for name, rate in (("A-20b", 100), ("B-120b", 50))
     ]
