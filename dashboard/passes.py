@@ -28,6 +28,8 @@ from profiler.capture import Capture
 from profiler.export.tracks import typical_passes
 from profiler.metrics.timeline import Timeline, lane_figures, load_timeline
 from profiler.metrics.timeline_detail import ubatch_spans
+from profiler.ordering.check import check_capture
+from profiler.ordering.on_timeline import MATCHED_COLUMNS, MarkedPair, marked_pairs
 
 _MAX_TITLE: Final = 80  # characters; the canvas takes seconds over names of many thousands
 
@@ -101,9 +103,20 @@ def _packed(
 ) -> bytes:
     sides = []
     for one, line, window in zip(_shown, lines(_choice, _shown), wanted, strict=True):
-        rows = _choice.capture.table("ubatches", pass_ids=None if one.pass_id is None else [one.pass_id])
-        sides.append(PassToDraw(one.title, line, ubatch_spans(line, rows) if one.pass_id is not None else (), window))
+        if one.pass_id is None:
+            sides.append(PassToDraw(one.title, line, wanted=window))
+            continue
+        spans = ubatch_spans(line, _choice.capture.table("ubatches", pass_ids=[one.pass_id]))
+        sides.append(PassToDraw(one.title, line, spans, window, _marks(_choice.capture, one.pass_id, line)))
     return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s))
+
+
+def _marks(capture: Capture, pass_id: int, line: Timeline) -> list[MarkedPair]:
+    """What `hprof check` finds in a pass; nothing where no order was recorded."""
+    if not capture.n_rows("ordering"):
+        return []
+    found = check_capture(capture, name_in=pass_id).violations
+    return marked_pairs(line.table(MATCHED_COLUMNS), found) if found else []
 
 
 def busy(choice: Choice, shown: Sequence[ShownPass]) -> tuple[go.Figure, list[pd.DataFrame]]:

@@ -30,6 +30,7 @@ from profiler.metrics.timeline_detail import (
     layer_starts,
     waited_for,
 )
+from profiler.ordering.on_timeline import MarkedPair
 from profiler.schema import label_codes
 
 MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
@@ -84,6 +85,8 @@ class PassToDraw:
     line: Timeline
     ubatches: Sequence[UbatchSpan] = ()
     wanted: tuple[int, int] | None = None
+    marks: Sequence[MarkedPair] = ()
+    """Pairs of sorted rows of the line that are out of order."""
 
 
 class DrawnWindow:
@@ -152,8 +155,14 @@ class DrawnWindow:
             "window": self.window,
             "extent": self._line.extent,
             "layer_starts": len(self.layer_starts.layer),
+            "marks": [[self._place(m.first), self._place(m.second), m.text] for m in self._side.marks],
             "ubatches": [[u.number, u.phase, u.n_tokens, u.policy, u.start_ns, u.end_ns] for u in self._side.ubatches],
         }
+
+    def _place(self, row: int | None) -> int | None:
+        """The place of a row of the line among `rows`; None where the window does not hold it."""
+        at = np.flatnonzero(self.rows == row) if row is not None else _NOTHING
+        return int(at[0]) if len(at) else None
 
 
 def _differences(values: Int64, counts: Sequence[int]) -> Int64:

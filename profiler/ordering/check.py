@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from executor.errors import HprofError
 from executor.units import format_count
 from profiler.ordering.clocks import happens_before
 from profiler.ordering.operations import Operations, load_operations
-from profiler.ordering.pairs import check_pairs
+from profiler.ordering.pairs import Pairs, check_pairs
 from profiler.ordering.violation import OrderingViolation, race_at, wrong_at
 
 if TYPE_CHECKING:
@@ -71,9 +73,12 @@ class CheckResult:
         }
 
 
-def check_capture(capture: Capture) -> CheckResult:
-    """Check a capture. Raises HprofError where it holds no ordering records."""
-    result = find_violations(load_operations(capture)) if capture.n_rows("ordering") else None
+def check_capture(capture: Capture, name_in: int | None = None) -> CheckResult:
+    """Check a capture. Raises HprofError where it holds no ordering records.
+
+    name_in: the pass whose failures are named; None: the first of all.
+    """
+    result = find_violations(load_operations(capture), name_in) if capture.n_rows("ordering") else None
     if result is None:
         raise HprofError(
             f"{capture.path} holds no ordering records, so nothing can be checked; "
@@ -82,12 +87,17 @@ def check_capture(capture: Capture) -> CheckResult:
     return result
 
 
-def find_violations(ops: Operations) -> CheckResult:
-    """Check operations."""
+def find_violations(ops: Operations, name_in: int | None = None) -> CheckResult:
+    """Check operations; `name_in` as in `check_capture`."""
     order = happens_before(ops)
     found = check_pairs(order)
-    races = [race_at(order, found.races, i) for i in range(min(MAX_NAMED, len(found.races.first)))]
-    wrong = [wrong_at(order, found.wrong, i) for i in range(min(MAX_NAMED, len(found.wrong.first)))]
+
+    def named(pairs: Pairs) -> Iterator[int]:
+        is_named = np.ones(len(pairs.second), np.bool_) if name_in is None else ops.pass_id[pairs.second] == name_in
+        yield from np.flatnonzero(is_named)[:MAX_NAMED].tolist()
+
+    races = [race_at(order, found.races, i) for i in named(found.races)]
+    wrong = [wrong_at(order, found.wrong, i) for i in named(found.wrong)]
     return CheckResult(
         len(ops),
         found.n_pairs,

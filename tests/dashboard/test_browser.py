@@ -57,6 +57,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / "traces" / name, folder / name)
     makers.dense_off_on(folder / "dense")
     hostile(folder / "bad")
+    faulty = ["--record-ordering", "--inject", "drop-wait", "-o", str(folder / "disorder")]
+    hprof.main(["run", "-m", "tiny-dense", "--device", "sim", "--arms", "off,on", "-p", "64", "-ub", "32", *faulty])
     return folder
 
 
@@ -159,6 +161,20 @@ def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(p
     page.mouse.up()
     assert float(page.locator(".timeline").get_attribute("data-draw-ms") or "1e9") < 100
     assert page.evaluate("window.sent") == 0, "the server was asked"
+    watch.check()
+
+
+def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=disorder&a=on&b=off")
+    settled(page)
+    page.locator(".timeline .legend").get_by_role("button", name="pairs out of order").click()
+    details = page.locator(".timeline .details")
+    details.get_by_text("Out of order: read before its write").first.wait_for()
+    details.get_by_role("heading", name=re.compile("ffn|mix")).wait_for()
+    details.get_by_role("button", name="The other operation").first.click()
+    details.get_by_role("heading", name="copy whole").wait_for()
+    details.get_by_text("Out of order: read before its write").first.wait_for()
     watch.check()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dashboard.timeline.component import checked_windows, script
 from dashboard.timeline.pack import MAX_LABEL_CHARS, PassToDraw, pack
 from profiler.metrics.timeline import Timeline, load_timeline, timeline
 from profiler.metrics.timeline_detail import ubatch_spans
+from profiler.ordering.on_timeline import MarkedPair
 from profiler.storage.writer import conform
 from tests.profiler import makers
 
@@ -156,6 +158,17 @@ def test_windows_of_a_hostile_browser_are_ignored(asked: object) -> None:
 
 def test_windows_are_put_in_order() -> None:
     assert checked_windows([[5, 1], [2, 3]]) == [(1, 5), (2, 3)]
+
+
+def test_marks_are_places_in_their_side(tmp_path: Path) -> None:
+    off, on = off_and_on(tmp_path)
+    last = len(on.line) - 1
+    marked = replace(on, marks=[MarkedPair(0, last, "a race"), MarkedPair(None, 3, "by the thread")])
+    header, _ = decode(pack([off, marked], {}))
+    assert [side["marks"] for side in header["sides"]] == [[], [[0, last, "a race"], [None, 3, "by the thread"]]]
+    header, _ = decode(pack([marked], {}, max_events=10, window_events=10))
+    [[first, second, _], _] = header["sides"][0]["marks"]
+    assert (first, second) == (0, None), "the window holds the pass's first events alone"
 
 
 def test_script_is_one_module_that_writes_text_only() -> None:

@@ -62,9 +62,12 @@ function splitSides(header, columns) {
       share += nBins;
       return lane;
     });
+    // [first, second, text] of operations that are out of order, as numbers over all sides; null: not sent.
+    const begin = lanes.length ? lanes[0].first : event, over = (at) => (at === null ? null : begin + at);
+    const marks = side.marks.map(([first, second, text]) => ({ first: over(first), second: over(second), text }));
     const starts = { from: anchor, to: anchor + side.layer_starts };
     anchor = starts.to;
-    return { ...side, number, lanes, starts, offset: 0 };
+    return { ...side, number, lanes, marks, starts, offset: 0 };
   });
 }
 
@@ -113,6 +116,15 @@ function describeEvent(model, number) {
 function copyWaitedFor(model, number) {
   const at = firstAbove(model.waiting, number, true);
   return model.waiting[at] === number ? model.waitedCopy[at] : null;
+}
+
+// The pairs out of order that an event is in, each with the other event.
+function marksOf(model, number) {
+  const found = [];
+  for (const { first, second, text } of model.sides.flatMap((side) => side.marks)) {
+    if (number === first || number === second) found.push({ other: number === first ? second : first, text });
+  }
+  return found;
 }
 
 // The events that wait for a copy, in the order of their numbers.

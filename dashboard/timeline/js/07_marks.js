@@ -82,6 +82,7 @@ Object.assign(Painter.prototype, {
   drawMarks(state) {
     const { layout } = state, bottom = layout.strip.top - STRIP_GAP;
     this.inside(state, 0, bottom, () => {
+      for (const side of state.model.sides) for (const mark of side.marks) this.drawDisorder(mark, state);
       if (state.selected !== null) this.drawSelection(state);
       if (state.measured) this.drawMeasured(state, bottom);
       if (state.pointer) this.drawPointer(state, bottom);
@@ -94,6 +95,26 @@ Object.assign(Painter.prototype, {
     const row = number - place.lane.first, side = place.side;
     const left = this.x(place.lane.start[row] - side.offset, state), right = this.x(place.lane.end[row] - side.offset, state);
     return { left, right, top: place.y, height: place.height, middle: place.y + place.height / 2 };
+  },
+
+  // Both operations of a finding: framed, under a flag that shows where they are narrower than a pixel.
+  drawDisorder({ first, second }, state) {
+    const c = this.context, { theme } = state;
+    c.strokeStyle = c.fillStyle = theme.colours.exposed;
+    for (const number of [first, second]) {
+      const box = number === null ? null : this.box(number, state);
+      if (!box) continue;
+      c.lineWidth = 2;
+      c.setLineDash([4, 2]);
+      c.strokeRect(box.left, box.top + 1, Math.max(box.right - box.left, 2), box.height - 2);
+      c.setLineDash([]);
+      c.lineWidth = 1;
+      c.beginPath();
+      c.moveTo(box.left, box.top + 5);
+      c.lineTo(box.left - 4, box.top - 3);
+      c.lineTo(box.left + 4, box.top - 3);
+      c.fill();
+    }
   },
 
   drawSelection(state) {

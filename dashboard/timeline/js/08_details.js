@@ -65,6 +65,10 @@ function showDetails(panel, model, number, goTo) {
   panel.append(list);
   const source = copyWaitedFor(model, number), waiters = waitersOf(model, number);
   if (source !== null) panel.append(linkTo(`Waited for copy: ${gapText(model, source, number)}`, () => goTo(source)));
+  for (const { other, text } of marksOf(model, number)) {
+    panel.append(element("p", "disorder", `Out of order: ${text}`));
+    if (other !== null) panel.append(linkTo("The other operation", () => goTo(other)));
+  }
   for (const waiter of waiters.slice(0, 4)) panel.append(linkTo(`Read by: ${gapText(model, number, waiter)}`, () => goTo(waiter)));
 }
 

@@ -241,6 +241,14 @@ class Viewer {
       });
       legend.append(chip);
     }
+    const first = model.sides.flatMap((side) => side.marks)[0];
+    if (first) {
+      const n = model.sides.reduce((sum, side) => sum + side.marks.length, 0);
+      const chip = linkTo(`${plural(n, "pair")} out of order`, () => this.goTo(first.second ?? first.first));
+      chip.classList.add("disorder");
+      chip.style.setProperty("--colour", theme.colours.exposed);
+      legend.append(chip);
+    }
     if (shown.has("h2d")) {
       const exposed = element("span", "exposed", "exposed copy (nothing computes meanwhile)");
       exposed.style.setProperty("--colour", theme.colours.exposed);
