@@ -15,10 +15,11 @@ import click
 # command -> (module that holds it as `command`, one line for `hprof --help`)
 COMMANDS = {
     "run": ("profiler.cli.run", "Run A/B passes of a hybrid model and write a capture."),
+    "record": ("profiler.cli.record", "Record what any program does on CUDA devices, as a capture."),
     "report": ("profiler.cli.report", "Judge a capture: arms side by side, intervals, verdicts."),
     "check": ("profiler.cli.check", "Prove the order of a run's copies and steps, or find what breaks it."),
     "compare": ("profiler.cli.compare", "Compare two captures or cells; can fail a build."),
-    "import": ("profiler.cli.import_", "Turn an nsys, torch.profiler or llama-bench file into a capture."),
+    "import": ("profiler.cli.import_", "Turn an nsys, torch.profiler or llama-bench file, or a spool, into a capture."),
     "export": ("profiler.cli.export", "Write a capture as Chrome JSON, CSV, parquet or HTML."),
     "dashboard": ("dashboard.cli", "Open the dashboard in a browser."),
     "models": ("profiler.cli.models", "List the presets, or describe a model."),

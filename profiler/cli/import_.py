@@ -42,7 +42,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Turn traces of Nsight Systems, torch.profiler or llama-bench into a capture.
+    """Turn traces of Nsight Systems, torch.profiler or llama-bench, or spools of hprof record, into a capture.
 
     \b
     hprof import report.sqlite                         one trace

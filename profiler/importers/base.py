@@ -27,6 +27,7 @@ FORMATS: Final[dict[str, str]] = {
     "nsys": "profiler.importers.nsys",
     "nsys-stats": "profiler.importers.nsys_stats",
     "kineto": "profiler.importers.kineto",
+    "cupti-spool": "profiler.importers.cupti_spool",
     "llama-bench": "profiler.importers.llama_bench",
 }
 """The kinds that `--kind` takes, and the module of each with its `FORMAT`; the first that knows a file reads it."""

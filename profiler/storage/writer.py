@@ -299,6 +299,11 @@ def new_capture(
     return CaptureWriter(path, manifest, force=force, at_once=at_once, origin_ns=origin_ns)
 
 
+def check_place(path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Raise HprofError now where `new_capture` would: before long work whose capture would find no place."""
+    _claim(Store(path), force=force)
+
+
 def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
     """`rows` as a table of exactly the schema's columns and types; missing columns are null."""
     given = _given(table_name, rows)

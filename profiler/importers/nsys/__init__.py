@@ -1,47 +1,30 @@
 """Nsight Systems exports: SQLite of schema 2.9.1 to 3.28, parquetdir, arrowdir, and `.nsys-rep` through nsys.
 
-`read` opens the export; `build` goes from its tables to the tables of a capture: `recorded` makes rows of them,
-`ranges` says which pass, ubatch, layer and tensor each belongs to, `facts` tells what is said beside the rows.
+`read` opens the export; `build` goes from its tables to the tables of a capture; `facts` tells what is said beside the
+rows.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-
 from executor.errors import HprofError
-from executor.policies import find_traits
-from profiler.arithmetic.intervals import Int64
-from profiler.importers.absent import is_known, known_where
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
-from profiler.importers.device_traces import (
-    mark_collectives,
-    remark_collectives,
-    remark_duplicate_rows,
-)
-from profiler.importers.dropping import remark_overlaps
-from profiler.importers.hprof_passes import remark_unrecorded_copies, unrecorded_copies, with_bytes_h2d
-from profiler.importers.nsys import facts, ranges
+from profiler.importers.nsys import facts
+from profiler.importers.nsys.build import SourceSays, build
 from profiler.importers.nsys.device_rows import KERNEL, MEMCPY
-from profiler.importers.nsys.facts import StreamLabels, label_streams, stream_facts
+from profiler.importers.nsys.facts import StreamLabels, stream_facts
 from profiler.importers.nsys.folder import FolderTables, holds_tables
 from profiler.importers.nsys.host_rows import RUNTIME
 from profiler.importers.nsys.nvtx import NVTX
-from profiler.importers.nsys.project import GroupedSpans, Places, Projection, project
-from profiler.importers.nsys.ranges import pass_table, ubatch_table
-from profiler.importers.nsys.recorded import TraceRows, read_trace_rows
+from profiler.importers.nsys.ranges import HprofRanges
+from profiler.importers.nsys.recorded import TraceRows
 from profiler.importers.nsys.report_file import exported
-from profiler.importers.nsys.rows import EventRows, event_table
 from profiler.importers.nsys.sqlite import SQLITE_MAGIC, SqliteTables
-from profiler.importers.nsys.tables import ID_MASK, TID_BITS, ExportTables
-from profiler.importers.unnamed import segment_unnamed
-from profiler.manifest import ManifestArm
-from profiler.schema import PHASES
+from profiler.importers.nsys.tables import TID_BITS, ExportTables
 
 _SIGNS: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds", KERNEL, MEMCPY, RUNTIME, NVTX)
 _REPORT_ENDINGS: Final = (".nsys-rep", ".qdrep")
@@ -66,75 +49,34 @@ def read(path: Path, _options: ImportOptions) -> Imported:
                 f"{path} holds none of the tables of an Nsight Systems export; give the file or folder that "
                 "`nsys export` wrote."
             )
-        return build(tables)
+        return build(tables, _says(tables))
 
 
-def build(tables: ExportTables) -> Imported:
-    """Everything that the export holds. Raises HprofError where it cannot be read."""
-    dropped: Counter[str] = Counter()
-    recorded = read_trace_rows(tables, dropped)
-    hprof = ranges.hprof_ranges(recorded.ranges)
-    found = Imported(source="nsys", tables={}, dropped=dropped, warnings=list(tables.warnings))
-    passes: pa.Table | None = None
-    if hprof is not None:
-        places = ranges.places_by_hprof_ranges(hprof, recorded)
-        ubatches = ubatch_table(hprof, projection(recorded, hprof.ubatches.spans))
-        found.tables["ubatches"] = ubatches
-        places.pass_id = pass_id = ranges.pass_of(hprof, recorded)
-        passes = pass_table(hprof, recorded.rows, pass_id, ubatches)
-        arms = dict.fromkeys(name.arm for name in hprof.pass_names())
-        found.manifest_fields["arms"] = [ManifestArm(name, requested=name, traits=find_traits(name)) for name in arms]
-    else:
-        places = ranges.places_by_range_names(recorded.ranges, recorded.launches)
-    streams = label_streams(recorded, places)
-    found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
-    if passes is not None:
-        found.tables["passes"] = with_bytes_h2d(passes, found.tables["events"])
-    n_unrecorded = unrecorded_copies(found.tables["events"])
-    found.cannot_say += remark_unrecorded_copies(n_unrecorded)
-    found.manifest_fields["machine"] = facts.machine_facts(tables)
-    found.manifest_fields["created_utc"] = facts.session_start_utc(tables)
-    found.manifest_fields["extra"] = extra = _manifest_extra(tables, recorded, streams)
-    extra |= {"unrecorded_copies": n_unrecorded} if n_unrecorded else {}
-    if hprof is None:
-        found.tables["events"], undecided = segment_unnamed(found.tables["events"])
-        found.cannot_say += undecided
-    found.warnings += [*facts.export_warnings(recorded, hprof), *remark_collectives(n_collectives)]
-    found.warnings += [*remark_duplicate_rows(found.tables["events"]), *remark_overlaps(recorded.n_overlapping)]
-    found.cannot_say += facts.export_cannot_say(tables, recorded, has_passes=hprof is not None)
-    found.cannot_say += facts.remark_diagnostics(extra["profiler_warnings"])
-    return found
-
-
-def projection(recorded: TraceRows, ranges: GroupedSpans) -> Projection:
-    """The device work that each range launched."""
-    device, launches = recorded.device_rows, recorded.launches
-    return project(ranges, launches.calls, launches.call[recorded.device_slice], device["start"], device["end"])
-
-
-def _events(recorded: TraceRows, places: Places, found: StreamLabels) -> pa.Table:
-    rows, texts = recorded.rows, recorded.labels.texts
-    names = ("pass_id", "phase", "ubatch", "layer", "tensor", "whole_bytes")
-    known = {name: values for name in names if (values := getattr(places, name)) is not None}
-    shown = EventRows(rows.columns | {"process": _pids(rows["process"])})
-    labels = {"phase": PHASES, "tensor": texts, "stream": found.labels}
-    return event_table(shown, texts, known | {"stream": found.codes}, labels)
-
-
-def _pids(process: Int64) -> Int64:
-    return known_where(is_known(process), process & ID_MASK)
-
-
-def _manifest_extra(tables: ExportTables, recorded: TraceRows, found: StreamLabels) -> dict[str, Any]:
+def _says(tables: ExportTables) -> SourceSays:
     errors, milder = facts.diagnostics(tables)
-    return {
-        "nsys": {"export": facts.export_facts(tables), "capture": facts.capture_facts(tables)},
-        "origin_ns": recorded.origin_ns,
-        "nvtx_ranges": len(recorded.ranges),
-        "streams": stream_facts(tables, found),
-        "profiler_errors": errors,
-        "profiler_warnings": milder,
-    }
+
+    def extra(recorded: TraceRows, found: StreamLabels) -> dict[str, Any]:
+        return {
+            "nsys": {"export": facts.export_facts(tables), "capture": facts.capture_facts(tables)},
+            "origin_ns": recorded.origin_ns,
+            "nvtx_ranges": len(recorded.ranges),
+            "streams": stream_facts(tables, found),
+            "profiler_errors": errors,
+            "profiler_warnings": milder,
+        }
+
+    def cannot_say(recorded: TraceRows, hprof: HprofRanges | None) -> list[str]:
+        said = facts.export_cannot_say(tables, recorded, has_passes=hprof is not None)
+        return said + facts.remark_diagnostics(milder)
+
+    return SourceSays(
+        source="nsys",
+        machine=facts.machine_facts(tables),
+        created_utc=facts.session_start_utc(tables),
+        extra=extra,
+        warnings=facts.export_warnings,
+        cannot_say=cannot_say,
+    )
 
 
 def sample() -> bytes:

@@ -235,7 +235,7 @@ def _signed(priority: Any) -> int | None:
     return priority - (1 << 32) if priority >= 1 << 31 else priority
 
 
-_NO_PASSES: Final = (
+NO_PASSES: Final = (
     "arms, passes, tokens and experts: the trace has no NVTX ranges of domain hprof, so figures cover all of it"
 )
 
@@ -244,7 +244,7 @@ def export_cannot_say(tables: ExportTables, recorded: TraceRows, *, has_passes: 
     """What this export could not give."""
     said = ["experts, slots, VRAM and which copy a kernel waits for: Nsight Systems does not record them"]
     if not has_passes:
-        said.append(_NO_PASSES)
+        said.append(NO_PASSES)
     rows = recorded.device_rows
     explicit = is_known(rows["correlation"])
     no_call = int(np.count_nonzero(explicit & is_absent(recorded.launches.call[recorded.device_slice])))

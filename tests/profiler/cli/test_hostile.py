@@ -46,6 +46,7 @@ ON_CAPTURES = [
     ["run", "--device", "sim", "-m", EVIL],
     ["run", "-" + EVIL],
     ["import", "{c}/" + EVIL],
+    ["record", "--", "{c}/" + EVIL],
     ["dashboard", "{c}/" + EVIL],
     [EVIL],
 ]

@@ -14,7 +14,7 @@ import pytest
 from profiler.capture import Capture
 from profiler.findings import find
 from profiler.importers import import_files, read_file
-from profiler.importers.nsys import projection
+from profiler.importers.nsys.build import projection
 from profiler.importers.nsys.recorded import read_trace_rows
 from profiler.importers.nsys.sqlite import SqliteTables
 from profiler.metrics import CopyFigures, DeviceFigures

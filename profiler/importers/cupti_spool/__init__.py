@@ -1,0 +1,90 @@
+"""What `hprof record` wrote: a spool file, or the folder with one for each process of a run.
+
+`spool` reads the files, `tables` gives their records as the tables that the importer of Nsight Systems reads, `nvtx`
+pairs the ends of ranges, `facts` tells what is said beside the rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from executor.errors import HprofError
+from profiler.importers.base import Imported, ImportOptions, TraceFormat
+from profiler.importers.cupti_spool import facts
+from profiler.importers.cupti_spool.spool import (
+    MAGIC,
+    NO_ID,
+    RECORD,
+    SPOOL_ENDING,
+    RecordType,
+    SpoolFile,
+    read_spool,
+    spool_bytes,
+)
+from profiler.importers.cupti_spool.tables import SpoolTables
+from profiler.importers.nsys.build import SourceSays, build
+from profiler.importers.nsys.facts import StreamLabels
+from profiler.importers.nsys.recorded import TraceRows
+
+_MAX_PROCESSES: Final = 4096
+
+
+def detect(path: Path, head: bytes) -> bool:
+    """Whether this is a spool, or a folder of them."""
+    if path.is_dir():
+        return any(path.glob(f"*{SPOOL_ENDING}"))
+    return head.startswith(MAGIC)
+
+
+def read(path: Path, _options: ImportOptions) -> Imported:
+    """Read one recording: its processes lie on one clock. Raises HprofError for what is none, or is damaged."""
+    paths = sorted(path.glob(f"*{SPOOL_ENDING}")) if path.is_dir() else [path]
+    if not paths:
+        raise HprofError(f"{path} holds no spool ({SPOOL_ENDING}); give the folder that hprof record wrote.")
+    if len(paths) > _MAX_PROCESSES:
+        raise HprofError(f"{path} holds more than {_MAX_PROCESSES} spools; record fewer processes with --process.")
+    files = [read_spool(one) for one in paths]
+    tables = SpoolTables(files)
+    return build(tables, _says(tables, files))
+
+
+def _says(tables: SpoolTables, files: list[SpoolFile]) -> SourceSays:
+    def extra(recorded: TraceRows, _streams: StreamLabels) -> dict[str, Any]:
+        return {
+            "processes": facts.process_facts(files),
+            "origin_ns": recorded.origin_ns,
+            "nvtx_ranges": len(recorded.ranges),
+            "nvtx_marks": tables.n_marks,
+            "streams": facts.stream_facts(files),
+            "device_memory": facts.memory_facts(files, recorded.origin_ns),
+            "profiler_errors": [f"{count} lost: {reason}" for reason, count in facts.lost_records(files).items()],
+        }
+
+    return SourceSays(
+        source="cupti",
+        machine=facts.machine_facts(files),
+        created_utc=facts.start_utc(files),
+        extra=extra,
+        warnings=lambda recorded, hprof: facts.recording_warnings(files, recorded, hprof),
+        cannot_say=facts.recording_cannot_say,
+    )
+
+
+def sample() -> bytes:
+    """A copy, and a kernel that it lies beside."""
+    records = np.zeros(2, RECORD)
+    records["type"] = RecordType.COPY, RecordType.KERNEL
+    records["kind"] = 1, 0  # host to device
+    records["src_kind"] = 2, 0  # pinned
+    records["start"], records["end"] = (2000, 1000), (4000, 5000)
+    records["bytes"] = 50_000, 0
+    records["context"], records["stream"], records["correlation"] = 1, (14, 7), (2, 1)
+    records["name"] = 0, 1
+    records["thread"] = NO_ID
+    return spool_bytes(400, records, {1: "gemm"})
+
+
+FORMAT: Final = TraceFormat(detect, read, sample, endings=(SPOOL_ENDING, ".spool"))

@@ -1,0 +1,230 @@
+// Starts and stops CUPTI in this process, and takes its buffers. Compiled once for each set of CUPTI's headers, each
+// time in a namespace of its own (HPROF_NAMESPACE); nothing is linked with libcupti: it is found when CUDA starts.
+
+#include "cupti_records.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace hprof {
+namespace HPROF_NAMESPACE {
+namespace {
+
+constexpr std::size_t kBufferBytes = 256u << 10;   // small ones fill, and so complete, soon
+constexpr std::size_t kMaxBufferBytes = 128u << 20;  // of buffers that CUPTI holds; beyond it CUPTI drops and counts
+
+// Always on: who is who. The rest only while recording.
+constexpr CUpti_ActivityKind kFacts[] = {CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONTEXT, CUPTI_ACTIVITY_KIND_STREAM};
+constexpr CUpti_ActivityKind kWork[] = {
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,          CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,            CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+};
+// Also on while paused, as what is freed later was allocated now.
+constexpr CUpti_ActivityKind kMemoryKind = CUPTI_ACTIVITY_KIND_MEMORY2;
+
+// The calls that launch work: with their thread and time, ranges find their work. All other calls cost for nothing.
+constexpr const char* kCalls[] = {"Launch", "Memcpy", "Memset", "GraphLaunch", "MemPrefetch"};
+
+struct Functions {
+  decltype(&::cuptiSubscribe) subscribe = nullptr;
+  decltype(&::cuptiUnsubscribe) unsubscribe = nullptr;
+  decltype(&::cuptiEnableCallback) enable_callback = nullptr;
+  decltype(&::cuptiGetCallbackName) get_callback_name = nullptr;
+  decltype(&::cuptiGetResultString) get_result_string = nullptr;
+  decltype(&::cuptiGetTimestamp) get_timestamp = nullptr;
+  decltype(&::cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
+  decltype(&::cuptiActivityEnable) enable = nullptr;
+  decltype(&::cuptiActivityDisable) disable = nullptr;
+  decltype(&::cuptiActivityFlushAll) flush_all = nullptr;
+  decltype(&::cuptiActivityGetNextRecord) get_next_record = nullptr;
+  decltype(&::cuptiActivityGetNumDroppedRecords) get_num_dropped = nullptr;
+  decltype(&::cuptiSetThreadIdType) set_thread_id_type = nullptr;
+  decltype(&::cuptiActivityEnableRuntimeApi) enable_runtime_call = nullptr;  // may lack: CUPTI of CUDA 12.0 to 12.x
+  decltype(&::cuptiActivityEnableDriverApi) enable_driver_call = nullptr;
+
+  // Gives the name of a function that is missing, null where all are there.
+  const char* find(void* library) {
+    const char* missing = nullptr;
+    auto take = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+      if (function == nullptr) missing = name;
+    };
+    take(subscribe, "cuptiSubscribe");
+    take(unsubscribe, "cuptiUnsubscribe");
+    take(enable_callback, "cuptiEnableCallback");
+    take(get_callback_name, "cuptiGetCallbackName");
+    take(get_result_string, "cuptiGetResultString");
+    take(get_timestamp, "cuptiGetTimestamp");
+    take(register_callbacks, "cuptiActivityRegisterCallbacks");
+    take(enable, "cuptiActivityEnable");
+    take(disable, "cuptiActivityDisable");
+    take(flush_all, "cuptiActivityFlushAll");
+    take(get_next_record, "cuptiActivityGetNextRecord");
+    take(get_num_dropped, "cuptiActivityGetNumDroppedRecords");
+    const char* needed = missing;
+    take(set_thread_id_type, "cuptiSetThreadIdType");
+    take(enable_runtime_call, "cuptiActivityEnableRuntimeApi");
+    take(enable_driver_call, "cuptiActivityEnableDriverApi");
+    return needed;
+  }
+};
+
+class Session final : public CuptiSession {
+ public:
+  std::string begin(void* library, GraphMode graphs) override {
+    if (const char* missing = cupti_.find(library)) return std::string("this libcupti lacks ") + missing + ": it is too old, take that of CUDA 12 or later";
+    graphs_ = graphs;
+    for (auto& made : nodes_) made.store(0);
+    calls_.begin(cupti_.get_callback_name);
+    const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
+    if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
+      return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI admits one: end it, or record without it";
+    if (subscribed != CUPTI_SUCCESS) return said("CUPTI cannot be subscribed to", subscribed);
+    if (cupti_.set_thread_id_type != nullptr) cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+    const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
+    if (registered != CUPTI_SUCCESS) {
+      cupti_.unsubscribe(subscriber_);
+      return said("CUPTI takes no buffers", registered);
+    }
+    cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
+    for (CUpti_ActivityKind kind : kFacts) enable(kind);
+    enable(kMemoryKind);
+    return {};
+  }
+
+  void record(bool on) override {
+    for (CUpti_ActivityKind kind : kWork) on ? enable(kind) : disable(kind);
+    if (graphs_ == GraphMode::kGraph) on ? enable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) : disable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
+    if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
+      record_calls(CUPTI_CB_DOMAIN_RUNTIME_API, "cuda", cupti_.enable_runtime_call, on);
+      record_calls(CUPTI_CB_DOMAIN_DRIVER_API, "cu", cupti_.enable_driver_call, on);
+    } else {
+      on ? enable(CUPTI_ACTIVITY_KIND_RUNTIME) : disable(CUPTI_ACTIVITY_KIND_RUNTIME);
+    }
+  }
+
+  void flush(bool also_incomplete) override { cupti_.flush_all(also_incomplete ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0); }
+
+  void end() override {
+    for (CUpti_ActivityKind kind : kFacts) disable(kind);
+    disable(kMemoryKind);
+    cupti_.unsubscribe(subscriber_);
+  }
+
+  uint64_t timestamp_ns() override {
+    uint64_t now = 0;
+    return cupti_.get_timestamp(&now) == CUPTI_SUCCESS ? now : Recorder::instance().now_realtime_ns();
+  }
+
+  uint64_t graph_nodes(unsigned type) const override { return nodes_[type].load(std::memory_order_relaxed); }
+
+ private:
+  void enable(CUpti_ActivityKind kind) {
+    const CUptiResult result = cupti_.enable(kind);
+    if (result == CUPTI_SUCCESS) return;
+    const unsigned bit = unsigned(kind) % 64;
+    if (told_ >> bit & 1u) return;  // once a kind
+    told_ |= uint64_t(1) << bit;
+    Recorder::instance().tell_problem(said(("CUPTI does not record activity kind " + std::to_string(int(kind))).c_str(), result));
+  }
+
+  void disable(CUpti_ActivityKind kind) { cupti_.disable(kind); }
+
+  template <typename EnableCall>
+  void record_calls(CUpti_CallbackDomain domain, const char* prefix, EnableCall enable_call, bool on) {
+    const std::size_t length = std::strlen(prefix);
+    for (uint32_t call = 1, unknown = 0; call < 4096 && unknown < 64; ++call) {
+      const char* name = nullptr;
+      if (cupti_.get_callback_name(domain, call, &name) != CUPTI_SUCCESS || name == nullptr) {
+        ++unknown;
+        continue;
+      }
+      unknown = 0;
+      if (std::strncmp(name, prefix, length) != 0) continue;
+      for (const char* start : kCalls) {
+        if (std::strncmp(name + length, start, std::strlen(start)) != 0) continue;
+        enable_call(call, on ? 1 : 0);
+        break;
+      }
+    }
+  }
+
+  std::string said(const char* what, CUptiResult result) {
+    const char* text = nullptr;
+    if (cupti_.get_result_string(result, &text) != CUPTI_SUCCESS || text == nullptr) text = "no reason given";
+    return std::string(what) + ": " + text + " (" + std::to_string(int(result)) + ")";
+  }
+
+  static void CUPTIAPI on_callback(void* self, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* data) {
+    if (domain != CUPTI_CB_DOMAIN_RESOURCE || id != CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED || data == nullptr) return;
+    const auto* resource = static_cast<const CUpti_ResourceData*>(data);
+    const auto* graph = static_cast<const CUpti_GraphData*>(resource->resourceDescriptor);
+    if (graph == nullptr || unsigned(graph->nodeType) >= kNodeTypes) return;
+    static_cast<Session*>(self)->nodes_[unsigned(graph->nodeType)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  static void CUPTIAPI give_buffer(uint8_t** buffer, size_t* size, size_t* max_records);
+  static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t size, size_t valid);
+
+  Functions cupti_;
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  GraphMode graphs_ = GraphMode::kGraph;
+  CallNames calls_;
+  uint64_t told_ = 0;
+  std::atomic<std::size_t> held_bytes_{0};
+  std::atomic<uint64_t> nodes_[kNodeTypes] = {};
+};
+
+Session& session() {
+  static auto* made = new Session();  // never destroyed: CUPTI may call until the process is gone
+  return *made;
+}
+
+void CUPTIAPI Session::give_buffer(uint8_t** buffer, size_t* size, size_t* max_records) {
+  *buffer = nullptr;
+  *size = *max_records = 0;
+  Session& here = session();
+  if (here.held_bytes_.load() + kBufferBytes > kMaxBufferBytes) return;
+  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBufferBytes));
+  if (*buffer == nullptr) return;
+  here.held_bytes_.fetch_add(kBufferBytes);
+  *size = kBufferBytes;
+}
+
+void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
+  Session& here = session();
+  Recorder::instance().with_spool([&](Spool& spool) {
+    CUpti_Activity* activity = nullptr;
+    while (buffer != nullptr && valid > 0 && here.cupti_.get_next_record(buffer, valid, &activity) == CUPTI_SUCCESS) {
+      const Record record = converted(activity, spool, here.calls_);
+      if (record.type != 0) spool.append(record);
+    }
+    size_t dropped = 0;
+    if (here.cupti_.get_num_dropped(context, stream, &dropped) == CUPTI_SUCCESS && dropped > 0) {
+      Record lost;
+      lost.type = kLost;
+      lost.start = Recorder::instance().now_realtime_ns();
+      lost.bytes = dropped;
+      lost.name = spool.text("dropped by CUPTI");
+      spool.append(lost);
+    }
+    spool.flush();
+  });
+  if (buffer == nullptr) return;
+  std::free(buffer);
+  here.held_bytes_.fetch_sub(kBufferBytes);
+}
+
+CuptiBuild build{CUPTI_API_VERSION, &session(), nullptr};
+const bool is_added = [] {
+  build.next = cupti_builds();
+  cupti_builds() = &build;
+  return true;
+}();
+
+}  // namespace
+}  // namespace HPROF_NAMESPACE
+}  // namespace hprof
