@@ -21,6 +21,8 @@ from tests.llama_cpp import llama_logits, relative_errors
 
 N_VOCAB: Final = 96
 _BANK_BYTES: Final = 1 << 18  # room for some of the experts
+# Vectors that do not lie around 0; a delta net with an `ssm_a` above 0 remembers ever more.
+_MIDDLES: Final = {"norm.weight": 1.0, ".scale": 1.0, "short.weight": 1.5, "long.weight": 2.5, "ssm_a": -1.0}
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -60,7 +62,7 @@ def write_random_gguf(path: Path, architecture: str, keys: Mapping[str, Any], te
         if len(dims) > 1:
             values = rng.standard_normal(dims, dtype=np.float32) / np.float32(dims[-1] ** 0.5)
         else:
-            middle = 1.0 if name.endswith(("norm.weight", ".scale")) else 0.0
+            middle = next((at for end, at in _MIDDLES.items() if name.endswith(end)), 0.0)
             values = rng.uniform(middle - 0.5, middle + 0.5, dims).astype(np.float32)
         writer.add_tensor(name, values)
     writer.write_header_to_file()

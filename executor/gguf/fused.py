@@ -1,4 +1,5 @@
-"""Matrices that some converters store as one: q, k and v in `attn_qkv`, gate and up in `ffn_gate_up_exps`.
+"""Matrices that some converters store as one: q, k and v in `attn_qkv`, gate and up in `ffn_gate_up_exps` or, as
+Phi-3's, in `ffn_up`.
 
 Layers, transfer units and placement see the parts, as if the file held them apart: a part is whole rows of what is
 stored, so its bytes are the file's own, whatever the quant type.
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from executor.gguf.file import GgufFile
-from executor.model import AttentionShape, ModelShape, TensorInfo
+from executor.model import AttentionShape, DenseFfn, ModelShape, TensorInfo
 
 Tensors = Mapping[str, TensorInfo]
 
@@ -34,7 +35,7 @@ class FusedPart:
 def fused_parts(shape: ModelShape, tensors: Tensors) -> dict[str, FusedPart]:
     """The parts by name that a model of `shape` needs and `tensors` hold fused, and not apart."""
     found = (part for layer in range(len(shape.layers)) for part in _of_layer(shape, layer, tensors))
-    return {part.info.name: part for part in found if part.info.name not in tensors}
+    return {part.info.name: part for part in found if part.info.name == part.whole or part.info.name not in tensors}
 
 
 def with_parts(tensors: Tensors, parts: Mapping[str, FusedPart]) -> dict[str, TensorInfo]:
@@ -55,6 +56,9 @@ def _of_layer(shape: ModelShape, layer: int, tensors: Tensors) -> Iterator[Fused
             yield from _cut(
                 tensors.get(f"{prefix}attn_qkv.{kind}"), {f"{prefix}{n}.{kind}": r for n, r in rows.items()}
             )
+    if isinstance(block.ffn, DenseFfn) and f"{prefix}ffn_gate.weight" not in tensors:
+        names = (f"{prefix}ffn_gate.weight", f"{prefix}ffn_up.weight")
+        yield from _cut(tensors.get(names[1]), dict.fromkeys(names, block.ffn.n_ff))
     if block.moe is not None:
         names = (f"{prefix}ffn_gate_exps", f"{prefix}ffn_up_exps")
         for kind in ("weight", "bias"):
@@ -67,6 +71,8 @@ def _cut(whole: TensorInfo | None, rows_of: Mapping[str, int]) -> Iterator[Fused
     if whole is None:
         return
     is_vector = whole.name.endswith(".bias")
+    if not is_vector and len(whole.shape) < 2:
+        return
     *stacked, n_rows = whole.shape if is_vector else whole.shape[:-1]
     n_stacked = stacked[0] if stacked else 1
     if len(stacked) > 1 or n_rows != sum(rows_of.values()):

@@ -13,13 +13,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executor.errors import HprofError
-from executor.model import AttentionShape, DeltaNetShape, DenseFfn, Ffn, Mixer, MlaShape, ModelShape, MoeFfn, RopeShape
+from executor.model import (
+    AttentionShape,
+    DeltaNetShape,
+    DenseFfn,
+    Ffn,
+    LayerShape,
+    Mixer,
+    MlaShape,
+    ModelShape,
+    MoeFfn,
+    RopeShape,
+)
 
 _MAX_INTEGER: Final = 2**31 - 1
 _MAX_NUMBER: Final = sys.float_info.max
 _MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
 _MOST_TURNS: Final = 1e6
-_MOST_TIMES: Final = 1e6  # what attention's logits, or a rotated pair, may be multiplied by
+_MOST_TIMES: Final = 1e6  # what any rows, logits or pairs may be multiplied by
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ def check_shape(shape: ModelShape, origin: str) -> ModelShape:
     for problem in _outer_problems(shape):
         raise HprofError(f"{origin}: {problem}, which cannot be; correct or fetch it again.")
     for i, layer in enumerate(shape.layers):
-        for problem in (*_mixer_problems(layer.mixer), *_ffn_problems(layer.ffn)):
+        for problem in (*_mixer_problems(layer.mixer), *_ffn_problems(layer.ffn), *_residual_problems(layer)):
             raise HprofError(f"{origin}: layer {i} has {problem}, which cannot be; correct or fetch it again.")
     return shape
 
@@ -134,6 +145,14 @@ def _outer_problems(shape: ModelShape) -> Iterator[str]:
         yield f"it has a vocabulary of {shape.n_vocab} and a width of {shape.hidden}"
     if not 0 < shape.norm_eps < 1:
         yield f"the norms' epsilon is {shape.norm_eps}"
+    for what, times in (("embeddings", shape.embedding_scale), ("logits", shape.logit_scale)):
+        if not 0 < times <= _MOST_TIMES:
+            yield f"it has {what} times {times:g}"
+
+
+def _residual_problems(layer: LayerShape) -> Iterator[str]:
+    if not 0 < layer.residual_scale <= _MOST_TIMES:
+        yield f"additions to the residual stream times {layer.residual_scale:g}"
 
 
 def _mixer_problems(mixer: Mixer) -> Iterator[str]:
@@ -141,6 +160,8 @@ def _mixer_problems(mixer: Mixer) -> Iterator[str]:
         case AttentionShape():
             if min(mixer.n_heads, mixer.n_kv_heads, mixer.head_dim) < 1 or mixer.n_heads % mixer.n_kv_heads:
                 yield f"{mixer.n_heads} query heads over {mixer.n_kv_heads} key heads"
+            if mixer.scale is not None and not 0 < mixer.scale <= _MOST_TIMES:
+                yield f"attention logits times {mixer.scale:g}"
             yield from _rope_problems(mixer.rope, mixer.head_dim)
         case DeltaNetShape():
             if min(mixer.n_key_heads, mixer.n_value_heads) < 1 or mixer.n_value_heads % mixer.n_key_heads:
@@ -168,9 +189,10 @@ def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:
         yield f"{rope.scaling} scaling of a context of {rope.original_context}"
     if rope.scaling == "yarn" and not 0 < rope.beta_slow <= rope.beta_fast <= _MOST_TURNS:
         yield f"yarn scaling between {rope.beta_slow:g} and {rope.beta_fast:g} turns"
-    fits = len(rope.factors) == rope.dims // 2 and all(0 < factor < math.inf for factor in rope.factors)
-    if rope.factors and not fits:
-        yield f"{len(rope.factors)} rotation factors for {rope.dims} rotated dimensions"
+    for factors in (rope.factors, rope.long_factors):
+        fits = len(factors) == rope.dims // 2 and all(0 < factor < math.inf for factor in factors)
+        if factors and not fits:
+            yield f"{len(factors)} rotation factors for {rope.dims} rotated dimensions"
 
 
 def _ffn_problems(ffn: Ffn) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from executor.errors import HprofError
-from executor.model import ModelShape, TensorInfo
+from executor.model import AttentionShape, ModelShape, TensorInfo
 from executor.models.architectures.base import Tensors
 from executor.models.tensors import all_shapes
 from executor.quants import QUANTS
 
 _OF_THE_DECODER: Final = ("blk.", "output", "token_", "position_", "rope_")
 _HARMLESS: Final = ("rope_freqs.weight", "attn_rot_embd.weight")  # read with the shape; a table that old files hold
+_BY_LENGTH: Final = frozenset({"rope_factors_short.weight", "rope_factors_long.weight"})
 
 
 def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]:
@@ -26,6 +27,8 @@ def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
     HprofError names one that would change what the layers compute, as llama.cpp refuses a file with unread tensors.
     """
     read = {name for name, _ in all_shapes(shape)}
+    if any(isinstance(layer.mixer, AttentionShape) and layer.mixer.rope.long_factors for layer in shape.layers):
+        read |= _BY_LENGTH
     unread = [info for info in tensors.values() if info.name not in read and info.short_name not in _HARMLESS]
     for info in unread:
         of_the_layers = info.name.startswith(_OF_THE_DECODER) or info.name.endswith(".scale")

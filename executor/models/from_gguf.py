@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.errors import HprofError, did_you_mean
-from executor.model import LayerShape, Model, ModelShape, WeightSource
+from executor.model import LayerShape, Model, ModelShape, TensorInfo, WeightSource
 from executor.models.architectures import ARCHITECTURES
 from executor.models.architectures.attention import read_attention
-from executor.models.architectures.base import ModelFile, Tensors
+from executor.models.architectures.base import ModelFile, Multipliers, RopeFactors, Tensors
 from executor.models.architectures.ffn import read_ffn
 from executor.models.checks import Fields, check_shape
 from executor.models.file_tensors import check_tensors, left_out, needed_tensors
 
 _MAX_ROPE_FACTORS: Final = 4096
+_NO_FACTORS: Final = RopeFactors()
 
 
 def model_from_gguf(path: str) -> Model:
@@ -34,16 +35,20 @@ def model_from_gguf(path: str) -> Model:
     return Model(shape, tensors, FusedSource(file, parts) if parts else file, path)
 
 
-def _rope_factors(path: str, source: WeightSource, tensors: Tensors) -> tuple[float, ...]:
-    """The numbers of `rope_freqs.weight`: few, needed before any layer runs, and so part of the shape."""
+def _rope_factors(path: str, source: WeightSource, tensors: Tensors) -> RopeFactors:
+    """Factors of the rotation: few, needed before any layer runs, and so part of the shape."""
+    names = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+    return RopeFactors(*(_short_vector(path, source, tensors.get(name)) for name in names))
+
+
+def _short_vector(path: str, source: WeightSource, info: TensorInfo | None) -> tuple[float, ...]:
     import torch
 
-    info = tensors.get("rope_freqs.weight")
     if info is None:
         return ()
     if info.quant != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_FACTORS:
         raise HprofError(
-            f"{path}: rope_freqs.weight is {info.quant} of shape {info.shape}, but must be a short F32 vector; "
+            f"{path}: {info.name} is {info.quant} of shape {info.shape}, but must be a short F32 vector; "
             "the file is damaged, fetch or convert it again."
         )
     raw = torch.empty(info.n_bytes, dtype=torch.uint8)
@@ -52,11 +57,11 @@ def _rope_factors(path: str, source: WeightSource, tensors: Tensors) -> tuple[fl
 
 
 def shape_from_gguf(
-    metadata: Mapping[str, Any], tensors: Tensors, origin: str, rope_factors: tuple[float, ...] = ()
+    metadata: Mapping[str, Any], tensors: Tensors, origin: str, rope_factors: RopeFactors = _NO_FACTORS
 ) -> ModelShape:
     """The model that a GGUF file describes.
 
-    `rope_factors` are the numbers in its `rope_freqs.weight`, where it has that tensor. HprofError where the
+    `rope_factors` are the numbers in its tensors of rotation factors. HprofError where the
     architecture is not known, a key is missing or senseless, or a tensor is absent or of another shape.
     """
     from executor.gguf.fused import fused_parts, with_parts
@@ -72,20 +77,26 @@ def shape_from_gguf(
     return replace(shape, notes=(*shape.notes, *left_out(shape, apart, origin)))
 
 
-def _model_shape(name: str, fields: Fields, tensors: Tensors, rope_factors: tuple[float, ...]) -> ModelShape:
+def _model_shape(name: str, fields: Fields, tensors: Tensors, rope_factors: RopeFactors) -> ModelShape:
     known = ARCHITECTURES[name]
     n_vocab, hidden = _vocabulary(fields, tensors)
     file = ModelFile(name, known, fields, tensors, rope_factors, _n_layers(fields, tensors), hidden)
     read_mixer, read_layer_ffn = known.mixer or read_attention, known.ffn or read_ffn
+    times = known.multipliers(file) if known.multipliers else Multipliers()
     return ModelShape(
         name=str(fields.values.get("general.name", "unnamed"))[:80],
         architecture=name,
         n_vocab=n_vocab,
         hidden=hidden,
-        layers=tuple(LayerShape(read_mixer(file, i), read_layer_ffn(file, i)) for i in range(file.n_layers)),
+        layers=tuple(
+            LayerShape(read_mixer(file, i), read_layer_ffn(file, i), times.residual) for i in range(file.n_layers)
+        ),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         tied_embeddings="output.weight" not in tensors,
         output_bias=known.output_bias and "output.bias" in tensors,
+        embedding_scale=times.embedding,
+        logit_scale=times.logits,
+        logit_cap=times.logit_cap,
         context_length=fields.integer("context_length", 131072),
     )
 

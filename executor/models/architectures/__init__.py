@@ -10,10 +10,16 @@ from typing import Final
 
 from executor.models.architectures.base import Architecture
 from executor.models.architectures.deepseek import DEEPSEEK
+from executor.models.architectures.ernie import ERNIE
+from executor.models.architectures.gemma import GEMMA
 from executor.models.architectures.glm import GLM
 from executor.models.architectures.gpt_oss import GPT_OSS
+from executor.models.architectures.granite import GRANITE
 from executor.models.architectures.llama import LLAMA
+from executor.models.architectures.olmo import OLMO
+from executor.models.architectures.phi import PHI
 from executor.models.architectures.qwen import QWEN
+from executor.models.architectures.qwen_next import QWEN_NEXT
 
 ARCHITECTURES: Final[dict[str, Architecture]] = {
     **LLAMA,
@@ -21,4 +27,10 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **GLM,
     **GPT_OSS,
     **DEEPSEEK,
+    **GEMMA,
+    **QWEN_NEXT,
+    **OLMO,
+    **PHI,
+    **GRANITE,
+    **ERNIE,
 }

@@ -42,7 +42,7 @@ def read_attention(file: ModelFile, layer: int) -> AttentionShape:
 def read_window(file: ModelFile, layer: int) -> int | None:
     """Of each so many layers all but the last have the window; of 0, all; a list says it of each layer."""
     every, key = file.architecture.window_every, "attention.sliding_window_pattern"
-    if every is None:
+    if every is None or (file.architecture.window_optional and not _states_window(file)):
         return None
     if isinstance(file.fields.values.get(file.fields.prefix + key), list):
         has_window = any(file.fields.flags(key)[layer : layer + 1])
@@ -50,6 +50,10 @@ def read_window(file: ModelFile, layer: int) -> int | None:
         every = file.fields.integer(key, every, low=0)
         has_window = every == 0 or layer % every < every - 1
     return file.fields.integer("attention.sliding_window") if has_window else None
+
+
+def _states_window(file: ModelFile) -> bool:
+    return file.fields.integer("attention.sliding_window", 0, low=0) > 0
 
 
 def _has_qk_norm(file: ModelFile, layer: int) -> bool:

@@ -17,22 +17,45 @@ class Architecture:
     """What llama.cpp's code for an architecture knows and its files do not say.
 
     `mixer` and `ffn` read those parts of a layer where plain grouped-query attention, and SwiGLU or experts of it,
-    do not describe them.
+    do not describe them; `multipliers` reads what is scaled between them.
     """
 
     mixer: Callable[[ModelFile, int], Mixer] | None = None
     ffn: Callable[[ModelFile, int], Ffn] | None = None
+    multipliers: Callable[[ModelFile], Multipliers] | None = None
     interleaved_rope: bool = False
+    long_rope: bool = False  # rotation factors for short and long contexts, where the file has them
     qk_norm: Literal["never", "optional", "always"] = "never"
     sinks: bool = False
     window_every: int | None = None  # of each so many layers all but the last have the sliding window
+    window_optional: bool = False  # a file may state none
     scoring: Scoring = "softmax"
     normalise: bool = True
-    shared_gate: bool = False
+    shared: Literal["optional", "always"] = "optional"
+    """Whether there is a shared expert: as the file's tensors have it, or in every layer, under a sigmoid gate."""
     activation: Activation = "silu"
     reads_router_keys: bool = False  # expert_gating_func, expert_weights_norm and _scale: others' are ignored
     output_bias: bool = False
     splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
+
+
+@dataclass(frozen=True, slots=True)
+class Multipliers:
+    """What the embedding, each part's addition to the residual stream and the logits are multiplied by."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+    logit_cap: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RopeFactors:
+    """The numbers in a file's tensors of rotation factors; empty where it has no such tensor."""
+
+    plain: tuple[float, ...] = ()  # rope_freqs.weight
+    short: tuple[float, ...] = ()  # rope_factors_short.weight
+    long: tuple[float, ...] = ()  # rope_factors_long.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +66,7 @@ class ModelFile:
     architecture: Architecture
     fields: Fields
     tensors: Tensors
-    rope_factors: tuple[float, ...]  # the numbers in its `rope_freqs.weight`
+    rope_factors: RopeFactors
     n_layers: int
     hidden: int
 

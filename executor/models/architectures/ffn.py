@@ -28,16 +28,14 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
     """A layer of experts."""
     fields, known = file.fields, file.architecture
     n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
-    shared = file.has(layer, "ffn_up_shexp.weight")
     n_ff = fields.integer("expert_feed_forward_length", _default_n_ff_expert(file, n_used))
-    n_shared = fields.integer("expert_shared_count", 1)
     n_groups = max(1, fields.integer("expert_group_count", 1, low=0))
     return MoeFfn(
         n_experts=n_experts,
         n_used=n_used,
         n_ff_expert=n_ff,
-        n_ff_shared=fields.integer("expert_shared_feed_forward_length", n_shared * n_ff) if shared else 0,
-        shared_gate=shared and known.shared_gate,
+        n_ff_shared=_n_ff_shared(file, layer, n_ff),
+        shared_gate=known.shared == "always",
         scoring=_scoring(file),
         normalise=fields.flag("expert_weights_norm", known.normalise) if known.reads_router_keys else known.normalise,
         scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
@@ -47,6 +45,16 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
         expert_bias=file.has(layer, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
         activation=known.activation,
     )
+
+
+def _n_ff_shared(file: ModelFile, layer: int, n_ff: int) -> int:
+    """The shared experts' width together; 0 where there are none."""
+    fields, key = file.fields, "expert_shared_feed_forward_length"
+    if file.architecture.shared == "always":
+        return fields.integer(key, fields.integer("feed_forward_length", n_ff))
+    if not file.has(layer, "ffn_up_shexp.weight"):
+        return 0
+    return fields.integer(key, fields.integer("expert_shared_count", 1) * n_ff)
 
 
 def _scoring(file: ModelFile) -> Scoring:

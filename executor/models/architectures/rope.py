@@ -18,30 +18,54 @@ def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
         dims=fields.integer("rope.dimension_count", fields.integer("attention.key_length", default_dims)),
         interleaved=file.architecture.interleaved_rope,
         attention_factor=fields.number("rope.scaling.attn_factor", 1.0),
-        factors=file.rope_factors,
+        factors=file.rope_factors.plain,
     )
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
-    match fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none"):
+    rule = fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
+    scaled = _scaled(file, plain, rule, factor)
+    return _by_length(file, scaled) if file.architecture.long_rope or rule == "longrope" else scaled
+
+
+def _scaled(file: ModelFile, plain: RopeShape, rule: str, factor: float) -> RopeShape:
+    match rule:
         case "none":
             return plain
-        case "linear":
+        case "linear" | "longrope":
             return replace(plain, scaling="linear", factor=factor)
         case "yarn":
             return _yarn(file, plain, factor)
         case other:
             raise HprofError(
-                f"{fields.origin}: its rope scaling {other[:40]!r} is not known; known are none, linear and yarn."
+                f"{file.fields.origin}: its rope scaling {other[:40]!r} is not known; known are none, linear, longrope "
+                "and yarn."
             )
+
+
+def _by_length(file: ModelFile, rope: RopeShape) -> RopeShape:
+    """The same with the file's factors for short and for long contexts."""
+    short, long = file.rope_factors.short, file.rope_factors.long
+    if bool(short) != bool(long):
+        raise HprofError(
+            f"{file.fields.origin}: it has rotation factors for {'short' if short else 'long'} contexts alone, and "
+            "needs both; fetch or convert it again."
+        )
+    if not short:
+        return rope
+    return replace(rope, factors=short, long_factors=long, original_context=_original_context(file))
+
+
+def _original_context(file: ModelFile) -> int:
+    fields = file.fields
+    return fields.integer("rope.scaling.original_context_length", fields.integer("context_length", 131072))
 
 
 def _yarn(file: ModelFile, plain: RopeShape, factor: float) -> RopeShape:
     fields = file.fields
-    trained = fields.integer("context_length", 131072)
     return replace(
         plain,
         scaling="yarn",
         factor=factor,
-        original_context=fields.integer("rope.scaling.original_context_length", trained),
+        original_context=_original_context(file),
         attention_factor=plain.attention_factor * yarn_magnitude(factor),
     )
 

@@ -12,6 +12,7 @@ from executor.errors import HprofError
 from executor.gguf.file import open_gguf
 from executor.model import AttentionShape, DenseFfn, ModelShape, MoeFfn, RopeShape, TensorInfo
 from executor.models.architectures import ARCHITECTURES
+from executor.models.architectures.base import RopeFactors
 from executor.models.file_tensors import needed_tensors
 from executor.models.from_gguf import shape_from_gguf
 from executor.models.presets import load_preset
@@ -129,12 +130,12 @@ def test_rope_factors_of_the_file_are_part_of_the_shape() -> None:
     want = load_preset("tiny-dense").shape
     tensors = model_tensors(want, QuantPlan.uniform("F16"))
     factors = tuple(float(i + 1) for i in range(32))
-    got = shape_from_gguf(metadata_of(want), tensors, "model.gguf", factors)
+    got = shape_from_gguf(metadata_of(want), tensors, "model.gguf", RopeFactors(factors))
     mixer = got.layers[0].mixer
     assert isinstance(mixer, AttentionShape)
     assert mixer.rope.factors == factors
     with pytest.raises(HprofError, match="3 rotation factors"):
-        shape_from_gguf(metadata_of(want), tensors, "model.gguf", factors[:3])
+        shape_from_gguf(metadata_of(want), tensors, "model.gguf", RopeFactors(factors[:3]))
 
 
 Change = Callable[[Metadata, Tensors], object]
