@@ -36,7 +36,7 @@ class RopeShape:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     factors: tuple[float, ...] = ()  # divide each pair's frequency (a file's `rope_freqs.weight`)
-    long_factors: tuple[float, ...] = ()  # instead of these, for contexts above `original_context` (Phi-3)
+    long_factors: tuple[float, ...] = ()  # instead, for states of more than `original_context` positions (Phi-3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,6 @@ def _original_context(file: ModelFile) -> int:
 
 
 def _yarn(file: ModelFile, plain: RopeShape, factor: float) -> RopeShape:
-    fields = file.fields
     return replace(
         plain,
         scaling="yarn",

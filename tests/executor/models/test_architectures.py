@@ -171,7 +171,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "heads that do not fit": (lambda m, t: m.update({"llama.attention.head_count_kv": 3}), "8 query heads over 3"),
     "odd rotation": (lambda m, t: m.update({"llama.rope.dimension_count": 63}), "63 rotated dimensions"),
     "epsilon nan": (lambda m, t: m.update({"llama.attention.layer_norm_rms_epsilon": float("nan")}), "is nan"),
-    "unknown scaling": (lambda m, t: m.update({"llama.rope.scaling.type": "longrope"}), "'longrope'"),
+    "unknown scaling": (lambda m, t: m.update({"llama.rope.scaling.type": "dynamic"}), "'dynamic'"),
     "wide values": (lambda m, t: m.update({"llama.attention.value_length": 128}), "not as wide"),
     "no vocabulary": (lambda m, t: t.pop("token_embd.weight"), "token_embd.weight"),
     "missing tensor": (lambda m, t: t.pop("blk.3.ffn_up.weight"), "blk.3.ffn_up.weight is missing"),
