@@ -21,7 +21,7 @@ from executor.models.load import load_model
 from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.session import Session, SessionOptions
-from profiler.planning.request import arm_order
+from profiler.arithmetic.turns import arm_order
 
 TARGET = 1.10
 ARMS = ("off", "on")

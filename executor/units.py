@@ -85,11 +85,12 @@ _FORMATS: Final[dict[str, Callable[[float], str]]] = {
     "tokens/s": format_rate,
     "share": format_share,
     "GB/s": format_gb_s,
+    "number": format_rate,
 }
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """By the unit of a Figure (`ns`, `bytes`, `tokens/s`, `share`) or `GB/s`; UNKNOWN for None."""
+    """By the unit of a Figure (`ns`, `bytes`, `tokens/s`, `share`, `number`) or `GB/s`; UNKNOWN for None."""
     return UNKNOWN if value is None else _FORMATS[unit](value)
 
 

@@ -79,11 +79,12 @@ class Manifest:
     def has_process_per_arm(self) -> bool:
         """Whether arms ran in processes of their own: a boot, and no repetition, is then what verdicts count.
 
-        So does llama-bench, and so did several traces that were imported as an arm each.
+        So do llama-bench and commands, and so did several traces that were imported as an arm each.
         """
         files = self.extra.get("files")
         traces = files if isinstance(files, list) and len(files) > 1 else []
-        return self.source == "llama-bench" or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
+        has_boots = self.source in ("llama-bench", "command")
+        return has_boots or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
 
     @property
     def has_unrecorded_copies(self) -> bool:

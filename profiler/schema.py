@@ -88,6 +88,7 @@ PASSES: Final = pa.schema(
         ("vram_slots", pa.int64()),
         ("vram_bank", pa.int64()),
         ("logits_digest", pa.string()),
+        ("readings", pa.list_(pa.struct([("name", pa.string()), ("value", pa.float64())]))),  # that a program printed
     ]
 )
 

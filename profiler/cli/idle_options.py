@@ -15,23 +15,25 @@ from profiler.planning.plan import RunPlan
 
 _PREFIX: Final = "HPROF_RUN_"
 Reason = Callable[[RunPlan, Any], str | None]
-_OF_LLAMA_BENCH: Final = {
-    "binary": "--bin",
-    "nsys": "--nsys",
-    "arm_flags": "--arm",
-    "batch_size": "-b",
-    "cache_type_k": "-ctk",
-    "cache_type_v": "-ctv",
-    "timeout": "--timeout",
+_OF_OTHER_ENGINES: Final = {  # option -> its spelling, and the engines that have it
+    "binary": ("--bin", "llama-bench"),
+    "nsys": ("--nsys", "llama-bench"),
+    "arm_flags": ("--arm", "llama-bench or command"),
+    "metrics": ("--metric", "command"),
+    "batch_size": ("-b", "llama-bench"),
+    "cache_type_k": ("-ctk", "llama-bench"),
+    "cache_type_v": ("-ctv", "llama-bench"),
+    "timeout": ("--timeout", "llama-bench or command"),
 }
 # values that llama-bench alone has, of options that both have
 _VALUES_OF_LLAMA_BENCH: Final = {"load_mode": ("-lm", {"mlock"}), "split_mode": ("-sm", {"row", "none", "tensor"})}
 
 
 def refuse_others_options(given: Mapping[str, Any]) -> None:
-    """Raise HprofError for an option of `--engine llama-bench`. `given`: the options that the user gave."""
-    for name in _OF_LLAMA_BENCH.keys() & given.keys():
-        raise HprofError(f"{_OF_LLAMA_BENCH[name]} is for --engine llama-bench: add that, or leave it out.")
+    """Raise HprofError for an option of another engine. `given`: the options that the user gave."""
+    for name, (flag, engines) in _OF_OTHER_ENGINES.items():
+        if name in given:
+            raise HprofError(f"{flag} is for --engine {engines}: add that, or leave it out.")
     for name, (flag, values) in _VALUES_OF_LLAMA_BENCH.items():
         if given.get(name) in values:
             raise HprofError(f"{flag} {given[name]} is for --engine llama-bench: add that, or give another value.")

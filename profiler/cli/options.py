@@ -232,7 +232,12 @@ _OUTPUT: Final = [
     json_option,
 ]
 _ENGINE: Final = [
-    click.option("--engine", type=click.Choice(["hprof", "llama-bench"]), default="hprof", help="Who runs the passes."),
+    click.option(
+        "--engine",
+        type=click.Choice(["hprof", "llama-bench", "command"]),
+        default="hprof",
+        help="Who runs the passes; command: what each --arm says.",
+    ),
     click.option(
         "--bin", "binary", multiple=True, metavar="PATH", help="llama-bench: the program; two are two builds, A/B."
     ),
@@ -240,10 +245,24 @@ _ENGINE: Final = [
     click.option("-ctk", "--cache-type-k", metavar="TYPE,…", help="llama-bench: the KV cache's type of K."),
     click.option("-ctv", "--cache-type-v", metavar="TYPE,…", help="llama-bench: the KV cache's type of V."),
     click.option(
-        "--timeout", type=FiniteRange(min=1), default=3600.0, help="llama-bench: end a process after so many seconds."
+        "--timeout",
+        type=FiniteRange(min=1),
+        default=3600.0,
+        help="llama-bench, command: end a process after so many seconds.",
     ),
     click.option("--nsys", is_flag=True, help="llama-bench: record each arm with Nsight Systems."),
-    click.option("--arm", "arm_flags", multiple=True, metavar="NAME=FLAGS", help="llama-bench: an arm and its flags."),
+    click.option(
+        *("--arm", "arm_flags"),
+        multiple=True,
+        metavar="NAME=WORDS",
+        help="llama-bench: an arm and its flags; command: an arm and its command.",
+    ),
+    click.option(
+        *("--metric", "metrics"),
+        multiple=True,
+        metavar="NAME=REGEX",
+        help="command: a figure that the programs print, such as t/s='speed: ([0-9.]+)'.",
+    ),
 ]
 _BOOT: Final = [
     click.option("--boot", type=int, hidden=True),

@@ -1,26 +1,22 @@
 """`hprof run`: run A/B passes and write a capture. Chooses who runs them: this process, fresh processes (--boots),
-the workers of a Dask cluster (--dask), or llama-bench (--engine). What is heavy is imported when it is needed, so
+the workers of a Dask cluster (--dask), or another engine (--engine). What is heavy is imported when it is needed, so
 that `hprof run --help` is light.
 """
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from executor.errors import HprofError
-from profiler import DEFAULT_TRACES
 from profiler.cli.llama_flags import settle_llama_flags, variables_used
 from profiler.cli.options import dask_option, given_values, run_options
-from profiler.cli.printing import say
 from profiler.cli.report import show_report
+from profiler.cli.run_output import default_output
 
 
 class _KeepsArguments(click.Command):
@@ -59,8 +55,10 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
         values = settle_llama_flags(values, given_values(ctx))
     if values["dask"] is not None:
         show_report(run_on_cluster(values, arguments), as_json=values["as_json"])
-    elif values["engine"] == "llama-bench":
-        show_report(run_bench_arms(ctx, values, arguments), as_json=values["as_json"])
+    elif values["engine"] != "hprof":
+        from profiler.cli.run_engines import run_engine
+
+        show_report(run_engine(ctx, values, arguments), as_json=values["as_json"])
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
@@ -115,14 +113,6 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
         ctx.exit(exit_code_of(interrupt))
 
 
-def default_output(model: str) -> str:
-    """Where the capture of a run goes that names no -o: a folder that is not there yet."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
-    first = f"{DEFAULT_TRACES}/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    others = (f"{first}-{number}" for number in count(2))
-    return next(path for path in chain([first], others) if not Path(path).exists())
-
-
 def run_on_cluster(values: Mapping[str, Any], arguments: list[str]) -> str:
     """Run the sweep; gives the capture's address. Raises HprofError."""
     _check_cluster_options(values)
@@ -150,81 +140,3 @@ def _check_cluster_options(values: Mapping[str, Any]) -> None:
         raise HprofError(f"--dask runs hprof's own engine; leave out --engine {values['engine']}, or --dask.")
     if values["boots"] > 1:
         raise HprofError("--dask and --boots exclude each other: give one of them.")
-
-
-# given to llama-bench in any case, or only where the user said so; each joined by commas where it may be repeated
-_BENCH_ALWAYS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_depth": "-d", "repetitions": "-r"}
-_BENCH_IF_GIVEN: Final = {
-    "n_ubatch": "-ub",
-    "override_tensor": "-ot",
-    "n_cpu_moe": "-ncmoe",
-    "n_gpu_layers": "-ngl",
-    "load_mode": "-lm",
-    "threads": "-t",
-    "flash_attn": "-fa",
-    "batch_size": "-b",
-    "split_mode": "-sm",
-    "tensor_split": "-ts",
-    "cache_type_k": "-ctk",
-    "cache_type_v": "-ctv",
-}
-_BENCH_PASSED: Final = frozenset({*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "boots", "output", "force", "as_json"})
-_BENCH_OWN: Final = frozenset({"engine", "binary", "nsys", "timeout", "arm_flags", "prefetch_weights"})
-
-
-def run_bench_arms(ctx: click.Context, values: Mapping[str, Any], arguments: Sequence[str]) -> str:
-    """Run the arms and give back the capture's address. Raises HprofError for options that llama-bench has not."""
-    from profiler.engines.bench_arms import parse_arms
-    from profiler.engines.llama_bench import BenchRequest, run_llama_bench
-
-    if not values["binary"]:
-        raise HprofError("--engine llama-bench needs --bin, the path of llama-bench.")
-    _refuse_options_of_hprof(ctx)
-    request = BenchRequest(
-        binary=values["binary"][0],
-        other_binaries=values["binary"][1:],
-        arms=parse_arms(values["arm_flags"] or _bench_arms(ctx, values)),
-        flags=_bench_flags(ctx, values),
-        boots=values["boots"],
-        nsys=values["nsys"],
-        timeout_s=values["timeout"],
-    )
-    result = run_llama_bench(
-        request,
-        values["output"] or default_output("llama-bench"),
-        force=values["force"],
-        argv=["hprof", "run", *arguments],
-        say=lambda text: say(text, err=True),
-    )
-    if result.traces is not None:
-        say(f"Wrote {result.traces}, the traces: hprof report {result.traces}", err=values["as_json"])
-    return result.capture
-
-
-def _bench_arms(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Without --arm: several builds are the arms, unless -pw was asked for too."""
-    if len(values["binary"]) > 1 and "prefetch_weights" not in given_values(ctx):
-        return ("build=",)
-    from profiler.cli.run_request import prefetch_arms
-
-    return tuple(f"{name}=-pw {flag}" for flag, name in prefetch_arms(values["prefetch_weights"]))
-
-
-def _bench_flags(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
-    if "model" not in given_values(ctx):
-        raise HprofError("--engine llama-bench needs -m, a GGUF file: it has no presets.")
-    given = given_values(ctx)
-    flags = ["-m", str(values["model"])]
-    for name, flag in (_BENCH_ALWAYS | {n: f for n, f in _BENCH_IF_GIVEN.items() if n in given}).items():
-        value = values[name]
-        flags += [flag, ",".join(value) if isinstance(value, tuple | list) else str(value)]
-    return tuple(flags)
-
-
-def _refuse_options_of_hprof(ctx: click.Context) -> None:
-    """An option that would silently do nothing is an error."""
-    given = given_values(ctx)
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        if name not in _BENCH_PASSED | _BENCH_OWN and name in given:
-            raise HprofError(f"{parameter.opts[0]} is not for --engine llama-bench; give its own flags in --arm.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
-from profiler.engines.bench_arms import BenchArm
+from profiler.engines.arms import EngineArm
 from profiler.engines.process import FinishedProgram, run_program
 
 _OUTPUT_FLAGS: Final = ("-o", "--output", "-oe", "--output-err")
@@ -58,11 +58,11 @@ def build_names(programs: Sequence[BenchProgram]) -> dict[str, str]:
     return {name: program.path for name, program in zip(names, programs, strict=True)}
 
 
-def check_flags(flags: Sequence[str], arms: Sequence[BenchArm]) -> None:
+def check_flags(flags: Sequence[str], arms: Sequence[EngineArm]) -> None:
     """HprofError where there is no arm, or a flag is hprof's to set."""
     if not arms:
         raise HprofError('there is no arm to run; give at least one, such as --arm off="-pw 0" --arm on="-pw 1".')
-    for word in (*flags, *(flag for arm in arms for flag in arm.flags)):
+    for word in (*flags, *(flag for arm in arms for flag in arm.words)):
         if word in _OUTPUT_FLAGS:
             raise HprofError(f"{word} is hprof's to set, as it reads llama-bench's output; leave it out.")
 
@@ -75,12 +75,12 @@ def find_nsys() -> str:
     return nsys
 
 
-def where(binary: str, arm: BenchArm) -> str:
+def where(binary: str, arm: EngineArm) -> str:
     """The program and the arm, for an error."""
     return f"{binary}, arm {arm.name} ({arm.spelled})" if arm.spelled else f"{binary}, arm {arm.name}"
 
 
-def check_override(done: FinishedProgram, binary: str, arm: BenchArm) -> None:
+def check_override(done: FinishedProgram, binary: str, arm: EngineArm) -> None:
     """HprofError where the program went on without what it was asked for: its rows are not the arm's."""
     if found := _NOT_DONE.search(done.errors) or _NOT_DONE.search(done.output):
         raise HprofError(
@@ -88,7 +88,7 @@ def check_override(done: FinishedProgram, binary: str, arm: BenchArm) -> None:
         )
 
 
-def check_ending(done: FinishedProgram, binary: str, arm: BenchArm, words: Sequence[str], timeout_s: float) -> None:
+def check_ending(done: FinishedProgram, binary: str, arm: EngineArm, words: Sequence[str], timeout_s: float) -> None:
     """HprofError where the program did not end well. words: its command line."""
     at = where(binary, arm)
     if done.timed_out:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,8 +19,8 @@ from typing import Any, Final
 
 from executor.errors import HprofError
 from executor.policies import PREFETCH_ARMS, find_traits
-from executor.units import format_ns
-from profiler.engines.bench_arms import BenchArm, arms_of_builds, without_overridden
+from profiler.engines.arms import EngineArm
+from profiler.engines.bench_arms import arms_of_builds, without_overridden
 from profiler.engines.bench_program import (
     BenchProgram,
     build_names,
@@ -32,8 +31,8 @@ from profiler.engines.bench_program import (
     find_program,
     where,
 )
+from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_ended
 from profiler.engines.process import FinishedProgram, run_program
-from profiler.facts import describe_machine, result_variables
 from profiler.importers import import_files
 from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
@@ -51,7 +50,7 @@ class BenchRequest:
     """What to run. `flags` go to every arm; each boot is a process an arm, the order mirrored every other boot."""
 
     binary: str  # a path, or a name on PATH
-    arms: tuple[BenchArm, ...]
+    arms: tuple[EngineArm, ...]
     flags: tuple[str, ...] = ()
     boots: int = 1
     nsys: bool = False  # afterwards, one more process an arm under Nsight Systems, which is not timed
@@ -88,23 +87,11 @@ def run_llama_bench(
         request = replace(request, arms=arms_of_builds(request.arms, build_names(programs)))
     writer = new_capture(out, force=force, source="llama-bench", argv=list(argv), **_first_fields(request, programs))
     run = _BenchRun(request, programs, nsys, writer, say)
-    try:
+    with kept_when_ended(writer):
         run.measure()
         writer.finish("complete")
-        traces = run.trace(f"{os.fspath(out).rstrip('/')}-nsys", force, argv) if request.nsys else None
-    except BaseException:
-        if run.n_passes == 0:
-            writer.abandon()
-        else:
-            writer.finish("interrupted" if writer.manifest.state == "running" else "complete")
-        raise
+    traces = run.trace(f"{os.fspath(out).rstrip('/')}-nsys", force, argv) if request.nsys else None
     return BenchResult(writer.path, traces)
-
-
-def interleaved(arms: Sequence[BenchArm], boots: int) -> Iterator[tuple[int, BenchArm]]:
-    """(boot, arm) in mirrored order: A B, B A, A B, ..."""
-    for boot in range(boots):
-        yield from ((boot, arm) for arm in (arms if boot % 2 == 0 else reversed(arms)))
 
 
 @dataclass(slots=True)
@@ -118,7 +105,6 @@ class _BenchRun:
     end_ns: int = 0  # of the last pass, on the capture's clock
     seen: dict[str, list[BenchRow]] = field(default_factory=dict)  # label -> rows
     dropped: Counter[str] = field(default_factory=Counter)
-    started_ns: int = field(default_factory=time.monotonic_ns)
     first: Manifest = field(init=False)  # what was known before anything ran
 
     def __post_init__(self) -> None:
@@ -126,27 +112,19 @@ class _BenchRun:
 
     def measure(self) -> None:
         """Every arm, every boot; each process's rows are written when it has ended."""
-        n_processes = len(self.request.arms) * self.request.boots
-        for number, (boot, arm) in enumerate(interleaved(self.request.arms, self.request.boots)):
-            start_ns = max(self.end_ns, time.monotonic_ns() - self.started_ns)
-            self.say(self._progress(number, n_processes, boot, arm))
+        for turn in ProcessTurns(self.request.arms, self.request.boots, self.say):
+            arm = turn.arm
             command = [self._binary(arm), *self._words(arm)]
             done = run_program(command, dict(arm.environment), self.request.timeout_s)
             check_override(done, self._binary(arm), arm)
             rows, left_out = usable_rows(parse_jsonl(done.output))
             self.dropped += left_out
             if rows:  # also those that were printed before a crash
-                self._record(arm, boot, start_ns, rows)
+                self._record(turn, rows)
                 self.writer.update_manifest(**self._fields())
             check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
             if not rows:
                 raise HprofError(f"{where(self._binary(arm), arm)}: it printed no row; give it a test, such as -p 512.")
-
-    def _progress(self, number: int, n_processes: int, boot: int, arm: BenchArm) -> str:
-        took_ns = time.monotonic_ns() - self.started_ns
-        left = f", about {format_ns(took_ns / number * (n_processes - number))} left" if number else ""
-        at = f"process {number + 1} of {n_processes}, boot {boot + 1} of {self.request.boots}{left}"
-        return f"{arm.name}: {arm.spelled or 'no flags of its own'} ({at})"
 
     def trace(self, out: str, force: bool, argv: Sequence[str]) -> str:
         """One process an arm under nsys, imported as a capture of its own."""
@@ -162,13 +140,14 @@ class _BenchRun:
             self.say("importing the traces")
             return import_files([], out, arms=reports, force=force, argv=argv)
 
-    def _binary(self, arm: BenchArm) -> str:
+    def _binary(self, arm: EngineArm) -> str:
         return arm.binary or self.programs[0].path
 
-    def _words(self, arm: BenchArm) -> list[str]:
-        return [*without_overridden(self.request.flags, arm.flags), *arm.flags, "-o", "jsonl"]
+    def _words(self, arm: EngineArm) -> list[str]:
+        return [*without_overridden(self.request.flags, arm.words), *arm.words, "-o", "jsonl"]
 
-    def _record(self, arm: BenchArm, boot: int, start_ns: int, rows: list[BenchRow]) -> None:
+    def _record(self, turn: Turn, rows: list[BenchRow]) -> None:
+        arm, boot, start_ns = turn.arm, turn.boot, max(self.end_ns, turn.start_ns)
         names = arm_settings(rows)
         labels = [f"{arm.name} {arm_name(row, names)}" if names else arm.name for row in rows]
         for label, row in zip(labels, rows, strict=True):
@@ -197,7 +176,7 @@ class _BenchRun:
             "dropped": dict(+self.dropped),
         }
 
-    def _labels(self, arm: BenchArm) -> list[str]:
+    def _labels(self, arm: EngineArm) -> list[str]:
         return [label for label in self.seen if label == arm.name or label.startswith(arm.name + " ")]
 
     def _warnings(self) -> Iterator[str]:
@@ -213,10 +192,10 @@ class _BenchRun:
             elif not arm.environment and not first.environment and self._settings(arm) == self._settings(first):
                 yield f"The rows of {first.name} and {arm.name} name the same settings: did the flags take effect?"
 
-    def _cells(self, arm: BenchArm) -> set[object]:
+    def _cells(self, arm: EngineArm) -> set[object]:
         return {cell(row) for label in self._labels(arm) for row in self.seen[label]}
 
-    def _settings(self, arm: BenchArm) -> list[dict[str, Any]]:
+    def _settings(self, arm: EngineArm) -> list[dict[str, Any]]:
         distinct: list[dict[str, Any]] = []
         for label in self._labels(arm):
             distinct += [row.settings for row in self.seen[label] if row.settings not in distinct]
@@ -224,13 +203,8 @@ class _BenchRun:
 
 
 def _first_fields(request: BenchRequest, programs: Sequence[BenchProgram]) -> dict[str, Any]:
-    warnings = [] if request.boots > 1 else ["One boot: the arms ran one after the other; a verdict needs --boots 6."]
-    return {
+    return boot_fields(request.arms, request.boots) | {
         "arms": [_manifest_arm(arm, arm.name, []) for arm in request.arms],
-        "machine": describe_machine(),
-        "environment": result_variables(),
-        "grid": {"boots": request.boots, "order": "ABBA: arms forward, then backward, boot after boot"},
-        "warnings": warnings if len(request.arms) > 1 else [],
         "extra": {
             "engine": {
                 "binary": programs[0].path,
@@ -243,9 +217,9 @@ def _first_fields(request: BenchRequest, programs: Sequence[BenchProgram]) -> di
     }
 
 
-def _manifest_arm(arm: BenchArm, label: str, rows: Sequence[BenchRow]) -> ManifestArm:
+def _manifest_arm(arm: EngineArm, label: str, rows: Sequence[BenchRow]) -> ManifestArm:
     """The arm as it was asked for, and the build that its rows name."""
-    options = {"flags": list(arm.flags), "environment": dict(arm.environment)}
+    options = {"flags": list(arm.words), "environment": dict(arm.environment)}
     if rows and (commit := rows[0].settings.get("build_commit")) is not None:
         options["build"] = f"{commit} ({rows[0].settings.get('build_number')})"
     prefetch = {f"-pw {flag}": find_traits(name) for flag, name in PREFETCH_ARMS.items()}

@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
@@ -14,6 +16,7 @@ from typing import IO, Final
 from executor.errors import HprofError
 
 MAX_OUTPUT_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 1 << 16
 _GRACE_S: Final = 5
 
 
@@ -25,6 +28,7 @@ class FinishedProgram:
     output: str
     errors: str
     timed_out: bool
+    wall_ns: int  # from just before its start to its end
 
     @property
     def last_words(self) -> str:
@@ -49,42 +53,107 @@ class FinishedProgram:
 def run_program(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> FinishedProgram:
     """Run `command` with these variables added to hprof's own; raises HprofError where it cannot be started.
 
-    The program gets a process group of its own, which is ended on time-out and on Ctrl-C.
+    The program gets a process group of its own, which is ended on time-out, on Ctrl-C, and when the program has ended:
+    what it started in the background must not run beside the next one.
     """
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    run = _Run(command, environment)
+    try:
+        run.start()
+        timed_out = not run.ended_within(timeout_s)
+    finally:
+        run.stop()
+    if run.refused is not None:
+        why = run.refused.strerror if isinstance(run.refused, OSError) else str(run.refused)
+        raise HprofError(f"{command[0][:200]} cannot be run: {why}; name a program that can.") from run.refused
+    return run.finished(timed_out=timed_out)
+
+
+class _Run(threading.Thread):
+    """Starts a program and waits for its end in a thread of its own.
+
+    There no signal interrupts between the start and the note of it, which would leave a process that nobody ends; and
+    the end is noted when it comes, while `Popen.wait` with a time-out looks only every 50 ms.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        super().__init__(daemon=True)
+        self._command, self._environment = command, os.environ | dict(environment)
+        self._launched, self._ended = threading.Event(), threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tails: list[_Tail] = []
+        self._wall_ns = 0
+        self.refused: OSError | ValueError | None = None  # why it could not be started; ValueError: a null byte
+
+    def run(self) -> None:
+        started_ns = time.perf_counter_ns()
         try:
             process = subprocess.Popen(
-                command,
+                self._command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                env=os.environ | dict(environment),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise HprofError(f"{command[0]} cannot be run: {error.strerror}; name a program that can.") from error
-        timed_out = False
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _end(process)
-        return FinishedProgram(process.returncode, _tail(output), _tail(errors), timed_out)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the whole group to end, then make it."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
+        except (OSError, ValueError) as error:
+            self.refused = error
+            self._launched.set()
+            self._ended.set()
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+        self._process = process
+        self._launched.set()
+        self._tails = [_Tail(stream) for stream in (process.stdout, process.stderr) if stream is not None]
+        process.wait()
+        self._wall_ns = time.perf_counter_ns() - started_ns
+        self._ended.set()
+
+    def ended_within(self, timeout_s: float) -> bool:
+        return self._ended.wait(min(timeout_s, threading.TIMEOUT_MAX))
+
+    def stop(self) -> None:
+        """Ask the whole group to end, then make it; of a program that has ended, make what is left of its group."""
+        if not self._launched.wait(_GRACE_S) or self._process is None:
+            return
+        if not self._ended.is_set():
+            self._signal(signal.SIGTERM)
+            self._ended.wait(_GRACE_S)
+        self._signal(signal.SIGKILL)
+        self._ended.wait()
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left, or somebody else's
+            os.killpg(self._process.pid, number)
+
+    def finished(self, *, timed_out: bool) -> FinishedProgram:
+        """How it ended, once it has."""
+        assert self._process is not None
+        output, errors = (tail.text() for tail in self._tails)
+        return FinishedProgram(self._process.returncode, output, errors, timed_out, self._wall_ns)
 
 
-def _tail(file: IO[bytes]) -> str:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - MAX_OUTPUT_BYTES))
-    return file.read().decode("utf-8", errors="replace")
+class _Tail:
+    """The last of what a stream gives, read as it comes, so that its writer never waits and no disk fills."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._pieces: deque[bytes] = deque()
+        self._n_bytes = 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            while piece := os.read(self._stream.fileno(), _PIECE_BYTES):
+                with self._lock:
+                    self._pieces.append(piece)
+                    self._n_bytes += len(piece)
+                    while self._n_bytes - len(self._pieces[0]) >= MAX_OUTPUT_BYTES:
+                        self._n_bytes -= len(self._pieces.popleft())
+
+    def text(self) -> str:
+        """What was there when the writers had ended; of one that left the group, what came within a few seconds."""
+        self._thread.join(_GRACE_S)
+        with self._lock:
+            return b"".join(self._pieces)[-MAX_OUTPUT_BYTES:].decode("utf-8", errors="replace")

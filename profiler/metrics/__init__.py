@@ -12,6 +12,7 @@ from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.figures import FIGURES, SCOPES, CaptureTables, Figure, Scope, load_tables, pass_figures
 from profiler.metrics.layers import layer_figures, ubatch_figures
 from profiler.metrics.pieces import OverlapByPass
+from profiler.metrics.readings import reading_columns, reading_figures
 from profiler.schema import DIRECTIONS
 
 __all__ = [
@@ -30,5 +31,7 @@ __all__ = [
     "layer_figures",
     "load_tables",
     "pass_figures",
+    "reading_columns",
+    "reading_figures",
     "ubatch_figures",
 ]

@@ -26,7 +26,7 @@ from profiler.schema import CPU_COMPUTE, PHASES, WAIT
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
-Unit = Literal["ns", "tokens/s", "bytes", "share"]
+Unit = Literal["ns", "tokens/s", "bytes", "share", "number"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,5 @@
-"""What a run is asked to do: the points of its grid, the A/B order of arms and warm-ups, and the request itself.
-
-Plain values, checked in `profiler.planning.plan`. Arms are interleaved in mirror order, so that a drift of the machine
-(heat, clocks, other users) touches all arms alike: repetition 0 runs them forward, repetition 1 backward, which makes
-ABBA blocks of two repetitions.
+"""What a run is asked to do: the points of its grid, and the request itself. Plain values, checked in
+`profiler.planning.plan`.
 """
 
 from __future__ import annotations
@@ -10,14 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Final, Literal
+from typing import Literal
 
 from executor.devices.factory import DeviceOptions
 from executor.policies.base import PolicyOptions
 from executor.weights.transfer_units import LoadMode
-
-MAX_WARMUPS: Final = 3
-WARMUP_TOLERANCE: Final = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +51,6 @@ def distinct_cells(cells: Sequence[GridPoint]) -> list[GridPoint]:
         key = (cell.n_prompt, cell.n_gen, min(cell.n_ubatch, cell.n_prompt), cell.n_depth)
         found[key] = min(found.get(key, cell), cell, key=lambda one: one.n_ubatch)
     return list(found.values())
-
-
-def arm_order(arms: Sequence[str], repetition: int) -> list[str]:
-    """The arms of one repetition, mirrored every other time."""
-    return list(arms) if repetition % 2 == 0 else list(reversed(arms))
-
-
-def needs_warmup(durations_ns: Sequence[int], least: int = 1) -> bool:
-    """Whether an arm needs one more discarded pass in a cell, given those it had there.
-
-    It has had at least `least`, and has settled when its last two took the same time within 10 %; after three (or
-    `least`, where an arm has more to learn) it is measured as it is.
-    """
-    if len(durations_ns) >= max(MAX_WARMUPS, least):
-        return False
-    if len(durations_ns) < max(2, least):
-        return True
-    before, last = durations_ns[-2:]
-    return abs(last - before) >= WARMUP_TOLERANCE * max(last, before)
 
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]

@@ -10,7 +10,7 @@ from typing import Any
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
-from profiler.metrics import DIRECTIONS, NO_COPIES, CopyFigures, DeviceFigures
+from profiler.metrics import DIRECTIONS, FIGURES, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
 from profiler.report.places import Residency, host_products
 
@@ -55,6 +55,7 @@ def _arm(arm: ArmFigures) -> dict[str, Any]:
         "n_passes": arm.n_passes,
         "hidden_ratio_of_all_passes": number(arm.hidden_of_all),
         "by_device": [_on_device(found) for found in arm.by_device],
+        "readings": _readings(arm.figures["pass"]),
     }
 
 
@@ -63,7 +64,11 @@ def _on_device(found: DeviceMedians) -> dict[str, Any]:
 
 
 def _figures(figures: Figures) -> dict[str, Any]:
-    return {name: _estimate(found) for name, found in figures.items()}
+    return {name: _estimate(figures[name]) for name in FIGURES if name in figures}
+
+
+def _readings(figures: Figures) -> dict[str, Any]:
+    return {name: _estimate(found) for name, found in figures.items() if name not in FIGURES}
 
 
 def _estimate(found: Estimate | None) -> dict[str, Any] | None:

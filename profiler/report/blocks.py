@@ -21,7 +21,7 @@ from executor.units import (
 )
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.findings import Finding
-from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Scope
+from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure, Scope
 from profiler.report.cells import Cell, DeviceMedians
 from profiler.report.places import Residency
 
@@ -199,8 +199,8 @@ def _residency_row(found: Residency) -> list[str]:
 
 
 def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
-    for key, figure in FIGURES.items():
-        for label, scope in _scopes(cell, key):
+    for key, figure in {**FIGURES, **cell.readings}.items():
+        for label, scope in _scopes(cell, key, figure):
             found = [cell.arms[name].figures[scope][key] for name in names]
             if any(_is_telling(key, estimate) for estimate in found):
                 yield [label, *(_estimate(estimate, figure.unit) for estimate in found)]
@@ -219,12 +219,11 @@ def _own_rows(cell: Cell, names: Sequence[str], key: str) -> Iterator[list[str]]
             yield [f"  against {first}", *map(_comparison, mine)]
 
 
-def _scopes(cell: Cell, key: str) -> list[tuple[str, Scope]]:
+def _scopes(cell: Cell, key: str, figure: Figure) -> list[tuple[str, Scope]]:
     """The rows of a figure: one for the pass, or one a phase where both have it and a mean of both would mislead."""
     phases = _BY_PHASE.get(key, [])
     if phases and all(any(arm.figures[phase][key] for arm in cell.arms.values()) for _, phase in phases):
         return phases
-    figure = FIGURES[key]
     return [(f"{figure.label} t/s" if figure.unit == "tokens/s" else figure.label, "pass")]
 
 

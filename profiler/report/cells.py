@@ -10,10 +10,10 @@ import pandas as pd
 
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.manifest import ManifestArm
-from profiler.metrics import Scope
+from profiler.metrics import Figure, Scope
 from profiler.metrics.passes import CellKey, by_cell
 
-Figures = dict[str, Estimate | None]  # by the names in profiler.metrics.FIGURES; null: the source cannot give it
+Figures = dict[str, Estimate | None]  # by the names in FIGURES and of readings; null: the source cannot give it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class Cell(CellKey):
     notes: list[str] = field(default_factory=list)  # what differs, and why that is (not) a fault
     own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
     against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
+    readings: Mapping[str, Figure] = field(default_factory=dict)  # what the program printed itself, by name
 
     @property
     def baseline(self) -> str:

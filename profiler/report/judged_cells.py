@@ -12,7 +12,7 @@ import pandas as pd
 
 from profiler.arithmetic.stats import Comparison, estimate
 from profiler.manifest import Manifest, ManifestArm
-from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope
+from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order
 from profiler.report.own_baselines import own_baselines
@@ -50,6 +50,10 @@ class _CellJudge:
         self._on_host = {arm.name for arm in arms if arm.computes_on_host}
         self._arms = arms
         self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
+        self._readings = reading_figures(manifest)
+        printed = pd.DataFrame(reading_columns(tables.passes, list(self._readings)), frames["pass"].index)
+        self._of_pass = pd.concat([frames["pass"], printed], axis=1)
+        self._judged = [*JUDGED, *(name for name, figure in self._readings.items() if figure.better is not None)]
 
     def cell(self, key: CellKey, rows: pd.DataFrame) -> Cell:
         names = in_order(rows, self._order)
@@ -71,6 +75,7 @@ class _CellJudge:
             notes=self._notes(same, baseline, in_part),
             own_baselines=own,
             against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
+            readings=self._readings,
         )
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
@@ -80,6 +85,8 @@ class _CellJudge:
             scope: {name: estimate(frame[name].to_numpy(), boots) for name in FIGURES}
             for scope, frame in picked.items()
         }
+        printed = self._of_pass.loc[rows["pass_id"]]
+        figures["pass"] |= {name: estimate(printed[name].to_numpy(), boots) for name in self._readings}
         whole = picked["pass"]
         copying = (whole["bytes_h2d"] > 0) | (whole["busy_copy_ns"] > 0)
         busy_ns, hidden_ns = whole["busy_copy_ns"].sum(), whole["hidden_copy_ns"].sum()
@@ -99,14 +106,14 @@ class _CellJudge:
                 self._repeats(baseline, name),
                 self._repeats(arm, name),
                 self._design,
-                better=_better(name),
+                better=self._better(name),
                 noise=self._noise,
                 grounds=Grounds(
                     different=OTHER_EXPERTS if is_other and name in AFTER_FIRST_TOKEN else None,
                     same=self._same_work.reason(name, baseline, arm),
                 ),
             )
-            for name in JUDGED
+            for name in self._judged
         }
 
     def _against_own(self, first: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Comparison | None]:
@@ -114,7 +121,10 @@ class _CellJudge:
         return self._comparisons(first, arm, bool(same.other_tokens))
 
     def _repeats(self, rows: pd.DataFrame, name: str) -> Repeats:
-        return repeats(rows, self._frames["pass"][name].loc[rows["pass_id"]].to_numpy())
+        return repeats(rows, self._of_pass[name].loc[rows["pass_id"]].to_numpy())
+
+    def _better(self, name: str) -> Literal["lower", "higher"]:
+        return (FIGURES.get(name) or self._readings[name]).better or "lower"
 
     def _computed_on_host(self, rows: pd.DataFrame) -> bool:
         return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())
@@ -151,7 +161,3 @@ def _host_layers(arm: ManifestArm) -> Hashable:
     placed = arm.options.get("effective")
     layers = placed.get("host_layers") if isinstance(placed, Mapping) else None
     return tuple(map(str, layers)) if isinstance(layers, list) else None
-
-
-def _better(name: str) -> Literal["lower", "higher"]:
-    return FIGURES[name].better or "lower"

@@ -42,7 +42,7 @@ class SameWork:
         first, second = (self._arms.get(str(rows["arm"].iloc[0])) for rows in (baseline, arm))
         if first is None or second is None or first.requested == second.requested or not _placed_alike(first, second):
             return None
-        phases = [phase for phase in PHASES_OF[name] if not self._is_empty(phase, baseline)]
+        phases = [phase for phase in PHASES_OF.get(name, ()) if not self._is_empty(phase, baseline)]
         shared = [self._shared(phase, baseline, arm) for phase in phases]
         return "; ".join(dict.fromkeys(map(str, shared))) if shared and None not in shared else None
 

@@ -20,7 +20,7 @@ from executor.units import (
 )
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
-from profiler.metrics import FIGURES, CopyFigures, DeviceFigures
+from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell, telling_cell
 from profiler.report.own_baselines import placement_number
@@ -40,7 +40,7 @@ def said_against(report: Report, cell: Cell, name: str) -> Iterator[str]:
     """How an arm of a cell compares with its placement's first arm, and that arm with the cell's baseline."""
     first, compared = cell.held_against(name)
     arms = {arm.name: arm for arm in report.arms}
-    yield from _changes(first, name, compared)
+    yield from _changes(first, name, compared, cell.readings)
     if name in arms and first in arms and placement_number(arms[name]) != placement_number(arms[first]):
         yield from _placed(report, cell, first, arms[name])
     else:
@@ -68,10 +68,15 @@ def _first_verdict(cell: Cell, name: str) -> str | None:
     return found.verdict if found is not None else None
 
 
-def _changes(first: str, name: str, compared: Mapping[str, Comparison | None]) -> Iterator[str]:
+def _changes(
+    first: str, name: str, compared: Mapping[str, Comparison | None], readings: Mapping[str, Figure]
+) -> Iterator[str]:
     words = {"ttft_ns": "time to first token", "decode_tokens_per_s": "decode speed"}
     if compared.get("ttft_ns") is None:
         words = {"prefill_tokens_per_s": "prefill speed", "decode_tokens_per_s": "decode speed"}
+    if not any(compared.get(key) for key in words):  # passes of something that counts no tokens
+        words = {"wall_ns": "wall time"}
+    words |= {key: figure.label for key, figure in readings.items()}
     told = [f"{words[key]} {_change(found)}" for key in words if (found := compared.get(key)) is not None]
     if told:
         yield f"{name} against {first}: {'; '.join(told)}."

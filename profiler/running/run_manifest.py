@@ -11,11 +11,12 @@ from executor.model import Model
 from executor.placement.place import Placement
 from executor.policies import FULL, arm_traits
 from executor.session import Session
+from profiler.arithmetic.turns import MAX_WARMUPS, WARMUP_TOLERANCE
 from profiler.facts import describe_machine, model_fields, result_variables, source_commit
 from profiler.manifest import ManifestArm
 from profiler.planning.placed_arms import BudgetPlacements, PlacedArms
 from profiler.planning.plan import RunPlan
-from profiler.planning.request import MAX_WARMUPS, WARMUP_TOLERANCE, RunRequest
+from profiler.planning.request import RunRequest
 
 
 def initial_fields(plan: RunPlan, argv: list[str]) -> dict[str, Any]:

@@ -25,11 +25,12 @@ from executor.errors import HprofError
 from executor.passes import PassJob, PassResult
 from executor.session import Session
 from executor.units import format_count
+from profiler.arithmetic.turns import arm_order, needs_warmup
 from profiler.capture import Capture
 from profiler.cupti import CuptiRecorder
 from profiler.planning.placed_arms import PlacedArms
 from profiler.planning.plan import RunPlan
-from profiler.planning.request import GridPoint, arm_order, needs_warmup
+from profiler.planning.request import GridPoint
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
 from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of

@@ -11,7 +11,7 @@ import pytest
 
 import hprof
 from profiler.capture import Capture
-from profiler.cli.run import default_output
+from profiler.cli.run_output import default_output
 from tests.gguf_models import model_path
 
 FAST = ["--device", "sim", "--layers", "2", "-p", "64", "-n", "2", "-ub", "32", "-r", "2"]

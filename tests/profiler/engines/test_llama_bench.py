@@ -13,8 +13,9 @@ from executor.errors import HprofError
 from hprof import main
 from profiler.capture import Capture
 from profiler.compare import compare_captures
-from profiler.engines.bench_arms import BenchArm, parse_arm, parse_arms
-from profiler.engines.llama_bench import BenchRequest, interleaved, run_llama_bench
+from profiler.engines.arms import EngineArm
+from profiler.engines.bench_arms import parse_arm, parse_arms
+from profiler.engines.llama_bench import BenchRequest, run_llama_bench
 from profiler.report.build import build_report
 from tests.support import real_llama_bench
 
@@ -22,19 +23,19 @@ from tests.support import real_llama_bench
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("on=-pw 1", BenchArm("on", ("-pw", "1"))),
-        ("off=", BenchArm("off", ())),
-        ('ot=-ot "ffn_(up|down)=CPU"', BenchArm("ot", ("-ot", "ffn_(up|down)=CPU"))),
+        ("on=-pw 1", EngineArm("on", ("-pw", "1"))),
+        ("off=", EngineArm("off", ())),
+        ('ot=-ot "ffn_(up|down)=CPU"', EngineArm("ot", ("-ot", "ffn_(up|down)=CPU"))),
         (
             "env=GGML_OP_OFFLOAD_MIN_BATCH=64 -fa 1",
-            BenchArm("env", ("-fa", "1"), (("GGML_OP_OFFLOAD_MIN_BATCH", "64"),)),
+            EngineArm("env", ("-fa", "1"), (("GGML_OP_OFFLOAD_MIN_BATCH", "64"),)),
         ),
-        ("v=A=b=c", BenchArm("v", (), (("A", "b=c"),))),
-        (r"n=-ot blk\.\d+\.ffn=CPU", BenchArm("n", ("-ot", r"blk\.\d+\.ffn=CPU"))),
-        (r'q=-ot "blk\.(1|2)\.=CPU" # -fa 1', BenchArm("q", ("-ot", r"blk\.(1|2)\.=CPU", "#", "-fa", "1"))),
+        ("v=A=b=c", EngineArm("v", (), (("A", "b=c"),))),
+        (r"n=-ot blk\.\d+\.ffn=CPU", EngineArm("n", ("-ot", r"blk\.\d+\.ffn=CPU"))),
+        (r'q=-ot "blk\.(1|2)\.=CPU" # -fa 1', EngineArm("q", ("-ot", r"blk\.(1|2)\.=CPU", "#", "-fa", "1"))),
     ],
 )
-def test_words_are_flags_or_variables(text: str, expected: BenchArm) -> None:
+def test_words_are_flags_or_variables(text: str, expected: EngineArm) -> None:
     assert parse_arm(text) == expected
 
 
@@ -58,7 +59,7 @@ def test_anything_else_is_one_sentence(texts: tuple[str, ...], said: str) -> Non
 
 
 def test_several_splits_in_llama_benchs_own_spelling_are_its_business() -> None:
-    assert parse_arm("a=-ts 3/1,1/1").flags == ("-ts", "3/1,1/1")
+    assert parse_arm("a=-ts 3/1,1/1").words == ("-ts", "3/1,1/1")
 
 
 _FLAGS = ("-m", "fake.gguf", "-p", "128,256", "-n", "8", "-r", "3")
@@ -73,13 +74,6 @@ def binary(tmp_path: Path) -> str:
     path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
-
-
-def test_arms_are_interleaved_in_mirrored_order() -> None:
-    a, b = BenchArm("a", ()), BenchArm("b", ())
-    assert [(boot, arm.name) for boot, arm in interleaved([a, b], 3)] == [
-        (0, "a"), (0, "b"), (1, "b"), (1, "a"), (2, "a"), (2, "b"),
-    ]  # fmt: skip
 
 
 def test_each_repetition_of_each_boot_is_a_pass_and_two_boots_are_no_verdict(

@@ -1,0 +1,33 @@
+"""The examples of docs/measuring-your-code.md run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hprof import main
+from tests.support import ROOT
+
+PAGE = (ROOT / "docs" / "measuring-your-code.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in the page's order."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_two_commands_to_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [example] = blocks("bash")
+    program, *arguments = shlex.split(example)
+    assert program == "hprof"
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^t/s +10\.5 +21\.0$", printed, re.MULTILINE)
+    assert "x2.000 [2.000, 2.000] faster" in printed
+    assert "wall time x" in printed
