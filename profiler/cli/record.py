@@ -93,7 +93,7 @@ def command(
         raise click.UsageError("give a command after --, as in: hprof record -- python train.py")
     if shutil.which(program[0]) is None:
         raise HprofError(f"{program[0]} is no program that can be run; give its path, or a name that is in PATH.")
-    from profiler.cli.run import default_output
+    from profiler.cli.run_output import default_output
     from profiler.recording.launch import run_recorded
     from profiler.recording.session import Recording, RecordingSettings
     from profiler.storage.writer import check_place
