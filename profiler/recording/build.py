@@ -98,9 +98,8 @@ def _build(compiler: str, headers: Sequence[CuptiHeaders], library: Path) -> Non
             "XDG_CACHE_HOME to a folder of yours."
         ) from error
     with folder as made:
-        jobs = {f"{made}/{name}.o": [str(NATIVE / name)] for name in _COMMON}
-        for one in headers:
-            jobs[f"{made}/cupti-{one.api_version}.o"] = [*header_flags(one), str(NATIVE / _PER_HEADERS)]
+        jobs = {f"{made}/{one.api_version}.o": [*header_flags(one), str(NATIVE / _PER_HEADERS)] for one in headers}
+        jobs |= {f"{made}/{name}.o": [str(NATIVE / name)] for name in _COMMON}
         _run_all([[compiler, *_FLAGS, "-c", *arguments, "-o", target] for target, arguments in jobs.items()])
         half = f"{made}/library.so"
         linking = [compiler, *jobs, *_LINK, "-o", half, "-ldl"]
@@ -124,18 +123,24 @@ def _run_all(commands: Sequence[Sequence[str]]) -> None:
         subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True)
         for command in commands
     ]
-    errors = []
-    for process in started:
-        try:
+    try:
+        for process in started:
             _, said = process.communicate(timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, said = process.communicate()
-        if process.returncode != 0:
-            errors.append(said)
-    if errors:
-        lines = [line for line in errors[0].splitlines() if "error" in line] or errors[0].splitlines() or ["no reason"]
-        raise HprofError(
-            f"the recorder's library does not compile with {commands[0][0]} ({lines[0][:300].strip()}); try another "
-            "compiler with CXX=..., or install CUPTI's headers again."
-        )
+            if process.returncode != 0:
+                raise HprofError(_does_not_compile(commands[0][0], said))
+    except subprocess.TimeoutExpired as error:
+        raise HprofError(_does_not_compile(commands[0][0], f"error: no end within {_TIMEOUT_S} s")) from error
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def _does_not_compile(compiler: str, said: str) -> str:
+    lines = said.splitlines() or ["it does not say why"]
+    reason = next((line for line in lines if "error" in line), lines[0])
+    return (
+        f"the recorder's library does not compile with {compiler} ({reason[:300].strip()}); try another compiler with "
+        "CXX=..., or install CUPTI's headers again."
+    )

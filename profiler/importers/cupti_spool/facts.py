@@ -84,6 +84,12 @@ def lost_records(files: Sequence[SpoolFile]) -> Counter[str]:
     return lost
 
 
+def _stopped_by(files: Sequence[SpoolFile]) -> list[str]:
+    """Why recording stopped for good though nobody asked for it."""
+    names = {file.texts.get(int(record["name"])) for file in files for record in file.of_type(RecordType.STATE)[-1:]}
+    return sorted(name for name in names if name in ("disk full", "limit reached"))
+
+
 def stream_facts(files: Sequence[SpoolFile]) -> list[dict[str, Any]]:
     """Kind and priority of each stream."""
     found = []
@@ -149,6 +155,10 @@ def recording_warnings(files: Sequence[SpoolFile], recorded: TraceRows, hprof: H
     """What a reader of the figures must know."""
     said = [f"The recorder says: {text}." for text in problems(files)[:_MAX_LISTED]]
     said += [f"{format_count(count, 'record')} lost: {reason}." for reason, count in lost_records(files).items()]
+    said += [
+        f"Recording stopped before the end of the program ({reason}): what came then is missing."
+        for reason in _stopped_by(files)
+    ]
     if open_ended := [file for file in files if not file.is_ended]:
         which = ", ".join(str(file.process) for file in open_ended[:8])
         said.append(

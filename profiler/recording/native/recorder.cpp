@@ -185,7 +185,7 @@ void Recorder::apply_state() {
   if (!is_open_.load() || wanted == is_recording_.load()) return;
   if (CuptiSession* cupti = cupti_.load()) cupti->record(wanted);
   const uint64_t now = now_ns();
-  append([&](Spool& spool) {
+  with_spool([&](Spool& spool) {
     Record state;
     state.type = kState;
     state.kind = wanted ? kBegan : kPaused;
@@ -193,7 +193,7 @@ void Recorder::apply_state() {
     const uint32_t full = control_->full.load();
     if (full != 0) state.name = spool.text(full == 2 ? "disk full" : "limit reached");
     else if (until_range_met_.load()) state.name = spool.text("range met");
-    return state;
+    spool.append_surely(state);
   });
   is_recording_.store(wanted);
 }

@@ -67,7 +67,8 @@ uint32_t Spool::kernel_name(const char* mangled) {
   auto found = kernel_ids_.find(key);
   if (found != kernel_ids_.end()) return found->second;
   int status = -1;
-  char* demangled = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+  const bool is_mangled = key.substr(0, 2) == "_Z";  // `a` alone would be taken for a type, and become `signed char`
+  char* demangled = is_mangled ? abi::__cxa_demangle(mangled, nullptr, nullptr, &status) : nullptr;
   std::string_view shown(status == 0 && demangled != nullptr ? demangled : mangled);
   uint32_t id = intern(kernel_ids_, key, shown.substr(0, kMaxTextBytes));
   std::free(demangled);
@@ -98,6 +99,14 @@ void Spool::append(const Record& record) {
   if (fd_ < 0) return;
   records_.push_back(record);
   if (records_.size() >= kBufferedRecords) flush();
+}
+
+void Spool::append_surely(const Record& record) {
+  if (fd_ < 0) return;
+  flush();
+  records_.push_back(record);
+  flush_strings(true);
+  flush_records(true);
 }
 
 void Spool::flush() {

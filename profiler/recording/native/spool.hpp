@@ -24,6 +24,8 @@ class Spool {
   uint32_t kernel_name(const char* mangled);
 
   void append(const Record& record);
+  // Written at once, and beyond the limit too: what says that the limit was reached.
+  void append_surely(const Record& record);
   void flush();
 
   // Appends the last records, also where the limit is reached: a spool says how it ended.

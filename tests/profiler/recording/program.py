@@ -53,9 +53,9 @@ def kernel(name: str, start: int, end: int | None, stream: int = 7, node: int = 
     Cuda.calls.standin_kernel(name.encode(), 1, stream, _call(13), *times, c_uint64(node))
 
 
-def kernels(name: str, count: int) -> None:
-    """Many kernels one after the other, without calls."""
-    Cuda.calls.standin_kernels(name.encode(), c_uint64(count), _ns(0))
+def kernels(name: str, count: int, running: bool = False) -> None:
+    """Many kernels one after the other, without calls; or as many that never end."""
+    Cuda.calls.standin_kernels(name.encode(), c_uint64(count), c_uint64(0) if running else _ns(0))
 
 
 def copy(kind: int, source: int, target: int, n_bytes: int, start: int, end: int, stream: int = 14) -> None:

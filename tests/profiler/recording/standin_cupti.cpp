@@ -210,7 +210,10 @@ EXPORT void standin_kernel(const char* name, uint32_t context, uint32_t stream, 
   emit(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, record, end != 0);
 }
 EXPORT void standin_kernels(const char* name, uint64_t count, uint64_t start) {
-  for (uint64_t at = 0; at < count; ++at) standin_kernel(name, 1, 7, uint32_t(at + 1), start + at * 1000, start + at * 1000 + 500, 0);
+  for (uint64_t at = 0; at < count; ++at) {
+    const uint64_t begin = start == 0 ? 0 : start + at * 1000, end = start == 0 ? 0 : begin + 500;  // 0: it never ends
+    standin_kernel(name, 1, 7, uint32_t(at + 1), begin, end, 0);
+  }
 }
 EXPORT void standin_copy(int kind, int source, int target, uint64_t bytes, uint32_t stream, uint32_t correlation, uint64_t start, uint64_t end) {
   auto record = on_stream<HPROF_MEMCPY>(1, stream, correlation, start, end);

@@ -63,3 +63,91 @@ def test_everything_that_cupti_says(stage: Begin, standins: dict[int, Path], cud
     assert process["process"] == kernel["process"] == here.programs[0].pid
     assert not found.dropped
     assert not [text for text in found.warnings if "lost" in text or "missing" in text]
+
+
+def test_hprofs_own_ranges_give_passes_ubatches_and_layers_back(stage: Begin) -> None:
+    here = stage()
+    here.run(
+        "import nvtx; own = nvtx.get_domain('hprof'); at = own.get_event_attributes",
+        "asked = 'pass=4 arm=on n_ubatch=32 n_depth=0 n_prompt=32 n_gen=1 repetition=2 warmup=0'",
+        "own.push_range(at(asked)); own.push_range(at('ubatch=0 phase=prefill n_tokens=32'))",
+        "own.push_range(at('layer=3 tensor=ffn_up what=whole', payload=1000)); copy(1, 2, 3, 1000, 10, 20)",
+        "own.pop_range(); own.push_range(at('layer=3 what=ffn')); kernel('gemm', 20, 40); own.pop_range()",
+        "own.pop_range(); own.pop_range(); kernel('after', 50, 60)",
+    )
+    found = here.read()
+    (copy,) = events(found, kind="h2d")
+    assert (copy["pass_id"], copy["phase"], copy["ubatch"], copy["layer"]) == (4, "prefill", 0, 3)
+    assert (copy["tensor"], copy["whole_bytes"], copy["stream"]) == ("ffn_up", 1000, "copy")
+    (kernel,) = events(found, name="gemm")
+    assert (kernel["pass_id"], kernel["layer"], kernel["stream"]) == (4, 3, "compute")
+    (after,) = events(found, name="after")
+    assert after["pass_id"] is None
+    (row,) = found.tables["passes"].to_pylist()
+    assert (row["arm"], row["n_ubatch"], row["repetition"], row["bytes_h2d"]) == ("on", 32, 2, 1000)
+    assert [arm.name for arm in found.manifest_fields["arms"]] == ["on"]
+
+
+def test_all_sorts_of_ranges(stage: Begin) -> None:
+    here = stage()
+    here.run(
+        "import nvtx; from threading import Thread",
+        "plain = nvtx.push_range('layer 5'); kernel('a', 1, 2); nvtx.pop_range()",
+        "range_id = nvtx.start_range('layer 6'); kernel('b', 3, 4); nvtx.end_range(range_id)",
+        "def work():\n nvtx.push_range('layer 7'); kernel('c', 5, 6); nvtx.pop_range()",
+        "nvtx.push_range('layer 8'); t = Thread(target=work); t.start(); t.join(); kernel('d', 7, 8); nvtx.pop_range()",
+        "nvtx.push_range('layer 9'); nvtx.mark('here'); kernel('e', 9, 10)",  # never popped
+    )
+    found = here.read()
+    layers = {row["name"]: row["layer"] for row in events(found, kind="compute")}
+    assert layers == {"a": 5, "b": 6, "c": 7, "d": 8, "e": None}
+    assert found.manifest_fields["extra"]["nvtx_marks"] == 1
+
+
+GRAPH = ("graph_node(0)", "graph_node(0)", "graph_node(1)", "kernel('inside', 1, 2, node=5)", "graph(9, 1, 3_000_001)")
+
+
+@pytest.mark.parametrize("graphs", ["auto", "graph", "node"])
+def test_graphs(stage: Begin, graphs: str) -> None:
+    here = stage(graphs=graphs)
+    here.run(*GRAPH)
+    found = here.read()
+    names = {row["name"] for row in events(found, kind="compute")}
+    said = [text for text in found.warnings if "recorded as a whole" in text]
+    if graphs == "node":
+        assert (names, said) == ({"inside"}, [])
+    else:
+        assert names == {"CUDA graph"}
+        assert said[0].startswith(
+            "1 CUDA graph launch of together 3.0 ms recorded as a whole (the graphs were made of 2 kernel nodes, "
+            "1 memcpy node): "
+        )
+
+
+def test_device_memory_over_time(stage: Begin) -> None:
+    here = stage()
+    here.run(
+        "memory(1, 3, 0x1000, 100, 10); memory(1, 3, 0x2000, 50, 20); memory(2, 3, 0x1000, 0, 30)",
+        "memory(1, 3, 0x1000, 7, 40); memory(1, 2, 0x9000, 1 << 30, 50)",  # pinned host memory is none of the device's
+        "memory(2, 3, 0x7000, 999, 60); kernel('k', 0, 1)",  # was allocated before
+    )
+    found = here.read()
+    (memory,) = found.manifest_fields["extra"]["device_memory"]
+    assert (memory["device"], memory["peak_bytes"], memory["last_bytes"]) == (0, 150, 57)
+    start = memory["points"][0][0]
+    assert [[at - start, held] for at, held in memory["points"]] == [[0, 100], [10, 150], [20, 50], [30, 57], [50, 57]]
+
+
+def test_names_that_would_steer_a_terminal_stay_data(stage: Begin) -> None:
+    evil = "\\x1b[31mred\\x07[bold]\\u202e"
+    here = stage()
+    here.run(f"import nvtx; nvtx.push_range('layer 1 {evil}'); kernel('{evil}', 1, 2); nvtx.pop_range()")
+    (kernel,) = events(here.read(), kind="compute")
+    assert kernel["name"] == "\x1b[31mred\x07[bold]\u202e"
+    assert kernel["layer"] == 1
+
+
+def test_a_name_beyond_all_measure_is_cut(stage: Begin) -> None:
+    here = stage()
+    here.run("kernel('k' * 100_000, 1, 2)", "kernel('short', 3, 4)")
+    assert sorted(len(row["name"]) for row in events(here.read(), kind="compute")) == [5, 1024]

@@ -1,0 +1,149 @@
+"""When a process records: by times, by ranges, by hprof's word, by its command line; and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from executor.errors import HprofError
+from profiler.importers import Imported
+from profiler.recording.session import Recording, RecordingSettings
+from tests.profiler.recording.conftest import Stage
+
+Begin = Callable[..., Stage]
+KERNEL = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
+MEMORY = 49
+
+
+def names(found: Imported) -> list[str]:
+    rows = found.tables["events"].to_pylist()
+    return sorted(row["name"] for row in rows if row["kind"] == "compute")
+
+
+def test_pausing_and_resuming(stage: Begin) -> None:
+    here = stage()
+    here.recording.pause()
+    program = here.start(
+        "kernel('unseen', 1, 2); print('ready', flush=True); input()",
+        f"wait_for(lambda: is_enabled({KERNEL})); kernel('seen', 3, 4); print('done', flush=True); input()",
+        f"wait_for(lambda: not is_enabled({KERNEL})); kernel('too late', 5, 6)",
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+    here.recording.resume()
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "done\n"
+    here.recording.pause()
+    assert program.communicate("\n", timeout=60)[1] == ""
+    assert names(here.read()) == ["seen"]
+
+
+def test_beginning_later(stage: Begin) -> None:
+    here = stage(after_s=0.3)
+    here.run(f"kernel('early', 1, 2); wait_for(lambda: is_enabled({KERNEL})); kernel('late', 3, 4)")
+    assert names(here.read()) == ["late"]
+
+
+def test_recording_for_some_time(stage: Begin) -> None:
+    here = stage(for_s=2.0)  # the program starts in less
+    here.run(f"kernel('early', 1, 2); wait_for(lambda: not is_enabled({KERNEL})); kernel('late', 3, 4)")
+    found = here.read()
+    assert names(found) == ["early"]
+    assert found.manifest_fields["extra"]["processes"][0]["ended"]
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [
+        ("nvtx.push_range('here')", "nvtx.pop_range()"),
+        ("held = nvtx.start_range('here')", "nvtx.end_range(held)"),
+        ("d = nvtx.get_domain('mine'); d.push_range(d.get_event_attributes('here'))", "d.pop_range()"),
+    ],
+)
+def test_inside_a_range_alone(stage: Begin, opens: str, closes: str) -> None:
+    here = stage(only_range="here")
+    here.run(
+        "import nvtx; kernel('before', 1, 2); nvtx.push_range('other'); kernel('other', 3, 4); nvtx.pop_range()",
+        f"{opens}; nvtx.push_range('deeper'); kernel('a', 5, 6); nvtx.pop_range(); kernel('b', 7, 8); {closes}",
+        f"kernel('between', 9, 10); {opens}; kernel('c', 11, 12); {closes}; kernel('after', 13, 14)",
+    )
+    assert names(here.read()) == ["a", "b", "c"]
+
+
+def test_until_a_range_begins(stage: Begin) -> None:
+    here = stage(until_range="second epoch")
+    here.run(
+        "import nvtx; nvtx.push_range('first epoch'); kernel('a', 1, 2); nvtx.pop_range()",
+        "nvtx.push_range('second epoch'); kernel('b', 3, 4); nvtx.pop_range(); kernel('c', 5, 6)",
+    )
+    assert names(here.read()) == ["a"]
+
+
+def test_only_some_processes(stage: Begin) -> None:
+    here = stage(process="chosen (one|two)$")
+    here.run("kernel('a', 1, 2) # chosen one")
+    here.run("kernel('b', 1, 2) # another")
+    here.run("kernel('c', 1, 2) # chosen two")
+    assert names(here.read()) == ["a", "c"]
+    assert len(here.recording.spools()) == 2
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(HprofError, match=r"--process '\(' is no extended regular expression"):
+        Recording.begin(RecordingSettings(process="("))
+
+
+def test_the_limit_holds_and_the_program_runs_on(stage: Begin) -> None:
+    limit = 2_000_000
+    here = stage(max_bytes=limit)
+    out = here.run(
+        f"kernels('k', 200_000); wait_for(lambda: not is_enabled({KERNEL})); kernels('k', 50_000); print('ran on')"
+    )
+    assert out == "ran on\n"
+    written = sum(path.stat().st_size for path in here.recording.spools())
+    assert limit - 100_000 < written < limit + 4096, "the last words are little"
+    assert here.recording.control.full == "limit reached"
+    found = here.read()
+    n_kernels = len(names(found))
+    lost, stopped = [text for text in found.warnings if "limit reached" in text]
+    assert "records lost: limit reached." in lost
+    assert stopped == ("Recording stopped before the end of the program (limit reached): what came then is missing.")
+    assert 28_000 < n_kernels < 32_000
+
+
+def test_two_processes_share_the_limit(stage: Begin) -> None:
+    here = stage(max_bytes=1_000_000)
+    here.run("kernels('k', 10_000)")
+    here.run("kernels('k', 10_000)")
+    written = sum(path.stat().st_size for path in here.recording.spools())
+    assert written < 1_000_000 + 8192
+
+
+def test_buffers_are_bounded_and_what_finds_none_is_counted(stage: Begin) -> None:
+    """Kernels that never end keep every buffer: CUPTI gets no more than 128 MiB, and says what it dropped."""
+    here = stage()
+    out = here.run(
+        "kernels('k', 800_000, running=True); print(held_buffers())",
+    )
+    assert int(out) == 512
+    found = here.read()
+    assert any("records lost: dropped by CUPTI" in text for text in found.warnings)
+    assert found.dropped["kernel: no times"] > 0
+
+
+def test_a_full_disk_stops_the_recording_alone(stage: Begin) -> None:
+    """A limit on the size of files stands for a full disk: writing fails in the middle of a chunk."""
+    here = stage()
+    out = here.run(
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); kernels('k', 100_000)",
+        f"wait_for(lambda: not is_enabled({KERNEL})); print('ran on')",
+    )
+    assert out == "ran on\n"
+    assert here.recording.control.full == "disk full"
+    found = here.read()
+    assert 3_000 < len(names(found)) < 300_000 / 64
+    assert not [text for text in found.warnings if "no whole chunk" in text], "half a chunk is cut off again"
