@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -120,7 +121,9 @@ def header_flags(headers: CuptiHeaders) -> list[str]:
 def _run_all(commands: Sequence[Sequence[str]]) -> None:
     nothing = subprocess.DEVNULL
     started = [
-        subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         for command in commands
     ]
     try:
@@ -132,9 +135,9 @@ def _run_all(commands: Sequence[Sequence[str]]) -> None:
         raise HprofError(_does_not_compile(commands[0][0], f"error: no end within {_TIMEOUT_S} s")) from error
     finally:
         for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+            if process.poll() is None:  # the compiler proper is a child of what was started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def _does_not_compile(compiler: str, said: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,12 +59,12 @@ class Stage:
     environment: dict[str, str]
     programs: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start(self, *script: str, cuda: bool = True, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *script: str, cuda: bool = True, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
         """Run the lines of a script in the stand-in program."""
         words = [sys.executable, str(HERE / "program.py"), str(self.standin) if cuda else "-", *script]
         program = subprocess.Popen(
             words,
-            env=self.environment | variables,
+            env=self.environment | dict(variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,9 +73,9 @@ class Stage:
         self.programs.append(program)
         return program
 
-    def run(self, *script: str, cuda: bool = True, code: int = 0, **variables: str) -> str:
+    def run(self, *script: str, cuda: bool = True, code: int = 0, variables: Mapping[str, str] = {}) -> str:
         """The same to its end; what it printed."""
-        program = self.start(*script, cuda=cuda, **variables)
+        program = self.start(*script, cuda=cuda, variables=variables)
         out, err = program.communicate(timeout=60)
         assert program.returncode == code, err
         assert err == ""

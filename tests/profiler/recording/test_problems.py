@@ -31,7 +31,7 @@ Begin = Callable[..., Stage]
 )
 def test_the_program_runs_on(stage: Begin, variables: dict[str, str], said: str) -> None:
     here = stage()
-    program = here.start("kernel('k', 1, 2); print('ran')", **variables)
+    program = here.start("kernel('k', 1, 2); print('ran')", variables=variables)
     assert program.communicate(timeout=60) == ("ran\n", "")
     (problem,) = here.recording.new_problems()
     assert re.match(f"process {program.pid}: .*{said}", problem)
@@ -43,7 +43,7 @@ def test_a_libcupti_that_fails_gives_way_to_the_next(stage: Begin, tmp_path: Pat
     here = stage()
     broken = tmp_path / "libcupti.so.13"
     broken.write_bytes(b"no library")
-    here.run("kernel('k', 1, 2)", HPROF_SPOOL_LIBCUPTI=f"{broken}:{here.standin}")
+    here.run("kernel('k', 1, 2)", variables={"HPROF_SPOOL_LIBCUPTI": f"{broken}:{here.standin}"})
     assert here.recording.new_problems() == []
     assert any(row["kind"] == "compute" for row in here.read().tables["events"].to_pylist())
 
