@@ -164,7 +164,7 @@ STAIRS = {
         {"capture", "importers"},
         {"metrics", "ordering", "cupti", "recording"},
         {"findings", "planning", "engines"},
-        {"report", "running"},
+        {"report", "running", "predicting"},
         {"compare", "export", "cluster", "opened"},
         {"cli"},
     ),

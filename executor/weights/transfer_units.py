@@ -104,7 +104,7 @@ def build_transfer_units(model: Model, placement: Placement, device: Device, loa
     The units come in the order in which a ubatch reaches them. Raises HprofError where memory runs out or the file
     cannot be read, PinningRefusedError where the driver pins no more.
     """
-    groups = _group(model, placement)
+    groups = host_groups(model, placement)
     with ThreadPoolExecutor(LOADERS) as pool:  # reading and filling release the interpreter's lock
         jobs = [
             pool.submit(_build, number, layer, kind, tensors, model, device, load_mode)
@@ -113,7 +113,8 @@ def build_transfer_units(model: Model, placement: Placement, device: Device, loa
         return [job.result() for job in jobs]
 
 
-def _group(model: Model, placement: Placement) -> list[tuple[int, StepKind, list[TensorInfo]]]:
+def host_groups(model: Model, placement: Placement) -> list[tuple[int, StepKind, list[TensorInfo]]]:
+    """The host tensors by layer and step, in the order in which a ubatch reaches them: one group a transfer unit."""
     groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
     for tensor in model.tensors.values():
         if tensor.layer is not None and placement.is_host(tensor.name):

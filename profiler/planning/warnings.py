@@ -49,7 +49,8 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, .
 
 def left_out(asked: Sequence[GridPoint], kept: Sequence[GridPoint]) -> list[str]:
     """One sentence on the cells of a grid that would repeat a measurement."""
-    missing = [cell for cell in dict.fromkeys(asked) if cell not in kept]
+    measured = set(kept)
+    missing = [cell for cell in dict.fromkeys(asked) if cell not in measured]
     if not missing:
         return []
     named = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in missing)

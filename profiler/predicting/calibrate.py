@@ -1,0 +1,168 @@
+"""From captures to a calibration: the costs that their passes showed, which experts were in use, and how far the fit
+is from what it was fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+
+from executor.errors import HprofError
+from profiler.capture import Capture
+from profiler.planning.placed_arms import device_of_layers
+from profiler.planning.plan import RunPlan
+from profiler.planning.request import GridPoint
+from profiler.predicting.expert_use import ExpertUse, use_of_observed
+from profiler.predicting.fitted import FittedCosts, fit_costs
+from profiler.predicting.layout import Layout, build_layout
+from profiler.predicting.predictor import Prediction, predict
+from profiler.predicting.samples import Samples, take_samples
+
+CellKey = tuple[int, int, int, int]
+"""n_prompt, n_gen, n_ubatch, n_depth."""
+_DEVIATIONS: Final = 2.0  # half an interval of 95 %, where misses are normal
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A capture to fit to: the plan of what it ran, and which of its cells count (None: all)."""
+
+    capture: Capture
+    plan: RunPlan
+    cells: frozenset[CellKey] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """`spread` is by figure ("ttft", "decode") the relative half-width of an interval; None where none is known."""
+
+    costs: FittedCosts
+    use: ExpertUse | None
+    spread: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The median of an arm's measured passes in a cell; None where nothing of the kind was measured."""
+
+    ttft_ns: float | None
+    prefill_ns: float | None
+    decode_ns: float | None
+    bytes_h2d: float | None
+    n: int
+
+
+def calibrate(sources: Sequence[Source]) -> Calibration:
+    """Fit costs to captures. Raises HprofError where none holds a measured pass with its steps."""
+    layouts = [_layout(source) for source in sources]
+    samples = [
+        take_samples(source.capture, layout, fitted_passes(source))
+        for source, layout in zip(sources, layouts, strict=True)
+    ]
+    costs = fit_costs(samples, layouts[0], sources[0].plan.session.dtype)
+    use = _observed_use(sources[0], layouts[0], samples)
+    misses: dict[str, list[float]] = {"ttft": [], "decode": []}
+    for source in sources:
+        measured = measured_cells(source.capture)
+        for one in predict(source.plan, costs, use):
+            if source.cells is None or cell_key(one.cell) in source.cells:
+                found = measured.get((one.label, *cell_key(one.cell)))
+                misses["ttft"] += relative(one.ttft_ns, found.ttft_ns if found else None)
+                misses["decode"] += relative(one.decode_ns, found.decode_ns if found else None)
+    return Calibration(costs, use, {name: _spread(values) for name, values in misses.items()})
+
+
+def usual_cells(capture: Capture) -> frozenset[CellKey]:
+    """Three cells to fit a sweep by: the second smallest and the second largest ubatch at the least depth, the latter
+    at the greatest depth too. A sweep of fewer ubatches gives its smallest and largest.
+    """
+    passes = capture.passes
+    measured = passes[~passes["warmup"]]
+    ubatches, depths = sorted(measured["n_ubatch"].unique()), sorted(measured["n_depth"].unique())
+    if not ubatches:
+        raise HprofError(f"{capture.path} holds no measured pass to fit to.")
+    low, high = (ubatches[1], ubatches[-2]) if len(ubatches) > 3 else (ubatches[0], ubatches[-1])
+    wanted = {(low, depths[0]), (high, depths[0]), (high, depths[-1])}
+    rows = measured[["n_prompt", "n_gen", "n_ubatch", "n_depth"]].drop_duplicates()
+    return frozenset(
+        (int(p), int(n), int(ub), int(d)) for p, n, ub, d in rows.itertuples(index=False) if (ub, d) in wanted
+    )
+
+
+def fitted_passes(source: Source) -> list[int]:
+    """The ids of the passes that a source is fitted to: measured ones with their steps recorded."""
+    passes = source.capture.passes
+    passes = passes[~passes["warmup"]]
+    if source.cells is not None:
+        keys = passes[["n_prompt", "n_gen", "n_ubatch", "n_depth"]].itertuples(index=False, name=None)
+        passes = passes[[key in source.cells for key in keys]]
+    return [int(pass_id) for pass_id in passes["pass_id"]]
+
+
+def measured_cells(
+    capture: Capture, pass_ids: Collection[int] | None = None
+) -> dict[tuple[str, int, int, int, int], Measured]:
+    """By arm and cell, the medians of a capture's measured passes."""
+    passes = capture.passes
+    passes = passes[~passes["warmup"]]
+    if pass_ids is not None:
+        passes = passes[passes["pass_id"].isin(pass_ids)]
+    found = {}
+    for key, rows in passes.groupby(["arm", "n_prompt", "n_gen", "n_ubatch", "n_depth"]):
+        figures = {name: _median(rows[name]) for name in ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")}
+        found[cast("tuple[str, int, int, int, int]", key)] = Measured(**figures, n=len(rows))
+    return found
+
+
+def cell_key(cell: GridPoint) -> CellKey:
+    return cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth
+
+
+def relative(predicted: float | None, measured: float | None) -> list[float]:
+    """How far a prediction is off, as a share of what was measured; nothing where one of them is not known."""
+    return [predicted / measured - 1] if predicted is not None and measured else []
+
+
+def interval(value: float, spread: float | None) -> tuple[float | None, float | None]:
+    """The interval that a figure is expected to lie in; None where the fit says nothing of it."""
+    return (None, None) if spread is None else (value / (1 + spread), value * (1 + spread))
+
+
+def _median(values: pd.Series[float]) -> float | None:
+    known = values.dropna()
+    return float(known.median()) if len(known) else None
+
+
+def _spread(misses: Sequence[float]) -> float | None:
+    return _DEVIATIONS * float(np.sqrt(np.mean(np.square(misses)))) if misses else None
+
+
+def _layout(source: Source) -> Layout:
+    plan = source.plan
+    device_of = device_of_layers(plan.request, plan.model)
+    return build_layout(plan.model, plan.setups[0].placement, device_of, plan.session.dtype)
+
+
+def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) -> ExpertUse | None:
+    """What the capture's own router chose; None where a routing model chose, which the plan then says."""
+    distinct = samples[0].distinct
+    if source.capture.manifest.model.get("routing") is not None or not len(distinct) or not layout.moe_layers:
+        return None
+    moe = layout.model.shape.layers[layout.moe_layers[0]].moe
+    assert moe is not None
+    n_tokens, seen = (distinct[name].to_numpy(np.float64) for name in ("n_tokens", "distinct"))
+    return use_of_observed(n_tokens, seen, len(layout.moe_layers), moe.n_experts, moe.n_used)
+
+
+def errors_of(
+    predictions: Sequence[Prediction], capture: Capture, fitted: Collection[CellKey]
+) -> list[tuple[Prediction, Measured, bool]]:
+    """Each prediction with what was measured, and whether the cell was fitted to; those that were not measured are left
+    out."""
+    measured = measured_cells(capture)
+    found = ((one, measured.get((one.label, *cell_key(one.cell)))) for one in predictions)
+    return [(one, seen, cell_key(one.cell) in fitted) for one, seen in found if seen is not None]

@@ -1,0 +1,106 @@
+"""What steps and copies cost: the seam between the timeline, which knows no rates, and whoever knows them.
+
+`Costs` is implemented by `RateCosts` (the rates of one machine, as the `sim` device has them) and by
+`profiler.predicting.fitted.FittedCosts` (what captures showed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.devices.sim import SimMachine
+from profiler.predicting.layout import Step, step_work
+
+Floats = NDArray[np.float64]
+Phase = Literal["prefill", "decode"]
+CopyWay = Literal["inline", "ahead"]
+Setting = Literal["alone", "copies", "host"]
+"""What goes on beside the steps of a phase: nothing, copies on a stream of their own, or trips to the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Ubatches to be priced, an element each: `n_tokens` (points,), and `n_past` (points,) positions before them."""
+
+    n_tokens: Floats
+    n_past: Floats
+    phase: Phase = "prefill"
+    setting: Setting = "alone"
+
+    def seen(self, window: int | None) -> Floats:
+        """(points,): how many positions a token sees, on average."""
+        seen = self.n_past + (self.n_tokens + 1) / 2
+        return seen if window is None else np.minimum(seen, window)
+
+
+class Costs(Protocol):
+    """Times in ns; arrays have one element a point."""
+
+    def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
+        """A step, with what passes between the step before it and itself; `distinct` experts are in use."""
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
+        """A weight copy of `n_copies` pieces; nothing where there are no bytes."""
+
+    @property
+    def routed_copy_delay_ns(self) -> float:
+        """From the router's flags being on the host to the first piece of a copy that they decide."""
+
+    @property
+    def begin_ns(self) -> float:
+        """From a pass's start to its first step."""
+
+    @property
+    def token_ns(self) -> float:
+        """From the sampled token to its being known on the host."""
+
+    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+        """Which points lie where the costs were measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateCosts:
+    """The rates of one machine, by the rules of the `sim` device, on a host that issues in no time."""
+
+    machine: SimMachine
+    dtype: torch.dtype
+
+    def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
+        m = self.machine
+        if step.where in ("out", "in"):
+            n_bytes = points.n_tokens * step.row_bytes if step.row_bytes else float(step_bytes(step))
+            return np.asarray(step.n_copies * m.link_latency_us * 1e3 + n_bytes / m.link_gb_s + 0.0 * points.n_past)
+        flops, moved = step_work(step, points.n_tokens, points.n_past, distinct, self.dtype)
+        if step.where == "host":
+            return np.maximum(flops / m.host_gflop_s, moved / m.host_memory_gb_s)
+        return np.maximum(flops / (m.gemm_tflop_s * 1e3), moved / m.memory_gb_s) + m.launch_us * 1e3
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
+        return np.asarray(n_copies * self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s)
+
+    @property
+    def routed_copy_delay_ns(self) -> float:
+        return 0.0
+
+    @property
+    def begin_ns(self) -> float:
+        return 0.0
+
+    @property
+    def token_ns(self) -> float:
+        return self.machine.link_latency_us * 1e3 + 8 / self.machine.link_gb_s
+
+    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+        return np.ones(len(points.n_tokens), np.bool_)
+
+
+def step_bytes(step: Step) -> int:
+    """What a copy carries that does not grow with the tokens: the router's flags, one byte an expert."""
+    assert step.layer is not None
+    moe = step.layer.moe
+    return 0 if moe is None else moe.n_experts

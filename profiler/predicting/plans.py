@@ -1,0 +1,171 @@
+"""What an arm's own policy decides, asked point by point: where each step of each layer computes, and what is copied.
+
+The policies are the executor's; `hot`, which learns from passes, is told instead what it would learn: each expert's
+chance of use, and how long a layer computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.errors import HprofError
+from executor.passes import Ubatch
+from executor.policies import make_policy
+from executor.policies.auto import Auto
+from executor.policies.base import Item, Plan, Policy, PolicyOptions
+from executor.policies.hot import Hot, size_class
+from executor.weights.transfer_units import TransferUnit
+from profiler.predicting.expert_use import ExpertUse, expected_runs
+from profiler.predicting.layout import Layout
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class StepCopies:
+    """One step of one layer at every point: elements are points.
+
+    `ahead_*` goes before the step is reached, `late_*` when it is; `late_ahead` says that what is late goes on the
+    copy stream. `waits`: the host must know the router's choice. `on_host`: the CPU computes, and nothing is copied.
+    """
+
+    ahead_bytes: Floats
+    ahead_copies: Floats
+    late_bytes: Floats
+    late_copies: Floats
+    late_ahead: NDArray[np.bool_]
+    waits: NDArray[np.bool_]
+    on_host: NDArray[np.bool_]
+
+    @classmethod
+    def none(cls, n_points: int) -> StepCopies:
+        a, b, c, d = np.zeros((4, n_points))
+        x, y, z = np.zeros((3, n_points), np.bool_)
+        return cls(a, b, c, d, x, y, z)
+
+    def at(self, points: NDArray[np.intp]) -> StepCopies:
+        """The same for other points, each named by its number here."""
+        return StepCopies(*(getattr(self, one.name)[points] for one in fields(self)))
+
+    @property
+    def n_bytes(self) -> Floats:
+        return self.ahead_bytes + self.late_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """An arm's policy under a layout. `bank_experts`: how many experts its cache holds."""
+
+    layout: Layout
+    policy: Policy
+    use: ExpertUse | None
+
+    @property
+    def streams_ahead(self) -> bool:
+        return self.policy.streams_ahead
+
+    @property
+    def n_slots(self) -> int:
+        return max(1, self.policy.n_slots)
+
+    def ask(self, n_tokens: Floats, n_past: Floats) -> tuple[Floats, NDArray[np.intp]]:
+        """(2, asked): the ubatches among these that the policy may tell apart, and which of them each one is."""
+        grain = [2 ** (size_class(1 + int(past)) / 2) if self.policy.traits.learns else 0.0 for past in n_past]
+        asked, back = np.unique(np.stack([n_tokens, grain]), axis=1, return_inverse=True)
+        return asked, back.ravel()
+
+    def copies(self, layer: int, step: str, asked: Floats) -> StepCopies | None:
+        """What the policy does for a step of a layer in the ubatches that `ask` gave; None: weights are resident."""
+        unit = self.layout.units.get((layer, step))
+        if unit is None or self.policy.traits.is_resident:
+            return None
+        found = StepCopies.none(asked.shape[1])
+        for point, (n, past) in enumerate(asked.T):
+            self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past)))
+        return found
+
+    def _decide(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch) -> None:
+        if unit.what in ("ffn", "experts") and self.policy.regime(ubatch.n_tokens, unit) == "cpu":
+            found.on_host[point] = True
+            return
+        plan = self.policy.plan(Item(0, ubatch, unit))
+        found.waits[point] = plan.needs_routing and unit.n_experts > 0
+        found.late_ahead[point] = plan.when == "ahead"
+        if plan.what == "whole":
+            if plan.when == "ahead":
+                found.ahead_bytes[point], found.ahead_copies[point] = unit.n_bytes, 1
+            else:
+                found.late_bytes[point], found.late_copies[point] = unit.n_bytes, 1
+            return
+        self._selective(found, point, unit, ubatch, plan)
+
+    def _selective(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch, plan: Plan) -> None:
+        assert self.use is not None
+        chance = self.use.chance_of_use(ubatch.n_tokens)[self.layout.moe_layers.index(unit.layer)]
+        if plan.what == "bank":
+            misses = chance.sum() * (1 - self._hit_rate())
+            found.late_bytes[point], found.late_copies[point] = misses * unit.expert_bytes, misses
+            return
+        if plan.hot is not None and plan.hot.any():
+            found.ahead_bytes[point] = plan.hot.sum() * unit.expert_bytes
+            found.ahead_copies[point] = expected_runs(plan.hot.astype(np.float64))
+            chance = np.where(plan.hot, 0.0, chance)
+        found.late_bytes[point] = chance.sum() * unit.expert_bytes
+        found.late_copies[point] = expected_runs(chance)
+
+    def _hit_rate(self) -> float:
+        assert self.use is not None
+        expert_bytes = max(unit.expert_bytes for unit in self.layout.units.values())
+        return self.use.hit_rate(int(self.policy.cache_bytes / expert_bytes)) if expert_bytes else 0.0
+
+
+def decide(
+    arm: str,
+    options: PolicyOptions,
+    layout: Layout,
+    use: ExpertUse | None,
+    compute_ns: Callable[[int, int], float],
+    link_gb_s: float,
+) -> Decider:
+    """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
+
+    Raises HprofError for arms that no prediction is made for.
+    """
+    policy = make_policy(arm, options)
+    if policy.traits.divides:
+        raise HprofError(
+            f"arm '{arm}' shares experts between CPU and GPU, which no prediction covers yet: leave it out."
+        )
+    inner = getattr(policy, "inner", policy)
+    if isinstance(inner, Auto):
+        raise HprofError(f"arm '{arm}' is the cheapest of off, on and hot: ask for those.")
+    if isinstance(inner, Hot) and use is not None:
+        inner.popularity = _Expected(layout, use)  # type: ignore[assignment]
+        inner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
+    return Decider(layout, policy, use)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Stands in for `hot.Popularity` after many passes."""
+
+    layout: Layout
+    use: ExpertUse
+
+    def chance_of_use(self, layer: int, n_tokens: int) -> Floats:
+        return np.asarray(self.use.chance_of_use(n_tokens)[self.layout.moe_layers.index(layer)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Stands in for `hot.LayerTimes` after many passes."""
+
+    layer_compute_ns: Callable[[int, int], float]
+    bytes_per_ns: float
+
+    def compute_ns(self, ubatch: Ubatch) -> float:
+        return self.layer_compute_ns(ubatch.n_tokens, ubatch.n_past)

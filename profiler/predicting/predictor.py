@@ -1,0 +1,260 @@
+"""Predicts every cell of a plan for every arm: times, bytes and device memory, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.placement.place import EVERYTHING_RESIDENT, Placement
+from executor.policies import arm_traits
+from profiler.planning.placed_arms import device_of_layers
+from profiler.planning.plan import RunPlan
+from profiler.planning.request import GridPoint
+from profiler.predicting.costs import Costs, Phase, Points, Setting
+from profiler.predicting.expert_use import ExpertUse, use_of_observed, use_of_routing
+from profiler.predicting.layout import Layout, build_layout
+from profiler.predicting.plans import decide
+from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
+
+Floats = NDArray[np.float64]
+_USUAL_N, _USUAL_SHARE = (8.0, 512.0, 4096.0), (0.25, 0.8, 0.85)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One arm in one cell. Times in ns; None: the cell has no such part. `busy_*` is time by kind of step, in ns."""
+
+    label: str
+    arm: str
+    cell: GridPoint
+    ttft_ns: float | None
+    prefill_ns: float | None
+    decode_ns: float | None
+    n_decoded: int
+    bytes_h2d: float
+    vram: Mapping[str, int]
+    in_range: bool
+    """Whether all of it lies where the costs were measured."""
+    busy_prefill: Mapping[str, float] = field(default_factory=dict, repr=False)
+    busy_decode: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+
+def predict(plan: RunPlan, costs: Costs, use: ExpertUse | None = None) -> list[Prediction]:
+    """Every arm under every placement in every cell of the plan.
+
+    `use`: which experts ubatches use; None: what the plan's routing leads to. Raises HprofError for arms that are not
+    predicted.
+    """
+    found = []
+    for setup in plan.setups:
+        for label, arm in setup.labels.items():
+            resident = arm_traits(arm).is_resident
+            placement = EVERYTHING_RESIDENT if resident else setup.placement_of(arm)
+            found += ArmPredictor(plan, arm, placement, costs, use).predict(label, plan.request.cells)
+    return found
+
+
+def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpertUse | None:
+    """What the plan's routing leads to; None for a model without experts.
+
+    A model whose own router chooses is taken to behave as published measurements do, until a capture says more.
+    """
+    if not layers:
+        return None
+    moe = plan.model.shape.layers[layers[0]].moe
+    assert moe is not None
+    if plan.session.routing is not None:
+        return use_of_routing(plan.session.routing, layers, moe.n_used)
+    seen = np.array(_USUAL_SHARE) * moe.n_experts
+    return use_of_observed(np.array(_USUAL_N), seen, len(layers), moe.n_experts, moe.n_used)
+
+
+class ArmPredictor:
+    """One arm under one placement."""
+
+    def __init__(
+        self, plan: RunPlan, arm: str, placement: Placement, costs: Costs, use: ExpertUse | None = None
+    ) -> None:
+        device_of = device_of_layers(plan.request, plan.model)
+        self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
+        self._costs, self._arm = costs, arm
+        use = use or expert_use(plan, self.layout.moe_layers)
+        self._compute = _LayerCompute(self.layout, costs, use)
+        speed = 1e9 / float(costs.copy_ns(np.array([1e9]), np.array([1.0]), "ahead")[0])
+        self._decider = decide(arm, plan.session.policy, self.layout, use, self._compute, speed)
+
+    def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:
+        """Each of the cells, in their order."""
+        prompts = self._prompts([cell for cell in cells if cell.n_prompt])
+        tokens = self._tokens([cell for cell in cells if n_decoded(cell)])
+        vram = self._vram()
+        return [self._prediction(label, cell, prompts.get(cell), tokens.get(cell), vram) for cell in cells]
+
+    def _prediction(
+        self, label: str, cell: GridPoint, prompt: _Part | None, token: _Part | None, vram: Mapping[str, int]
+    ) -> Prediction:
+        n = n_decoded(cell)
+        return Prediction(
+            label=label,
+            arm=self._arm,
+            cell=cell,
+            ttft_ns=None if prompt is None else prompt.total_ns,
+            prefill_ns=None if prompt is None else prompt.known_ns,
+            decode_ns=None if token is None else n * token.total_ns,
+            n_decoded=n,
+            bytes_h2d=(0.0 if prompt is None else prompt.n_bytes) + (0.0 if token is None else n * token.n_bytes),
+            vram=vram,
+            in_range=(prompt is None or prompt.in_range) and (token is None or token.in_range),
+            busy_prefill={} if prompt is None else prompt.busy,
+            busy_decode={} if token is None else {name: n * ns for name, ns in token.busy.items()},
+        )
+
+    def _prompts(self, cells: Sequence[GridPoint]) -> dict[GridPoint, _Part]:
+        if not cells:
+            return {}
+        ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
+        number, n_tokens, n_past = _ubatches(ordered)
+        asked, point_of = np.unique(np.stack([n_tokens, n_past]), axis=1, return_inverse=True)
+        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"))
+        priced = price(self.layout, self._decider, self._costs, points)
+        ends = self._ends("prefill")
+        each = [np.asarray(point_of.ravel()[number == u]) for u in range(int(number.max()) + 1)]
+        times = run_prompts(priced, each, len(ordered), ends)
+        totals = _Totals(priced, self._in_range(points), each, len(ordered))
+        extra = {"logits": ends["logits"], "sample": ends["sample"]}
+        return {
+            cell: totals.part(place, float(times.ttft[place]), float(times.prefill[place]), extra)
+            for place, cell in enumerate(ordered)
+        }
+
+    def _tokens(self, cells: Sequence[GridPoint]) -> dict[GridPoint, _Part]:
+        """A token in the middle of what each cell decodes: times grow linearly with the positions before it."""
+        if not cells:
+            return {}
+        past = np.array([cell.n_depth + cell.n_prompt + max(0, n_decoded(cell) - 1) / 2 for cell in cells])
+        asked, back = np.unique(past, return_inverse=True)
+        points = Points(np.ones(len(asked)), asked, "decode", self._setting("decode"))
+        priced = price(self.layout, self._decider, self._costs, points)
+        ends = self._ends("decode")
+        times = token_times(priced, len(asked), ends)
+        totals = _Totals(priced, self._in_range(points), [np.arange(len(asked))], len(asked))
+        extra = {"logits": ends["logits"], "sample": ends["sample"]}
+        parts = [totals.part(i, float(times[i]), float(times[i]), extra) for i in range(len(asked))]
+        return {cell: parts[i] for cell, i in zip(cells, back, strict=True)}
+
+    def _setting(self, phase: Phase) -> Setting:
+        """What goes on beside the arm's steps."""
+        if phase == "prefill" and not self._decider.policy.traits.computes_on_host:
+            return "copies" if self._decider.streams_ahead and self.layout.units else "alone"
+        asked, _ = self._decider.ask(np.ones(1), np.ones(1))
+        found = [self._decider.copies(layer, step, asked) for layer, step in self.layout.units]
+        if any(copies is not None and copies.on_host.any() for copies in found):
+            return "host"
+        return "copies" if any(copies is not None and copies.late_ahead.any() for copies in found) else "alone"
+
+    def _ends(self, phase: Phase) -> dict[str, float]:
+        at = Points(np.ones(1), np.zeros(1), phase, self._setting(phase))
+        zero = np.zeros(1)
+        ends = {
+            step.name: float(self._costs.step_ns(step, at, zero)[0])
+            for step in (self.layout.logits, self.layout.sample)
+        }
+        return ends | {"begin": self._costs.begin_ns, "token": self._costs.token_ns}
+
+    def _in_range(self, points: Points) -> NDArray[np.bool_]:
+        steps = [step for kind in self.layout.kinds for step in kind.steps]
+        return np.asarray(np.all([self._costs.in_range(step, points) for step in steps], axis=0))
+
+    def _vram(self) -> dict[str, int]:
+        units, model = self.layout.units.values(), self.layout.model
+        on_host = 0 if self._decider.policy.traits.is_resident else sum(unit.n_bytes for unit in units)
+        largest: dict[tuple[int, str], int] = {}
+        for unit in units:
+            key = (self.layout.device_of[unit.layer], unit.what)
+            largest[key] = max(largest.get(key, 0), unit.n_bytes)
+        slots = self._decider.policy.n_slots * sum(largest.values())
+        return {
+            "vram_resident": model.n_bytes - on_host,
+            "vram_slots": slots,
+            "vram_bank": self._decider.policy.cache_bytes,
+        }
+
+
+def n_decoded(cell: GridPoint) -> int:
+    """The tokens that a cell's decoding takes time for: the first comes from the prompt, where there is one."""
+    return max(0, cell.n_gen - 1) if cell.n_prompt else cell.n_gen
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A cell's prompt, or one of its tokens."""
+
+    total_ns: float
+    known_ns: float
+    n_bytes: float
+    in_range: bool
+    busy: Mapping[str, float]
+
+
+class _Totals:
+    """Sums over each cell's ubatches of what was priced point by point."""
+
+    def __init__(
+        self, priced: PricedUbatches, in_range: NDArray[np.bool_], points_of: Sequence[NDArray[np.intp]], n_cells: int
+    ) -> None:
+        self._sums: dict[str, Floats] = {}
+        self._outside = np.zeros(n_cells)
+        for name, values in [*priced.busy.items(), ("", priced.n_bytes)]:
+            total = np.zeros(n_cells)
+            for at in points_of:
+                total[: len(at)] += values[at]
+            self._sums[name] = total
+        for at in points_of:
+            self._outside[: len(at)] += ~in_range[at]
+
+    def part(self, cell: int, total_ns: float, known_ns: float, extra: Mapping[str, float]) -> _Part:
+        busy = {name: float(total[cell]) for name, total in self._sums.items() if name} | dict(extra)
+        return _Part(total_ns, known_ns, float(self._sums[""][cell]), not self._outside[cell], busy)
+
+
+def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Floats]:
+    """Each prompt's ubatches by number, then cell: their number in the prompt, tokens, and positions before."""
+    n_prompt, n_ubatch, n_depth = (np.array([getattr(cell, axis) for cell in cells]) for axis in _AXES)
+    counts = -(-n_prompt // n_ubatch)
+    cell = np.repeat(np.arange(len(cells)), counts)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = np.lexsort((cell, number))
+    cell, number = cell[order], number[order]
+    start = number * n_ubatch[cell]
+    n_tokens = np.minimum(n_ubatch[cell], n_prompt[cell] - start)
+    return number, n_tokens.astype(np.float64), (n_depth[cell] + start).astype(np.float64)
+
+
+_AXES = ("n_prompt", "n_ubatch", "n_depth")
+
+
+class _LayerCompute:
+    """How long a layer computes for a ubatch, all layers' mean: what `hot` learns from earlier passes."""
+
+    def __init__(self, layout: Layout, costs: Costs, use: ExpertUse | None) -> None:
+        self._layout, self._costs, self._use = layout, costs, use
+        self._known: dict[tuple[int, int], float] = {}
+
+    def __call__(self, n_tokens: int, n_past: int) -> float:
+        if (n_tokens, n_past) not in self._known:
+            self._known[n_tokens, n_past] = sum(self._kinds(n_tokens, n_past)) / len(self._layout.kind_of)
+        return self._known[n_tokens, n_past]
+
+    def _kinds(self, n_tokens: int, n_past: int) -> Iterator[float]:
+        at = Points(np.array([float(n_tokens)]), np.array([float(n_past)]), "prefill", "copies")
+        distinct = np.zeros(1) if self._use is None else self._use.distinct(n_tokens).mean(keepdims=True)
+        for number, kind in enumerate(self._layout.kinds):
+            n_layers = self._layout.kind_of.count(number)
+            yield n_layers * sum(float(self._costs.step_ns(step, at, distinct)[0]) for step in kind.steps)
+
+
+ComputeTime = Callable[[int, int], float]
+"""ns that a layer computes for a ubatch of so many tokens after so many positions."""

@@ -1,0 +1,173 @@
+"""What a capture shows of steps and copies: the measured times that costs are fitted to, as tables.
+
+A step's time begins where the step before it on its device ended, or where the copy that it waits for did: what
+passes between two steps belongs to the later one. Warm-ups are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from executor.passes import unpack_flags
+from profiler.capture import Capture
+from profiler.predicting.layout import Layout, Step
+from profiler.schema import KERNEL
+
+StepKey = tuple[str, str, str]
+"""A step's name, where, and signature."""
+_EVENTS = [
+    *("pass_id", "phase", "ubatch", "layer", "device", "stream", "kind", "name", "tensor", "t_start", "t_end"),
+    *("bytes", "correlation_id", "waits_for", "detail"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """`steps`: step, phase, setting, n_tokens, n_past, distinct, ns, count (means over equal points).
+
+    `copies`: way, bytes, n_copies (nan where it is not known), ns, routed. `gaps`: single delays in ns by name.
+    """
+
+    steps: pd.DataFrame
+    copies: pd.DataFrame
+    gaps: dict[str, float]
+    distinct: pd.DataFrame
+    """n_tokens, distinct: mean experts in use of a layer, over the prompts' ubatches and tokens."""
+
+
+def key_of(step: Step) -> StepKey:
+    """What tells steps of different cost apart."""
+    return step.name, step.where, step.signature
+
+
+def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) -> Samples:
+    """The times of the given passes, which ran the layout's model."""
+    events = _events(capture, pass_ids)
+    passes = capture.passes.set_index("pass_id").loc[list(pass_ids)]
+    experts = capture.frame(
+        "experts", ["pass_id", "phase", "ubatch", "layer", "n_tokens", "distinct", "used"], pass_ids=pass_ids
+    )
+    setting = _settings(events)
+    events = events.merge(setting, on=["pass_id", "phase"], how="left")
+    in_order = _with_gaps(events, passes)
+    weights = in_order["tensor"].notna() & (in_order["kind"] == "h2d")
+    token_ns = _token_ns(in_order, passes)
+    steps = _steps(in_order[~weights], layout, experts, token_ns)
+    copies = _copies(events, in_order[weights], experts)
+    gaps = {
+        "begin": float(in_order.loc[in_order["first"], "gap"].mean()) if len(in_order) else 0.0,
+        "token": token_ns,
+        "routed": _routed_delay(in_order[weights]),
+    }
+    return Samples(steps, copies, gaps, _distinct(experts))
+
+
+def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
+    events = capture.frame("events", _EVENTS, pass_ids=pass_ids)
+    ubatches = capture.frame("ubatches", ["pass_id", "ubatch", "n_tokens", "n_past"], pass_ids=pass_ids)
+    events = events[(events["detail"] != KERNEL) & ~events["kind"].isin(["wait", "sync", "api"])]
+    for column in ("phase", "stream", "kind", "name", "tensor"):
+        events[column] = events[column].astype(object)
+    return events.merge(ubatches, on=["pass_id", "ubatch"])
+
+
+def _settings(events: pd.DataFrame) -> pd.DataFrame:
+    """pass_id, phase, setting: what went on beside the steps."""
+    on_host = events["kind"].eq("cpu_compute").groupby([events["pass_id"], events["phase"]]).any()
+    copied = events["stream"].eq("copy").groupby([events["pass_id"], events["phase"]]).any()
+    setting = pd.Series(np.where(on_host, "host", np.where(copied, "copies", "alone")), on_host.index, name="setting")
+    return setting.reset_index()
+
+
+def _with_gaps(events: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
+    """What passed on the compute streams and the host, in order, with the `gap` before each, in ns."""
+    ends = events[events["correlation_id"].notna() & (events["kind"] == "h2d")]
+    ready = ends.set_index(["pass_id", "correlation_id"])["t_end"]
+    rows = events[events["stream"] != "copy"].sort_values(["pass_id", "device", "t_start", "t_end"], kind="stable")
+    group = rows.groupby(["pass_id", "device"], sort=False)
+    before = group["t_end"].cummax().groupby([rows["pass_id"], rows["device"]], sort=False).shift()
+    first = before.isna()
+    before = before.fillna(rows["pass_id"].map(passes["t_start"]))
+    waited = ready.reindex(pd.MultiIndex.from_arrays([rows["pass_id"], rows["waits_for"]])).to_numpy()
+    begins = np.fmax(before.to_numpy(np.float64), waited.astype(np.float64))
+    gap = np.maximum(rows["t_start"].to_numpy(np.float64) - begins, 0.0)
+    return rows.assign(gap=gap, first=first.to_numpy(), ns=rows["t_end"] - rows["t_start"])
+
+
+def _token_ns(rows: pd.DataFrame, passes: pd.DataFrame) -> float:
+    """From the end of the prompt's sampling to the first token being known."""
+    sampled = rows[(rows["name"] == "sample") & (rows["phase"] == "prefill")].set_index("pass_id")["t_end"]
+    known = (passes["t_start"] + passes["ttft_ns"]).reindex(sampled.index)
+    return float((known - sampled).mean()) if len(sampled) else 0.0
+
+
+def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: float) -> pd.DataFrame:
+    keys = _step_keys(layout)
+    kind_of = dict(enumerate(layout.kind_of))
+    place = rows["layer"].map(kind_of).fillna(-1).astype(int)
+    where = rows["kind"].map({"compute": "device", "cpu_compute": "host", "d2h": "out", "h2d": "in"})
+    step = pd.Series(list(zip(place, where, rows["name"], strict=True)), rows.index).map(keys)
+    used = rows.merge(
+        experts[["pass_id", "ubatch", "layer", "distinct"]], on=["pass_id", "ubatch", "layer"], how="left"
+    )
+    gap = rows["gap"].where(~rows["first"], 0.0)
+    waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
+    gap = (gap - token_ns * waits_for_token).clip(lower=0.0)
+    found = rows[["phase", "setting", "n_tokens", "n_past"]].assign(
+        step=step, ns=rows["ns"] + gap, distinct=used["distinct"].fillna(0).to_numpy()
+    )
+    found = found[found["step"].notna()]
+    grouped = found.groupby(["step", "phase", "setting", "n_tokens", "n_past", "distinct"], observed=True)["ns"]
+    return grouped.agg(ns="mean", count="size").reset_index()
+
+
+def _step_keys(layout: Layout) -> dict[tuple[int, str, str], StepKey]:
+    """(kind of layer, where, name in the trace) -> step; -1 for what belongs to no layer."""
+    ends = [layout.embed, layout.logits, layout.sample, *layout.move]
+    found: dict[tuple[int, str, str], StepKey] = {(-1, step.where, step.name): key_of(step) for step in ends}
+    for number, kind in enumerate(layout.kinds):
+        inner = [*kind.steps, *([kind.flags] if kind.flags is not None else [])]
+        inner += [step for trip in kind.on_host.values() for step in trip]
+        found |= {(number, step.where, step.name): key_of(step) for step in inner}
+    return found
+
+
+def _copies(events: pd.DataFrame, in_line: pd.DataFrame, experts: pd.DataFrame) -> pd.DataFrame:
+    ahead = events[(events["stream"] == "copy") & (events["kind"] == "h2d") & events["tensor"].notna()]
+    ahead = ahead.sort_values(["pass_id", "device", "t_start"], kind="stable")
+    before = ahead.groupby(["pass_id", "device"])["t_end"].shift()
+    between = (ahead["t_start"] - before).dropna()
+    queued_ns = float(between.clip(lower=0).quantile(0.1)) if len(between) else 0.0
+    rows = pd.concat(
+        [
+            ahead.assign(way="ahead", ns=ahead["t_end"] - ahead["t_start"] + queued_ns),
+            in_line.assign(way="inline", ns=in_line["ns"] + in_line["gap"].where(in_line["name"] == "copy whole", 0.0)),
+        ]
+    )
+    rows = rows[rows["bytes"] > 0].merge(_runs(experts), on=["pass_id", "ubatch", "layer"], how="left")
+    known = np.where(rows["name"] == "copy selective", rows["runs"], np.nan)
+    n_copies = np.where(rows["name"] == "copy whole", 1.0, known)
+    return rows[["way", "bytes", "ns"]].assign(n_copies=n_copies)
+
+
+def _runs(experts: pd.DataFrame) -> pd.DataFrame:
+    """pass_id, ubatch, layer, runs: how many runs of neighbours the experts in use make."""
+    if not len(experts):
+        return pd.DataFrame({"pass_id": [], "ubatch": [], "layer": [], "runs": []})
+    flags = unpack_flags(np.stack([np.frombuffer(used, np.uint8) for used in experts["used"]]))
+    starts = flags & ~np.pad(flags, ((0, 0), (1, 0)))[:, :-1]
+    return experts[["pass_id", "ubatch", "layer"]].assign(runs=starts.sum(axis=1))
+
+
+def _routed_delay(in_line: pd.DataFrame) -> float:
+    """From the router's flags to the first byte of the copy that waited for them."""
+    routed = in_line[in_line["name"].isin(["copy selective", "copy missed"])]
+    return float(routed["gap"].mean()) if len(routed) else 0.0
+
+
+def _distinct(experts: pd.DataFrame) -> pd.DataFrame:
+    return experts.groupby("n_tokens")["distinct"].mean().reset_index()

@@ -1,0 +1,98 @@
+"""Fitting to captures: a capture of `sim`, whose rates the fit is not told, is predicted where it was not fitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.devices.factory import DeviceOptions
+from executor.devices.sim import SimMachine
+from executor.errors import HprofError
+from profiler.capture import Capture
+from profiler.planning.plan import RunPlan, plan_run
+from profiler.planning.request import RunRequest, grid
+from profiler.predicting.calibrate import Source, calibrate, cell_key, errors_of, interval, relative, usual_cells
+from profiler.predicting.predictor import predict
+from profiler.running.run_manifest import initial_fields
+from profiler.running.runner import run_capture
+from profiler.storage.writer import new_capture
+
+MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=300.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
+
+
+@pytest.fixture(scope="module", params=["tiny-dense", "tiny-moe"])
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Capture, RunPlan]:
+    path = tmp_path_factory.mktemp(request.param) / "sweep"
+    cells = tuple(grid([256], [4], [32, 64, 128, 256], [0, 1024]))
+    plan = plan_run(
+        RunRequest(
+            cells=cells,
+            device=DeviceOptions("sim", machine=MACHINE),
+            model=request.param,
+            layers=2,
+            arms=("off", "full"),
+            repetitions=1,
+        )
+    )
+    writer = new_capture(str(path), force=False, source="hprof", **initial_fields(plan, ["hprof", "run"]))
+    run_capture(plan, writer)
+    writer.finish()
+    return Capture.open(path), plan
+
+
+def test_cells_that_were_not_fitted_are_predicted(recorded: tuple[Capture, RunPlan]) -> None:
+    capture, plan = recorded
+    cells = usual_cells(capture)
+    found = calibrate([Source(capture, plan, cells)])
+    errors = errors_of(predict(plan, found.costs, found.use), capture, cells)
+    unfitted = [(one, seen) for one, seen, is_fitted in errors if not is_fitted]
+    assert len(unfitted) == 2 * 5
+    ttft, decode, n_bytes = (
+        np.abs([miss for one, seen in unfitted for miss in relative(getattr(one, name), getattr(seen, name))])
+        for name in ("ttft_ns", "decode_ns", "bytes_h2d")
+    )
+    assert np.median(ttft) < 0.05
+    assert np.quantile(ttft, 0.9) < 0.15
+    assert np.median(decode) < 0.02
+    assert np.quantile(n_bytes, 0.9) < 0.03
+
+
+def test_the_link_is_found(recorded: tuple[Capture, RunPlan]) -> None:
+    capture, plan = recorded
+    costs = calibrate([Source(capture, plan)]).costs
+    assert 1 / costs.ns_per_byte["inline"] == pytest.approx(MACHINE.link_gb_s, rel=0.1)
+
+
+def test_usual_cells_are_inner_ones(recorded: tuple[Capture, RunPlan]) -> None:
+    assert usual_cells(recorded[0]) == {(256, 4, 64, 0), (256, 4, 128, 0), (256, 4, 128, 1024)}
+
+
+def test_a_cell_outside_what_was_seen_says_so(recorded: tuple[Capture, RunPlan]) -> None:
+    capture, plan = recorded
+    found = calibrate([Source(capture, plan, usual_cells(capture))])
+    ranges = {cell_key(one.cell): one.in_range for one in predict(plan, found.costs, found.use) if one.arm == "full"}
+    assert ranges[256, 4, 128, 0]
+    assert not ranges[256, 4, 32, 0]
+    assert not ranges[256, 4, 256, 0]
+
+
+def test_the_interval_is_that_of_the_residuals(recorded: tuple[Capture, RunPlan]) -> None:
+    found = calibrate([Source(*recorded)])
+    spread = found.spread["ttft"]
+    assert spread is not None
+    assert 0 <= spread < 0.2
+    assert interval(100.0, 0.25) == (80.0, 125.0)
+    assert interval(100.0, None) == (None, None)
+
+
+def test_a_capture_without_steps_cannot_be_fitted_to(tmp_path: Path) -> None:
+    cells = tuple(grid([64], [0], [32], [0]))
+    request = RunRequest(cells=cells, device=DeviceOptions("sim"), repetitions=1, recorder="off")
+    plan = plan_run(request)
+    writer = new_capture(str(tmp_path / "a"), force=False, source="hprof", **initial_fields(plan, ["hprof", "run"]))
+    run_capture(plan, writer)
+    writer.finish()
+    with pytest.raises(HprofError, match="hold no steps of passes; record them without --recorder off"):
+        calibrate([Source(Capture.open(tmp_path / "a"), plan)])

@@ -1,0 +1,78 @@
+"""The timeline against the `sim` device, which runs the engine's own code: on one machine both take the same time.
+
+Its host issues in no time, as the timeline's does. Where experts are drawn, expected counts stand against drawn ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from executor.devices.factory import DeviceOptions
+from executor.devices.sim import SimMachine
+from executor.passes import PassJob, PassResult
+from executor.session import Session
+from profiler.planning.plan import RunPlan, plan_run
+from profiler.planning.request import PlacementOptions, RunRequest, grid
+from profiler.predicting.costs import RateCosts
+from profiler.predicting.predictor import Prediction, predict
+
+MACHINE = SimMachine(host_call_us=0.0)
+CELLS = tuple(grid([96, 500], [4], [32, 100], [0, 700]))
+STATELESS = ("off", "off-whole", "on", "gated", "cpu", "full")
+
+
+def planned(model: str, arms: tuple[str, ...], n_devices: int = 1, n_gpu_layers: int | None = None) -> RunPlan:
+    device = DeviceOptions("sim", n_devices, machine=MACHINE)
+    options = (PlacementOptions(n_gpu_layers=n_gpu_layers),)
+    return plan_run(RunRequest(cells=CELLS, device=device, model=model, arms=arms, placements=options))
+
+
+def both(plan: RunPlan) -> Iterator[tuple[Prediction, PassResult]]:
+    """Each prediction, with the pass that `sim` runs; arms that learn have had two passes before it."""
+    session = Session(plan.model, plan.setups[0].placement, plan.setups[0].arms, plan.session)
+    for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
+        cell, result = one.cell, None
+        for repetition in range(3 if one.arm == "hot" else 1):
+            size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
+            result = session.run_pass(PassJob(0, one.arm, *size, repetition=repetition))
+        assert result is not None
+        yield one, result
+    session.close()
+
+
+def test_dense_models_take_exactly_what_sim_takes() -> None:
+    for one, seen in both(planned("tiny-dense", STATELESS)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=1e-4), one
+        assert one.prefill_ns == pytest.approx(seen.prefill_ns, rel=1e-4), one
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=1e-4), one
+        assert one.bytes_h2d == seen.bytes_h2d, one
+
+
+@pytest.mark.parametrize("n_gpu_layers", [None, 2], ids=["experts", "whole layers"])
+def test_experts_take_what_sim_takes_but_for_the_draw(n_gpu_layers: int | None) -> None:
+    for one, seen in both(planned("tiny-moe", STATELESS, n_gpu_layers=n_gpu_layers)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.03), one
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.01), one
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.03), one
+
+
+def test_hot_experts_go_ahead_as_on_sim() -> None:
+    for one, seen in both(planned("tiny-moe", ("hot",))):
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.15), one
+
+
+def test_two_devices_have_a_link_each() -> None:
+    for one, seen in both(planned("tiny-moe", ("off", "on", "full"), n_devices=2)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.03), one
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.03), one
+
+
+def test_memory_is_what_a_session_reserves() -> None:
+    plan = planned("tiny-moe", ("off", "on", "full"))
+    seen = {one.arm: result for one, result in both(plan)}
+    for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
+        assert one.vram["vram_resident"] == seen[one.arm].vram_resident
+        assert one.vram["vram_slots"] == seen[one.arm].vram_slots
