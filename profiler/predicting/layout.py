@@ -175,8 +175,8 @@ def _tensors_by_step(model: Model) -> dict[tuple[int, StepKind], tuple[TensorInf
     found: dict[tuple[int, StepKind], list[TensorInfo]] = {}
     for tensor in model.tensors.values():
         if tensor.layer is not None:
-            is_moe = model.shape.layers[tensor.layer].moe is not None
-            found.setdefault((tensor.layer, step_kind(tensor, is_moe=is_moe)), []).append(tensor)
+            kind = step_kind(tensor, model.shape.layers[tensor.layer])
+            found.setdefault((tensor.layer, kind), []).append(tensor)
     return {key: tuple(tensors) for key, tensors in found.items()}
 
 
