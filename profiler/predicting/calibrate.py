@@ -16,7 +16,7 @@ from profiler.capture import Capture
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
-from profiler.predicting.expert_use import ExpertUse, use_of_observed
+from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
 from profiler.predicting.predictor import Prediction, predict
@@ -41,12 +41,12 @@ class Calibration:
     """`spread` is by figure ("ttft", "decode") the relative half-width of an interval; None where none is known."""
 
     costs: FittedCosts
-    use: ExpertUse | None
+    use: ExpectedUse | None
     spread: dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCell:
     """The median of an arm's measured passes in a cell; None where nothing of the kind was measured."""
 
     ttft_ns: float | None
@@ -105,7 +105,7 @@ def fitted_passes(source: Source) -> list[int]:
 
 def measured_cells(
     capture: Capture, pass_ids: Collection[int] | None = None
-) -> dict[tuple[str, int, int, int, int], Measured]:
+) -> dict[tuple[str, int, int, int, int], MeasuredCell]:
     """By arm and cell, the medians of a capture's measured passes."""
     passes = capture.passes
     passes = passes[~passes["warmup"]]
@@ -114,7 +114,7 @@ def measured_cells(
     found = {}
     for key, rows in passes.groupby(["arm", "n_prompt", "n_gen", "n_ubatch", "n_depth"]):
         figures = {name: _median(rows[name]) for name in ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")}
-        found[cast("tuple[str, int, int, int, int]", key)] = Measured(**figures, n=len(rows))
+        found[cast("tuple[str, int, int, int, int]", key)] = MeasuredCell(**figures, n=len(rows))
     return found
 
 
@@ -147,7 +147,7 @@ def _layout(source: Source) -> Layout:
     return build_layout(plan.model, plan.setups[0].placement, device_of, plan.session.dtype)
 
 
-def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) -> ExpertUse | None:
+def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) -> ExpectedUse | None:
     """What the capture's own router chose; None where a routing model chose, which the plan then says."""
     distinct = samples[0].distinct
     if source.capture.manifest.model.get("routing") is not None or not len(distinct) or not layout.moe_layers:
@@ -160,7 +160,7 @@ def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) ->
 
 def errors_of(
     predictions: Sequence[Prediction], capture: Capture, fitted: Collection[CellKey]
-) -> list[tuple[Prediction, Measured, bool]]:
+) -> list[tuple[Prediction, MeasuredCell, bool]]:
     """Each prediction with what was measured, and whether the cell was fitted to; those that were not measured are left
     out."""
     measured = measured_cells(capture)

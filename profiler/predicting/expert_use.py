@@ -25,7 +25,7 @@ _TRACED: Final = 4096  # positions of a recorded trace that its popularity is co
 
 
 @dataclass(frozen=True)
-class ExpertUse:
+class ExpectedUse:
     """`chances` (layers, experts): each expert's chance to be among one token's; `repeat`: the share of a token's
     experts that it keeps from the token before it."""
 
@@ -76,21 +76,21 @@ def expected_runs(chance: Floats) -> Floats:
     return np.asarray((chance * (1 - before)).sum(axis=-1))
 
 
-def use_of_routing(routing: Routing, layers: Sequence[int], n_used: int) -> ExpertUse:
+def use_of_routing(routing: Routing, layers: Sequence[int], n_used: int) -> ExpectedUse:
     """What a routing model, or a recorded trace, leads to in the given layers."""
     if isinstance(routing, RandomRouting):
         weights = np.stack([routing.popularity(layer) for layer in layers])
-        return ExpertUse(inclusion_chances(weights, n_used), n_used, routing.repeat)
+        return ExpectedUse(inclusion_chances(weights, n_used), n_used, routing.repeat)
     assert isinstance(routing, TraceRouting)
     ids = [routing.choices[layer][:_TRACED] for layer in layers]
     n_experts = 1 + max(int(routing.choices[layer].max()) for layer in layers)
     counts = np.stack([np.bincount(of_layer.ravel(), minlength=n_experts) / len(of_layer) for of_layer in ids])
     repeat = float(np.mean([_repeated(of_layer) for of_layer in ids])) if len(ids[0]) > 1 else 0.0
     by_chance = float((counts**2).sum() / counts.sum())
-    return ExpertUse(counts, n_used, max(0.0, (repeat - by_chance) / max(1e-9, 1 - by_chance)))
+    return ExpectedUse(counts, n_used, max(0.0, (repeat - by_chance) / max(1e-9, 1 - by_chance)))
 
 
-def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts: int, n_used: int) -> ExpertUse:
+def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts: int, n_used: int) -> ExpectedUse:
     """Log-normal popularity with a dead share whose D(n) is nearest to what was observed, point by point.
 
     `distinct` (points,) are mean counts of experts in use by ubatches of `n_tokens` (points,). One point alone leaves
@@ -104,7 +104,7 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
 
     def misses(parameters: Floats) -> Floats:
         sigma, dead = parameters if len(parameters) > 1 else (parameters[0], 0.0)
-        use = ExpertUse(chances(sigma, dead), n_used)
+        use = ExpectedUse(chances(sigma, dead), n_used)
         return np.asarray([(1 - dead) * use.distinct(int(n))[0] for n in n_tokens]) / distinct - 1
 
     start, most = ([1.0, 0.05], [6.0, 1 - n_used / n_experts - 1e-6])
@@ -113,7 +113,7 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
     sigma, dead = (*found.x, 0.0)[:2]
     rng = np.random.default_rng(0)
     of_layers = np.tile(chances(sigma, dead)[0], (n_layers, 1)) * (rng.random((n_layers, n_experts)) >= dead)
-    return ExpertUse(rng.permuted(of_layers, axis=1), n_used)
+    return ExpectedUse(rng.permuted(of_layers, axis=1), n_used)
 
 
 def inclusion_chances(weights: Floats, n_used: float) -> Floats:

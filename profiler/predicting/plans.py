@@ -19,7 +19,7 @@ from executor.policies.auto import Auto
 from executor.policies.base import Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot, size_class
 from executor.weights.transfer_units import TransferUnit
-from profiler.predicting.expert_use import ExpertUse, expected_runs
+from profiler.predicting.expert_use import ExpectedUse, expected_runs
 from profiler.predicting.layout import Layout
 
 Floats = NDArray[np.float64]
@@ -62,7 +62,7 @@ class Decider:
 
     layout: Layout
     policy: Policy
-    use: ExpertUse | None
+    use: ExpectedUse | None
 
     @property
     def streams_ahead(self) -> bool:
@@ -127,7 +127,7 @@ def decide(
     arm: str,
     options: PolicyOptions,
     layout: Layout,
-    use: ExpertUse | None,
+    use: ExpectedUse | None,
     compute_ns: Callable[[int, int], float],
     link_gb_s: float,
 ) -> Decider:
@@ -154,7 +154,7 @@ class _Expected:
     """Stands in for `hot.Popularity` after many passes."""
 
     layout: Layout
-    use: ExpertUse
+    use: ExpectedUse
 
     def chance_of_use(self, layer: int, n_tokens: int) -> Floats:
         return np.asarray(self.use.chance_of_use(n_tokens)[self.layout.moe_layers.index(layer)])

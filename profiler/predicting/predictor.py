@@ -14,7 +14,7 @@ from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs, Phase, Points, Setting
-from profiler.predicting.expert_use import ExpertUse, use_of_observed, use_of_routing
+from profiler.predicting.expert_use import ExpectedUse, use_of_observed, use_of_routing
 from profiler.predicting.layout import Layout, build_layout
 from profiler.predicting.plans import decide
 from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
@@ -42,7 +42,7 @@ class Prediction:
     busy_decode: Mapping[str, float] = field(default_factory=dict, repr=False)
 
 
-def predict(plan: RunPlan, costs: Costs, use: ExpertUse | None = None) -> list[Prediction]:
+def predict(plan: RunPlan, costs: Costs, use: ExpectedUse | None = None) -> list[Prediction]:
     """Every arm under every placement in every cell of the plan.
 
     `use`: which experts ubatches use; None: what the plan's routing leads to. Raises HprofError for arms that are not
@@ -57,7 +57,7 @@ def predict(plan: RunPlan, costs: Costs, use: ExpertUse | None = None) -> list[P
     return found
 
 
-def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpertUse | None:
+def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpectedUse | None:
     """What the plan's routing leads to; None for a model without experts.
 
     A model whose own router chooses is taken to behave as published measurements do, until a capture says more.
@@ -76,7 +76,7 @@ class ArmPredictor:
     """One arm under one placement."""
 
     def __init__(
-        self, plan: RunPlan, arm: str, placement: Placement, costs: Costs, use: ExpertUse | None = None
+        self, plan: RunPlan, arm: str, placement: Placement, costs: Costs, use: ExpectedUse | None = None
     ) -> None:
         device_of = device_of_layers(plan.request, plan.model)
         self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
@@ -239,7 +239,7 @@ _AXES = ("n_prompt", "n_ubatch", "n_depth")
 class _LayerCompute:
     """How long a layer computes for a ubatch, all layers' mean: what `hot` learns from earlier passes."""
 
-    def __init__(self, layout: Layout, costs: Costs, use: ExpertUse | None) -> None:
+    def __init__(self, layout: Layout, costs: Costs, use: ExpectedUse | None) -> None:
         self._layout, self._costs, self._use = layout, costs, use
         self._known: dict[tuple[int, int], float] = {}
 

@@ -9,7 +9,7 @@ import pytest
 
 from executor.routing.routers import RandomRouting
 from executor.routing.spec import routing_from_spec
-from profiler.predicting.expert_use import ExpertUse, expected_runs, use_of_observed, use_of_routing
+from profiler.predicting.expert_use import ExpectedUse, expected_runs, use_of_observed, use_of_routing
 
 LAYERS, EXPERTS, USED = 6, 64, 4
 
@@ -58,7 +58,7 @@ def test_hit_rate_is_that_of_an_lru_bank(bank: int) -> None:
 
 
 def test_a_bank_for_all_that_lives_always_hits() -> None:
-    use = ExpertUse(np.array([[0.5, 0.5, 0.0]]), 1)
+    use = ExpectedUse(np.array([[0.5, 0.5, 0.0]]), 1)
     assert use.hit_rate(2) == 1.0
 
 
