@@ -22,7 +22,7 @@ Activation = Literal["silu", "gelu", "oai_swiglu"]
 
 @dataclass(frozen=True, slots=True)
 class RopeShape:
-    """Rotary embedding: `dims` of each head are rotated, with base `theta`."""
+    """Rotary embedding: `dims` of each head are rotated, with base `theta`; with 0, positions turn nothing."""
 
     theta: float
     dims: int
@@ -50,13 +50,19 @@ class TemperatureShape:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Grouped-query attention; with `window`, a token sees itself and the `window - 1` before it."""
+    """Grouped-query attention; with `window`, a token sees itself and the `window - 1` before it.
+
+    With `chunk`, it sees of the tokens before it those of its own chunk of so many positions (Llama 4).
+    """
 
     n_heads: int
     n_kv_heads: int
     head_dim: int
     rope: RopeShape
     window: int | None = None
+    chunk: int | None = None
+    temperature: TemperatureShape | None = None
+    qk_unit: bool = False  # queries and keys are brought to one length, without a weight (Llama 4)
     qk_norm: bool = False
     qk_norm_joint: bool = False  # over all heads of a token together (OLMoE), not head by head
     scale: float | None = None  # of the logits; None: head_dim ** -0.5
@@ -135,6 +141,7 @@ class MoeFfn:
     scale: float = 1.0
     n_groups: int = 1  # experts are chosen within the `n_groups_used` groups that score best (DeepSeek-V3)
     n_groups_used: int = 1
+    weighs_input: bool = False  # a chosen expert's weight counts on what it reads, not on what it gives (Llama 4)
     score_bias: bool = False  # added for the choice only (DeepSeek, GLM)
     expert_bias: bool = False  # gpt-oss
     activation: Activation = "silu"

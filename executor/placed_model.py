@@ -137,7 +137,10 @@ class DeviceShard:
         state = self.states[layer]
         if not (self.device.replays and isinstance(state, AttentionState) and flash_serves(state.keys)):
             return None
-        return OneToken(self.position, rows_for(position, self.max_tokens))
+        n_rows = rows_for(position, self.max_tokens)
+        if state.chunk is not None and n_rows > state.chunk:
+            return None  # which rows are seen changes with the position
+        return OneToken(self.position, n_rows)
 
     def given_rows(self, layer: int, n: int) -> torch.Tensor:
         """The synthetic choice (n, n_used) for the ubatch under way."""

@@ -72,6 +72,8 @@ def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_
     seen = n_past + (n_tokens + 1) / 2
     if isinstance(mixer, AttentionShape):
         seen = min(seen, mixer.window) if mixer.window else seen
+        if mixer.chunk is not None:
+            seen = (_seen_in_chunks(n_past + n_tokens, mixer.chunk) - _seen_in_chunks(n_past, mixer.chunk)) / n_tokens
         flops = 4.0 * n_tokens * seen * mixer.n_heads * mixer.head_dim
         cache = 2.0 * dtype.itemsize * (seen + n_tokens) * mixer.n_kv_heads * mixer.head_dim
     elif isinstance(mixer, MlaShape):
@@ -81,3 +83,9 @@ def mix_work(layer: LayerShape, tensors: Iterable[TensorInfo], n_tokens: int, n_
         flops = 8.0 * n_tokens * mixer.n_value_heads * mixer.key_dim * mixer.value_dim
         cache = 0.0
     return Work(projections.flops + flops, projections.n_bytes + cache)
+
+
+def _seen_in_chunks(n: int, chunk: int) -> int:
+    """How many positions the first n see together, where each sees those of its chunk up to itself."""
+    full, rest = divmod(n, chunk)
+    return (full * chunk * (chunk + 1) + rest * (rest + 1)) // 2

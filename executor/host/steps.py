@@ -23,7 +23,7 @@ from executor.host.products import (
     run_jobs,
 )
 from executor.layers.dense import MOST_ROWS, activate, close_ffn, ffn_norm
-from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name
+from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
 from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view
@@ -190,6 +190,8 @@ def host_experts(
     expert, order, groups = _by_expert(routed.ids, moe.n_experts, only)
     rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
+    factors = choice_factors(routed.weights, moe)
+    gate, up = times(gate, factors.gate, order), times(up, factors.up, order)
     if moe.expert_bias:
         gate, up = gate + biases(bias_name(GATE))[expert], up + biases(bias_name(UP))[expert]
     by_expert = _each(products.down, activate(gate, up, moe.activation), groups)
@@ -199,7 +201,7 @@ def host_experts(
     if order is not None:
         new = torch.empty if only is None else torch.zeros
         outputs = new((n * n_used, by_expert.shape[-1]), dtype=by_expert.dtype).index_copy_(0, order, by_expert)
-    return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs.view(n, n_used, -1)).squeeze(1)
+    return summed(outputs.view(n, n_used, -1), factors)
 
 
 def _by_expert(

@@ -38,6 +38,18 @@ def attend(
     return out if sinks is None else joined_sinks(out, log_sum_exp, sinks)
 
 
+def attend_in_chunks(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, chunk: int) -> torch.Tensor:
+    """The same where a position sees only the positions of its own chunk, of which position 0 begins the first."""
+    total = keys.shape[0]
+    begin = total - q.shape[0]
+    pieces = []
+    for start in range(begin // chunk * chunk, total, chunk):
+        end = min(start + chunk, total)
+        rows = q[max(start - begin, 0) : end - begin]
+        pieces.append(attend(rows, keys[start:end], values[start:end]))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
 def joined_sinks(out: torch.Tensor, log_sum_exp: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
     """The output (n, heads, dim) with `sinks` (heads,) in the denominator too; log_sum_exp (n, heads).
 

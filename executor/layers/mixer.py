@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from executor.layers.attention_kernels import OneToken, attend, attend_one
+from executor.layers.attention_kernels import OneToken, attend, attend_in_chunks, attend_one
 from executor.layers.delta_net import delta_net
 from executor.layers.dense import Weights, project, rms_norm, with_residual
 from executor.layers.mla import mla
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
+from executor.layers.temperature import tempered
 from executor.model import AttentionShape, DeltaNetShape, LayerShape, MlaShape
 
 
@@ -66,13 +67,19 @@ def attention(
     k = _normed(project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim), "attn_k_norm", w, shape, eps)
     v = project(h, w, "attn_v").view(n, shape.n_kv_heads, shape.head_dim)
     sinks = w("attn_sinks.weight") if shape.sinks else None
+    if shape.temperature is not None:
+        q = tempered(q, shape.temperature, at.position.index if isinstance(at, OneToken) else at)
     if isinstance(at, OneToken):
         rope = state.rope.at(at.position.index)
         keys, values = state.append_one(rotate(k, rope, 0), v, at)
         out = attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks, shape.scale)
     else:
         keys, values = state.append(k, v, at)
-        out = attend(rotate(q, state.rope, at), keys, values, shape.window, sinks, shape.scale)
+        q = rotate(q, state.rope, at)
+        if shape.chunk is None:
+            out = attend(q, keys, values, shape.window, sinks, shape.scale)
+        else:
+            out = attend_in_chunks(q, keys, values, shape.chunk)
     if gate is not None:
         out = out * torch.sigmoid(gate)
     if shape.head_gate:
@@ -92,7 +99,12 @@ def _gqa_queries(
 
 
 def _normed(x: torch.Tensor, name: str, w: Weights, shape: AttentionShape, eps: float) -> torch.Tensor:
-    """Queries or keys (n, heads, head_dim) under the norm of that name, where the model has one."""
+    """Queries or keys (n, heads, head_dim) under the norm of that name, where the model has one.
+
+    One length comes before the rotation here and after it in Llama 4, which is the same: a rotation keeps lengths.
+    """
+    if shape.qk_unit:
+        return F.rms_norm(x, (x.shape[-1],), None, eps)
     if not shape.qk_norm:
         return x
     weight = w(f"{name}.weight")

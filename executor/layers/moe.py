@@ -35,6 +35,23 @@ class Routed:
     weights: torch.Tensor  # (n, n_used) float32, what each one's output counts
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceFactors:
+    """What each choice's projections, before biases, and its output are multiplied by, (n, n_used); None: by 1."""
+
+    gate: torch.Tensor | None
+    up: torch.Tensor | None
+    output: torch.Tensor | None
+
+
+AS_THEY_ARE: Final = ChoiceFactors(None, None, None)
+
+
+def choice_factors(weights: torch.Tensor, moe: MoeFfn) -> ChoiceFactors:
+    """Those of a router's weights (n, n_used); to weigh what an expert reads is to weigh its gate and up."""
+    return ChoiceFactors(weights, weights, None) if moe.weighs_input else ChoiceFactors(None, None, weights)
+
+
 def route(x: torch.Tensor, w: Weights, moe: MoeFfn, eps: float) -> Routed:
     """Norm x (n, hidden) and let the model's own router choose."""
     h = ffn_norm(x, w, eps)
@@ -74,15 +91,31 @@ def experts(
     `counted` (n, n_used) bool leaves the other choices out of the sum; None: all count.
     """
     h, ids, biases = routed.h, routed.ids, biases if moe.expert_bias else None
+    factors = choice_factors(routed.weights, moe)
     if not h.is_cuda:
-        outputs = looped_experts(h, ids, stack, moe, biases)
+        outputs = looped_experts(h, ids, stack, moe, biases, factors)
     elif h.shape[0] == 1:
-        outputs = one_token_experts(h, ids, stack, moe, biases)
+        outputs = one_token_experts(h, ids, stack, moe, biases, factors)
     else:
-        outputs = grouped_experts(h, ids, stack, moe, biases, used_flags(ids, moe.n_experts))
+        outputs = grouped_experts(h, ids, stack, moe, biases, used_flags(ids, moe.n_experts), factors)
     if counted is not None:
         outputs = outputs.masked_fill(~counted.unsqueeze(-1), 0)
-    return torch.bmm(routed.weights.to(outputs.dtype).unsqueeze(1), outputs).squeeze(1)
+    return summed(outputs, factors)
+
+
+def summed(outputs: torch.Tensor, factors: ChoiceFactors) -> torch.Tensor:
+    """The choices' outputs (n, n_used, hidden), each times its factor, added up: (n, hidden)."""
+    if factors.output is None:
+        return outputs.sum(1)
+    return torch.bmm(factors.output.to(outputs.dtype).unsqueeze(1), outputs).squeeze(1)
+
+
+def times(rows: torch.Tensor, factor: torch.Tensor | None, order: torch.Tensor | None = None) -> torch.Tensor:
+    """Choices' rows (m, width), each times its factor; `order` (m,) says which choice of all a row is of."""
+    if factor is None:
+        return rows
+    flat = factor.flatten()
+    return rows * (flat if order is None else flat[order]).to(rows.dtype).unsqueeze(-1)
 
 
 def shared_expert(h: torch.Tensor, w: Weights, moe: MoeFfn) -> torch.Tensor:
@@ -143,7 +176,12 @@ def _weights(scores: torch.Tensor, ids: torch.Tensor, moe: MoeFfn) -> torch.Tens
 
 
 def one_token_experts(
-    h: torch.Tensor, ids: torch.Tensor, stack: ExpertStack, moe: MoeFfn, biases: Weights | None
+    h: torch.Tensor,
+    ids: torch.Tensor,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    biases: Weights | None,
+    factors: ChoiceFactors = AS_THEY_ARE,
 ) -> torch.Tensor:
     """One token's chosen experts' outputs, (1, n_used, hidden): matrices by a vector, nothing to sort or to group."""
     chosen = ids[0]
@@ -151,11 +189,11 @@ def one_token_experts(
     def biased(out: torch.Tensor, name: str) -> torch.Tensor:
         return out if biases is None else out + biases(bias_name(name))[chosen]
 
-    def project(name: str) -> torch.Tensor:
+    def project(name: str, factor: torch.Tensor | None) -> torch.Tensor:
         matrices = stack.chosen(name, chosen)  # one product for all of them, as all read the same token
-        return biased(F.linear(h, matrices.flatten(0, 1)).view(moe.n_used, -1), name)
+        return biased(times(F.linear(h, matrices.flatten(0, 1)).view(moe.n_used, -1), factor), name)
 
-    inner = activate(project(GATE), project(UP), moe.activation)
+    inner = activate(project(GATE, factors.gate), project(UP, factors.up), moe.activation)
     outputs = torch.bmm(stack.chosen(DOWN, chosen), inner.unsqueeze(-1)).squeeze(-1)
     return biased(outputs, DOWN).unsqueeze(0)
 
@@ -167,24 +205,31 @@ def grouped_experts(
     moe: MoeFfn,
     biases: Weights | None,
     flags: torch.Tensor,
+    factors: ChoiceFactors = AS_THEY_ARE,
 ) -> torch.Tensor:
     """All experts in three grouped products; nothing here waits for the host or depends on a value on the device."""
     expert, order = ids.flatten().sort(stable=True)
     every = torch.arange(moe.n_experts, device=ids.device)
     ends = torch.searchsorted(expert, every, right=True, out_int32=True)
 
-    def product(rows: torch.Tensor, name: str) -> torch.Tensor:
-        out = _grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends)
+    def product(rows: torch.Tensor, name: str, factor: torch.Tensor | None = None) -> torch.Tensor:
+        out = times(_grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends), factor, order)
         return out if biases is None else out + biases(bias_name(name))[expert]
 
     rows = h[order // moe.n_used]
-    by_expert = product(activate(product(rows, GATE), product(rows, UP), moe.activation), DOWN)
+    inner = activate(product(rows, GATE, factors.gate), product(rows, UP, factors.up), moe.activation)
+    by_expert = product(inner, DOWN)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     return by_expert[back].view(*ids.shape, -1)
 
 
 def looped_experts(
-    h: torch.Tensor, ids: torch.Tensor, stack: ExpertStack, moe: MoeFfn, biases: Weights | None
+    h: torch.Tensor,
+    ids: torch.Tensor,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    biases: Weights | None,
+    factors: ChoiceFactors = AS_THEY_ARE,
 ) -> torch.Tensor:
     """One used expert after the other, each over its own tokens."""
     flat = ids.flatten()
@@ -193,18 +238,27 @@ def looped_experts(
     outputs = h.new_empty(flat.numel(), h.shape[-1])
     for expert, pairs in enumerate(order.split(counts)):
         if pairs.numel():
-            outputs[pairs] = _one_expert(h[pairs // moe.n_used], expert, stack, moe, biases)
+            outputs[pairs] = _one_expert(h[pairs // moe.n_used], pairs, expert, stack, moe, biases, factors)
     return outputs.view(*ids.shape, -1)
 
 
 def _one_expert(
-    rows: torch.Tensor, expert: int, stack: ExpertStack, moe: MoeFfn, biases: Weights | None
+    rows: torch.Tensor,
+    pairs: torch.Tensor,
+    expert: int,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    biases: Weights | None,
+    factors: ChoiceFactors,
 ) -> torch.Tensor:
-    def product(rows: torch.Tensor, name: str) -> torch.Tensor:
-        bias = None if biases is None else biases(bias_name(name))[expert]
-        return F.linear(rows, stack.one(name, expert), bias)
+    """One expert's outputs for its own rows; `pairs` says which choice of all each row is of."""
 
-    return product(activate(product(rows, GATE), product(rows, UP), moe.activation), DOWN)
+    def product(rows: torch.Tensor, name: str, factor: torch.Tensor | None = None) -> torch.Tensor:
+        out = times(F.linear(rows, stack.one(name, expert)), factor, pairs)
+        return out if biases is None else out + biases(bias_name(name))[expert]
+
+    inner = activate(product(rows, GATE, factors.gate), product(rows, UP, factors.up), moe.activation)
+    return product(inner, DOWN)
 
 
 def bias_name(name: str) -> str:

@@ -33,6 +33,7 @@ class AttentionState:
     keys: torch.Tensor
     values: torch.Tensor
     rope: RopeTable
+    chunk: int | None = None  # a position sees no further back than its own chunk's begin
 
     @property
     def n_bytes(self) -> int:
@@ -128,7 +129,7 @@ def new_state(mixer: Mixer, max_tokens: int, device: torch.device, dtype: torch.
         case AttentionShape():
             shape = (max_tokens, mixer.n_kv_heads, mixer.head_dim)
             keys, values = (torch.zeros(shape, device=device, dtype=dtype) for _ in range(2))
-            return AttentionState(keys, values, rope_table(mixer.rope, max_tokens, device, dtype))
+            return AttentionState(keys, values, rope_table(mixer.rope, max_tokens, device, dtype), mixer.chunk)
         case DeltaNetShape():
             memory = (mixer.n_value_heads, mixer.key_dim, mixer.value_dim)
             recent = (mixer.conv_width - 1, mixer.channels)

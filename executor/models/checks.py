@@ -179,7 +179,7 @@ def _mixer_problems(mixer: Mixer) -> Iterator[str]:
 
 
 def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:
-    if rope.dims % 2 or not 0 < rope.dims <= head_dim:
+    if rope.dims % 2 or not 0 <= rope.dims <= head_dim:
         yield f"{rope.dims} rotated dimensions in heads of {head_dim}"
     if rope.theta <= 1 or rope.factor <= 0:
         yield f"a rotation with base {rope.theta:g} and factor {rope.factor:g}"

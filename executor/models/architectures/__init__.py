@@ -16,6 +16,7 @@ from executor.models.architectures.glm import GLM
 from executor.models.architectures.gpt_oss import GPT_OSS
 from executor.models.architectures.granite import GRANITE
 from executor.models.architectures.llama import LLAMA
+from executor.models.architectures.llama4 import LLAMA4
 from executor.models.architectures.olmo import OLMO
 from executor.models.architectures.phi import PHI
 from executor.models.architectures.qwen import QWEN
@@ -27,6 +28,7 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **GLM,
     **GPT_OSS,
     **DEEPSEEK,
+    **LLAMA4,
     **GEMMA,
     **QWEN_NEXT,
     **OLMO,

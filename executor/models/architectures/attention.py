@@ -40,16 +40,22 @@ def read_attention(file: ModelFile, layer: int) -> AttentionShape:
 
 
 def read_window(file: ModelFile, layer: int) -> int | None:
-    """Of each so many layers all but the last have the window; of 0, all; a list says it of each layer."""
-    every, key = file.architecture.window_every, "attention.sliding_window_pattern"
+    """The sliding window of layer number `layer`, where the architecture has such layers and it is one of them."""
+    every = file.architecture.window_every
     if every is None or (file.architecture.window_optional and not _states_window(file)):
         return None
+    if not has_window(file, layer, every):
+        return None
+    return file.fields.integer("attention.sliding_window")
+
+
+def has_window(file: ModelFile, layer: int, every: int) -> bool:
+    """Of each `every` layers all but the last have it; of 0, all. A file states another number, or each layer."""
+    key = "attention.sliding_window_pattern"
     if isinstance(file.fields.values.get(file.fields.prefix + key), list):
-        has_window = any(file.fields.flags(key)[layer : layer + 1])
-    else:
-        every = file.fields.integer(key, every, low=0)
-        has_window = every == 0 or layer % every < every - 1
-    return file.fields.integer("attention.sliding_window") if has_window else None
+        return any(file.fields.flags(key)[layer : layer + 1])
+    every = file.fields.integer(key, every, low=0)
+    return every == 0 or layer % every < every - 1
 
 
 def _states_window(file: ModelFile) -> bool:

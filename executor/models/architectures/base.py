@@ -31,6 +31,7 @@ class Architecture:
     window_optional: bool = False  # a file may state none
     scoring: Scoring = "softmax"
     normalise: bool = True
+    weighs_input: bool = False  # a router's weights count on what experts read
     shared: Literal["optional", "always"] = "optional"
     """Whether there is a shared expert: as the file's tensors have it, or in every layer, under a sigmoid gate."""
     activation: Activation = "silu"

@@ -41,6 +41,7 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
         scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
         n_groups=n_groups,
         n_groups_used=fields.integer("expert_group_used_count") if n_groups > 1 else 1,
+        weighs_input=known.weighs_input,
         score_bias=file.has(layer, "exp_probs_b.bias"),
         expert_bias=file.has(layer, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
         activation=known.activation,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes
-from executor.model import MoeFfn, TensorInfo
+from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes, mix_work
+from executor.model import AttentionShape, DenseFfn, LayerShape, MoeFfn, RopeShape, TensorInfo
 
 N_WEIGHTS = 64 * 256
 Q4_K = TensorInfo("blk.0.ffn_up.weight", "Q4_K", (64, 256), N_WEIGHTS * 9 // 16)
@@ -43,3 +43,11 @@ def test_experts_read_those_in_use() -> None:
     work = experts_work([stack, NORM], MoeFfn(4, 2, 64), 5, 3, torch.bfloat16)
     assert work.flops == 2 * N_WEIGHTS * 5 * 2
     assert work.n_bytes == 3 * N_WEIGHTS * (9 / 16 + 4)
+
+
+@pytest.mark.parametrize(("n_tokens", "n_past"), [(1, 0), (1, 9), (7, 0), (7, 2), (12, 3)])
+def test_attention_in_chunks_sees_its_own_chunk(n_tokens: int, n_past: int) -> None:
+    layer = LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8), chunk=5), DenseFfn(8))
+    work = mix_work(layer, [], n_tokens, n_past, torch.bfloat16)
+    seen = sum(position % 5 + 1 for position in range(n_past, n_past + n_tokens))
+    assert work.flops == pytest.approx(4 * 2 * 8 * seen)

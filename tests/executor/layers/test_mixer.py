@@ -10,11 +10,11 @@ import math
 import pytest
 import torch
 
-from executor.layers.attention_kernels import attend, plain_attention
+from executor.layers.attention_kernels import attend, attend_in_chunks, plain_attention
 from executor.layers.mixer import mix
 from executor.layers.mla import attend_in_latent_space, attend_projected
 from executor.layers.state import AttentionState, MlaState, new_state
-from executor.model import AttentionShape, DenseFfn, LayerShape, MlaShape, RopeShape
+from executor.model import AttentionShape, DenseFfn, LayerShape, MlaShape, RopeShape, TemperatureShape
 from tests.executor.layers.layer_weights import RandomWeights
 
 CPU = torch.device("cpu")
@@ -70,6 +70,19 @@ def test_plain_attention(n: int, total: int) -> None:
     assert log_sum_exp.shape == (n, 6)
 
 
+@pytest.mark.parametrize(("n", "total"), [*LENGTHS, (11, 21)])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_attend_in_chunks(n: int, total: int, chunk: int) -> None:
+    """Each position by itself, over the keys from where its chunk begins."""
+    q, keys, values, _ = example(n, total, CPU, torch.float32)
+    got = attend_in_chunks(q, keys, values, chunk)
+    for row in range(n):
+        position = total - n + row
+        seen = slice(position // chunk * chunk, position + 1)
+        want = by_definition(q[row : row + 1], keys[seen], values[seen], None, None)
+        torch.testing.assert_close(got[row : row + 1].double(), want, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize(("n", "total"), [*LENGTHS, (200, 300)])
@@ -90,6 +103,10 @@ VARIANTS = {
     "biases": AttentionShape(4, 2, 16, ROPE, bias=True, output_bias=True),
     "norms": AttentionShape(4, 4, 16, ROPE, qk_norm=True),
     "window and sinks": AttentionShape(4, 1, 16, ROPE, window=5, sinks=True),
+    "one length, growing queries": AttentionShape(
+        4, 2, 16, ROPE, qk_unit=True, temperature=TemperatureShape(4, 0.5, 1.0)
+    ),
+    "no positions": AttentionShape(4, 2, 16, RopeShape(theta=10000.0, dims=0)),
     "a gate a head": AttentionShape(4, 2, 16, ROPE, head_gate=True),
     "norms of all heads, a scale": AttentionShape(4, 2, 16, ROPE, qk_norm=True, qk_norm_joint=True, scale=0.5),
     "window, a norm behind": AttentionShape(4, 2, 16, ROPE, window=5, post_norm=True),
@@ -97,9 +114,12 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+CHUNKS = {"chunks": AttentionShape(4, 2, 16, ROPE, chunk=5)}
+
+
+@pytest.mark.parametrize("variant", VARIANTS | CHUNKS)
 def test_ubatches_continue_where_the_last_one_ended(variant: str) -> None:
-    layer = LayerShape(VARIANTS[variant], DenseFfn(32))
+    layer = LayerShape((VARIANTS | CHUNKS)[variant], DenseFfn(32))
     w = RandomWeights(layer, hidden=24)
     x = torch.randn(13, 24, generator=torch.Generator().manual_seed(1))
     whole = mix(x, w, layer, new_state(layer.mixer, 13, CPU, torch.float32), 0, 1e-5)

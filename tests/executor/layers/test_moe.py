@@ -9,6 +9,7 @@ import torch
 
 from executor.layers.moe import (
     Routed,
+    choice_factors,
     combine,
     experts,
     grouped_experts,
@@ -27,6 +28,8 @@ MOES = {
     "qwen3moe": MoeFfn(8, 2, 16),
     "not normalised, scaled": MoeFfn(8, 3, 16, normalise=False, scale=2.5),
     "sigmoid with a bias on the choice": MoeFfn(8, 2, 16, scoring="sigmoid", score_bias=True),
+    "two of four groups": MoeFfn(8, 3, 16, scoring="sigmoid", score_bias=True, n_groups=4, n_groups_used=2),
+    "llama4": MoeFfn(8, 2, 16, scoring="sigmoid_topk", normalise=False, weighs_input=True),
     "gpt-oss": MoeFfn(8, 2, 16, scoring="softmax_topk", normalise=False, expert_bias=True, activation="oai_swiglu"),
 }
 SHARED = MoeFfn(4, 2, 16, n_ff_shared=24, shared_gate=True)
@@ -59,12 +62,19 @@ def routed_by_definition(h: torch.Tensor, w: RandomWeights, moe: MoeFfn) -> tupl
     logits = w("ffn_gate_inp.weight") @ h
     if moe.expert_bias:
         logits = logits + w("ffn_gate_inp.bias")
-    scores = {"softmax": logits.softmax(0), "sigmoid": logits.sigmoid(), "softmax_topk": logits}[moe.scoring]
+    scores = {"softmax": logits.softmax(0), "sigmoid": logits.sigmoid()}.get(moe.scoring, logits)
     compared = scores + w("exp_probs_b.bias") if moe.score_bias else scores
+    if moe.n_groups > 1:
+        groups = compared.split(moe.n_experts // moe.n_groups)
+        totals = [sum(sorted(group.tolist())[-2:]) for group in groups]
+        worst = sorted(range(moe.n_groups), key=totals.__getitem__)[: moe.n_groups - moe.n_groups_used]
+        compared = torch.cat([group - 100.0 * (i in worst) for i, group in enumerate(groups)])
     chosen = sorted(range(moe.n_experts), key=lambda e: -float(compared[e]))[: moe.n_used]
     weights = scores[chosen]
     if moe.scoring == "softmax_topk":
         weights = weights.softmax(0)
+    if moe.scoring == "sigmoid_topk":
+        weights = weights.sigmoid()
     if moe.normalise:
         weights = weights / weights.sum()
     return chosen, weights * moe.scale
@@ -80,7 +90,12 @@ def test_route_and_experts(name: str) -> None:
         ids, weights = routed_by_definition(h, w, moe)
         assert routed.ids[row].tolist() == ids
         torch.testing.assert_close(routed.weights[row], weights)
-        want = sum(weights[i] * expert_by_definition(h, w, moe, expert) for i, expert in enumerate(ids))
+        want = torch.zeros(HIDDEN)
+        for weight, expert in zip(weights, ids, strict=True):
+            if moe.weighs_input:
+                want += expert_by_definition(weight * h, w, moe, expert)
+            else:
+                want += weight * expert_by_definition(h, w, moe, expert)
         torch.testing.assert_close(out[row], want)
 
 
@@ -100,9 +115,9 @@ def test_grouped_and_looped_agree(name: str) -> None:
     w = layer_weights(moe)
     routed = route(tokens(), w, moe, 1e-5)
     flags = used_flags(routed.ids, moe.n_experts)
-    biases = w if moe.expert_bias else None
-    grouped = grouped_experts(routed.h, routed.ids, w, moe, biases, flags)
-    torch.testing.assert_close(grouped, looped_experts(routed.h, routed.ids, w, moe, biases))
+    biases, factors = w if moe.expert_bias else None, choice_factors(routed.weights, moe)
+    grouped = grouped_experts(routed.h, routed.ids, w, moe, biases, flags, factors)
+    torch.testing.assert_close(grouped, looped_experts(routed.h, routed.ids, w, moe, biases, factors))
 
 
 @pytest.mark.parametrize("name", MOES)
@@ -110,9 +125,9 @@ def test_one_token_alone_and_looped_agree(name: str) -> None:
     moe = MOES[name]
     w = layer_weights(moe)
     routed = route(tokens()[:1], w, moe, 1e-5)
-    biases = w if moe.expert_bias else None
-    alone = one_token_experts(routed.h, routed.ids, w, moe, biases)
-    torch.testing.assert_close(alone, looped_experts(routed.h, routed.ids, w, moe, biases))
+    biases, factors = w if moe.expert_bias else None, choice_factors(routed.weights, moe)
+    alone = one_token_experts(routed.h, routed.ids, w, moe, biases, factors)
+    torch.testing.assert_close(alone, looped_experts(routed.h, routed.ids, w, moe, biases, factors))
 
 
 @pytest.mark.parametrize("form", ["grouped", "looped"])
