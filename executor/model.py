@@ -87,6 +87,7 @@ class DeltaNetShape:
     by_key_head: bool = False
     """How value heads share key heads: in turn (Qwen3.5), or neighbours the same one, whose gates then lie together,
     beta's before alpha's, in one matrix (Qwen3-Next)."""
+    in_one: bool = False  # q, k, v and the output's gate in one matrix too (older files of Qwen3-Next)
 
     @property
     def channels(self) -> int:

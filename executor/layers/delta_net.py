@@ -25,14 +25,23 @@ def delta_net(
     """What the mixer adds to the residual stream for normed h (n, hidden); the state takes the tokens in."""
     if n_past == 0:
         state.reset()
-    n = h.shape[0]
-    q, k, v = _convolved(h, w, shape, state, eps)
+    inputs, gate = _inputs(h, w, shape)
+    q, k, v = _convolved(inputs, w, shape, state, eps)
     beta, alpha = _gates(h, w, shape)
     step = F.softplus(alpha + w("ssm_dt.bias").float())
     out = chunked_delta_rule(q, k, v, beta.sigmoid(), w("ssm_a").float() * step, state.memory).to(h.dtype)
-    gate = F.linear(h, w("attn_gate.weight")).view(n, shape.n_value_heads, shape.value_dim)
-    out = rms_norm(out, w("ssm_norm.weight"), eps) * F.silu(gate)
+    out = rms_norm(out, w("ssm_norm.weight"), eps) * F.silu(gate.view_as(out))
     return F.linear(out.flatten(1), w("ssm_out.weight"))
+
+
+def _inputs(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries, keys and values side by side (n, channels), and the output's gate (n, value heads x value_dim)."""
+    if not shape.in_one:
+        return F.linear(h, w("attn_qkv.weight")), F.linear(h, w("attn_gate.weight"))
+    values = shape.n_value_heads // shape.n_key_heads * shape.value_dim
+    by_key_head = F.linear(h, w("ssm_in.weight")).view(h.shape[0], shape.n_key_heads, -1)
+    *qkv, gate = (t.flatten(1) for t in by_key_head.split([shape.key_dim, shape.key_dim, values, values], dim=-1))
+    return torch.cat(qkv, dim=1), gate
 
 
 def _gates(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,15 +53,15 @@ def _gates(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Ten
 
 
 def _convolved(
-    h: torch.Tensor, w: Weights, shape: DeltaNetShape, state: DeltaNetState, eps: float
+    inputs: torch.Tensor, w: Weights, shape: DeltaNetShape, state: DeltaNetState, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries and keys (n, value heads, key_dim) and values (n, value heads, value_dim), float32.
 
     A causal convolution runs over each channel; queries and keys are then normed, and each of their heads is
     shared by n_value_heads / n_key_heads value heads.
     """
-    n = h.shape[0]
-    channels = F.silu(state.convolve(F.linear(h, w("attn_qkv.weight")), w("ssm_conv1d.weight"))).float()
+    n = inputs.shape[0]
+    channels = F.silu(state.convolve(inputs, w("ssm_conv1d.weight"))).float()
     key_width = shape.n_key_heads * shape.key_dim
     q, k, v = channels.split([key_width, key_width, shape.n_value_heads * shape.value_dim], dim=1)
     group = shape.n_value_heads // shape.n_key_heads

@@ -93,9 +93,11 @@ def _delta_net_shapes(d: DeltaNetShape, hidden: int) -> Shapes:
     gates: Shapes = dict.fromkeys(("ssm_alpha.weight", "ssm_beta.weight"), (d.n_value_heads, hidden))
     if d.by_key_head:
         gates = {"ssm_ba.weight": (2 * d.n_value_heads, hidden)}
+    inputs: Shapes = {"attn_qkv.weight": (d.channels, hidden), "attn_gate.weight": (width, hidden)}
+    if d.in_one:
+        inputs = {"ssm_in.weight": (d.channels + width, hidden)}
     return {
-        "attn_qkv.weight": (d.channels, hidden),
-        "attn_gate.weight": (width, hidden),
+        **inputs,
         **gates,
         "ssm_a": (d.n_value_heads,),
         "ssm_dt.bias": (d.n_value_heads,),

@@ -14,7 +14,7 @@ _SECTIONS = "rope.dimension_sections"
 
 def _next_mixer(file: ModelFile, layer: int) -> AttentionShape | DeltaNetShape:
     if _is_recurrent(file, layer):
-        return replace(_delta_net(file), by_key_head=True)
+        return replace(_delta_net(file), by_key_head=True, in_one=file.has(layer, "ssm_in.weight"))
     return _gated_attention(file, layer)
 
 

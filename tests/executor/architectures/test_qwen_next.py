@@ -52,12 +52,24 @@ KEYS_OF: dict[str, dict[str, Any]] = {
 }
 NORMS: Shapes = {"attn_norm.weight": (HIDDEN,), "post_attention_norm.weight": (HIDDEN,)}
 GATED_ATTENTION: Shapes = {**ATTENTION, **QK_NORMS, "attn_q.weight": (2 * HEADS * HEAD_DIM, HIDDEN)}
+MOE_TENSORS: Shapes = {
+    **experts(),
+    **ffn_tensors(HIDDEN, N_FF_SHARED, "_shexp"),
+    "ffn_gate_inp_shexp.weight": (HIDDEN,),
+}
 CASES: dict[str, dict[str, Any]] = {
     "every fourth layer has attention": {},
     "every second": {"full_attention_interval": 2},
     "a list of layers": {"attention.recurrent_layers": [True, True, False, False]},
     "an extra layer of prediction": {"nextn_predict_layers": 1, "block_count": 5},
 }
+
+
+def in_one(tensors: Shapes) -> Shapes:
+    """A recurrent mixer as the converter wrote it until 2026."""
+    apart = ("attn_qkv.weight", "attn_gate.weight")
+    kept = {name: dims for name, dims in tensors.items() if name not in apart}
+    return {**kept, "ssm_in.weight": (sum(tensors[name][0] for name in apart), HIDDEN)}
 
 
 def mixer_tensors(architecture: str, *, is_recurrent: bool) -> Shapes:
@@ -83,10 +95,7 @@ def write(path: Path, architecture: str, **changed: Any) -> Path:
     every, said = keys.get("full_attention_interval", 4), keys.get("attention.recurrent_layers")
     n_layers = NEXT["block_count"]
     recurrent = said or [(i + 1) % every != 0 for i in range(n_layers)]
-    ffn = DENSE
-    if architecture != "qwen35":
-        shared = ffn_tensors(HIDDEN, N_FF_SHARED, "_shexp")
-        ffn = {**experts(), **shared, "ffn_gate_inp_shexp.weight": (HIDDEN,)}
+    ffn = DENSE if architecture == "qwen35" else MOE_TENSORS
     blocks = [NORMS | mixer_tensors(architecture, is_recurrent=bool(flag)) | ffn for flag in recurrent]
     if keys.get("nextn_predict_layers"):
         blocks.append(NORMS | GATED_ATTENTION | ffn | prediction_tensors())
@@ -109,6 +118,13 @@ def test_as_llama_cpp_computes_it(architecture: str, case: str, tmp_path: Path) 
 
 def test_a_long_prompt_runs_in_chunks(tmp_path: Path) -> None:
     check_against_llama_cpp(write(tmp_path / "model.gguf", "qwen35"), n_tokens=200)
+
+
+def test_older_files_of_qwen3_next(tmp_path: Path) -> None:
+    recurrent = in_one(mixer_tensors("qwen3next", is_recurrent=True))
+    blocks = [NORMS | (recurrent if i < 3 else GATED_ATTENTION) | MOE_TENSORS for i in range(4)]
+    tensors = model_tensors(HIDDEN, blocks)
+    check_against_llama_cpp(write_random_gguf(tmp_path / "m.gguf", "qwen3next", KEYS_OF["qwen3next"], tensors))
 
 
 @pytest.mark.parametrize("architecture", ["qwen3next", "qwen35moe"])
