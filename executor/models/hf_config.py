@@ -73,18 +73,24 @@ class _ConfigReader:
         kinds = self._kinds(n_layers)
         mixers = {kind: self._mixer(kind) for kind in dict.fromkeys(kinds)}
         hidden = fields.integer("hidden_size")
+        residual = self._multiplier("residual_multiplier") or 1.0
         return ModelShape(
             name=name,
             architecture=self.family.architecture,
             n_vocab=fields.integer("vocab_size"),
             hidden=hidden,
-            layers=tuple(LayerShape(mixers[kind], self._ffn(i)) for i, kind in enumerate(kinds)),
+            layers=tuple(LayerShape(mixers[kind], self._ffn(i), residual) for i, kind in enumerate(kinds)),
             norm_eps=fields.number("rms_norm_eps", 1e-6),
             tied_embeddings=fields.flag("tie_word_embeddings", False),
             embedding_scale=math.sqrt(hidden) if self.family.is_gemma else fields.number("embedding_multiplier", 1.0),
+            logit_scale=1.0 / (self._multiplier("logits_scaling") or 1.0),
+            logit_cap=fields.number("final_logit_softcapping", 0.0, or_zero=True) or None,
             context_length=fields.integer("max_position_embeddings", 131072),
             notes=self.family.notes,
         )
+
+    def _multiplier(self, key: str) -> float | None:
+        return self.fields.number(key, 1.0) if self.family.has_multipliers else None
 
     def _kinds(self, n_layers: int) -> tuple[str, ...]:
         """Which kind of mixer each layer has."""
@@ -114,11 +120,20 @@ class _ConfigReader:
             rope=self._rope(kind, head_dim),
             window=fields.integer("sliding_window") if kind == "sliding_attention" else None,
             qk_norm=family.qk_norm or fields.flag("use_qk_norm", False),
+            qk_norm_joint=family.qk_norm_joint,
+            scale=self._attention_scale(),
+            post_norm=family.is_gemma,
             bias=bias,
             output_bias=bias and family.is_gpt_oss,
             sinks=family.is_gpt_oss,
             output_gate=family.output_gate,
         )
+
+    def _attention_scale(self) -> float | None:
+        """What logits are multiplied by, where that is not head_dim ** -0.5: Gemma states a width, Granite the number."""
+        if self.family.is_gemma and self.fields.has("query_pre_attn_scalar"):
+            return float(self.fields.number("query_pre_attn_scalar") ** -0.5)
+        return self._multiplier("attention_multiplier")
 
     def _delta_net(self) -> DeltaNetShape:
         fields = self.fields
@@ -128,6 +143,7 @@ class _ConfigReader:
             key_dim=fields.integer("linear_key_head_dim", 128),
             value_dim=fields.integer("linear_value_head_dim", 128),
             conv_width=fields.integer("linear_conv_kernel_dim", 4, low=2),
+            by_key_head=self.family.architecture == "qwen3next",
         )
 
     def _mla(self) -> MlaShape:
@@ -148,6 +164,8 @@ class _ConfigReader:
         stated = fields.table("rope_parameters" if fields.has("rope_parameters") else "rope_scaling")
         if stated.has(kind):
             stated = stated.table(kind)
+        elif kind == "sliding_attention" and (theta := self.family.windows_theta):
+            return RopeShape(theta=fields.number("rope_local_base_freq", theta, above=1.0), dims=head_dim)
         share = self._rotated(stated, self._rotated(fields, self.family.rotated))
         plain = RopeShape(
             theta=stated.number("rope_theta", fields.number("rope_theta", 10000.0, above=1.0), above=1.0),
@@ -198,7 +216,8 @@ class _ConfigReader:
         fields = self.fields
         family = self.family
         if family.experts is None or not self._is_moe(i):
-            return DenseFfn(fields.integer("intermediate_size"))
+            n_ff = fields.integer("intermediate_size")
+            return DenseFfn(n_ff, "gelu", post_norm=True) if family.is_gemma else DenseFfn(n_ff)
         width = fields.integer(family.expert_width)
         shared = fields.integer("n_shared_experts", 0, low=0) * width
         n_groups = fields.integer("n_group", 1)

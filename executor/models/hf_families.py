@@ -18,6 +18,7 @@ class ModelFamily:
     expert_width: str = "moe_intermediate_size"
     bias: bool = False
     qk_norm: bool = False
+    qk_norm_joint: bool = False  # over all heads together
     may_omit_kv_heads: bool = False  # there are then as many as query heads
     has_mla: bool = False
     output_gate: bool = False
@@ -30,6 +31,8 @@ class ModelFamily:
     normalise: bool = True
     is_gpt_oss: bool = False
     is_gemma: bool = False
+    windows_theta: float | None = None  # base of the rotation in layers with a window, which is not scaled
+    has_multipliers: bool = False  # Granite's
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what published configs leave out
     notes: tuple[str, ...] = ()
 
@@ -46,15 +49,16 @@ def _qwen_next(architecture: str, experts: str | None = None) -> ModelFamily:
     )
 
 
-def _gemma(architecture: str, full_every: int, note: str, **defaults: Any) -> ModelFamily:
+def _gemma(architecture: str, full_every: int, notes: tuple[str, ...] = (), **defaults: Any) -> ModelFamily:
     return ModelFamily(
         architecture,
         qk_norm=architecture == "gemma3",
         other_kind="sliding_attention",
         full_every=full_every,
         is_gemma=True,
+        windows_theta=10000.0 if architecture == "gemma3" else None,
         defaults={"tie_word_embeddings": True, **defaults},
-        notes=(f"SiLU in place of GELU, and no norms after attention and FFN{note}",),
+        notes=notes,
     )
 
 
@@ -76,7 +80,7 @@ MODEL_FAMILIES: Final[dict[str, ModelFamily]] = {
     "qwen3_moe": _QWEN3_MOE,
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3_MOE,
-    "qwen3_next": _qwen_next("qwen35moe", "num_experts"),
+    "qwen3_next": _qwen_next("qwen3next", "num_experts"),
     "qwen3_5": _qwen_next("qwen35"),
     "qwen3_5_moe": _qwen_next("qwen35moe", "num_experts"),
     "gpt_oss": ModelFamily(
@@ -111,21 +115,20 @@ MODEL_FAMILIES: Final[dict[str, ModelFamily]] = {
         "granitemoe",
         experts="num_local_experts",
         expert_width="intermediate_size",
-        notes=("attention, residuals and logits without their multipliers",),
+        has_multipliers=True,
     ),
     "olmoe": ModelFamily(
         "olmoe",
         experts="num_experts",
         expert_width="intermediate_size",
         qk_norm=True,
+        qk_norm_joint=True,
         normalise=False,
-        notes=("queries and keys are normalised head by head, not over all heads",),
     ),
-    "gemma2": _gemma("gemma2", 2, "; no soft-capping", head_dim=256),
+    "gemma2": _gemma("gemma2", 2, ("no soft-capping of attention's logits",), head_dim=256),
     "gemma3": _gemma(
         "gemma3",
         6,
-        "; one rotation for all layers",
         vocab_size=262_208,
         num_attention_heads=8,
         num_key_value_heads=4,
