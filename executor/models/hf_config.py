@@ -130,7 +130,7 @@ class _ConfigReader:
         )
 
     def _attention_scale(self) -> float | None:
-        """What logits are multiplied by, where that is not head_dim ** -0.5: Gemma states a width, Granite the number."""
+        """What logits are multiplied by: Gemma states a width, Granite the number; None: head_dim ** -0.5."""
         if self.family.is_gemma and self.fields.has("query_pre_attn_scalar"):
             return float(self.fields.number("query_pre_attn_scalar") ** -0.5)
         return self._multiplier("attention_multiplier")
