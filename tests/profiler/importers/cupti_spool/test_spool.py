@@ -1,0 +1,112 @@
+"""Spools that are damaged, cut, hostile, or of another version."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.errors import HprofError
+from profiler.importers import read_file
+from profiler.importers.cupti_spool import FORMAT
+from profiler.importers.cupti_spool.spool import RECORD, RecordType, read_spool, spool_bytes
+from profiler.schema import TABLES
+
+CHUNK = 16  # bytes of a chunk's header
+
+
+def write(folder: Path, content: bytes) -> Path:
+    path = folder / "1-0.hspool"
+    path.write_bytes(content)
+    return path
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    records = np.zeros(3, RECORD)
+    records["start"] = 1, 2**40, 2**64 - 1
+    spool = read_spool(write(tmp_path, spool_bytes(77, records, {1: "a", 2: "b" * 100, 9: "ß"})))
+    assert (spool.process, spool.n_cut_bytes, spool.is_ended) == (77, 0, False)
+    assert spool.texts == {1: "a", 2: "b" * 100, 9: "ß"}
+    assert np.array_equal(spool.records, records)
+
+
+def test_a_torn_chunk_is_left_out_and_said(tmp_path: Path) -> None:
+    whole = FORMAT.sample()
+    found = read_file(write(tmp_path, whole + whole[-2 * 64 - CHUNK :][:100]))
+    assert found.tables["events"].num_rows == 2
+    assert "The last 100 bytes of the spools are no whole chunk and were left out." in found.warnings
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_values_in_any_field(tmp_path: Path, seed: int) -> None:
+    """Records of random bytes: read, or left out and counted; tables keep to their schema."""
+    rng = np.random.default_rng(seed)
+    records = np.frombuffer(rng.bytes(64 * 200), RECORD).copy()
+    records["type"] = rng.integers(0, 26, 200)
+    if seed % 2:  # small numbers meet each other
+        for name in ("name", "thread", "extra", "context", "stream", "device", "kind", "correlation", "bytes"):
+            records[name] %= 4
+        for name in ("start", "end", "id"):
+            records[name] %= 100
+    found = read_file(write(tmp_path, spool_bytes(int(rng.integers(1, 2**22)), records, {1: "hprof", 2: "layer 1"})))
+    for name, table in found.tables.items():
+        assert table.schema.equals(TABLES[name])
+    events = found.tables["events"].to_pylist()
+    assert all(row["t_start"] <= row["t_end"] and (row["bytes"] or 0) >= 0 for row in events)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        (8, b"\x02", "is a spool of format 2, and this hprof reads 1"),
+        (12, b"\x48", "is a spool of format 1"),
+        (0, b"x", "is no spool of hprof record"),
+    ],
+)
+def test_other_headers(tmp_path: Path, at: int, value: bytes, said: str) -> None:
+    content = bytearray(FORMAT.sample())
+    content[at : at + 1] = value
+    with pytest.raises(HprofError, match=said):
+        read_spool(write(tmp_path, bytes(content)))
+
+
+@pytest.mark.parametrize("number", [0, 2**32 - 1])
+def test_ids_of_strings_cost_no_memory(tmp_path: Path, number: int) -> None:
+    spool = read_spool(write(tmp_path, spool_bytes(1, np.zeros(1, RECORD), {number: "far"})))
+    assert spool.texts == {}
+
+
+def test_a_huge_chunk_is_not_believed(tmp_path: Path) -> None:
+    sample = FORMAT.sample()
+    chunk = np.array([0x316B6863, 1, 0xFFFFFFC0, 0x3FFFFFF], "<u4").tobytes()
+    assert len(read_spool(write(tmp_path, sample[:64] + chunk + sample[64:])).records) == 0
+
+
+def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "1-0.hspool")
+    with pytest.raises(HprofError, match=r"1-0\.hspool is not a regular file"):
+        read_file(tmp_path)
+
+
+def test_flipped_bits_in_the_frame(tmp_path: Path) -> None:
+    """What follows a chunk that is damaged is left out; never an endless loop, never a crash."""
+    rng = random.Random(3)
+    sample = FORMAT.sample()
+    for _ in range(200):
+        content = bytearray(sample)
+        content[rng.randrange(64, 64 + CHUNK)] ^= 1 << rng.randrange(8)
+        assert len(read_spool(write(tmp_path, bytes(content))).records) in (0, 2)
+
+
+def test_many_records(tmp_path: Path) -> None:
+    n = 300_000
+    records = np.zeros(n, RECORD)
+    records["type"] = RecordType.KERNEL
+    records["name"], records["stream"], records["context"] = 1, 7, 1
+    records["start"] = np.arange(n) * 1000
+    records["end"] = records["start"] + 500
+    found = read_file(write(tmp_path, spool_bytes(5, records, {1: "k"})))
+    assert found.tables["events"].num_rows == n
