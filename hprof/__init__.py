@@ -1,4 +1,4 @@
-"""The public face of hprof: `import hprof; hprof.open(path)`, `python -m hprof`, and the `hprof` command."""
+"""The public face of hprof: `hprof.open(path)`, `with hprof.check():`, `python -m hprof`, and the `hprof` command."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from executor.errors import HprofError
     from executor.version import __version__
     from profiler.opened import OpenedCapture
+    from profiler.watching.checking import Check
 
-__all__ = ["HprofError", "__version__", "main", "open"]
+__all__ = ["HprofError", "__version__", "check", "main", "open"]
 
 # Read when asked for: `executor` may be another project's package, which is to be told in a sentence.
 _LATE = {"HprofError": "executor.errors", "__version__": "executor.version"}
@@ -29,6 +30,18 @@ def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.ope
     from profiler.opened import OpenedCapture
 
     return OpenedCapture.open(path)
+
+
+def check(*, raises: bool = True) -> Check:
+    """Watch the CUDA work that this thread issues inside a `with`, and prove its order at the end (docs/checking.md).
+
+    raises: whether `hprof.HprofError` with the first finding ends it, or only its `result` tells. Raises HprofError
+    where torch sees no GPU.
+    """
+    _refuse_foreign_packages()
+    from profiler.watching.checking import Check
+
+    return Check(raises=raises)
 
 
 if not TYPE_CHECKING:  # for a type checker, a module with __getattr__ has every attribute

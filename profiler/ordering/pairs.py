@@ -71,19 +71,21 @@ def _is_wrong(order: HappensBefore, op: Int64, tag: Int64, wrote: Int64, reader:
 
 
 def _pieces(touches: Touches) -> tuple[Int64, Int64]:
-    """Rows of `touches`, each as often as it has pieces, and the piece."""
-    rows, pieces, n_before = [], [], 0
-    for space in np.unique(touches.space):
-        mine = np.flatnonzero(touches.space == space)
-        edges = np.unique(np.concatenate([touches.start[mine], touches.end[mine]]))
-        first, end = np.searchsorted(edges, touches.start[mine]), np.searchsorted(edges, touches.end[mine])
-        counts = end - first
-        rows.append(np.repeat(mine, counts))
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        pieces.append(np.repeat(first, counts) + within + n_before)
-        n_before += len(edges)
-    empty = np.empty(0, np.int64)
-    return np.concatenate([empty, *rows]), np.concatenate([empty, *pieces])
+    """Rows of `touches`, each as often as it has pieces, and the piece: the edge that it begins at.
+
+    Edges are numbered through, space after space, so that each number is of one space.
+    """
+    n = len(touches.start)
+    at, space = np.concatenate([touches.start, touches.end]), np.tile(touches.space, 2)
+    order = np.lexsort((at, space))
+    sorted_at, sorted_space = at[order], space[order]
+    is_new = np.ones(2 * n, np.bool_)
+    is_new[1:] = (sorted_at[1:] != sorted_at[:-1]) | (sorted_space[1:] != sorted_space[:-1])
+    edge = np.empty(2 * n, np.int64)
+    edge[order] = np.cumsum(is_new) - 1
+    first, counts = edge[:n], edge[n:] - edge[:n]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(np.arange(n), counts), np.repeat(first, counts) + within
 
 
 def _last_write(piece: Int64, is_write: Bools) -> Int64:

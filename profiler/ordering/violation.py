@@ -48,7 +48,8 @@ class OrderingViolation:
     """Two operations on the same bytes. `first` was issued first; None: nothing ever wrote what `second` reads."""
 
     kind: ViolationKind
-    pass_id: int
+    pass_id: int | None
+    """None where there are no passes."""
     first: OperationPlace | None
     second: OperationPlace
     space: str
@@ -63,7 +64,7 @@ class OrderingViolation:
 
     def __str__(self) -> str:
         where = f"{self.space} bytes {self.start} to {self.end}"
-        head = f"{self.kind} in pass {self.pass_id}"
+        head = self.kind if self.pass_id is None else f"{self.kind} in pass {self.pass_id}"
         if self.kind != "wrong bytes":
             return f"{head}: {self.first} and {self.second} touch {where}, and {self.because}"
         return f"{head}: {self.second} relies on '{self.expected}' in {where} and finds {self._found()}"
