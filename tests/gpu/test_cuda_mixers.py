@@ -35,7 +35,11 @@ MIXERS: dict[str, Mixer] = {
     "window": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), window=24),
     "gates": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), qk_norm=True, output_gate=True),
     "sinks": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), bias=True, output_bias=True, sinks=True, window=24),
+    "gemma": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), window=24, qk_norm=True, scale=0.1, post_norm=True),
+    "joint norms": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), qk_norm=True, qk_norm_joint=True),
     "delta net": DeltaNetShape(2, 4, 64, 64, conv_width=4),
+    "delta net, by key head": DeltaNetShape(2, 4, 64, 64, conv_width=4, by_key_head=True),
+    "delta net, in one": DeltaNetShape(2, 4, 64, 64, conv_width=4, by_key_head=True, in_one=True),
     "mla": MlaShape(4, 96, 64, 64, 64, ROPE),
     "mla, window": MlaShape(4, 96, 64, 64, 64, ROPE, window=24),
 }
@@ -43,9 +47,11 @@ ARMS = ["off", "on", "full"]
 
 
 def _model(name: str) -> Model:
-    layers = (LayerShape(MIXERS[name], DenseFfn(512)),) * 3
-    architecture = "qwen35" if name == "delta net" else "deepseek2" if name.startswith("mla") else "llama"
-    shape = ModelShape(name, architecture, 512, 256, layers, 1e-6)
+    layer = LayerShape(MIXERS[name], DenseFfn(512))
+    if name == "gemma":
+        layer = LayerShape(MIXERS[name], DenseFfn(512, "gelu", post_norm=True), residual_scale=0.5)
+    architecture = "qwen35" if name.startswith("delta net") else "deepseek2" if name.startswith("mla") else "llama"
+    shape = ModelShape(name, architecture, 512, 256, (layer,) * 3, 1e-6, logit_cap=30.0 if name == "gemma" else None)
     tensors = model_tensors(shape, QuantPlan.uniform("Q8_0"))
     return Model(shape, tensors, SyntheticSource(tensors, 1), "synthetic")
 
