@@ -60,10 +60,8 @@ def _rows(begin: Records, end: Records | None, event_type: int, global_pid: int)
 
 def _with_segment(file: SpoolFile, *types: RecordType) -> tuple[Records, Int64]:
     """The records of these types, and for each how often recording had begun or paused before it."""
-    kind = file.records["type"]
-    rows = np.flatnonzero(np.isin(kind, types))
-    changes = np.cumsum(kind == RecordType.STATE)
-    return file.records[rows], changes[rows]
+    rows = file.rows_of(*types)
+    return file.records[rows], np.searchsorted(file.rows_of(RecordType.STATE), rows)
 
 
 def push_pop_pairs(records: Records, segment: Int64) -> tuple[Int64, Int64]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from executor.errors import HprofError
 from executor.units import format_memory
+from profiler.arithmetic.intervals import Int64
 
 MAGIC: Final = b"hprofspl"
 FORMAT_VERSION: Final = 1
@@ -34,6 +35,7 @@ _HEADER: Final = struct.Struct("<8s6I4Q")
 _CHUNK: Final = struct.Struct("<4I")
 _TEXT: Final = struct.Struct("<2I")
 _CHUNK_MAGIC: Final = 0x316B6863
+_CHUNK_RECORDS: Final = 1024  # as many as the library gathers
 _RECORDS: Final = 1
 _STRINGS: Final = 2
 
@@ -88,11 +90,17 @@ class SpoolFile:
     records: Records
     texts: dict[int, str]
     n_cut_bytes: int  # after the last whole chunk
+    by_type: Int64  # the rows of `records` by their type, those of one type in the order of the file
+    n_before: Int64  # (257,): how many of them are of a lower type
+
+    def rows_of(self, *types: RecordType) -> Int64:
+        """Where the records of these types are, in the order of the file."""
+        parts = [self.by_type[self.n_before[number] : self.n_before[number + 1]] for number in types]
+        return parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
 
     def of_type(self, *types: RecordType) -> Records:
         """The records of these types, in the order of the file."""
-        kind = self.records["type"]
-        found: Records = self.records[np.isin(kind, types) if len(types) > 1 else kind == types[0]]
+        found: Records = self.records[self.rows_of(*types)]
         return found
 
     def facts(self) -> dict[str, list[str]]:
@@ -152,7 +160,9 @@ def _read(path: Path, file: BufferedReader) -> SpoolFile:
         else:
             _read_texts(file.read(n_bytes), count, texts)
     end = chunks[-1][1] + chunks[-1][2] if chunks else _HEADER.size
-    return SpoolFile(path.name, process, parent, realtime_ns, records, texts, size - end)
+    types = records["type"].copy()
+    by_type, n_before = np.argsort(types, kind="stable"), np.searchsorted(np.sort(types), np.arange(257))
+    return SpoolFile(path.name, process, parent, realtime_ns, records, texts, size - end, by_type, n_before)
 
 
 def _chunks(file: BufferedReader, size: int) -> Iterator[tuple[int, int, int, int]]:
@@ -196,6 +206,8 @@ def spool_bytes(process: int, records: Records, texts: dict[int, str], *, realti
     for number, text in texts.items():
         data = text.encode()
         encoded += _TEXT.pack(number, len(data)) + data + bytes((-len(data)) % 8)
-    strings = _CHUNK.pack(_CHUNK_MAGIC, _STRINGS, len(encoded), len(texts)) + encoded
-    body = records.tobytes()
-    return header + strings + _CHUNK.pack(_CHUNK_MAGIC, _RECORDS, len(body), len(records)) + body
+    chunks = [header, _CHUNK.pack(_CHUNK_MAGIC, _STRINGS, len(encoded), len(texts)), encoded]
+    for first in range(0, len(records), _CHUNK_RECORDS):
+        part = records[first : first + _CHUNK_RECORDS]
+        chunks += [_CHUNK.pack(_CHUNK_MAGIC, _RECORDS, part.nbytes, len(part)), part.tobytes()]
+    return b"".join(chunks)

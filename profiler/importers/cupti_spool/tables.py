@@ -60,6 +60,8 @@ class SpoolTables:
             self._first_text.append(len(self._values))
             self._values += [file.texts.get(number, "") for number in range(1, max(file.texts, default=0) + 1)]
         self._nvtx: dict[str, Int64] | None = None
+        self._read_table = ""
+        self._read_rows: list[Records] = []
 
     def close(self) -> None:
         """All was read at once."""
@@ -111,8 +113,10 @@ class SpoolTables:
 
     def _column(self, table: str, name: str) -> Int64:
         """One column of a table of records, over all files."""
-        parts = [self._of_file(at, file.of_type(*_TYPES[table]), name) for at, file in enumerate(self.files)]
-        return np.concatenate(parts) if parts else absent(0)
+        if self._read_table != table:  # the columns of a table are asked for together
+            self._read_table, self._read_rows = table, [file.of_type(*_TYPES[table]) for file in self.files]
+        parts = [self._of_file(at, rows, name) for at, rows in enumerate(self._read_rows)]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _of_file(self, at: int, rows: Records, name: str) -> Int64:
         process = self.files[at].process
