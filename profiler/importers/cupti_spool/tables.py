@@ -26,6 +26,7 @@ from profiler.importers.nsys.tables import NO_STREAM, TID_BITS
 _HARDWARE: Final = 1 << 48  # the bits above the process in a globalPid, as in that exporter's files
 _TO_HOST: Final = (2, 4)  # CUpti_ActivityMemcpyKind: device or array to host
 _PEER: Final = 10
+_DRIVER: Final = 1  # the kind of a call of the driver, not of the runtime
 _STRINGS: Final = "StringIds"
 _TYPES: Final[dict[str, tuple[RecordType, ...]]] = {
     KERNEL: (RecordType.KERNEL,),
@@ -115,6 +116,8 @@ class SpoolTables:
         """One column of a table of records, over all files."""
         if self._read_table != table:  # the columns of a table are asked for together
             self._read_table, self._read_rows = table, [file.of_type(*_TYPES[table]) for file in self.files]
+            if table == RUNTIME:
+                self._read_rows = [_told_once(rows) for rows in self._read_rows]
         parts = [self._of_file(at, rows, name) for at, rows in enumerate(self._read_rows)]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
@@ -146,6 +149,15 @@ class SpoolTables:
         for number, of_device in dict(zip(known["context"].tolist(), known["device"].tolist(), strict=True)).items():
             device[context == number] = of_device
         return device
+
+
+def _told_once(calls: Records) -> Records:
+    """Without the driver's calls inside calls of the runtime, which have the same correlation id."""
+    is_driver = calls["kind"] == _DRIVER
+    if not is_driver.any() or is_driver.all():
+        return calls
+    told: Records = calls[~(is_driver & np.isin(calls["correlation"], calls["correlation"][~is_driver]))]
+    return told
 
 
 def wide(values: Records) -> Int64:

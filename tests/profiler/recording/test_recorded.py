@@ -104,6 +104,19 @@ def test_all_sorts_of_ranges(stage: Begin) -> None:
     assert found.manifest_fields["extra"]["nvtx_marks"] == 1
 
 
+def test_calls_of_the_driver(stage: Begin) -> None:
+    """Triton launches through the driver. One that the runtime makes is told once, and only calls that launch are."""
+    here = stage()
+    here.run(
+        "import threading; t = threading.get_native_id(); at = lambda: c_uint64(time.time_ns())",
+        "Cuda.calls.standin_call(1, 307, t, 900, at(), at())",  # cuLaunchKernel
+        "Cuda.calls.standin_call(0, 13, t, 901, at(), at()); Cuda.calls.standin_call(1, 307, t, 901, at(), at())",
+        "Cuda.calls.standin_call(1, 17, t, 902, at(), at()); kernel('k', 1, 2)",
+    )
+    calls = {row["correlation_id"]: row["name"] for row in events(here.read(), kind="api")}
+    assert calls == {900: "cuLaunchKernel", 901: "cudaLaunchKernel", 1: "cudaLaunchKernel"}
+
+
 GRAPH = ("graph_node(0)", "graph_node(0)", "graph_node(1)", "kernel('inside', 1, 2, node=5)", "graph(9, 1, 3_000_001)")
 
 
