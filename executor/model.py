@@ -124,6 +124,7 @@ class DenseFfn:
     """SwiGLU: down(silu(gate(x)) * up(x)), or the same with another activation."""
 
     n_ff: int
+    biased: tuple[str, ...] = ()  # which of gate, up and down have biases
     activation: Activation = "silu"
     post_norm: bool = False  # another norm, before the residual is added (Gemma)
 

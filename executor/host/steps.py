@@ -22,7 +22,7 @@ from executor.host.products import (
     product_kind,
     run_jobs,
 )
-from executor.layers.dense import MOST_ROWS, activate, close_ffn, ffn_norm
+from executor.layers.dense import MOST_ROWS, activate, close_ffn, completed, ffn_norm
 from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
@@ -166,13 +166,14 @@ def host_ffn(
     x: torch.Tensor, products: StepProducts, weights: HostStepWeights, ffn: DenseFfn, eps: float, scale: float = 1.0
 ) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
-    pieces = [_gated_ffn(rows, products, ffn) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
+    pieces = [_gated_ffn(rows, products, weights, ffn) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
     return close_ffn(x, pieces[0] if len(pieces) == 1 else torch.cat(pieces), weights, ffn, eps, scale)
 
 
-def _gated_ffn(h: torch.Tensor, products: StepProducts, ffn: DenseFfn) -> torch.Tensor:
+def _gated_ffn(h: torch.Tensor, products: StepProducts, weights: HostStepWeights, ffn: DenseFfn) -> torch.Tensor:
     gate, up = products.gate_up(h, 0).chunk(2, dim=-1)
-    return products.down(activate(gate, up, ffn.activation), 0)
+    inner = activate(completed(gate, weights, "ffn_gate"), completed(up, weights, "ffn_up"), ffn.activation)
+    return completed(products.down(inner, 0), weights, "ffn_down")
 
 
 def host_experts(

@@ -60,9 +60,7 @@ def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
 
 def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float = 1.0) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
-    gate, up, down = w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight")
-    pieces = [gated_ffn(rows, gate, up, down, ffn.activation) for rows in ffn_norm(x, w, eps).split(MOST_ROWS)]
-    return close_ffn(x, pieces[0] if len(pieces) == 1 else torch.cat(pieces), w, ffn, eps, scale)
+    return close_ffn(x, gated_ffn(ffn_norm(x, w, eps), w, ffn.activation), w, ffn, eps, scale)
 
 
 def close_ffn(
@@ -79,11 +77,23 @@ def with_residual(x: torch.Tensor, added: torch.Tensor, scale: float) -> torch.T
     return x + added if scale == 1.0 else torch.add(x, added, alpha=scale)
 
 
-def gated_ffn(
-    h: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor, activation: Activation
-) -> torch.Tensor:
-    """down(activation(gate(h)) * up(h)), (n, hidden)."""
-    return F.linear(activate(F.linear(h, gate), F.linear(h, up), activation), down)
+def gated_ffn(h: torch.Tensor, w: Weights, activation: Activation, suffix: str = "") -> torch.Tensor:
+    """down(activation(gate(h)) * up(h)), (n, hidden), of the tensors `ffn_gate{suffix}.weight` and so on."""
+    gate, up, down = (w(f"ffn_{name}{suffix}.weight") for name in ("gate", "up", "down"))
+
+    def piece(rows: torch.Tensor) -> torch.Tensor:
+        first = completed(F.linear(rows, gate), w, f"ffn_gate{suffix}")
+        second = completed(F.linear(rows, up), w, f"ffn_up{suffix}")
+        return completed(F.linear(activate(first, second, activation), down), w, f"ffn_down{suffix}")
+
+    pieces = [piece(rows) for rows in h.split(MOST_ROWS)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def completed(out: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    """A product with an FFN's matrix and its bias, where the model has one."""
+    bias = w.maybe(f"{name}.bias")
+    return out if bias is None else out + bias
 
 
 def activate(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:

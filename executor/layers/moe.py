@@ -120,8 +120,7 @@ def times(rows: torch.Tensor, factor: torch.Tensor | None, order: torch.Tensor |
 
 def shared_expert(h: torch.Tensor, w: Weights, moe: MoeFfn) -> torch.Tensor:
     """The expert that every token passes, (n, hidden), for normed h."""
-    gate, up, down = (w(f"ffn_{part}_shexp.weight") for part in ("gate", "up", "down"))
-    out = gated_ffn(h, gate, up, down, "silu")
+    out = gated_ffn(h, w, "silu", "_shexp")
     if moe.shared_gate:
         out = out * torch.sigmoid(h @ w("ffn_gate_inp_shexp.weight").view(-1, 1))
     return out

@@ -99,6 +99,11 @@ class Fields:
             raise self.refusal(key, value, "a table")
         return Fields(value, f"{self.origin}: {key}")
 
+    def only(self, keys: tuple[str, ...]) -> Fields:
+        """The same without all but these keys' values."""
+        names = {self.prefix + key for key in keys}
+        return Fields({name: value for name, value in self.values.items() if name in names}, self.origin, self.prefix)
+
     def has(self, key: str) -> bool:
         """Whether the value is there, and not null."""
         return self.values.get(self.prefix + key) is not None
@@ -174,8 +179,12 @@ def _mixer_problems(mixer: Mixer) -> Iterator[str]:
             if not 0 < mixer.logit_scale <= _MOST_TIMES:
                 yield f"attention logits times {mixer.logit_scale:g}"
             yield from _rope_problems(mixer.rope, mixer.rope.dims)
-    if not isinstance(mixer, DeltaNetShape) and mixer.window is not None and mixer.window < 1:
+    if isinstance(mixer, DeltaNetShape):
+        return
+    if mixer.window is not None and mixer.window < 1:
         yield f"a window of {mixer.window}"
+    if mixer.temperature is not None and mixer.temperature.scale > _MOST_TIMES:
+        yield f"queries that grow by {mixer.temperature.scale:g}"
 
 
 def _rope_problems(rope: RopeShape, head_dim: int) -> Iterator[str]:

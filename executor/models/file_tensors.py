@@ -47,6 +47,12 @@ def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
     for name, dims in all_shapes(shape):
         info = tensors.get(name)
         if info is None:
+            layer, short_name = name.split(".")[1], name.partition("_exps")[0].rpartition(".")[2]
+            if f"blk.{layer}.{short_name}.0.weight" in tensors:
+                raise HprofError(
+                    f"{origin}: its experts are stored one by one (blk.{layer}.{short_name}.0.weight), as until April "
+                    "2024, which llama.cpp does not read any more either; convert the model again."
+                )
             raise HprofError(
                 f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
                 "the file is incomplete, join its parts or convert the model again."

@@ -130,6 +130,7 @@ def _ffn_shapes(ffn: Ffn, hidden: int) -> Shapes:
     match ffn:
         case DenseFfn():
             shapes = _swiglu_shapes("", (), ffn.n_ff, hidden)
+            shapes |= {f"ffn_{name}.bias": (hidden if name == "down" else ffn.n_ff,) for name in ffn.biased}
             return shapes | ({"post_ffw_norm.weight": (hidden,)} if ffn.post_norm else {})
         case MoeFfn():
             return _moe_shapes(ffn, hidden)

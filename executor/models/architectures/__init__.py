@@ -1,7 +1,7 @@
 """The architectures of GGUF files that hprof runs: one file a family, one entry an architecture.
 
 A new one is an entry in its family's file, with `mixer` or `ffn` where plain attention or a plain FFN does not say
-what its layers are, and a case in `tests/executor/test_llama_cpp.py`.
+what its layers are, and a test of its family in `tests/executor/architectures/`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from executor.models.architectures.gpt_oss import GPT_OSS
 from executor.models.architectures.granite import GRANITE
 from executor.models.architectures.llama import LLAMA
 from executor.models.architectures.llama4 import LLAMA4
+from executor.models.architectures.minimax import MINIMAX
+from executor.models.architectures.mistral3 import MISTRAL3
 from executor.models.architectures.olmo import OLMO
 from executor.models.architectures.phi import PHI
 from executor.models.architectures.qwen import QWEN
@@ -29,6 +31,8 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **GPT_OSS,
     **DEEPSEEK,
     **LLAMA4,
+    **MINIMAX,
+    **MISTRAL3,
     **GEMMA,
     **QWEN_NEXT,
     **OLMO,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from executor.model import Activation, Ffn, Mixer, Scoring, TensorInfo
 from executor.models.checks import Fields
 
 Tensors = Mapping[str, TensorInfo]
+ROUTER_KEYS: Final = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class Architecture:
     shared: Literal["optional", "always"] = "optional"
     """Whether there is a shared expert: as the file's tensors have it, or in every layer, under a sigmoid gate."""
     activation: Activation = "silu"
-    reads_router_keys: bool = False  # expert_gating_func, expert_weights_norm and _scale: others' are ignored
+    router_keys: tuple[str, ...] = ()  # which of `ROUTER_KEYS` are read: others' are ignored
+    yarn_keys: bool = False  # whether YaRN's turns and its log multiplier are read
+    ffn_bias: bool = False  # whether a dense FFN may have biases
     output_bias: bool = False
     splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from executor.errors import HprofError
 from executor.model import MlaShape, RopeShape
 from executor.models.architectures.attention import read_temperature
-from executor.models.architectures.base import Architecture, ModelFile
+from executor.models.architectures.base import ROUTER_KEYS, Architecture, ModelFile
 from executor.models.architectures.rope import read_rope
 
 
@@ -55,4 +55,4 @@ def _yarn_on_logits(file: ModelFile, rope: RopeShape) -> tuple[RopeShape, float]
     return rope, magnitude * magnitude
 
 
-DEEPSEEK = {"deepseek2": Architecture(mixer=read_mla, interleaved_rope=True, normalise=False, reads_router_keys=True)}
+DEEPSEEK = {"deepseek2": Architecture(mixer=read_mla, interleaved_rope=True, normalise=False, router_keys=ROUTER_KEYS)}

@@ -7,6 +7,7 @@ from typing import Final
 from executor.errors import HprofError
 from executor.model import DenseFfn, Ffn, MoeFfn, Scoring
 from executor.models.architectures.base import ModelFile
+from executor.models.checks import Fields
 
 _GATING_FUNCTIONS: Final[dict[int, Scoring]] = {1: "softmax", 2: "sigmoid", 3: "softmax_topk"}
 
@@ -21,7 +22,9 @@ def read_ffn(file: ModelFile, layer: int) -> Ffn:
 
 def read_dense(file: ModelFile, layer: int) -> DenseFfn:
     """A dense layer's FFN."""
-    return DenseFfn(file.fields.integers("feed_forward_length", file.n_layers)[layer])
+    n_ff = file.fields.integers("feed_forward_length", file.n_layers)[layer]
+    may_have = ("gate", "up", "down") if file.architecture.ffn_bias else ()
+    return DenseFfn(n_ff, biased=tuple(name for name in may_have if file.has(layer, f"ffn_{name}.bias")))
 
 
 def read_moe(file: ModelFile, layer: int) -> MoeFfn:
@@ -29,6 +32,7 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
     fields, known = file.fields, file.architecture
     n_experts, n_used = fields.integer("expert_count"), fields.integer("expert_used_count")
     n_ff = fields.integer("expert_feed_forward_length", _default_n_ff_expert(file, n_used))
+    read = fields.only(known.router_keys)
     n_groups = max(1, fields.integer("expert_group_count", 1, low=0))
     return MoeFfn(
         n_experts=n_experts,
@@ -36,9 +40,9 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
         n_ff_expert=n_ff,
         n_ff_shared=_n_ff_shared(file, layer, n_ff),
         shared_gate=known.shared == "always",
-        scoring=_scoring(file),
-        normalise=fields.flag("expert_weights_norm", known.normalise) if known.reads_router_keys else known.normalise,
-        scale=fields.number("expert_weights_scale", 1.0) if known.reads_router_keys else 1.0,
+        scoring=_scoring(file, read),
+        normalise=read.flag("expert_weights_norm", known.normalise),
+        scale=read.number("expert_weights_scale", 1.0),
         n_groups=n_groups,
         n_groups_used=fields.integer("expert_group_used_count") if n_groups > 1 else 1,
         weighs_input=known.weighs_input,
@@ -58,15 +62,14 @@ def _n_ff_shared(file: ModelFile, layer: int, n_ff: int) -> int:
     return fields.integer(key, fields.integer("expert_shared_count", 1) * n_ff)
 
 
-def _scoring(file: ModelFile) -> Scoring:
-    known, fields = file.architecture, file.fields
-    gating = fields.integer("expert_gating_func", 0, low=0) if known.reads_router_keys else 0
+def _scoring(file: ModelFile, read: Fields) -> Scoring:
+    gating = read.integer("expert_gating_func", 0, low=0)
     if gating and gating not in _GATING_FUNCTIONS:
         raise HprofError(
-            f"{fields.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
+            f"{read.origin}: its router's gating function {gating} is not known; known are 1 (softmax), "
             "2 (sigmoid) and 3 (softmax over the chosen)."
         )
-    return _GATING_FUNCTIONS.get(gating, known.scoring)
+    return _GATING_FUNCTIONS.get(gating, file.architecture.scoring)
 
 
 def _default_n_ff_expert(file: ModelFile, n_used: int) -> int | None:

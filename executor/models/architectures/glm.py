@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from executor.models.architectures.base import Architecture
+from executor.models.architectures.base import ROUTER_KEYS, Architecture
 
-GLM = {"glm4moe": Architecture(qk_norm="optional", scoring="sigmoid", normalise=False, reads_router_keys=True)}
+GLM = {"glm4moe": Architecture(qk_norm="optional", scoring="sigmoid", normalise=False, router_keys=ROUTER_KEYS)}

@@ -51,21 +51,32 @@ def _by_length(file: ModelFile, rope: RopeShape) -> RopeShape:
         )
     if not short:
         return rope
-    return replace(rope, factors=short, long_factors=long, original_context=_original_context(file))
+    return replace(rope, factors=short, long_factors=long, original_context=original_context(file))
 
 
-def _original_context(file: ModelFile) -> int:
+def original_context(file: ModelFile) -> int:
+    """The context that the model was trained for, before its rotation was scaled."""
     fields = file.fields
     return fields.integer("rope.scaling.original_context_length", fields.integer("context_length", 131072))
 
 
 def _yarn(file: ModelFile, plain: RopeShape, factor: float) -> RopeShape:
-    return replace(
+    yarn = replace(
         plain,
         scaling="yarn",
         factor=factor,
-        original_context=_original_context(file),
+        original_context=original_context(file),
         attention_factor=plain.attention_factor * yarn_magnitude(factor),
+    )
+    if not file.architecture.yarn_keys:
+        return yarn
+    fields, key = file.fields, "rope.scaling.yarn_"
+    on_logits = yarn_magnitude(factor, fields.number(f"{key}log_multiplier", 0.0, or_zero=True))
+    return replace(
+        yarn,
+        attention_factor=yarn.attention_factor / on_logits,
+        beta_fast=fields.number(f"{key}beta_fast", yarn.beta_fast),
+        beta_slow=fields.number(f"{key}beta_slow", yarn.beta_slow),
     )
 
 

@@ -187,8 +187,8 @@ BAD: dict[str, tuple[Change, str]] = {
     **{
         f"unread {name}": (added(name), f"the tensor {name} is none that hprof reads for the architecture llama")
         for name in (
-            "blk.0.ffn_up.bias",
-            "blk.1.ffn_down.bias",
+            "blk.0.ffn_up_exps.bias",
+            "blk.1.ffn_norm.bias",
             "blk.0.attn_q.scale",
             "blk.7.attn_norm.bias",
             "output.bias",
