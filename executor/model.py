@@ -124,9 +124,9 @@ class DenseFfn:
     """SwiGLU: down(silu(gate(x)) * up(x)), or the same with another activation."""
 
     n_ff: int
-    biased: tuple[str, ...] = ()  # which of gate, up and down have biases
     activation: Activation = "silu"
     post_norm: bool = False  # another norm, before the residual is added (Gemma)
+    biased: tuple[str, ...] = ()  # which of gate, up and down have biases
 
 
 @dataclass(frozen=True, slots=True)
