@@ -20,11 +20,12 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cli.captured_request import captured_values, predicted_request
 from profiler.planning.plan import plan_run
-from profiler.predicting.calibrate import Source, calibrate, errors_of, usual_cells
+from profiler.predicting.calibrate import Source, calibrate, usual_cells
+from profiler.predicting.measured import misses_of
 from profiler.predicting.predictor import predict
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-FIGURES = ("ttft", "prefill", "decode", "bytes")
+FIGURES = {"ttft": "ttft_ns", "prefill": "prefill_ns", "decode": "decode_ns", "bytes": "bytes_h2d"}
 Errors = dict[str, dict[str, float]]
 
 
@@ -35,18 +36,11 @@ def capture_errors(path: Path) -> Errors:
     cells = usual_cells(capture)
     calibration = calibrate([Source(capture, plan, cells)])
     found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-    for one, seen, is_fitted in errors_of(predict(plan, calibration.costs, calibration.use), capture, cells):
-        if is_fitted:
-            continue
-        pairs = (
-            ("ttft", one.ttft_ns, seen.ttft_ns),
-            ("prefill", one.prefill_ns, seen.prefill_ns),
-            ("decode", one.decode_ns, seen.decode_ns),
-            ("bytes", one.bytes_h2d, seen.bytes_h2d),
-        )
-        for figure, predicted, measured in pairs:
-            if predicted is not None and measured:
-                found[figure].append(abs(predicted / measured - 1))
+    for miss in misses_of(predict(plan, calibration.costs, calibration.use), capture, cells):
+        for figure, column in FIGURES.items():
+            error = miss.error(column)
+            if error is not None and not miss.is_fitted:
+                found[figure].append(abs(error))
     return {figure: _quantiles(errors) for figure, errors in found.items() if errors}
 
 

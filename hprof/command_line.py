@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("profiler.cli.run", "Run A/B passes of a hybrid model and write a capture."),
     "record": ("profiler.cli.record", "Record what any program does on CUDA devices, as a capture."),
     "report": ("profiler.cli.report", "Judge a capture: arms side by side, intervals, verdicts."),
+    "predict": ("profiler.cli.predict", "Predict what a run would measure, and how far that is from a capture."),
     "check": ("profiler.cli.check", "Prove the order of a run's copies and steps, or find what breaks it."),
     "compare": ("profiler.cli.compare", "Compare two captures or cells; can fail a build."),
     "import": ("profiler.cli.import_", "Turn an nsys, torch.profiler or llama-bench file, or a spool, into a capture."),

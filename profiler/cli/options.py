@@ -111,6 +111,8 @@ _GRID: Final = [
     _grid("-n", "--n-gen", default="16", help="Tokens to generate after the prompt."),
     _grid("-ub", "--n-ubatch", default="32,256", help="Tokens that go through the layers together."),
     _grid("-d", "--n-depth", default="0", help="Tokens in the KV cache before the prompt."),
+]
+_REPEATS: Final = [
     click.option(
         "-r", "--repetitions", type=click.IntRange(1, 100_000), default=6, help="Measured passes an arm and cell."
     ),
@@ -274,7 +276,14 @@ _BOOT: Final = [
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add all options to a command, in the order in which its help shows them."""
     for option in reversed(
-        [*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, *_OUTPUT, *_ENGINE, *LLAMA_FLAGS, *_BOOT]
+        [*_MODEL, *_GRID, *_REPEATS, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, *_OUTPUT, *_ENGINE, *LLAMA_FLAGS, *_BOOT]
     ):
         function = option(function)
     return function
+
+
+def predict_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a prediction shares with a run: everything but how passes are repeated, recorded and shown."""
+    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, output_option, force_option]):
+        function = option(function)
+    return json_option(function)

@@ -39,12 +39,12 @@ class RunPlan:
     warnings: tuple[str, ...]
 
 
-def plan_run(request: RunRequest) -> RunPlan:
+def plan_run(request: RunRequest, most_cells: int = MAX_CELLS) -> RunPlan:
     """Open the model's header, decide placements, and check that all of it fits.
 
     Raises HprofError, one sentence, for what cannot work.
     """
-    _check_grid(request)
+    _check_grid(request, most_cells)
     asked, request = request.cells, replace(request, cells=tuple(distinct_cells(request.cells)))
     for arm in request.arms:
         make_policy(arm, request.policy)
@@ -61,7 +61,7 @@ def plan_run(request: RunRequest) -> RunPlan:
     return RunPlan(request, model, setups, session, label, tuple(warnings))
 
 
-def _check_grid(request: RunRequest) -> None:
+def _check_grid(request: RunRequest, most_cells: int) -> None:
     if not request.arms:
         raise HprofError("--arms names no arm: give at least one, for example --arms off,on.")
     if request.repetitions < 1:
@@ -77,8 +77,10 @@ def _check_grid(request: RunRequest) -> None:
             "lower -n or -p, or raise -ub."
         )
     n_cells = len(request.cells) * len(request.placements)
-    if n_cells > MAX_CELLS:
-        raise HprofError(f"the grid has {n_cells} cells and hprof runs up to {MAX_CELLS}: give fewer -p -n -ub -d -ot.")
+    if n_cells > most_cells:
+        raise HprofError(
+            f"the grid has {n_cells:,} cells and hprof runs up to {most_cells:,}: give fewer -p -n -ub -d -ot."
+        )
 
 
 def _check_devices(request: RunRequest, model: Model) -> None:

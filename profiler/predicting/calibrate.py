@@ -4,26 +4,23 @@ is from what it was fitted to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
-from profiler.planning.request import GridPoint
 from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
-from profiler.predicting.predictor import Prediction, predict
+from profiler.predicting.measured import CellKey, cell_key, measured_cells, relative
+from profiler.predicting.predictor import predict
 from profiler.predicting.samples import Samples, take_samples
 
-CellKey = tuple[int, int, int, int]
-"""n_prompt, n_gen, n_ubatch, n_depth."""
 _DEVIATIONS: Final = 2.0  # half an interval of 95 %, where misses are normal
 
 
@@ -43,17 +40,6 @@ class Calibration:
     costs: FittedCosts
     use: ExpectedUse | None
     spread: dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredCell:
-    """The median of an arm's measured passes in a cell; None where nothing of the kind was measured."""
-
-    ttft_ns: float | None
-    prefill_ns: float | None
-    decode_ns: float | None
-    bytes_h2d: float | None
-    n: int
 
 
 def calibrate(sources: Sequence[Source]) -> Calibration:
@@ -103,38 +89,9 @@ def fitted_passes(source: Source) -> list[int]:
     return [int(pass_id) for pass_id in passes["pass_id"]]
 
 
-def measured_cells(
-    capture: Capture, pass_ids: Collection[int] | None = None
-) -> dict[tuple[str, int, int, int, int], MeasuredCell]:
-    """By arm and cell, the medians of a capture's measured passes."""
-    passes = capture.passes
-    passes = passes[~passes["warmup"]]
-    if pass_ids is not None:
-        passes = passes[passes["pass_id"].isin(pass_ids)]
-    found = {}
-    for key, rows in passes.groupby(["arm", "n_prompt", "n_gen", "n_ubatch", "n_depth"]):
-        figures = {name: _median(rows[name]) for name in ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")}
-        found[cast("tuple[str, int, int, int, int]", key)] = MeasuredCell(**figures, n=len(rows))
-    return found
-
-
-def cell_key(cell: GridPoint) -> CellKey:
-    return cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth
-
-
-def relative(predicted: float | None, measured: float | None) -> list[float]:
-    """How far a prediction is off, as a share of what was measured; nothing where one of them is not known."""
-    return [predicted / measured - 1] if predicted is not None and measured else []
-
-
 def interval(value: float, spread: float | None) -> tuple[float | None, float | None]:
     """The interval that a figure is expected to lie in; None where the fit says nothing of it."""
     return (None, None) if spread is None else (value / (1 + spread), value * (1 + spread))
-
-
-def _median(values: pd.Series[float]) -> float | None:
-    known = values.dropna()
-    return float(known.median()) if len(known) else None
 
 
 def _spread(misses: Sequence[float]) -> float | None:
@@ -156,13 +113,3 @@ def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) ->
     assert moe is not None
     n_tokens, seen = (distinct[name].to_numpy(np.float64) for name in ("n_tokens", "distinct"))
     return use_of_observed(n_tokens, seen, len(layout.moe_layers), moe.n_experts, moe.n_used)
-
-
-def errors_of(
-    predictions: Sequence[Prediction], capture: Capture, fitted: Collection[CellKey]
-) -> list[tuple[Prediction, MeasuredCell, bool]]:
-    """Each prediction with what was measured, and whether the cell was fitted to; those that were not measured are left
-    out."""
-    measured = measured_cells(capture)
-    found = ((one, measured.get((one.label, *cell_key(one.cell)))) for one in predictions)
-    return [(one, seen, cell_key(one.cell) in fitted) for one, seen in found if seen is not None]

@@ -92,6 +92,10 @@ class FittedCosts:
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         return np.asarray(n_copies * self.per_copy_ns + n_bytes * self.ns_per_byte[way])
 
+    def with_link(self, gb_s: float) -> FittedCosts:
+        """The same machine on another link."""
+        return replace(self, ns_per_byte=dict.fromkeys(self.ns_per_byte, 1 / gb_s))
+
     def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
         fit = self._fit(step, points)
         if fit is None:
@@ -174,33 +178,27 @@ def _with_one_row(
 
 
 def _fit_copies(copies: pd.DataFrame) -> tuple[float, dict[CopyWay, float]]:
-    """ns a piece, and ns a byte either way."""
+    """ns a piece, the same either way, and ns a byte by way.
+
+    A piece's cost is told from its bytes' where copies are of several pieces: by all copies together, since the bus is
+    the same; what a way's copies take beyond it is theirs.
+    """
     known = copies[copies["n_copies"].notna()]
     if not len(known):
         return 0.0, {"inline": 0.0, "ahead": 0.0}
     grouped = known.groupby(["way", "bytes", "n_copies"])["ns"].agg(["mean", "size"]).reset_index()
-    ways: list[CopyWay] = ["inline", "ahead"]
-    n_bytes, ns = grouped["bytes"].to_numpy(np.float64), grouped["mean"].to_numpy(np.float64)
-    columns = [
-        grouped["n_copies"].to_numpy(np.float64),
-        *(np.where(grouped["way"] == way, n_bytes, 0.0) for way in ways),
-    ]
-    matrix = np.stack(columns, axis=1)
+    n_copies, n_bytes, ns = (grouped[name].to_numpy(np.float64) for name in ("n_copies", "bytes", "mean"))
     weight = np.sqrt(grouped["size"].to_numpy()) / ns
-    scale = np.maximum(matrix.max(axis=0), 1.0)
-    found = nnls(matrix / scale * weight[:, None], ns * weight)[0] / scale
-    if grouped["n_copies"].nunique() == 1:  # nothing tells a piece's cost from its bytes'
-        found = np.array([0.0, *(_mean_rate(grouped[grouped["way"] == way]) for way in ways)])
-    per_byte: dict[CopyWay, float] = {"inline": float(found[1]), "ahead": float(found[2])}
-    fastest = min(value for value in per_byte.values() if value > 0)
-    return float(found[0]), {way: value or fastest for way, value in per_byte.items()}
-
-
-def _mean_rate(copies: pd.DataFrame) -> float:
-    """ns a byte of copies with `mean` ns and `size` of each; 0 where there are none."""
-    if not len(copies):
-        return 0.0
-    return float((copies["mean"] * copies["size"]).sum() / (copies["bytes"] * copies["size"]).sum())
+    per_copy = 0.0
+    if len(np.unique(n_copies)) > 1:
+        matrix = np.stack([n_copies, n_bytes], axis=1)
+        scale = matrix.max(axis=0)
+        per_copy = float(nnls(matrix / scale * weight[:, None], ns * weight)[0][0] / scale[0])
+    left = grouped.assign(ns=(ns - per_copy * n_copies) * grouped["size"], moved=n_bytes * grouped["size"])
+    sums = left.groupby("way")[["ns", "moved"]].sum()
+    rates = (sums["ns"] / sums["moved"]).to_dict()
+    slowest = max(rates.values())
+    return per_copy, {"inline": rates.get("inline", slowest), "ahead": rates.get("ahead", slowest)}
 
 
 def _fit_machine(

@@ -13,7 +13,8 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import RunRequest, grid
-from profiler.predicting.calibrate import Source, calibrate, cell_key, errors_of, interval, relative, usual_cells
+from profiler.predicting.calibrate import Source, calibrate, interval, usual_cells
+from profiler.predicting.measured import cell_key, misses_of
 from profiler.predicting.predictor import predict
 from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import run_capture
@@ -46,13 +47,14 @@ def test_cells_that_were_not_fitted_are_predicted(recorded: tuple[Capture, RunPl
     capture, plan = recorded
     cells = usual_cells(capture)
     found = calibrate([Source(capture, plan, cells)])
-    errors = errors_of(predict(plan, found.costs, found.use), capture, cells)
-    unfitted = [(one, seen) for one, seen, is_fitted in errors if not is_fitted]
+    misses = misses_of(predict(plan, found.costs, found.use), capture, cells, with_steps=True)
+    unfitted = [miss for miss in misses if not miss.is_fitted]
     assert len(unfitted) == 2 * 5
     ttft, decode, n_bytes = (
-        np.abs([miss for one, seen in unfitted for miss in relative(getattr(one, name), getattr(seen, name))])
-        for name in ("ttft_ns", "decode_ns", "bytes_h2d")
+        np.abs([error for miss in unfitted if (error := miss.error(figure)) is not None])
+        for figure in ("ttft_ns", "decode_ns", "bytes_h2d")
     )
+    assert all(miss.to_blame() is not None for miss in unfitted)
     assert np.median(ttft) < 0.05
     assert np.quantile(ttft, 0.9) < 0.15
     assert np.median(decode) < 0.02

@@ -1,0 +1,144 @@
+"""`hprof predict`: what a run would measure, without running it; and how far that is from a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from executor.errors import HprofError
+from profiler.cli.machine_options import MACHINE_FLAGS
+from profiler.cli.options import given_values, predict_options
+from profiler.cli.printing import console, say
+
+if TYPE_CHECKING:
+    from profiler.planning.plan import RunPlan
+    from profiler.predicting.forecast import Forecast
+
+_MOST_CELLS: Final = 20_000
+
+
+@click.command()
+@predict_options
+@click.option("--fit", "fits", multiple=True, metavar="CAPTURE", help="Fit to all cells of this capture of hprof run.")
+@click.option(
+    "--against",
+    metavar="CAPTURE",
+    help="Show how far off it is there; without --fit it is fitted to three cells of this capture.",
+)
+@click.pass_context
+def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, **values: Any) -> None:
+    """Predict what `hprof run` would measure: times with intervals, bytes, device memory.
+
+    \b
+    hprof predict -m qwen3-30b-a3b -ub 128-4096*2 -p 4096 --arms off,on,hot,full --gpu rtx4090 --link gen4x16
+    hprof predict --fit traces/sweep -ub 8192 -d 0,32768
+    hprof predict --against traces/sweep
+
+    With --fit or --against, what is not given is as in the first such capture. Without them, the rates of --gpu, --link
+    and the flags of each decide, by the rules of --device sim. -o DIR keeps the prediction as a capture, for the
+    dashboard.
+    """
+    from profiler.plain_text import printable
+
+    forecast, plan = _forecast(values, given_values(ctx), fits, against)
+    if values["output"] is not None:
+        _keep(forecast, plan, values)
+    if values["as_json"]:
+        import orjson
+
+        say(orjson.dumps(forecast.to_json(), option=orjson.OPT_INDENT_2).decode())
+        return
+    from profiler.cli.predict_output import forecast_blocks
+    from profiler.report.renderers import drawn_block
+
+    out = console()
+    for block in forecast_blocks(forecast):
+        for part in drawn_block(block):
+            out.print(part)
+    if values["output"] is not None:
+        say(printable(f"Wrote {values['output']}: hprof report {values['output']}"))
+
+
+def _forecast(
+    values: Mapping[str, Any], given: Mapping[str, Any], fits: tuple[str, ...], against: str | None
+) -> tuple[Forecast, RunPlan]:
+    from executor.devices.factory import sim_machine
+    from profiler.capture import Capture
+    from profiler.cli.captured_request import captured_values, predicted_request
+    from profiler.planning.plan import plan_run
+    from profiler.predicting.calibrate import Source, calibrate, usual_cells
+    from profiler.predicting.costs import RateCosts
+    from profiler.predicting.forecast import Forecast
+    from profiler.predicting.measured import misses_of
+    from profiler.predicting.predictor import predict
+
+    captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
+    seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
+    first = against or (fits[0] if fits else None)
+    asked = _UNASKED | dict(values) if first is None else {**seen[first], **_asked_for(given)}
+    plan = plan_run(predicted_request(asked), _MOST_CELLS)
+    if first is None:
+        costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
+        notes = ["From rates alone: nothing says how far off they are, so figures have no interval."]
+        return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
+    if (MACHINE_FLAGS.keys() - {"device_memory"}) & given.keys():
+        raise HprofError("--gpu and rates are not for --fit and --against, whose captures say how fast steps are.")
+    plans = {path: plan_run(predicted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
+    cells = None if fits else usual_cells(captures[first])
+    found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
+    link = plan.request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
+    predictions = predict(plan, found.costs if link is None else found.costs.with_link(link), found.use)
+    misses = misses_of(predictions, captures[against], cells or (), with_steps=True) if against else []
+    names = [captures[path].name for path in plans]
+    return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
+
+
+_UNASKED: Final = {
+    "repetitions": 1,
+    "boots": 1,
+    "recorder": "native",
+    "no_record": False,
+    "record_ordering": False,
+    "inject": None,
+}
+"""Options of a run that a prediction has no use for."""
+_OWN: Final = ("output", "force", "as_json", "fits", "against", "device")
+
+
+def _asked_for(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What replaces a capture's own options; arms and placements replace all that chose them there."""
+    asked = {name: value for name, value in given.items() if name not in _OWN}
+    if {"arms", "prefetch_weights"} & asked.keys():
+        asked = {"arms": None, "prefetch_weights": None} | asked
+    if {"override_tensor", "n_cpu_moe", "n_gpu_layers", "vram_budget"} & asked.keys():
+        asked = {"override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None} | asked
+    return asked
+
+
+def _baseline(plan: RunPlan) -> str:
+    return next(iter(plan.setups[0].labels))
+
+
+def _keep(forecast: Forecast, plan: RunPlan, values: Mapping[str, Any]) -> None:
+    """Write the predictions as a capture of one pass an arm and cell."""
+    from profiler.running.run_manifest import initial_fields
+    from profiler.storage.writer import PassKey, new_capture
+
+    fields = initial_fields(plan, ["hprof", "predict"])
+    fields["warnings"] = ["Predicted, not measured.", *forecast.notes]
+    fields["cannot_say"] = ["what happened when inside a pass: a prediction keeps no events"]
+    writer = new_capture(values["output"], force=values["force"], source="predicted", **fields)
+    end = 0
+    for number, one in enumerate(forecast.predictions):
+        cell, start = one.cell, end
+        end = start + round((one.ttft_ns or 0.0) + (one.decode_ns or 0.0))
+        key = PassKey(one.label, cell.n_ubatch, cell.n_depth, cell.n_prompt, cell.n_gen, 0, number, 0)
+        times = {"ttft_ns": one.ttft_ns, "prefill_ns": one.prefill_ns, "decode_ns": one.decode_ns}
+        rounded = {name: None if ns is None else round(ns) for name, ns in times.items()}
+        writer.add_pass_row(
+            number, key, t_start=start, t_end=end, n_decoded=one.n_decoded, bytes_h2d=round(one.bytes_h2d),
+            vram_peak=sum(one.vram.values()), **one.vram, **rounded,
+        )  # fmt: skip
+    writer.finish()

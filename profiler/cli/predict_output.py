@@ -1,0 +1,98 @@
+"""A forecast as blocks of text and tables, which the report's renderers draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from executor.units import (
+    UNKNOWN,
+    format_bytes,
+    format_change,
+    format_interval,
+    format_memory,
+    format_ratio,
+    format_share,
+    listed,
+)
+from profiler.predicting.forecast import Forecast
+from profiler.predicting.measured import Miss
+from profiler.predicting.predictor import Prediction
+from profiler.report.blocks import Block, Lines, Table
+
+_MOST_TABLES = 64
+
+
+def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
+    """Where it comes from, a table a cell, and what was measured beside it."""
+    yield Lines("fact", [f"predicted, not measured: {forecast.model}", *_ground(forecast)])
+    cells = list(forecast.by_cell())
+    if forecast.misses:
+        yield _misses_table(forecast)
+        yield Lines("summary", list(_summary(forecast)))
+        return
+    for cell, arms in cells[:_MOST_TABLES]:
+        title = f"-p {cell.n_prompt} -n {cell.n_gen} -ub {cell.n_ubatch} -d {cell.n_depth}"
+        columns = ["", "TTFT", "prefill t/s", "decode t/s", "copied", "device memory", "TTFT to baseline"]
+        yield Table(title, columns, [_arm_row(forecast, one, arms) for one in arms])
+    if len(cells) > _MOST_TABLES:
+        yield Lines("note", [f"{len(cells) - _MOST_TABLES:,} more cells: ask for --json."])
+    outside = sum(not one.in_range for one in forecast.predictions)
+    if forecast.fitted_to and outside:
+        yield Lines("note", ["* outside what was fitted: sizes, depths or steps that the captures do not show."])
+
+
+def _ground(forecast: Forecast) -> Iterator[str]:
+    yield from forecast.notes
+    if forecast.fitted_to:
+        spreads = [f"{name} ± {format_share(value)}" for name, value in forecast.spread.items() if value is not None]
+        yield f"fitted to {listed(forecast.fitted_to)}; intervals from what the fit misses there: {listed(spreads)}"
+
+
+def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> list[str]:
+    base = next((arm for arm in arms if arm.label == forecast.baseline), None)
+    ratio = one.ttft_ns / base.ttft_ns if base is not None and one.ttft_ns and base.ttft_ns else None
+    mark = "" if one.in_range or not forecast.fitted_to else " *"
+    return [
+        one.label + mark,
+        _spelled(forecast.ttft(one), "ns"),
+        _spelled(forecast.prefill_tokens_per_s(one), "tokens/s"),
+        _spelled(forecast.decode_tokens_per_s(one), "tokens/s"),
+        format_bytes(one.bytes_h2d),
+        format_memory(sum(one.vram.values())),
+        "baseline" if one is base else UNKNOWN if ratio is None else format_ratio(ratio),
+    ]
+
+
+def _spelled(figure: dict[str, Any] | None, unit: str) -> str:
+    return UNKNOWN if figure is None else format_interval(figure["median"], figure["low"], figure["high"], unit)
+
+
+def _misses_table(forecast: Forecast) -> Table:
+    columns = ["", "-p", "-ub", "-d", "fitted", "TTFT", "prefill", "decode", "bytes", "to blame in the prompt"]
+    rows = [_miss_row(miss) for miss in sorted(forecast.misses, key=lambda miss: miss.is_fitted)]
+    return Table("predicted against measured", columns, rows)
+
+
+def _miss_row(miss: Miss) -> list[str]:
+    cell, blame = miss.prediction.cell, miss.to_blame()
+    return [
+        miss.prediction.label,
+        *(str(number) for number in (cell.n_prompt, cell.n_ubatch, cell.n_depth)),
+        "yes" if miss.is_fitted else "no",
+        *(_error(miss.error(figure)) for figure in ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")),
+        UNKNOWN if blame is None else f"{blame[0]} {blame[1] * 100:+.1f} %",
+    ]
+
+
+def _error(error: float | None) -> str:
+    return UNKNOWN if error is None else format_change(1 + error)
+
+
+def _summary(forecast: Forecast) -> Iterator[str]:
+    names = {"ttft_ns": "TTFT", "prefill_ns": "prefill", "decode_ns": "decode", "bytes_h2d": "bytes"}
+    for fitted, what in ((False, "not fitted"), (True, "fitted")):
+        found = {name: errors for figure, name in names.items() if (errors := forecast.errors(figure, fitted=fitted))}
+        if found:
+            told = [f"{name} {one['median'] * 100:.1f} % ({one['p90'] * 100:.1f} %)" for name, one in found.items()]
+            yield f"{what} cells are off by, median (90th percentile): {listed(told)}."

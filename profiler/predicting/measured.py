@@ -1,0 +1,118 @@
+"""What a capture measured, cell by cell, to hold predictions against: figures, and time by kind of step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+
+from profiler.capture import Capture
+from profiler.planning.request import GridPoint
+from profiler.predicting.predictor import Prediction
+from profiler.schema import KERNEL
+
+CellKey = tuple[int, int, int, int]
+"""n_prompt, n_gen, n_ubatch, n_depth."""
+ArmCell = tuple[str, int, int, int, int]
+"""An arm's label and a CellKey."""
+_FIGURES: Final = ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")
+_KEYS: Final = ["arm", "n_prompt", "n_gen", "n_ubatch", "n_depth"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCell:
+    """An arm's measured passes in a cell: medians, None where nothing of the kind was measured.
+
+    `busy_prefill` and `busy_decode` are the mean times of a pass by kind of step, in ns, as predictions name them.
+    """
+
+    ttft_ns: float | None
+    prefill_ns: float | None
+    decode_ns: float | None
+    bytes_h2d: float | None
+    n: int
+    busy_prefill: Mapping[str, float] = field(default_factory=dict, repr=False)
+    busy_decode: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A prediction beside what was measured. Errors are shares of what was measured; None: not both are known."""
+
+    prediction: Prediction
+    measured: MeasuredCell
+    is_fitted: bool
+
+    def error(self, figure: str) -> float | None:
+        """How far `ttft_ns`, `prefill_ns`, `decode_ns` or `bytes_h2d` is off."""
+        found = relative(getattr(self.prediction, figure), getattr(self.measured, figure))
+        return found[0] if found else None
+
+    def to_blame(self) -> tuple[str, float] | None:
+        """The kind of step of the prompt that is furthest off, and by which share of the prompt's time."""
+        predicted, measured = self.prediction.busy_prefill, self.measured.busy_prefill
+        if not measured or not self.measured.prefill_ns:
+            return None
+        off = {name: predicted.get(name, 0.0) - ns for name, ns in measured.items()}
+        worst = max(off, key=lambda name: abs(off[name]))
+        return worst, off[worst] / self.measured.prefill_ns
+
+
+def misses_of(
+    predictions: Sequence[Prediction], capture: Capture, fitted: Collection[CellKey], *, with_steps: bool = False
+) -> list[Miss]:
+    """Each prediction of a cell that the capture measured, beside it."""
+    measured = measured_cells(capture, with_steps=with_steps)
+    found = ((one, measured.get((one.label, *cell_key(one.cell)))) for one in predictions)
+    return [Miss(one, seen, cell_key(one.cell) in fitted) for one, seen in found if seen is not None]
+
+
+def measured_cells(capture: Capture, *, with_steps: bool = False) -> dict[ArmCell, MeasuredCell]:
+    """By arm and cell, the capture's measured passes; `with_steps`: with their time by kind of step."""
+    passes = capture.passes
+    passes = passes[~passes["warmup"]]
+    busy = _busy(capture, passes) if with_steps else {}
+    found = {}
+    for group, rows in passes.groupby(_KEYS):
+        key = cast("ArmCell", group)
+        figures = {name: _median(rows[name]) for name in _FIGURES}
+        steps = {f"busy_{phase}": busy.get((*key, phase), {}) for phase in ("prefill", "decode")}
+        found[key] = MeasuredCell(**figures, n=len(rows), **steps)  # type: ignore[arg-type]
+    return found
+
+
+def cell_key(cell: GridPoint) -> CellKey:
+    """A cell as captures tell it apart."""
+    return cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth
+
+
+def relative(predicted: float | None, measured: float | None) -> list[float]:
+    """How far a prediction is off, as a share of what was measured; nothing where one of them is not known."""
+    return [predicted / measured - 1] if predicted is not None and measured else []
+
+
+def _median(values: pd.Series[float]) -> float | None:
+    known = values.dropna()
+    return float(known.median()) if len(known) else None
+
+
+def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[object, ...], dict[str, float]]:
+    """By arm, cell and phase: mean time of a pass by kind of step."""
+    columns = ["pass_id", "phase", "kind", "name", "tensor", "t_start", "t_end", "detail"]
+    events = capture.frame("events", columns, pass_ids=[int(one) for one in passes["pass_id"]])
+    kinds = ["compute", "cpu_compute", "h2d", "d2h"]
+    events = events[events["kind"].isin(kinds) & (events["detail"] != KERNEL)]
+    name = events["name"].astype(object)
+    of_weights = (events["kind"] == "h2d") & events["tensor"].notna()
+    named = np.select([of_weights, events["kind"] == "cpu_compute"], ["copies of weights", name + " on host"], name)
+    ns = (events["t_end"] - events["t_start"]).groupby([events["pass_id"], events["phase"].astype(object), named]).sum()
+    frame = ns.rename_axis(["pass_id", "phase", "name"]).rename("ns").reset_index()
+    frame = frame.merge(passes[["pass_id", *_KEYS]], on="pass_id")
+    found: dict[tuple[object, ...], dict[str, float]] = {}
+    for key, value in frame.groupby([*_KEYS, "phase", "name"])["ns"].mean().items():
+        *cell, step = cast("tuple[object, ...]", key)
+        found.setdefault(tuple(cell), {})[str(step)] = float(value)
+    return found

@@ -1,0 +1,102 @@
+"""`hprof predict`: from rates, fitted to a capture, and held against one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+import hprof
+from profiler.capture import Capture
+from tests.support import ROOT
+
+SWEEP = str(ROOT / "traces" / "example-sweep")
+RATES = ["predict", "-m", "tiny-moe", "-p", "256", "-n", "8", "-ub", "64,256", "--arms", "off,on,full"]
+Printed = pytest.CaptureFixture[str]
+
+
+def told(capsys: Printed, *words: str) -> dict:  # type: ignore[type-arg]
+    assert hprof.main([*words, "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_from_rates_there_is_no_interval(capsys: Printed) -> None:
+    found = told(capsys, *RATES, "--gpu", "rtx4090", "--link", "gen4x16")
+    assert found["source"] == "predicted"
+    assert [cell["n_ubatch"] for cell in found["cells"]] == [64, 256]
+    arms = found["cells"][0]["arms"]
+    assert arms["off"]["ttft_ns"]["low"] is None
+    assert arms["full"]["ttft_ns"]["median"] < arms["on"]["ttft_ns"]["median"]
+    assert "no interval" in found["notes"][0]
+
+
+def test_a_faster_link_helps_what_copies(capsys: Printed) -> None:
+    slow, fast = (told(capsys, *RATES, "--link-gb-s", speed)["cells"][0]["arms"] for speed in ("2", "20"))
+    assert slow["off"]["ttft_ns"]["median"] > fast["off"]["ttft_ns"]["median"]
+    assert slow["full"]["ttft_ns"]["median"] == pytest.approx(fast["full"]["ttft_ns"]["median"], rel=1e-3)
+
+
+def test_a_fit_takes_what_is_not_given_from_its_capture(capsys: Printed) -> None:
+    found = told(capsys, "predict", "--fit", SWEEP, "-ub", "512", "-d", "0", "--arms", "on,hot")
+    assert found["fitted_to"] == ["example-sweep"]
+    [cell] = found["cells"]
+    assert (cell["n_prompt"], cell["n_ubatch"]) == (2048, 512)
+    assert list(cell["arms"]) == ["on", "hot"]
+    ttft = cell["arms"]["on"]["ttft_ns"]
+    assert ttft["low"] < ttft["median"] < ttft["high"]
+
+
+def test_against_a_capture_tells_each_cell_and_what_is_to_blame(capsys: Printed) -> None:
+    found = told(capsys, "predict", "--against", SWEEP)["against"]
+    fitted = {(cell["n_ubatch"], cell["n_depth"]) for cell in found["cells"] if cell["fitted"]}
+    assert fitted == {(128, 0), (1024, 0), (1024, 8192)}
+    assert found["not_fitted"]["ttft"]["median"] < 0.05
+    assert {cell["to_blame"]["step"] for cell in found["cells"]} <= {
+        *("attn", "router", "experts", "copies of weights", "copy flags", "logits", "embed", "sample"),
+    }
+
+
+def test_the_terminal_shows_the_same(capsys: Printed) -> None:
+    assert hprof.main(["predict", "--against", SWEEP]) == 0
+    out = capsys.readouterr().out
+    assert "predicted, not measured: qwen3-30b-a3b" in out
+    assert "to blame" in out
+    assert hprof.main(RATES) == 0
+    assert "-p 256 -n 8 -ub 64 -d 0" in capsys.readouterr().out
+
+
+def test_a_prediction_can_be_kept_as_a_capture(capsys: Printed, tmp_path: Path) -> None:
+    path = str(tmp_path / "p")
+    assert hprof.main([*RATES, "-o", path]) == 0
+    capsys.readouterr()
+    capture = Capture.open(path)
+    assert capture.manifest.source == "predicted"
+    assert "Predicted, not measured." in capture.warnings
+    assert len(capture.passes) == 6
+    report = told(capsys, "report", path)
+    assert report["source"] == "predicted"
+    assert report["cells"][0]["arms"]["on"]["ttft_ns"]["median"] > 0
+
+
+def test_many_cells_are_answered(capsys: Printed) -> None:
+    found = told(capsys, "predict", "-m", "tiny-dense", "-p", "64-1024+32", "-ub", "32-1024*2", "-d", "0-4096+256")
+    assert len(found["cells"]) > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fit", SWEEP, "--gpu", "rtx4090"], "--gpu and rates are not for --fit"),
+        (["-m", "tiny-moe", "--arms", "off,auto"], "arm 'auto'"),
+        (["--fit", str(ROOT / "traces" / "nowhere")], "nowhere"),
+        (["-m", "llama-3.1-8b", "--arms", "full", "--device-memory", "4GiB"], "4 GiB are free"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_sentence(words: list[str], said: str, capsys: Printed) -> None:
+    assert hprof.main(["predict", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
