@@ -1,0 +1,109 @@
+"""Whether `hprof report --json` and `hprof import` ever die while the interpreter ends: a gate cannot live with that.
+
+    python benchmarks/exits.py                      # 1,000 forked runs of each command, and 150 cold ones
+    python benchmarks/exits.py --planted --cold 0   # the fault that once did it, in the same harness: some must die
+
+A thread of Arrow's that frees a Python buffer after the interpreter is gone ends the process with "terminate called
+without an active exception" (exit code 134, signal 6). What decides is the race between those threads and the end of
+the process, and not how the modules came into memory. So most runs are forked from a process that has imported
+everything and started no thread: the child calls the command as `hprof` does, starts Arrow's threads itself, leaves by
+SystemExit through the top of the stack, and so ends as any interpreter does. Cold runs are `python -m hprof`.
+Exit code 1 where a run ended with anything but 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from benchmarks.kineto_trace import write_kineto
+from hprof.command_line import main as hprof
+
+_N_EVENTS: Final = 400
+
+
+def forked(work: Callable[[], int]) -> int:
+    """The exit code of a child that does `work` and ends as the interpreter does; negative: the signal that killed it.
+
+    The child never returns from here.
+    """
+    if threading.active_count() > 1:
+        raise SystemExit("a thread runs in the parent: a fork would not have it")
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(quiet, stream)
+    raise SystemExit(work())
+
+
+def cold(arguments: Sequence[str]) -> int:
+    """The exit code of `python -m hprof` with these arguments."""
+    command = [sys.executable, "-m", "hprof", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=600, check=False).returncode
+
+
+def planted(capture: Path) -> int:
+    """Read a capture's parquet through Python files while Arrow's threads read ahead: what 0.5 % of runs died of."""
+    for part in sorted(capture.rglob("*.parquet")):
+        with part.open("rb") as file:
+            pq.ParquetFile(file, pre_buffer=True).read_row_groups([0])
+    return 0
+
+
+def told(what: str, codes: Counter[int]) -> str:
+    """One line: how many runs, and how those ended that did not end well."""
+    bad = {code: n for code, n in sorted(codes.items()) if code}
+    names = [f"{n} by {signal.Signals(-code).name if code < 0 else f'exit code {code}'}" for code, n in bad.items()]
+    return f"{what}: {codes.total():,} runs, {', '.join(names) or 'all ended with 0'}"
+
+
+def main() -> int:
+    """Print a line for each command and kind of run; 1 where one did not end well."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1000, help="forked runs of each command [1000]")
+    parser.add_argument("--cold", type=int, default=150, help="cold runs of each command [150]")
+    parser.add_argument("--planted", action="store_true", help="the fault itself instead of the commands")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hprof-exits-"))  # no context manager: a child would leave it too
+    trace, capture = folder / "trace.json", folder / "capture"
+    write_kineto(trace, _N_EVENTS)
+    if (code := cold(["import", str(trace), "-o", str(capture)])) != 0:
+        raise SystemExit(f"hprof import ended with {code}")
+    commands = {
+        "report --json": ["report", str(capture), "--json"],
+        "import": ["import", str(trace), "-o", str(folder / "again"), "--force"],
+    }
+    runs: list[tuple[str, int, Callable[[], int]]] = []
+    if options.planted:
+        runs.append(("planted, forked", options.runs, partial(forked, partial(planted, capture))))
+    else:
+        for name, words in commands.items():
+            runs.append((f"{name}, forked", options.runs, partial(forked, partial(hprof, words))))
+            runs.append((f"{name}, cold", options.cold, partial(cold, words)))
+    is_bad = False
+    for name, n_runs, once in runs:
+        codes = Counter(once() for _ in range(n_runs))
+        is_bad |= any(codes)
+        print(told(name, codes), flush=True)
+    shutil.rmtree(folder)
+    return int(is_bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
