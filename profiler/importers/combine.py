@@ -41,7 +41,8 @@ def combine(sources: Sequence[SourceFile]) -> list[Imported]:
     for source in sources:
         tables = dict(source.imported.tables)
         if source.arm is not None:
-            tables = _as_arm(tables, source.arm)
+            extra = source.imported.manifest_fields.get("extra", {})
+            tables = _as_arm(tables, source.arm, is_unrecorded="unrecorded_copies" in extra)
         tables = _booted(tables, boots)
         span = _span(tables)
         if span is not None:
@@ -93,7 +94,7 @@ def _arms(sources: Sequence[SourceFile]) -> list[ManifestArm]:
     return list(found.values())
 
 
-def _as_arm(tables: dict[str, pa.Table], arm: str) -> dict[str, pa.Table]:
+def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool) -> dict[str, pa.Table]:
     passes = tables.get("passes")
     if passes is not None and passes.num_rows:
         return tables | {"passes": _renamed(passes, arm)}
@@ -103,7 +104,7 @@ def _as_arm(tables: dict[str, pa.Table], arm: str) -> dict[str, pa.Table]:
     whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
     if (events := tables.get("events")) is not None:
         whole["events"] = _with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
-        whole["passes"] = with_bytes_h2d(whole["passes"], whole["events"])
+        whole["passes"] = with_bytes_h2d(whole["passes"], whole["events"], is_unrecorded=is_unrecorded)
     return tables | whole
 
 

@@ -102,15 +102,15 @@ def _phase_durations(ubatches: pa.Table, end: int) -> dict[str, int | None]:
     return {"ttft_ns": ttft, "prefill_ns": ttft, "decode_ns": end - known if decode else None}
 
 
-def with_bytes_h2d(passes: pa.Table, events: pa.Table) -> pa.Table:
+def with_bytes_h2d(passes: pa.Table, events: pa.Table, *, is_unrecorded: bool = False) -> pa.Table:
     """The passes with the bytes that their explicit host to device copies moved.
 
     Null where a copy does not say its size, for a pass without a window, and for all passes where the host copied and
-    no copy was recorded.
+    no copy was recorded, or `is_unrecorded` says that there were others.
     """
     position = PASSES.get_field_index("bytes_h2d")
     explicit = np.flatnonzero(has_role(events, [H2D]))
-    if len(explicit) == 0 and unrecorded_copies(events):
+    if len(explicit) == 0 and (is_unrecorded or unrecorded_copies(events)):
         return passes.set_column(position, PASSES.field(position), pa.nulls(passes.num_rows, pa.int64()))
     copies = events.select(["pass_id", "bytes"]).take(pa.array(explicit))
     groups = group_by({"pass_id": pc.fill_null(copies["pass_id"], -1).to_numpy()}) if len(explicit) else None
@@ -126,11 +126,16 @@ def with_bytes_h2d(passes: pa.Table, events: pa.Table) -> pa.Table:
     return passes.set_column(position, PASSES.field(position), column)
 
 
+def has_explicit_copies(events: pa.Table) -> bool:
+    """Whether any row is a copy that a program asked for, in any direction."""
+    return bool(has_role(events, _EXPLICIT).any())
+
+
 def unrecorded_copies(events: pa.Table) -> int:
     """How many calls of the host copied, in a trace that holds no copy at all; 0 where it holds any."""
     names = events["name"].combine_chunks()
     copies = pc.match_substring_regex(names.dictionary, _COPY_CALL)
-    if not pc.any(copies).as_py() or has_role(events, _EXPLICIT).any():
+    if not pc.any(copies).as_py() or has_explicit_copies(events):
         return 0
     called = pc.and_(pc.fill_null(copies.take(names.indices), False), pc.equal(events["kind"].combine_chunks(), "api"))
     return int(pc.sum(called).as_py() or 0)
@@ -143,4 +148,14 @@ def remark_unrecorded_copies(n_calls: int) -> list[str]:
     return [
         f"copies: {format_count(n_calls, 'call')} of the host copied, and no copy is in the trace; their bytes and "
         "times are unknown, not 0"
+    ]
+
+
+def remark_undirected_copies(n_copies: int) -> list[str]:
+    """A sentence for `cannot_say` of a trace whose only copies do not say where to."""
+    if not n_copies:
+        return []
+    return [
+        f"copies: the trace has {format_count(n_copies, 'copy')}, and none says its direction; the bytes and times of "
+        "each are unknown, not 0"
     ]

@@ -31,7 +31,7 @@ from profiler.report.report import Report
 _NO_COPY: Final = "no copy from host to device was recorded (kernels that read host memory themselves leave none)"
 _ELSEWHERE: Final = "none of the copies to the device that were recorded lies in its passes"
 _MIGRATED: Final = "no copy from host to device was recorded but pages that migrate"
-_UNRECORDED: Final = "its copies were not recorded, though the host asked for some"
+_UNRECORDED: Final = "it copied, and what went which way was not recorded"
 _MORE_BYTES = 1.005  # fewer more would read as "1.00 times"
 _OTHER_SHARE: Final = 0.05  # passes differ so much in what they hide that the median alone would mislead
 
@@ -176,7 +176,7 @@ def summarise(report: Report) -> str:
         return " ".join([*_cell_sentences(cell, report), *said_over_cells(report.cells)])
     if report.devices:
         return " ".join(_device_sentences(report))
-    return "There is nothing to judge: no completed pass, and no copy or kernel on a device."
+    return "There is nothing to judge: no completed pass, and no copy or computing kernel on a device."
 
 
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:

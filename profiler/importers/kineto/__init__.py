@@ -22,12 +22,18 @@ from executor.units import format_count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.dropping import remark_overlaps
-from profiler.importers.hprof_passes import remark_unrecorded_copies, unrecorded_copies, with_bytes_h2d
+from profiler.importers.hprof_passes import (
+    has_explicit_copies,
+    remark_undirected_copies,
+    remark_unrecorded_copies,
+    unrecorded_copies,
+    with_bytes_h2d,
+)
 from profiler.importers.kineto.host_calls import HostCalls, number_processes
 from profiler.importers.kineto.rows import InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.stream import EventStream, open_source
-from profiler.importers.kineto.tables import credible_rows, events_table, without_far_times
+from profiler.importers.kineto.tables import UNKNOWN_DIRECTION, credible_rows, events_table, without_far_times
 from profiler.importers.unnamed import segment_unnamed
 
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"', b'"baseTimeNanoseconds"', b'"ph"')
@@ -61,14 +67,16 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     segments = segment(rows, launches)
     events, n_collectives = mark_collectives(events_table(rows, launches, segments.context, dropped))
     events, undecided = segment_unnamed(events)
-    passes = with_bytes_h2d(segments.passes, events)
+    n_undirected = 0 if has_explicit_copies(events) else dropped[UNKNOWN_DIRECTION]
+    n_unrecorded = 0 if n_undirected else unrecorded_copies(events)
+    passes = with_bytes_h2d(segments.passes, events, is_unrecorded=n_undirected > 0)
     tables = {"events": events, "passes": passes, "ubatches": segments.ubatches}
     tables = {name: table for name, table in tables.items() if name == "events" or table.num_rows}
     fields = manifest_fields(stream.metadata, rows, process_names)
     if segments.default_arm is not None:
         fields["extra"]["steps_are_cut_on_device"] = True
-    if n_unrecorded := unrecorded_copies(events):
-        fields["extra"]["unrecorded_copies"] = n_unrecorded
+    if n_unrecorded or n_undirected:
+        fields["extra"]["unrecorded_copies"] = n_unrecorded + n_undirected
     return Imported(
         source="kineto",
         tables=tables,
@@ -76,6 +84,7 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
         cannot_say=[
             *cannot_say(tables, collector.not_read),
             *remark_unrecorded_copies(n_unrecorded),
+            *remark_undirected_copies(n_undirected),
             *credible.unanswered,
             *undecided,
         ],

@@ -29,7 +29,15 @@ from profiler.schema import EVENTS
 # On Intel GPUs copies are called by their ends, "zeCommandListAppendMemoryCopy(M2D)": M is any host memory, H pinned
 # host memory, D the device's; S, memory that both share, says no direction.
 _XPU_COPY: Final = re.compile(r"\(([MHDS])2([MHDS])\)$")
-_XPU_KINDS: Final = {"MD": "h2d", "HD": "h2d", "DM": "d2h", "DH": "d2h", "DD": "d2d"}
+_HOST_TO_HOST: Final = "h2h"  # touches no device: counted and left out
+_XPU_KINDS: Final = {
+    "MD": "h2d",
+    "HD": "h2d",
+    "DM": "d2h",
+    "DH": "d2h",
+    "DD": "d2d",
+    **dict.fromkeys(("MM", "MH", "HM", "HH"), _HOST_TO_HOST),
+}
 _XPU_MEMORY: Final = {"M": "pageable", "H": "pinned", "D": "device", "S": "managed"}
 # "Memcpy HtoD (Pinned -> Device)"; ROCm says "Memcpy HtoD (Host -> Device)", its older tracer "CopyHostToDevice"
 _COPY_NAME: Final = re.compile(r"(?:Memcpy|Copy)\s*(\w+?)\s*(?:\((\w+) -> (\w+)\))?$")
@@ -37,12 +45,15 @@ _KIND_OF_WORD: Final[dict[str, str]] = {
     **dict.fromkeys(("htod", "htoa", "hosttodevice", "hosttodevice2d"), "h2d"),
     **dict.fromkeys(("dtoh", "atoh", "devicetohost", "devicetohost2d"), "d2h"),
     **dict.fromkeys(("dtod", "dtoa", "atod", "atoa", "ptop", "devicetodevice", "devicetodevice2d"), "d2d"),
-    "1": "h2d",  # hipMemcpyKind, where only the host call's arguments tell
+    **dict.fromkeys(("htoh", "hosttohost", "hosttohost2d"), _HOST_TO_HOST),
+    "0": _HOST_TO_HOST,  # hipMemcpyKind, where only the host call's arguments tell
+    "1": "h2d",
     "2": "d2h",
     "3": "d2d",
 }
 _MEMORY: Final = {"pinned": "pinned", "pageable": "pageable", "device": "device", "managed": "managed"}
 _NO_STREAM: Final = (-1, 2**32 - 1)
+UNKNOWN_DIRECTION: Final = "copy: of an unknown direction"
 
 
 def without_far_times(rows: pa.Table, dropped: Counter[str]) -> pa.Table:
@@ -115,7 +126,9 @@ def events_table(rows: pa.Table, launches: HostCalls, context: dict[str, pa.Arra
         for field in EVENTS
     ]
     lost = pc.and_(pc.is_null(named.kind), pc.equal(_text(rows["role"]), "copy"))
-    dropped["copy: from host to host or of an unknown direction"] += pc.sum(lost).as_py() or 0
+    between_hosts = int(np.count_nonzero(named.is_between_hosts))
+    dropped["copy: from host to host"] += between_hosts
+    dropped[UNKNOWN_DIRECTION] += (pc.sum(lost).as_py() or 0) - between_hosts
     return pa.Table.from_arrays(arrays, schema=EVENTS).filter(pc.is_valid(named.kind))
 
 
@@ -132,13 +145,16 @@ class _NamedRows:
             _tell(*(texts[i][code] for i, code in enumerate(combination)))
             for combination in zip(*(part.tolist() for part in np.unravel_index(distinct, sizes)), strict=True)
         ]
+        is_between_hosts = np.array([kind == _HOST_TO_HOST for kind, *_ in told], np.bool_)
+        self.is_between_hosts: NDArray[np.bool_] = is_between_hosts[of_row]
+        told = [(None if kind == _HOST_TO_HOST else kind, detail, memory) for kind, detail, memory in told]
         self.kind, self.detail, self.source_memory = (
             pa.array([one[i] for one in told], pa.string()).dictionary_encode().take(pa.array(of_row)) for i in range(3)
         )
 
 
 def _tell(role: str, name: str, direction: str) -> tuple[str | None, str | None, str | None]:
-    """(kind, detail, source memory) of a row; kind is null for a copy that cannot be placed."""
+    """(kind, detail, source memory) of a row; kind is null for a copy whose direction nothing tells."""
     if role == "kernel":
         return "compute", None, None
     if role == "memset":

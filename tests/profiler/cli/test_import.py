@@ -100,7 +100,7 @@ def test_a_range_is_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ),
         (
             [call(1, 2, 7, nameId=4)],
-            "1 kernel, 800 ns busy; its copies were not recorded, though the host asked for some",
+            "1 kernel, 800 ns busy; it copied, and what went which way was not recorded",
         ),
     ],
 )

@@ -127,7 +127,24 @@ def test_copies_of_intel_gpus(tmp_path: Path, ends: str, kind: str, memory: str)
 
 def test_a_copy_that_says_no_direction_is_counted(tmp_path: Path) -> None:
     found = imported(tmp_path, _xpu("zeCommandListAppendMemoryCopy(S2D)", 20, 10, 1))
-    assert dict(found.dropped) == {"copy: from host to host or of an unknown direction": 1}
+    assert dict(found.dropped) == {"copy: of an unknown direction": 1}
+
+
+def test_copies_whose_direction_nothing_tells_are_unknown_and_not_none(tmp_path: Path) -> None:
+    """A step with a kernel and a copy that is called by the host's call alone: bytes and idle time are null, not 0."""
+    events = [
+        annotation("ProfilerStep#1", 0, 90),
+        call(1, 5, 1),
+        kernel(20, 30, correlation=1),
+        x("gpu_memcpy", "hipMemcpyAsync", 55, 10, device=0, stream=7),
+    ]
+    report = build_report(Capture.open(import_files([write(tmp_path / "t.json", events)], tmp_path / "c")))
+    told = report.to_json()
+    figures = told["cells"][0]["arms"]["trace"]
+    assert [figures[name] for name in ("bytes_h2d", "busy_copy_ns", "hidden_ratio", "idle_ns")] == [None] * 4
+    assert set(told["devices"][0]["copies"]["h2d"].values()) == {None}
+    assert any("the trace has 1 copy, and none says its direction" in text for text in report.cannot_say)
+    assert "no copy" not in report.summary
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_rows_that_cannot_be_are_counted_by_reason(tmp_path: Path) -> None:
         "kernel: end before start": 1,
         "kernel: longer than a day": 1,
         "row: more than 30 days from the others": 1,
-        "copy: from host to host or of an unknown direction": 1,
+        "copy: from host to host": 1,
         "events of a kept category without a duration": 1,
     }
     assert any("not read: 1 cpu_op" in text for text in result.cannot_say)
