@@ -57,8 +57,12 @@ _CANNOT_SAY: Final = (
 
 
 def detect(_path: Path, head: bytes) -> bool:
-    """Whether the header of the table is there, after whatever nsys printed before it."""
-    return all(column in head for column in (b"Start (", b"Duration (", b"SrcMemKd"))
+    """Whether the header of a report of `nsys stats` is there, after whatever nsys printed before it.
+
+    Also that of a report with sums, which `read` refuses by name.
+    """
+    reports = ((b"Start (", b"Duration (", b"SrcMemKd"), (b"Time (%),Total Time (", b"StdDev ("))
+    return any(all(column in head for column in columns) for columns in reports)
 
 
 def read(path: Path, _options: ImportOptions) -> Imported:
@@ -268,8 +272,8 @@ def read_columns(path: Path, dropped: Counter[str]) -> CsvColumns:
     start = _HEADER.search(read_head(path))
     if start is None:
         raise HprofError(
-            f"{path} has no line that starts with 'Start ('; write it with "
-            "`nsys stats --report cuda_gpu_trace --format csv`."
+            f"{path} has no line that starts with 'Start (', so it says not when anything ran, as reports with sums "
+            "do not; write it with `nsys stats --report cuda_gpu_trace --format csv`."
         )
 
     try:

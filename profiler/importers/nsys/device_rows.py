@@ -98,8 +98,9 @@ def _common(read: dict[str, Int64]) -> dict[str, Int64]:
 
 def _possible_on_device(rows: EventRows, what: str, dropped: Counter[str]) -> EventRows:
     device, size = rows["device"], rows["bytes"]
+    names_devices = not is_absent(device).all()  # a table without the column is of one device, of no known number
     reasons = impossible(rows["start"], rows["end"], on_device=True) | {
-        "no such device number": (device < 0) | (device > _MAX_DEVICE),
+        "no such device number": ((device < 0) | (device > _MAX_DEVICE)) & names_devices,
         "negative size": (size < 0) & is_known(size),
     }
     return drop(rows, what, reasons, dropped)

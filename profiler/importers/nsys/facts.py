@@ -271,7 +271,8 @@ def export_warnings(recorded: TraceRows, hprof: HprofRanges | None) -> list[str]
     said = []
     if recorded.n_device == 0:
         said.append(
-            "The export holds no device work (no kernel, copy or memset): record with `nsys profile -t cuda,nvtx`."
+            "The export holds no device work that can be read (no kernel, copy or memset): record with "
+            "`nsys profile -t cuda,nvtx`."
         )
     graph = recorded.labels.code("graph")
     if graphs := int(np.count_nonzero(recorded.device_rows["detail"] == graph)):

@@ -149,3 +149,16 @@ def test_a_file_that_ends_inside_a_row_takes_no_copy_for_a_kernel(tmp_path: Path
 def test_an_unknown_unit_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(HprofError, match=r"trace\.csv has its column 'Start' in 'fortnight'.*--timeunit ns"):
         read_file(_write(tmp_path, HEADER_AND_ROW.replace("(ns)", "(fortnight)")))
+
+
+@pytest.mark.parametrize("value", ["CUDA memcpy Host-to-Device", "kernel"])
+def test_a_report_of_sums_is_refused_with_the_report_that_would_do(tmp_path: Path, value: str) -> None:
+    path = _write(
+        tmp_path,
+        "Processing [r.sqlite] with [/opt/reports/cuda_gpu_mem_time_sum.py]...\n"
+        "Time (%),Total Time (ns),Count,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Operation\n"
+        f"96.6,2472025475,27260,90683.3,1152.0,703,157221749,1705417.2,[{value}]\n",
+    )
+    assert detect(path) == "nsys-stats"
+    with pytest.raises(HprofError, match="says not when anything ran.*--report cuda_gpu_trace --format csv"):
+        read_file(path)

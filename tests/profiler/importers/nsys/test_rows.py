@@ -157,3 +157,14 @@ def test_trimmed_exports_keep_device_work_whose_call_is_gone(tmp_path: Path) -> 
     found = imported(tmp_path, {KERNEL: [kernel(100, 110, 9), kernel(120, 130, 10)], RUNTIME: [call(1, 2, 9)]})
     assert len(events(found, "kind")) == 3
     assert any("1 of 2 device operations" in text for text in found.cannot_say)
+
+
+def test_kernels_of_a_table_without_device_numbers_stay_on_a_device_of_no_number(tmp_path: Path) -> None:
+    """As other programs write small exports for their own tests."""
+    bare = [{"start": start, "end": start + 50, "demangledName": 1, "streamId": 7} for start in (100, 300)]
+    found = imported(tmp_path, {KERNEL: bare})
+    assert events(found, "kind", "device", "t_start", "t_end") == [
+        {"kind": "compute", "device": None, "t_start": 0, "t_end": 50},
+        {"kind": "compute", "device": None, "t_start": 200, "t_end": 250},
+    ]
+    assert found.dropped == {}
