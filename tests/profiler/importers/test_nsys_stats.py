@@ -160,5 +160,5 @@ def test_a_report_of_sums_is_refused_with_the_report_that_would_do(tmp_path: Pat
         f"96.6,2472025475,27260,90683.3,1152.0,703,157221749,1705417.2,[{value}]\n",
     )
     assert detect(path) == "nsys-stats"
-    with pytest.raises(HprofError, match="says not when anything ran.*--report cuda_gpu_trace --format csv"):
+    with pytest.raises(HprofError, match=r"says not when anything ran.*--report cuda_gpu_trace --format csv"):
         read_file(path)
