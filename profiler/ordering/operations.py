@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from executor.passes import THREAD
+from executor.passes import THREAD, OrderingRecord
 from profiler.arithmetic.intervals import Int64
 from profiler.schema import ABSENT, label_codes
+from profiler.storage.writer import conform
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
 Bools = npt.NDArray[np.bool_]
 _KEYS: Final = [("pass_id", "ascending"), ("sequence", "ascending")]
+_FIELDS: Final = tuple(field.name for field in fields(OrderingRecord))
 NO_TAG: Final = 0
 """The code of a tag that says nothing."""
 
@@ -66,6 +69,16 @@ def load_operations(capture: Capture) -> Operations:
     passes = capture.table("passes", ["pass_id", "boot"])
     boots = dict(zip(passes["pass_id"].to_pylist(), passes["boot"].to_pylist(), strict=True))
     return operations_of(capture.table("ordering"), {number: boot or 0 for number, boot in boots.items()})
+
+
+def operations_of_records(passes: Sequence[Sequence[OrderingRecord]]) -> Operations:
+    """The same for records in memory, a list a pass; an operation's place in its list is its number."""
+    rows: dict[str, list[Any]] = {name: [] for name in ("pass_id", *_FIELDS)}
+    for pass_id, records in enumerate(passes):
+        rows["pass_id"] += [pass_id] * len(records)
+        for name in _FIELDS:
+            rows[name] += [getattr(one, name) for one in records] if name != "sequence" else range(len(records))
+    return operations_of(conform("ordering", rows), {})
 
 
 def operations_of(rows: pa.Table, boots: dict[int, int]) -> Operations:

@@ -14,11 +14,9 @@ from typing import Final, NamedTuple
 from executor.errors import HprofError
 from executor.passes import THREAD, OrderingOp, OrderingRecord, TaggedRange
 from profiler.ordering.check import CheckResult, find_violations
-from profiler.ordering.operations import operations_of
-from profiler.storage.writer import conform
+from profiler.ordering.operations import operations_of_records
 
 MOST_RECORDS: Final = 2_000_000  # each takes about half a kilobyte
-_FIELDS: Final = tuple(OrderingRecord.__dataclass_fields__)
 
 
 class StreamKey(NamedTuple):
@@ -89,9 +87,7 @@ class Issued:
 
     def result(self) -> CheckResult:
         """Check all of it. The findings name no pass, as there is none."""
-        rows: dict[str, list[object]] = {name: [getattr(one, name) for one in self._records] for name in _FIELDS}
-        rows |= {"pass_id": [0] * len(self), "sequence": list(range(len(self)))}
-        result = find_violations(operations_of(conform("ordering", rows), {}))
+        result = find_violations(operations_of_records([self._records]))
         return replace(result, violations=tuple(replace(one, pass_id=None) for one in result.violations))
 
     def _add(self, stream: StreamKey | None, op: OrderingOp, event: int | None = None) -> OrderingRecord:
@@ -100,7 +96,7 @@ class Issued:
                 f"hprof.check() has seen {MOST_RECORDS:,} operations, which is as many as it keeps: watch fewer steps"
             )
         record = OrderingRecord(
-            sequence=0,  # its place, given at the end: memory may be freed at any point, between any two lines
+            sequence=0,  # its place tells: memory may be freed, and that be noted, between any two lines here
             stream=THREAD if stream is None else self._streams.setdefault(stream, self._name(stream)),
             op=op,
             t_issued=time.perf_counter_ns() - self._began_ns,

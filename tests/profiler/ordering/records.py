@@ -9,26 +9,12 @@ from typing import Any
 from executor.passes import OrderingRecord
 from executor.policies.base import PolicyOptions
 from profiler.ordering.check import CheckResult, find_violations
-from profiler.ordering.operations import Operations, operations_of
-from profiler.storage.writer import conform
+from profiler.ordering.operations import operations_of_records
 from tests.executor.engine_runs import open_session, run_pass
-
-FIELDS = tuple(OrderingRecord.__dataclass_fields__)
-
-
-def operations(passes: Sequence[Sequence[OrderingRecord]]) -> Operations:
-    """Records, a list a pass."""
-    rows: dict[str, list[Any]] = {name: [] for name in ("pass_id", *FIELDS)}
-    for pass_id, records in enumerate(passes):
-        for record in records:
-            rows["pass_id"].append(pass_id)
-            for name in FIELDS:
-                rows[name].append(getattr(record, name))
-    return operations_of(conform("ordering", rows), {})
 
 
 def check(*passes: Sequence[OrderingRecord]) -> CheckResult:
-    return find_violations(operations(passes))
+    return find_violations(operations_of_records(passes))
 
 
 def without(records: Sequence[OrderingRecord], number: int) -> list[OrderingRecord]:
