@@ -15,6 +15,7 @@ def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
     """Graph launches recorded as a whole: the kernels and copies inside have no rows."""
     rows = view.rows(view.role == ROLES.index("graph"))
     lost = view.length(rows.busy)
+    inside = _recorder(view, "record --graphs node", "profile --cuda-graph-trace=node")
     for told in view.judged(lost, floor="info"):
         number = round(view.typical(told.group, view.count(rows)))
         yield Finding(
@@ -23,8 +24,13 @@ def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
             f"{told.label}: {format_count(number, 'CUDA graph launch')} took "
             f"{format_ns(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
             "neither as compute nor as copies, and hides nothing.",
-            "Record with `nsys profile --cuda-graph-trace=node` to see inside, or compare without graphs.",
+            f"Record with `{inside}` to see inside, or compare without graphs.",
         )
+
+
+def _recorder(view: CopyAnalysis, of_hprof: str, of_nsys: str) -> str:
+    """The command of the tool that recorded."""
+    return f"hprof {of_hprof}" if view.manifest.source == "cupti" else f"nsys {of_nsys}"
 
 
 def dropped_rows(view: CopyAnalysis) -> Iterator[Finding]:
@@ -52,8 +58,8 @@ def lost_events(view: CopyAnalysis) -> Iterator[Finding]:
         "warning",
         f"The profiler reported: {' | '.join(text[:200] for text in texts[:3])}"
         + (f" (and {len(texts) - 3} more)" if len(texts) > 3 else ""),
-        "Record for a shorter time or with fewer event types (`nsys profile -t cuda,nvtx`); until then read the "
-        "figures as lower bounds.",
+        f"Record for a shorter time or fewer things (`{_recorder(view, 'record --for S', 'profile -t cuda,nvtx')}`); "
+        "until then read the figures as lower bounds.",
     )
 
 

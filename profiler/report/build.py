@@ -15,6 +15,7 @@ from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
+from profiler.report.allocations import allocation_notes
 from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import Cell
 from profiler.report.judged_cells import JUDGED, judge_cells
@@ -65,7 +66,7 @@ def build_report(
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         noticed=what_was_noticed(manifest, cells, ordering),
         warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
-        notes=[str(note) for note in _list(manifest.model.get("notes"))],
+        notes=[*(str(note) for note in _list(manifest.model.get("notes"))), *allocation_notes(manifest)],
         cannot_say=manifest.cannot_say,
         has_unrecorded_copies=manifest.has_unrecorded_copies,
         dropped=manifest.dropped,

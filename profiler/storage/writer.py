@@ -331,7 +331,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
         return pa.array(values, pa.string()).dictionary_encode().cast(kind)
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
         names = [field.name for field in kind.value_type]
-        values = [[dict(zip(names, item, strict=True)) for item in row] for row in values]
+        values = [row and [dict(zip(names, item, strict=True)) for item in row] for row in values]  # null stays null
     return pa.array(values, kind)
 
 
