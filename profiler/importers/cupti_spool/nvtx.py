@@ -20,6 +20,7 @@ from profiler.importers.nsys.rows import matched
 from profiler.importers.nsys.tables import DOMAIN_CREATE, PUSH_POP_RANGE, START_END_RANGE
 
 MARK_EVENT: Final = 34  # ENUM_NSYS_EVENT_TYPE
+_PAUSED: Final = 2  # the kind of a state: 1 is that it began
 _FAR: Final = 1 << 40  # more than a spool has records
 
 PAIRED: Final = (RecordType.RANGE_PUSH, RecordType.RANGE_POP)
@@ -59,9 +60,10 @@ def _rows(begin: Records, end: Records | None, event_type: int, global_pid: int)
 
 
 def _with_segment(file: SpoolFile, *types: RecordType) -> tuple[Records, Int64]:
-    """The records of these types, and for each how often recording had begun or paused before it."""
-    rows = file.rows_of(*types)
-    return file.records[rows], np.searchsorted(file.rows_of(RecordType.STATE), rows)
+    """The records of these types, and for each how often recording had paused before it."""
+    rows, states = file.rows_of(*types), file.rows_of(RecordType.STATE)
+    pauses = states[file.records["kind"][states] == _PAUSED]
+    return file.records[rows], np.searchsorted(pauses, rows)
 
 
 def push_pop_pairs(records: Records, segment: Int64) -> tuple[Int64, Int64]:

@@ -48,7 +48,8 @@ StartedCupti begin_with(void* library, GraphMode graphs) {
   CuptiBuild* build = build_for(version);
   if (build == nullptr) {
     const uint32_t major = cupti_major(version);
-    const char* wheels = major == 12 ? "nvidia-cuda-cupti-cu12 nvidia-cuda-runtime-cu12" : "nvidia-cuda-cupti nvidia-cuda-runtime";
+    const char* wheels =
+        major == 12 ? "nvidia-cuda-cupti-cu12 nvidia-cuda-runtime-cu12" : "nvidia-cuda-cupti nvidia-cuda-runtime";
     return {nullptr, version, 0,
             "the program loads CUPTI " + std::to_string(major) + " (API version " + std::to_string(version) +
                 "), and hprof found no headers of it to be compiled with; pip install " + wheels};
@@ -65,7 +66,10 @@ CuptiBuild*& cupti_builds() {
   return first;
 }
 
-uint32_t cupti_major(uint32_t api_version) { return api_version >= 10000 ? api_version / 10000 : api_version >= 18 ? 12 : 11; }
+uint32_t cupti_major(uint32_t api_version) {
+  if (api_version >= 10000) return api_version / 10000;
+  return api_version >= 18 ? 12 : 11;
+}
 
 StartedCupti start_cupti_of(const std::string& libraries, GraphMode graphs) {
   if (void* library = loaded_libcupti()) return begin_with(library, graphs);

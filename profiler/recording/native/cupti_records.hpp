@@ -1,6 +1,6 @@
 // CUPTI's records as the spool's. Compiled against the headers of one CUPTI; build.py names the newest layout of each
-// record in them (HPROF_KERNEL, ...), which is what that CUPTI writes. Only fields that CUPTI 12.0 had already are read,
-// and newer layouts only append: a libcupti that is older or newer than the headers, of the same major, reads right.
+// record in them (HPROF_KERNEL, ...), which is what that CUPTI writes. Only fields that CUPTI 12.0 had already are
+// read, and newer layouts append: a libcupti that is older or newer than the headers, of the same major, reads right.
 #pragma once
 
 #include <cupti_activity.h>
@@ -14,27 +14,22 @@
 namespace hprof {
 namespace HPROF_NAMESPACE {
 
-// The string ids of API names, asked of CUPTI once a name.
+// The names of the runtime's and the driver's calls, by CUPTI's number of each.
 class CallNames {
  public:
-  using GetName = CUptiResult(CUPTIAPI*)(CUpti_CallbackDomain, uint32_t, const char**);
-  void begin(GetName get) {
-    get_ = get;
-    known_.clear();
+  void add(bool is_driver, uint32_t call, const char* name) {
+    auto& names = names_[is_driver];
+    if (names.size() <= call) names.resize(call + 1);
+    names[call] = name;
   }
-  uint32_t of(Spool& spool, bool is_driver, uint32_t call) {
-    const uint64_t key = uint64_t(call) << 1 | uint64_t(is_driver);
-    auto found = known_.find(key);
-    if (found != known_.end()) return found->second;
-    const char* name = nullptr;
-    const auto domain = is_driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
-    if (get_ == nullptr || get_(domain, call, &name) != CUPTI_SUCCESS || name == nullptr) name = "";
-    return known_[key] = spool.text(name);
+  const std::vector<std::string>& of(bool is_driver) const { return names_[is_driver]; }
+  std::string_view name(bool is_driver, uint32_t call) const {
+    const auto& names = names_[is_driver];
+    return call < names.size() ? std::string_view(names[call]) : std::string_view();
   }
 
  private:
-  GetName get_ = nullptr;
-  std::unordered_map<uint64_t, uint32_t> known_;
+  std::vector<std::string> names_[2];
 };
 
 // What all device work has.
@@ -52,7 +47,7 @@ Record on_stream(RecordType type, const Activity& activity) {
 }
 
 // Type 0 where the spool has no use for the record.
-inline Record converted(const CUpti_Activity* any, Spool& spool, CallNames& calls) {
+inline Record converted(const CUpti_Activity* any, Spool& spool, const CallNames& calls) {
   switch (any->kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
@@ -120,7 +115,7 @@ inline Record converted(const CUpti_Activity* any, Spool& spool, CallNames& call
       Record record;
       record.type = kCall;
       record.kind = any->kind == CUPTI_ACTIVITY_KIND_DRIVER;
-      record.name = calls.of(spool, record.kind == 1, uint32_t(call.cbid));
+      record.name = spool.text(calls.name(record.kind == 1, uint32_t(call.cbid)));
       record.start = call.start;
       record.end = call.end;
       record.correlation = call.correlationId;

@@ -5,9 +5,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 
 namespace hprof {
 namespace HPROF_NAMESPACE {
@@ -16,8 +16,14 @@ namespace {
 constexpr std::size_t kBufferBytes = 256u << 10;   // small ones fill, and so complete, soon
 constexpr std::size_t kMaxBufferBytes = 128u << 20;  // of buffers that CUPTI holds; beyond it CUPTI drops and counts
 
+constexpr uint32_t kMaxCalls = 4096, kMaxGap = 64;  // CUPTI's numbers of calls, and of those that have no name
+
 // Always on: who is who. The rest only while recording.
-constexpr CUpti_ActivityKind kFacts[] = {CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONTEXT, CUPTI_ACTIVITY_KIND_STREAM};
+constexpr CUpti_ActivityKind kFacts[] = {
+    CUPTI_ACTIVITY_KIND_DEVICE,
+    CUPTI_ACTIVITY_KIND_CONTEXT,
+    CUPTI_ACTIVITY_KIND_STREAM,
+};
 constexpr CUpti_ActivityKind kWork[] = {
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,          CUPTI_ACTIVITY_KIND_MEMCPY2,
     CUPTI_ACTIVITY_KIND_MEMSET,            CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
@@ -75,13 +81,15 @@ struct Functions {
 class Session final : public CuptiSession {
  public:
   std::string begin(void* library, GraphMode graphs) override {
-    if (const char* missing = cupti_.find(library)) return std::string("this libcupti lacks ") + missing + ": it is too old, take that of CUDA 12 or later";
+    if (const char* missing = cupti_.find(library))
+      return std::string("this libcupti lacks ") + missing + ": it is too old, take that of CUDA 12 or later";
     graphs_ = graphs;
     for (auto& made : nodes_) made.store(0);
-    calls_.begin(cupti_.get_callback_name);
+    if (calls_.of(false).empty()) name_calls();
     const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
     if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
-      return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI admits one: end it, or record without it";
+      return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI "
+             "admits one: end it, or record without it";
     if (subscribed != CUPTI_SUCCESS) return said("CUPTI cannot be subscribed to", subscribed);
     if (cupti_.set_thread_id_type != nullptr) cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
     const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
@@ -97,16 +105,20 @@ class Session final : public CuptiSession {
 
   void record(bool on) override {
     for (CUpti_ActivityKind kind : kWork) on ? enable(kind) : disable(kind);
-    if (graphs_ == GraphMode::kGraph) on ? enable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) : disable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
+    if (graphs_ == GraphMode::kGraph) {
+      on ? enable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) : disable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
+    }
     if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
-      record_calls(CUPTI_CB_DOMAIN_RUNTIME_API, "cuda", cupti_.enable_runtime_call, on);
-      record_calls(CUPTI_CB_DOMAIN_DRIVER_API, "cu", cupti_.enable_driver_call, on);
+      record_calls(false, "cuda", cupti_.enable_runtime_call, on);
+      record_calls(true, "cu", cupti_.enable_driver_call, on);
     } else {
       on ? enable(CUPTI_ACTIVITY_KIND_RUNTIME) : disable(CUPTI_ACTIVITY_KIND_RUNTIME);
     }
   }
 
-  void flush(bool also_incomplete) override { cupti_.flush_all(also_incomplete ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0); }
+  void flush(bool also_incomplete) override {
+    cupti_.flush_all(also_incomplete ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0);
+  }
 
   void end() override {
     for (CUpti_ActivityKind kind : kFacts) disable(kind);
@@ -128,27 +140,30 @@ class Session final : public CuptiSession {
     const unsigned bit = unsigned(kind) % 64;
     if (told_ >> bit & 1u) return;  // once a kind
     told_ |= uint64_t(1) << bit;
-    Recorder::instance().tell_problem(said(("CUPTI does not record activity kind " + std::to_string(int(kind))).c_str(), result));
+    const std::string what = "CUPTI does not record activity kind " + std::to_string(int(kind));
+    Recorder::instance().tell_problem(said(what.c_str(), result));
   }
 
   void disable(CUpti_ActivityKind kind) { cupti_.disable(kind); }
 
+  void name_calls() {
+    for (bool is_driver : {false, true}) {
+      const auto domain = is_driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
+      for (uint32_t call = 1, unknown = 0; call < kMaxCalls && unknown < kMaxGap; ++call) {
+        const char* name = nullptr;
+        const bool is_known = cupti_.get_callback_name(domain, call, &name) == CUPTI_SUCCESS && name != nullptr;
+        unknown = is_known ? 0 : unknown + 1;
+        if (is_known) calls_.add(is_driver, call, name);
+      }
+    }
+  }
+
   template <typename EnableCall>
-  void record_calls(CUpti_CallbackDomain domain, const char* prefix, EnableCall enable_call, bool on) {
-    const std::size_t length = std::strlen(prefix);
-    for (uint32_t call = 1, unknown = 0; call < 4096 && unknown < 64; ++call) {
-      const char* name = nullptr;
-      if (cupti_.get_callback_name(domain, call, &name) != CUPTI_SUCCESS || name == nullptr) {
-        ++unknown;
-        continue;
-      }
-      unknown = 0;
-      if (std::strncmp(name, prefix, length) != 0) continue;
-      for (const char* start : kCalls) {
-        if (std::strncmp(name + length, start, std::strlen(start)) != 0) continue;
-        enable_call(call, on ? 1 : 0);
-        break;
-      }
+  void record_calls(bool is_driver, const std::string& prefix, EnableCall enable_call, bool on) {
+    const auto& names = calls_.of(is_driver);
+    for (uint32_t call = 0; call < names.size(); ++call) {
+      const auto launches = [&](const char* start) { return names[call].rfind(prefix + start, 0) == 0; };
+      if (std::any_of(std::begin(kCalls), std::end(kCalls), launches)) enable_call(call, on ? 1 : 0);
     }
   }
 
@@ -196,14 +211,19 @@ void CUPTIAPI Session::give_buffer(uint8_t** buffer, size_t* size, size_t* max_r
 
 void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
   Session& here = session();
+  std::vector<const CUpti_Activity*> activities;
+  CUpti_Activity* activity = nullptr;
+  while (buffer != nullptr && valid > 0 && here.cupti_.get_next_record(buffer, valid, &activity) == CUPTI_SUCCESS) {
+    activities.push_back(activity);
+  }
+  size_t dropped = 0;
+  if (here.cupti_.get_num_dropped(context, stream, &dropped) != CUPTI_SUCCESS) dropped = 0;
   Recorder::instance().with_spool([&](Spool& spool) {
-    CUpti_Activity* activity = nullptr;
-    while (buffer != nullptr && valid > 0 && here.cupti_.get_next_record(buffer, valid, &activity) == CUPTI_SUCCESS) {
-      const Record record = converted(activity, spool, here.calls_);
+    for (const CUpti_Activity* one : activities) {
+      const Record record = converted(one, spool, here.calls_);
       if (record.type != 0) spool.append(record);
     }
-    size_t dropped = 0;
-    if (here.cupti_.get_num_dropped(context, stream, &dropped) == CUPTI_SUCCESS && dropped > 0) {
+    if (dropped > 0) {
       Record lost;
       lost.type = kLost;
       lost.start = Recorder::instance().now_realtime_ns();

@@ -1,6 +1,6 @@
 // The spool format, version 1, and the control page: what the library writes and shares with hprof.
-// docs/recording.md describes both; profiler/importers/cupti_spool/spool.py reads the one, profiler/recording/control.py
-// writes the other. All integers are little-endian.
+// docs/recording.md describes both; profiler/importers/cupti_spool/spool.py reads the one,
+// profiler/recording/control.py writes the other. All integers are little-endian.
 #pragma once
 
 #include <atomic>

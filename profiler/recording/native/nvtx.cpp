@@ -59,7 +59,8 @@ std::string narrow(const wchar_t* text) {
     } else if (code < 0x10000) {
       utf8 += {char(0xE0 | code >> 12), char(0x80 | (code >> 6 & 0x3F)), char(0x80 | (code & 0x3F))};
     } else {
-      utf8 += {char(0xF0 | code >> 18), char(0x80 | (code >> 12 & 0x3F)), char(0x80 | (code >> 6 & 0x3F)), char(0x80 | (code & 0x3F))};
+      utf8 += {char(0xF0 | code >> 18), char(0x80 | (code >> 12 & 0x3F)), char(0x80 | (code >> 6 & 0x3F)),
+               char(0x80 | (code & 0x3F))};
     }
   }
   return utf8;
@@ -142,7 +143,9 @@ void begin(RecordType type, Domain* domain, const Event& event, uint64_t range_i
 int push(Domain* domain, const Event& event) {
   Recorder& recorder = Recorder::instance();
   recorder.is_on();  // reads the settings, at the first event
-  if (recorder.watches_ranges()) pushed.push_back({domain != nullptr ? domain->number : 0, recorder.is_only_range(event.name)});
+  if (recorder.watches_ranges()) {
+    pushed.push_back({domain != nullptr ? domain->number : 0, recorder.is_only_range(event.name)});
+  }
   begin(kRangePush, domain, event, 0);
   return 0;
 }

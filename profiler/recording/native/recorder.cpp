@@ -145,14 +145,21 @@ void Recorder::tell_fact(const char* key, const std::string& value) {
 
 void Recorder::write_clock() {
   CuptiSession* cupti = cupti_;
-  append([&](Spool&) {
-    Record clock;
-    clock.type = kClock;
-    clock.start = now_realtime_ns();
-    clock.end = cupti != nullptr ? cupti->timestamp_ns() : 0;
-    clock.bytes = clock_ns(CLOCK_MONOTONIC);
-    return clock;
-  });
+  Record clock;
+  clock.type = kClock;
+  clock.start = now_realtime_ns();
+  clock.end = cupti != nullptr ? cupti->timestamp_ns() : 0;
+  clock.bytes = clock_ns(CLOCK_MONOTONIC);
+  append([&](Spool&) { return clock; });
+}
+
+bool Recorder::attach() {
+  {
+    std::lock_guard<std::mutex> hold(state_lock_);
+    if (!is_open_.load()) has_settings_ = false;  // each time has settings of its own
+  }
+  start_cupti();
+  return is_on();
 }
 
 void Recorder::start_cupti() {
@@ -292,11 +299,10 @@ void Recorder::stop(uint8_t how) {
   is_recording_.store(false);
   is_open_.store(false);
   cupti_ = nullptr;
-  if (how == kAtExit) is_refused_ = true;  // what comes now comes too late
-  if (how == kDetached) {                  // the next time has settings of its own
+  is_refused_ = true;  // what comes now comes too late, or was not asked for: see `attach`
+  if (how == kDetached) {
     munmap(control_, sizeof(ControlPage));
     control_ = nullptr;
-    has_settings_ = false;
     only_range_depth_.store(0);
     until_range_met_.store(false);
   }
@@ -359,8 +365,7 @@ HPROF_EXPORT int InitializeInjection() {
 
 // For a process that loads the library itself, whose CUDA may have been running for long.
 HPROF_EXPORT int hprof_record_attach() {
-  hprof::Recorder::instance().start_cupti();
-  return hprof::Recorder::instance().is_on() ? 1 : 0;
+  return hprof::Recorder::instance().attach() ? 1 : 0;
 }
 
 HPROF_EXPORT void hprof_record_detach() { hprof::Recorder::instance().stop(hprof::kDetached); }

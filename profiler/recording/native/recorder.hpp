@@ -15,8 +15,10 @@ class Recorder {
  public:
   static Recorder& instance();  // never destroyed: threads may outlive main's static objects
 
-  // CUDA has started here (or, in a notebook, had): open the spool and begin with CUPTI.
+  // CUDA has started here: open the spool and begin with CUPTI.
   void start_cupti();
+  // The same for a process that loads the library itself, whose CUDA had started before; whether it records.
+  bool attach();
   // Flushes all, frees CUPTI for others and closes the spool; `how` is an EndKind.
   void stop(uint8_t how);
 
@@ -25,7 +27,8 @@ class Recorder {
   uint64_t now_ns();
   uint64_t now_realtime_ns() const;
 
-  // Appends under the lock. `fill` gets the spool for its texts and returns the record.
+  // Appends under the lock. `fill` gets the spool for its texts and returns the record. Nothing of CUPTI may be called
+  // under it: CUPTI's own threads hold locks of theirs where they wait for this one.
   template <typename Fill>
   void append(Fill fill) {
     std::lock_guard<std::mutex> hold(spool_lock_);

@@ -32,7 +32,8 @@ bool Spool::open(const char* folder, ControlPage* control) {
   control_ = control;
   for (int number = 0; number < kMaxFilesOfProcess && fd_ < 0; ++number) {
     char path[4096];
-    if (std::snprintf(path, sizeof path, "%s/%d-%d.hspool", folder, int(getpid()), number) >= int(sizeof path)) return false;
+    const int length = std::snprintf(path, sizeof path, "%s/%d-%d.hspool", folder, int(getpid()), number);
+    if (length >= int(sizeof path)) return false;
     fd_ = ::open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
     if (fd_ < 0 && errno != EEXIST) return false;
   }
@@ -75,7 +76,8 @@ uint32_t Spool::kernel_name(const char* mangled) {
   return id;
 }
 
-uint32_t Spool::intern(std::unordered_map<std::string_view, uint32_t>& ids, std::string_view key, std::string_view text) {
+uint32_t Spool::intern(
+    std::unordered_map<std::string_view, uint32_t>& ids, std::string_view key, std::string_view text) {
   auto found = ids.find(key);
   if (found != ids.end()) return found->second;
   if (next_text_ >= kMaxTexts || text_bytes_ + key.size() + text.size() > kMaxAllTextBytes) {
@@ -124,8 +126,8 @@ void Spool::flush_strings(bool even_if_full) {
 
 void Spool::flush_records(bool even_if_full) {
   if (records_.empty()) return;
-  if (!write_chunk(kRecords, records_.data(), records_.size() * sizeof(Record), uint32_t(records_.size()), even_if_full))
-    lost_records_ += records_.size();
+  const uint32_t count = uint32_t(records_.size());
+  if (!write_chunk(kRecords, records_.data(), count * sizeof(Record), count, even_if_full)) lost_records_ += count;
   records_.clear();
 }
 

@@ -128,7 +128,7 @@ def test_attached_and_detached_in_a_running_process(stage: Begin) -> None:
         "library = ctypes.CDLL(os.environ['CUDA_INJECTION64_PATH']); import nvtx",
         "Cuda.calls = ctypes.CDLL(os.environ['HPROF_LIBCUPTI']); kernel('before', 1, 2)",
         "assert library.hprof_record_attach() == 1; nvtx.push_range('layer 1'); kernel('a', 3, 4); nvtx.pop_range()",
-        "library.hprof_record_detach(); kernel('between', 5, 6)",
+        "library.hprof_record_detach(); kernel('between', 5, 6); nvtx.push_range('between'); nvtx.pop_range()",
         "assert library.hprof_record_attach() == 1; nvtx.push_range('layer 2'); kernel('b', 7, 8); nvtx.pop_range()",
         "library.hprof_record_detach(); kernel('after', 9, 10)",
         cuda=False,

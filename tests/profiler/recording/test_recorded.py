@@ -164,3 +164,14 @@ def test_a_name_beyond_all_measure_is_cut(stage: Begin) -> None:
     here = stage()
     here.run("kernel('k' * 100_000, 1, 2)", "kernel('short', 3, 4)")
     assert sorted(len(row["name"]) for row in events(here.read(), kind="compute")) == [5, 1024]
+
+
+def test_a_range_that_was_open_when_cuda_started(stage: Begin) -> None:
+    here = stage()
+    here.run(
+        "import nvtx; nvtx.push_range('layer 4'); start_cuda(os.environ['HPROF_LIBCUPTI'])",
+        "kernel('k', 1, 2); nvtx.pop_range()",
+        cuda=False,
+    )
+    (kernel,) = events(here.read(), kind="compute")
+    assert kernel["layer"] == 4
