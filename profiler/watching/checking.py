@@ -56,6 +56,8 @@ class Check:
         self._watched.note(next(filter(None, streams), None), "launch", name, reads, writes)
 
     def __enter__(self) -> Check:
+        if self._result is not None:
+            raise HprofError("hprof.check() was used up by its first `with` block: make another one")
         self._entered.enter_context(self._runtime.listening(self._issued))
         self._entered.enter_context(HostReadWatch(self._watched))
         self._entered.enter_context(DispatchWatch(self._watched))

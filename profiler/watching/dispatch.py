@@ -50,7 +50,7 @@ class Watched:
         if operator.kind in ("lend", "view"):
             return self.runtime.call(func, args, kwargs)
         stream, record = self._stream_of(inputs, kwargs.get("device")), None
-        read, written = operator.touched(args, kwargs)
+        read, written = operator.touched(inputs, args, kwargs)
         if operator.kind != "allocate":
             op: OrderingOp = "copy" if operator.kind == "copy" else "launch"
             self._across_devices(stream, written)

@@ -16,7 +16,7 @@ from executor.passes import THREAD, OrderingOp, OrderingRecord, TaggedRange
 from profiler.ordering.check import CheckResult, find_violations
 from profiler.ordering.operations import operations_of_records
 
-MOST_RECORDS: Final = 2_000_000  # each takes about half a kilobyte
+MOST_RECORDS: Final = 1_000_000  # each takes about a kilobyte
 
 
 class StreamKey(NamedTuple):

@@ -12,18 +12,16 @@ Handing it on is checked apart, when it happens:
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right, insort
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from executor.passes import OrderingRecord
+from profiler.watching.freed import FreedRange, FreedRanges
 from profiler.watching.issued import Issued, StreamKey
 from profiler.watching.ranges import byte_runs
-
-_MOST_FREED: Final = 4096  # freed ranges that are remembered on a device
 
 
 class NamedBytes(NamedTuple):
@@ -44,7 +42,7 @@ class NamedBytes(NamedTuple):
 class Block:
     """The bytes of a storage; several storages may be views of the same memory."""
 
-    space: str
+    number: int
     device: torch.device
     address: int
     n_bytes: int
@@ -58,6 +56,11 @@ class Block:
     """Streams that the allocator was told of (`record_stream`)."""
     before: list[OrderingRecord] = field(default_factory=list)
     """The last operations, on the stream that it was allocated on, of what had the memory before."""
+
+    @property
+    def space(self) -> str:
+        """The name of its address space, which no other block has."""
+        return f"{self.device} tensor {self.number}"
 
     def used_by(self, stream: StreamKey, record: OrderingRecord, *, writes: bool) -> None:
         """Note an operation of a stream on it."""
@@ -80,13 +83,6 @@ class Block:
             self.names.append(named)
 
 
-class _Freed(NamedTuple):
-    address: int
-    end: int
-    stream: StreamKey
-    last: OrderingRecord
-
-
 class Memory:
     """All blocks that live, found by storage and by address."""
 
@@ -95,7 +91,7 @@ class Memory:
         self._of_storage: dict[int, Block] = {}
         self._by_address: dict[torch.device, list[tuple[int, int]]] = {}  # sorted (address, number of the block)
         self._blocks: dict[int, Block] = {}
-        self._freed: dict[torch.device, list[_Freed]] = {}
+        self._freed: dict[torch.device, FreedRanges] = {}
         self._n_blocks = 0
         self._is_over = False
 
@@ -123,10 +119,10 @@ class Memory:
             return known
         storage = tensor.untyped_storage()
         self._n_blocks += 1
-        space = f"{tensor.device} tensor {self._n_blocks}"
-        block = Block(space, tensor.device, address, storage.nbytes(), stream)
+        block = Block(self._n_blocks, tensor.device, address, storage.nbytes(), stream)
         if stream is not None:
-            block.before = list(self._take_freed(block, stream))
+            before = self._freed_on(tensor.device).take(address, address + block.n_bytes)
+            block.before = [one.last for one in before if one.stream == stream]
         self._blocks[self._n_blocks] = block
         insort(self._by_address.setdefault(tensor.device, []), (address, self._n_blocks))
         self._hold(storage, block)
@@ -152,7 +148,7 @@ class Memory:
     def _hold(self, storage: torch.UntypedStorage, block: Block) -> None:
         block.n_holders += 1
         self._of_storage[storage._cdata] = block
-        weakref.finalize(storage, self._let_go, storage._cdata).atexit = False
+        weakref.finalize(storage, _let_go_of, weakref.ref(self), storage._cdata).atexit = False
 
     def _let_go(self, cdata: int) -> None:
         block = self._of_storage.pop(cdata, None)
@@ -162,9 +158,8 @@ class Memory:
         if block.n_holders:
             return
         places = self._by_address[block.device]
-        number = next(number for address, number in places if self._blocks[number] is block)
-        places.remove((block.address, number))
-        del self._blocks[number]
+        del places[bisect_left(places, (block.address, block.number))]
+        del self._blocks[block.number]
         if block.stream is not None:
             self._free(block, block.stream)
 
@@ -176,15 +171,14 @@ class Memory:
                 one.reads.append(whole)
             self._issued.operation(stream, "free", "free, for the allocator to hand on", writes=[whole])
         if stream in block.last and block.address:
-            freed = self._freed.setdefault(block.device, [])
-            freed.append(_Freed(block.address, block.address + block.n_bytes, stream, block.last[stream]))
-            del freed[:-_MOST_FREED]
+            freed = FreedRange(block.address, block.address + block.n_bytes, stream, block.last[stream])
+            self._freed_on(block.device).add(freed)
 
-    def _take_freed(self, block: Block, stream: StreamKey) -> Iterator[OrderingRecord]:
-        """The last operations of what had this memory before, on the same stream."""
-        freed, end = self._freed.get(block.device, []), block.address + block.n_bytes
-        mine = [one for one in freed if one.address < end and block.address < one.end]
-        for one in mine:
-            freed.remove(one)
-            if one.stream == stream:
-                yield one.last
+    def _freed_on(self, device: torch.device) -> FreedRanges:
+        return self._freed.setdefault(device, FreedRanges())
+
+
+def _let_go_of(memory: weakref.ref[Memory], cdata: int) -> None:
+    """A storage is gone. Those that outlive the watch, as a model's weights do, must not keep it alive."""
+    if (watching := memory()) is not None:
+        watching._let_go(cdata)

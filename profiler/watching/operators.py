@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, Final, Literal
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 _ALLOCATIONS: Final = {
     *("empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"),
@@ -42,11 +41,13 @@ class Operator:
     kind: Kind
     written: tuple[tuple[int, str], ...]
 
-    def touched(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The tensors among its arguments that it reads, and those that it writes."""
+    def touched(
+        self, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Those of its `inputs`, the tensors among its arguments, that it reads, and those that it writes."""
         given = [args[place] if place < len(args) else kwargs.get(name) for place, name in self.written]
         written = tensors_in(given)
-        return [one for one in tensors_in((args, kwargs)) if all(one is not other for other in written)], written
+        return [one for one in inputs if all(one is not other for other in written)], written
 
 
 @cache
@@ -74,8 +75,14 @@ def _kind(name: str, schema: Any, *, is_writing: bool) -> Kind:
 
 
 def tensors_in(values: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists and dicts, in their order."""
-    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+    """The tensors in nested tuples, lists and dicts, in their order."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, tuple | list):
+        return []
+    return [tensor for one in values for tensor in tensors_in(one)]
 
 
 def has_storage(tensor: torch.Tensor) -> bool:

@@ -18,6 +18,9 @@ def byte_runs(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
     first = int(tensor.storage_offset()) * size
     if tensor.numel() == 0:
         return
+    if tensor.is_contiguous():
+        yield first, first + tensor.numel() * size
+        return
     # innermost first; a stride of 0 shows the same bytes again
     axes = sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1 and stride)
     run = 1

@@ -40,10 +40,10 @@ def test_kinds(func: Any, kind: str) -> None:
 
 def test_what_is_written_is_not_read() -> None:
     a, b, c = torch.ones(1), torch.ones(1), torch.ones(1)
-    read, written = operator_of(ATEN.add.out).touched((a, b), {"out": c})
+    read, written = operator_of(ATEN.add.out).touched([a, b, c], (a, b), {"out": c})
     assert [one.data_ptr() for one in read] == [a.data_ptr(), b.data_ptr()]
     assert [one.data_ptr() for one in written] == [c.data_ptr()]
-    read, written = operator_of(ATEN._foreach_add_.List).touched(([a, b], [c, c]), {})
+    read, written = operator_of(ATEN._foreach_add_.List).touched([a, b, c, c], ([a, b], [c, c]), {})
     assert (len(read), len(written)) == (2, 2)
 
 
