@@ -89,7 +89,12 @@ class Manifest:
     @property
     def has_unrecorded_copies(self) -> bool:
         """Whether a source's host copied, as its calls say, and no copy is among its rows: none is not 0 there."""
-        return self._says("unrecorded_copies")
+        return self._says("unrecorded_copies") or self.has_unrecorded_devices
+
+    @property
+    def has_unrecorded_devices(self) -> bool:
+        """Whether the source saw the host alone: what devices did is then unknown, and no figure of theirs is 0."""
+        return self._says("unrecorded_devices")
 
     @property
     def has_device_steps(self) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
@@ -60,6 +60,8 @@ def import_files(
     arm_by: Sequence[str] = (),
     force: bool = False,
     argv: Sequence[str] = (),
+    host_work: bool = False,
+    known: Mapping[str, Any] | None = None,
 ) -> str:
     """Read traces and write them as one capture at `out`, a folder or fsspec URL; gives its address.
 
@@ -67,8 +69,9 @@ def import_files(
 
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
     baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
-    set arms apart (default: those that differ). Raises HprofError for input that cannot be read or mixed, and for
-    an `out` that already holds something unless `force`.
+    set arms apart (default: those that differ). host_work: see ImportOptions. known: fields of the manifest that the
+    caller knows; they are put before what the files say. Raises HprofError for input that cannot be read or mixed,
+    and for an `out` that already holds something unless `force`.
     """
     from profiler.importers.combine import SourceFile, combine, manifest_fields
     from profiler.storage.writer import new_capture
@@ -85,7 +88,7 @@ def import_files(
                 "trace into arms by hprof's own ranges alone, not by the name of another range."
             )
     for arm, path in wanted:
-        imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by)))
+        imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by), host_work))
         # Of several files each is an arm, unless its own passes say more.
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
@@ -95,7 +98,7 @@ def import_files(
     combined = combine(sources)
     fields = manifest_fields(sources)
     fields["warnings"] = [*_same_names([s.arm for s in sources[: len(files)]]), *fields["warnings"]]
-    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **fields)
+    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known or {}))
     try:
         _write(writer, combined)
         writer.finish("complete")
@@ -103,6 +106,14 @@ def import_files(
         writer.abandon()
         raise
     return writer.path
+
+
+def _with_known(fields: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(fields)
+    for name, value in known.items():
+        told = fields.get(name)
+        merged[name] = [*value, *(told or [])] if isinstance(value, list) else {**value, **(told or {})}
+    return merged
 
 
 def _write(writer: CaptureWriter, combined: Sequence[Imported]) -> None:

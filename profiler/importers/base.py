@@ -39,6 +39,7 @@ class ImportOptions:
 
     arm: str | None = None  # the name of the arm that this file is, from `--arm NAME=FILE`
     arm_by: tuple[str, ...] = ()  # fields that set arms apart, from `--arm-by`; empty: those that differ
+    host_work: bool = False  # kineto: the host's operators are its compute, as there was no device to work on
 
 
 @dataclass(slots=True)

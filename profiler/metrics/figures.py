@@ -103,6 +103,9 @@ def pass_figures(
     _fill_from_passes(frames, passes)
     if not recording.tells_copies:
         _forget_unrecorded_copies(frames, passes)
+    if not recording.tells_devices:
+        for frame in frames.values():
+            frame |= dict.fromkeys((*_ZERO_WHEN_RECORDED, "idle_ns"), np.full(len(ids), np.nan))
     index = pd.Index(ids, name="pass_id")
     return {scope: pd.DataFrame(frame, index=index) for scope, frame in frames.items()}
 
@@ -257,6 +260,7 @@ def load_tables(
             by_layer=by_layer,
             one_clock=None if capture.manifest.has_own_clocks else pass_windows(passes),
             tells_copies=not capture.manifest.has_unrecorded_copies,
+            tells_devices=not capture.manifest.has_unrecorded_devices,
         ),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),

@@ -22,6 +22,7 @@ from profiler.report.judged_cells import JUDGED, judge_cells
 from profiler.report.noticed import what_was_noticed
 from profiler.report.old_steps import old_steps_warnings
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
+from profiler.report.recorded_lines import recorded_lines
 from profiler.report.report import Report
 from profiler.report.summary import summarise
 
@@ -72,7 +73,7 @@ def build_report(
         dropped=manifest.dropped,
         residency=residency,
         budgets=budget_lines(manifest),
-        engine=list(bench_lines(manifest)),
+        engine=[*bench_lines(manifest), *recorded_lines(manifest)],
     )
     return replace(report, summary=summarise(report))
 

@@ -31,6 +31,7 @@ from profiler.cupti import CuptiRecorder
 from profiler.planning.placed_arms import PlacedArms
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
+from profiler.running.collection import no_collection
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
 from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
@@ -162,7 +163,7 @@ class _CaptureRun:
         job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup)
         self._progress.before_pass(f"{label} -ub {cell.n_ubatch}{' (warm-up)' if warmup else ''}")
         zero_ns = self._zero_ns(session)
-        with _no_collection():
+        with no_collection():
             result, kernels = self._recorded(session, job)
         key = PassKey(label, **size, repetition=repetition, order=pass_id, boot=self.position.boot, warmup=warmup)
         self._writer.plan_pass(pass_id, key, zero_ns=zero_ns)
@@ -195,17 +196,6 @@ class _CaptureRun:
 def _with_load_time(extra: dict[str, Any], setup: PlacedArms, load_ns: int) -> dict[str, Any]:
     """`load_ns`: by placement suffix, how long reading, pinning and uploading the weights took (of the last boot)."""
     return {**extra, "load_ns": {**extra.get("load_ns", {}), setup.suffix: load_ns}}
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collect garbage now, and not while a pass is timed."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def run_boots(writer: CaptureWriter, arguments: Sequence[str], n_boots: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hprof import main
+from profiler.capture import Capture
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "measuring-your-code.md").read_text(encoding="utf-8")
@@ -31,3 +32,19 @@ def test_the_two_commands_to_try(
     assert re.search(r"^t/s +10\.5 +21\.0$", printed, re.MULTILINE)
     assert "x2.000 [2.000, 2.000] faster" in printed
     assert "wall time x" in printed
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["two callables", "inside one piece of code"])
+def test_the_python_examples(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("python")[number], f"example {number}", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    if number == 0:
+        assert printed.startswith("on against off: wall time x")
+        assert Capture.open("traces/mine-recorded").manifest.state == "complete"
+    else:
+        by_layer = re.findall(r"^(\d)\.?0? +(\d+)$", printed, re.MULTILINE)
+        assert [layer for layer, _ in by_layer] == ["0", "1", "2", "3"]
+        assert len({count for _, count in by_layer}) == 1

@@ -30,7 +30,7 @@ from profiler.importers.hprof_passes import (
     with_bytes_h2d,
 )
 from profiler.importers.kineto.host_calls import HostCalls, number_processes
-from profiler.importers.kineto.rows import InexactError, RowCollector
+from profiler.importers.kineto.rows import OPERATOR_ROLES, ROLES, InexactError, RowCollector
 from profiler.importers.kineto.segments import segment
 from profiler.importers.kineto.stream import EventStream, open_source
 from profiler.importers.kineto.tables import UNKNOWN_DIRECTION, credible_rows, events_table, without_far_times
@@ -45,10 +45,10 @@ def detect(_path: Path, head: bytes) -> bool:
     return text.startswith((b"{", b"[")) and any(key in text for key in _KEYS)
 
 
-def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a trace says nothing that they change
+def read(path: Path, options: ImportOptions) -> Imported:
     """Read one trace. Raises HprofError where it is no trace, or unpacks to more than a trace can be."""
     with open_source(path) as source, _no_garbage_collection():
-        stream, collector = EventStream(source), RowCollector()
+        stream, collector = EventStream(source), RowCollector(roles=OPERATOR_ROLES if options.host_work else ROLES)
         for events in stream:
             try:
                 collector.add(events)
@@ -75,6 +75,8 @@ def read(path: Path, options: ImportOptions) -> Imported:  # noqa: ARG001 - a tr
     fields = manifest_fields(stream.metadata, rows, process_names)
     if segments.default_arm is not None:
         fields["extra"]["steps_are_cut_on_device"] = True
+    if options.host_work:
+        fields["extra"]["unrecorded_devices"] = True
     if n_unrecorded or n_undirected:
         fields["extra"]["unrecorded_copies"] = n_unrecorded + n_undirected
     return Imported(
@@ -195,7 +197,7 @@ def warnings(events: pa.Table, lost: str | None, seen: Counter[str]) -> list[str
     found = []
     if lost:
         found.append(f"The trace is incomplete: {lost}.")
-    if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d")):
+    if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d", "cpu_compute")):
         other = next((name for start, name in _OTHER_DEVICES.items() if any(c.startswith(start) for c in seen)), None)
         found.append(
             f"The trace is of {other}, whose work hprof does not read: it has no kernel or copy of a GPU."

@@ -22,6 +22,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, from_arrow, is_absent, is_known, known_where
 from profiler.importers.device_traces import unanswered_launches
+from profiler.importers.kineto.rows import ON_HOST
 
 _MAX_NAMES: Final = 256  # of processes, in the manifest
 _MAX_NAME_CHARS: Final = 100
@@ -36,7 +37,7 @@ def number_processes(rows: pa.Table) -> tuple[pa.Table, dict[str, str]]:
     rows: of `rows.COLUMNS`. The number is the process's own where no other label has it, else the next free one.
     Nothing changes, and nothing has a label, where process ids are plain numbers.
     """
-    host = np.flatnonzero(_is_role(rows, "api", "annotation"))
+    host = np.flatnonzero(_is_role(rows, *ON_HOST))
     rank = rows["rank"].combine_chunks()
     code = from_arrow(rank.indices)[host]
     if is_absent(code).all():
@@ -67,7 +68,7 @@ class HostCalls:
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         self._is_api = _is_role(rows, "api")
-        self.is_host: Mask = self._is_api | _is_role(rows, "annotation")
+        self.is_host: Mask = _is_role(rows, *ON_HOST)
         self._scope = _scopes(rows, self.is_host)
         self._correlation = from_arrow(rows["correlation"])
         self.n_paired = self.n_unpaired = 0  # device rows whose id several processes have: told apart, and not

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -39,6 +39,8 @@ ROLES: Final[dict[str, str]] = {
     "user_annotation": "annotation",
     "UserAnnotation": "annotation",
 }
+OPERATOR_ROLES: Final = ROLES | {"cpu_op": "operator", "Operator": "operator"}  # where the host's work is read too
+ON_HOST: Final = ("api", "annotation", "operator")
 _WITH_BYTES: Final = ("copy", "memset", "api")
 ON_DEVICE: Final = ("kernel", "copy", "memset", "sync")
 # flow arrows repeat the correlation id, and rows without a category name processes and threads
@@ -69,6 +71,7 @@ class RowCollector:
 
     dropped: Counter[str] = field(default_factory=Counter)
     not_read: Counter[str] = field(default_factory=Counter)  # category -> events that hold no GPU work, no host call
+    roles: Mapping[str, str] = field(default_factory=lambda: ROLES)  # category -> role of the rows to keep
     n_events: int = 0  # objects with a `ph`, which every event of Chrome's format has
     _tables: list[pa.Table] = field(default_factory=list)
 
@@ -77,18 +80,20 @@ class RowCollector:
         categories = _texts(events, "cat")
         groups: dict[str, list[Event]] = {}
         for event, category in zip(events, categories, strict=True):
-            if category in ROLES and event.get("ph") == "X":
-                groups.setdefault(ROLES[category], []).append(event)
+            if category in self.roles and event.get("ph") == "X":
+                groups.setdefault(self.roles[category], []).append(event)
         dropped: Counter[str] = Counter()
         self._tables += [_table(role, group, dropped) for role, group in groups.items()]
         counts = Counter(categories)
-        known = sum(n for category, n in counts.items() if category in ROLES)
+        known = sum(n for category, n in counts.items() if category in self.roles)
         dropped["events of a kept category without a duration"] += known - sum(map(len, groups.values()))
         n_events = sum("ph" in event for event in events)
         dropped[NO_EVENT] += len(events) - n_events
         self.n_events += n_events
         self.dropped += dropped
-        self.not_read += Counter({category[:40]: n for category, n in counts.items() if category not in _KNOWN})
+        self.not_read += Counter(
+            {category[:40]: n for category, n in counts.items() if category not in {*_KNOWN, *self.roles}}
+        )
 
     def table(self) -> pa.Table:
         """All rows of all chunks, one array a column."""

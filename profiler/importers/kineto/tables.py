@@ -24,6 +24,7 @@ from profiler.importers.dropping import (
     time_limits,
 )
 from profiler.importers.kineto.host_calls import HostCalls
+from profiler.importers.kineto.rows import ON_HOST
 from profiler.schema import EVENTS
 
 # On Intel GPUs copies are called by their ends, "zeCommandListAppendMemoryCopy(M2D)": M is any host memory, H pinned
@@ -163,7 +164,7 @@ def _tell(role: str, name: str, direction: str) -> tuple[str | None, str | None,
         return "sync", None, None
     if role == "copy":
         return _tell_copy(name, direction)
-    return "api" if role == "api" else None, None, None
+    return {"api": "api", "operator": "cpu_compute"}.get(role), None, None
 
 
 def _tell_copy(name: str, direction: str) -> tuple[str | None, str | None, str | None]:
@@ -181,7 +182,7 @@ def _streams(rows: pa.Table) -> pa.Array:
     lane = pc.if_else(pc.is_in(lane, pa.array(_NO_STREAM, pa.int64())), None, lane).dictionary_encode()
     number = pa.DictionaryArray.from_arrays(lane.indices, lane.dictionary.cast(pa.string())).cast(pa.string())
     thread = pc.binary_join_element_wise("thread", number, " ")
-    return pc.if_else(pc.equal(_text(rows["role"]), "api"), thread, number).dictionary_encode()
+    return pc.if_else(pc.is_in(_text(rows["role"]), pa.array(ON_HOST)), thread, number).dictionary_encode()
 
 
 def _text(labels: pa.ChunkedArray) -> pa.Array:

@@ -1,0 +1,48 @@
+"""`hprof.range`: names a step of anybody's code, so that recordings know which layer its work belongs to."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ContextDecorator
+from types import TracebackType
+from typing import Final
+
+import torch
+
+from executor.errors import HprofError
+from executor.tracing.nvtx_names import StepName, format_step
+from executor.tracing.pass_trace import compute_range
+
+_NUMBERED: Final = re.compile(r"(?P<what>.*?\S)[ ._]?(?P<layer>\d{1,6})")
+_MAX_CHARS: Final = 200
+
+
+class NamedRange(ContextDecorator):
+    """Around a step, as a decorator or in a `with`: an NVTX range of domain `hprof`, and torch's record_function.
+
+    It may be used many times, and inside itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name.strip() or len(name) > _MAX_CHARS:
+            raise HprofError(f"hprof.range({name[:40]!r}): a name has 1 to {_MAX_CHARS} characters, such as 'ffn 3'.")
+        self._step = _step_of(name.strip())
+        self._open: list[torch.profiler.record_function] = []
+
+    def __enter__(self) -> None:
+        recorded = torch.profiler.record_function(format_step(self._step))
+        compute_range(self._step.layer, self._step.what).__enter__()
+        recorded.__enter__()
+        self._open.append(recorded)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.pop().__exit__(kind, error, trace)
+        compute_range(self._step.layer, self._step.what).__exit__(kind, error, trace)
+
+
+def _step_of(name: str) -> StepName:
+    """`ffn 3` is step `ffn` of layer 3; a name without a number at its end belongs to no layer."""
+    found = _NUMBERED.fullmatch(name)
+    return StepName(int(found["layer"]), found["what"]) if found else StepName(None, name)

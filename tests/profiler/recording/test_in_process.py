@@ -1,0 +1,105 @@
+"""`hprof.record` and `hprof.range` on a machine without CUDA: the host's operators are told, devices are null."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import hprof
+from profiler.capture import Capture
+from profiler.report.build import build_report
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu/test_cuda_own_code.py is for CUDA")
+WEIGHTS = torch.ones(64, 64)
+
+
+@hprof.range("ffn 3")
+def ffn(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x @ WEIGHTS)
+
+
+def test_the_hosts_operators_are_recorded_and_ranges_name_their_layers(tmp_path: Path) -> None:
+    with hprof.record(tmp_path / "out", arm="on") as recording:
+        x = torch.ones(8, 64)
+        for _ in range(4):
+            with hprof.range("attn 2"):
+                x = x @ WEIGHTS
+            x = ffn(x)
+    assert recording.capture is not None
+    events = Capture.open(recording.capture).table("events").to_pandas()
+    assert set(events["kind"]) == {"cpu_compute"}
+    assert events["device"].isna().all()
+    by_layer = events.groupby("layer")["name"].agg(lambda names: set(names.astype(str)))
+    assert "aten::relu" in by_layer[3]
+    assert "aten::relu" not in by_layer[2]
+    assert (events.query("layer == 3")["name"] == "aten::matmul").sum() == 4
+    assert events["stream"].astype(str).str.startswith("thread ").all()
+
+
+def test_what_devices_did_is_null_and_the_capture_says_why(tmp_path: Path) -> None:
+    with hprof.record(tmp_path / "out", arm="on"):
+        ffn(torch.ones(8, 64))
+    capture = hprof.open(tmp_path / "out")
+    report = build_report(capture).to_json()
+    assert report["source"] == "kineto"
+    [cell] = report["cells"]
+    arm = cell["arms"]["on"]
+    on_device = ("bytes_h2d", "busy_copy_ns", "busy_compute_ns", "hidden_copy_ns", "exposed_copy_ns", "idle_ns")
+    assert {arm[name] for name in on_device} == {None}
+    assert arm["host_compute_ns"]["median"] > 0
+    assert arm["wall_ns"]["median"] >= arm["host_compute_ns"]["median"]
+    assert any("no CUDA device" in text for text in report["cannot_say"])
+    assert any("before the recording began is missing" in text for text in report["warnings"])
+    assert not any("no GPU work" in text for text in report["warnings"])
+
+
+def test_code_that_raises_is_recorded_up_to_there(tmp_path: Path) -> None:
+    def breaking() -> None:
+        ffn(torch.ones(8, 64))
+        raise ValueError("broke\x1b[2J here")
+
+    with pytest.raises(ValueError, match="broke"), hprof.record(tmp_path / "out"):
+        breaking()
+    capture = Capture.open(tmp_path / "out")
+    assert capture.passes["arm"].tolist() == ["recorded"]
+    assert "The code ended with ValueError: broke?[2J here" in capture.manifest.warnings
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with hprof.record(tmp_path / "out"):
+        ffn(torch.ones(8, 64))
+    ran = []
+    with pytest.raises(hprof.HprofError, match="already holds a capture"), hprof.record(tmp_path / "out"):
+        ran.append("code")
+    outer = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    runs_already = pytest.raises(hprof.HprofError, match="profiler of torch's runs already")
+    with outer, runs_already, hprof.record(tmp_path / "other"):
+        ran.append("code")
+    assert not ran
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(hprof.HprofError, match="an arm needs a name"):
+        hprof.record(tmp_path / "other", arm=" ")
+    with hprof.record(tmp_path / "out", "again", force=True):
+        ffn(torch.ones(8, 64))
+    assert Capture.open(tmp_path / "out").passes["arm"].tolist() == ["again"]
+
+
+def test_a_range_may_be_used_inside_itself(tmp_path: Path) -> None:
+    step = hprof.range("step")
+
+    @step
+    def twice(depth: int) -> torch.Tensor:
+        return twice(depth - 1) if depth else ffn(torch.ones(8, 64))
+
+    with hprof.record(tmp_path / "out"), step:
+        twice(2)
+    events = Capture.open(tmp_path / "out").table("events").to_pandas()
+    assert (events["layer"] == 3).any()
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 201])
+def test_a_range_needs_a_name(name: str) -> None:
+    with pytest.raises(hprof.HprofError, match="a name has 1 to 200 characters"):
+        hprof.range(name)

@@ -1,0 +1,103 @@
+"""`hprof.ab`: callables in turn, timed without a recording, then recorded without being timed."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import hprof
+from executor.errors import HprofError
+from profiler.capture import Capture
+from profiler.report.build import build_report
+
+
+def test_arms_take_turns_in_one_process_and_their_calls_are_pairs(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def call(name: str, seconds: float) -> None:
+        calls.append(name)
+        time.sleep(seconds)
+
+    with hprof.ab(tmp_path / "out", repetitions=6, record=False) as ab:
+        ab.arm("off", partial(call, "off", 0.02))
+        ab.arm("on", partial(call, "on", 0.005), before=partial(calls.append, "before"))
+        assert calls == []
+    capture = Capture.open(str(ab.capture))
+    passes = capture.passes
+    measured = passes[~passes["warmup"]]
+    assert measured["arm"].tolist() == ["off", "on", "on", "off"] * 3
+    assert measured["repetition"].tolist() == [n for n in range(6) for _ in range(2)]
+    assert passes["warmup"].sum() in (4, 5, 6)  # two an arm where they agree, else three
+    assert calls.count("on") == calls.count("before") == (passes["arm"] == "on").sum()
+    assert (passes["t_start"].iloc[1:].to_numpy() >= passes["t_end"].iloc[:-1].to_numpy()).all()
+    report = build_report(capture).to_json()
+    assert report["source"] == "python"
+    found = report["cells"][0]["against_baseline"]["on"]["wall_ns"]
+    assert (found["pairs"], found["verdict"]) == (6, "faster")
+    assert report["cells"][0]["arms"]["on"]["bytes_h2d"] is None
+    assert ab.recording is None
+
+
+def test_each_arm_is_recorded_once_beside_its_times(tmp_path: Path) -> None:
+    weights, n_calls = torch.ones(64, 64), list[torch.Tensor]()
+    with hprof.ab(tmp_path / "out", repetitions=1) as ab:
+        ab.arm("one", lambda: weights @ weights)
+        ab.arm("three", lambda: n_calls.extend(weights @ weights for _ in range(3)))
+    assert ab.recording == f"{tmp_path / 'out'}-recorded"
+    recording = Capture.open(ab.recording)
+    events = recording.table("events").to_pandas()
+    if not torch.cuda.is_available():
+        products = events[events["name"] == "aten::matmul"].groupby("pass_id").size()
+        assert products.tolist() == [1, 3]
+    assert recording.passes["arm"].tolist() == ["one", "three"]
+    capture = Capture.open(str(ab.capture))
+    assert len(n_calls) == 3 * ((capture.passes["arm"] == "three").sum() + 1)
+    told = capture.manifest.extra["recorded"]["arms"]
+    assert set(told) == {"one", "three"}
+    lines = build_report(capture).engine
+    assert lines[0].startswith("Each arm ran once more, recorded by torch.profiler and not timed.")
+    if not torch.cuda.is_available():
+        assert told["one"]["bytes_h2d"] is None
+        assert lines[1].startswith("  one: host compute ")
+
+
+def test_what_an_arm_raises_comes_through_and_the_calls_before_it_stay(tmp_path: Path) -> None:
+    left = iter(range(9))
+
+    def failing() -> None:
+        if next(left) == 4:
+            raise RuntimeError("out of luck")
+
+    ab = hprof.ab(tmp_path / "out", record=False)
+    ab.arm("a", lambda: None)
+    ab.arm("b", failing)
+    with pytest.raises(RuntimeError, match="out of luck"), ab:
+        pass
+    assert ab.capture is None
+    assert Capture.open(tmp_path / "out").manifest.state == "interrupted"
+    with pytest.raises(HprofError, match="is a name"), hprof.ab(tmp_path / "never", record=False) as ab:
+        ab.arm("", failing)
+    assert next(left) == 5, "nothing runs where the block itself raises"
+    assert not (tmp_path / "never").exists()
+
+
+def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(HprofError, match="no arm to run"), hprof.ab(tmp_path / "out"):
+        pass
+    ab = hprof.ab(tmp_path / "out")
+    ab.arm("a", lambda: None)
+    with pytest.raises(HprofError, match="there is an arm 'a' already"):
+        ab.arm("a", lambda: None)
+    with pytest.raises(HprofError, match="an arm is a name and a callable"):
+        ab.arm("b", 7)  # type: ignore[arg-type]
+    with pytest.raises(HprofError, match="repetitions=0"):
+        hprof.ab(tmp_path / "out", repetitions=0)
+    (tmp_path / "taken-recorded").mkdir()
+    (tmp_path / "taken-recorded" / "mine").write_text("")
+    with pytest.raises(HprofError, match="holds other files"):
+        hprof.ab(tmp_path / "taken")
+    assert not (tmp_path / "taken").exists()
