@@ -45,6 +45,7 @@ CuptiBuild* build_for(uint32_t version) {
 // Begins with a loaded libcupti.
 StartedCupti begin_with(void* library, GraphMode graphs) {
   const uint32_t version = version_of(library);
+  if (version == 0) return {nullptr, 0, 0, "it does not tell its version: there is no driver, or one that is too old"};
   CuptiBuild* build = build_for(version);
   if (build == nullptr) {
     const uint32_t major = cupti_major(version);
@@ -74,28 +75,30 @@ uint32_t cupti_major(uint32_t api_version) {
 StartedCupti start_cupti_of(const std::string& libraries, GraphMode graphs) {
   if (void* library = loaded_libcupti()) return begin_with(library, graphs);
   // One that needs a newer driver fails, and the next is tried.
-  std::string why = "no libcupti of CUDA 12 or 13 was found";
+  std::string why;
   for (std::size_t from = 0; from < libraries.size();) {
     const std::size_t to = std::min(libraries.find(':', from), libraries.size());
     const std::string path = libraries.substr(from, to - from);
     from = to + 1;
+    if (!why.empty()) why += "; ";
     void* library = dlopen(path.c_str(), RTLD_NOW);
     if (library == nullptr) {
       const char* said = dlerror();
-      why = said != nullptr ? said : path + " cannot be loaded";
+      why += said != nullptr ? said : path + " cannot be loaded";
       continue;
     }
     const uint32_t major = cupti_major(version_of(library)), newest = driver_major();
     if (newest != 0 && major > newest) {
-      why = path + " is of CUDA " + std::to_string(major) + ", and the driver of CUDA " + std::to_string(newest);
+      why += path + ": it is of CUDA " + std::to_string(major) + ", and the driver of CUDA " + std::to_string(newest);
     } else {
       StartedCupti started = begin_with(library, graphs);
       if (started.session != nullptr) return started;
-      why = started.wrong;
+      why += path + ": " + started.wrong;
     }
     dlclose(library);
   }
-  return {nullptr, 0, 0, "CUPTI could not be started: " + why};
+  if (why.empty()) why = "no libcupti of CUDA 12 or 13 was found";
+  return {nullptr, 0, 0, "CUPTI could not be started (" + why + ")"};
 }
 
 }  // namespace hprof

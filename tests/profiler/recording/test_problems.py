@@ -22,11 +22,12 @@ Begin = Callable[..., Stage]
     ("variables", "said"),
     [
         ({"STANDIN_TAKEN": "1"}, r"another profiler holds CUPTI in this process already .*, and CUPTI admits one"),
+        ({"STANDIN_VERSION": "0"}, r"it does not tell its version: there is no driver, or one that is too old"),
         ({"STANDIN_VERSION": "17"}, r"CUPTI 11 \(API version 17\), and hprof found no headers of it"),
         ({"STANDIN_VERSION": "140000"}, r"CUPTI 14 \(API version 140000\), and hprof found no headers of it"),
         ({"STANDIN_REFUSES": "10"}, r"CUPTI does not record activity kind 10: CUPTI_ERROR_STANDIN \(35\)"),
-        ({"HPROF_SPOOL_LIBCUPTI": "/no/such/libcupti.so.13"}, r"CUPTI could not be started: /no/such/libcupti"),
-        ({"HPROF_SPOOL_LIBCUPTI": ""}, r"CUPTI could not be started: no libcupti of CUDA 12 or 13 was found"),
+        ({"HPROF_SPOOL_LIBCUPTI": "/no/such/libcupti.so.13"}, r"CUPTI could not be started \(/no/such/libcupti"),
+        ({"HPROF_SPOOL_LIBCUPTI": ""}, r"CUPTI could not be started \(no libcupti of CUDA 12 or 13 was found\)"),
     ],
 )
 def test_the_program_runs_on(stage: Begin, variables: dict[str, str], said: str) -> None:
