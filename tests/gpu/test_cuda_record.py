@@ -1,6 +1,7 @@
 """`hprof record` on a GPU: what real CUPTI says of small PyTorch programs whose copies and kernels are known.
 
-Every test prints what was recorded (`pytest -s` shows it; a failure shows it anyway), as one run has to tell all.
+All programs are recorded first, most of them side by side, and each test prints what it looks at, as one run on a
+lent machine has to tell all: about two minutes of it.
     python -m pytest -o addopts= -m cuda -rA tests/gpu/test_cuda_record.py
 """
 
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ pytestmark = [
 ]
 
 N_LAYERS, N_BYTES = 12, 64 << 20
+MAX_S = 120  # for one program: a machine is lent by the minute
 # Two slots, a copy stream and a compute stream, ordered by events alone; ranges name the layers.
 DOUBLE_BUFFER = f"""
 import json, sys, torch
@@ -102,29 +105,65 @@ class Recorded:
         )
 
 
-def record(folder: Path, program: list[str], *options: str, environment: dict[str, str] | None = None) -> Recorded:
-    """Run a program under `hprof record`."""
+def record(folder: Path, program: list[str], *options: str) -> Recorded:
+    """Run a program under `hprof record`; one that hangs is ended, as a failure of its own test."""
     command = [sys.executable, "-m", "hprof", "record", "-o", str(folder), *options, "--", *program]
-    variables = os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {})
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=variables, check=False)
-    found = Recorded(done.returncode, done.stdout, done.stderr, folder)
-    found.tell()
-    return found
+    variables, pipe = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=variables, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=MAX_S)
+        except subprocess.TimeoutExpired:
+            stacks = [f"{path}: {path.read_text()}" for path in Path("/proc").glob("[0-9]*/wchan") if path.is_file()]
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            errors += f"\nno end within {MAX_S} s; what processes waited for:\n" + "\n".join(stacks)[-3000:]
+    return Recorded(process.returncode, output, errors, folder)
 
 
 def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library() -> None:
-    """Compiled before the clock of any test runs; says what it was made of."""
-    print("\nheaders:", find_headers(), "\nlibcupti:", find_libraries(), "\nlibrary:", built_library())
+class Recordings:
+    """All programs, recorded: what is timed alone, the others side by side."""
+
+    def __init__(self, folder: Path) -> None:
+        print("\nheaders:", find_headers(), "\nlibcupti:", find_libraries(), "\nlibrary:", built_library())
+        two = [sys.executable, "-c", ENDLESS]
+        pair = f"import subprocess; ps = [subprocess.Popen({two!r}) for _ in range(2)]; print([p.wait() for p in ps])"
+        fork = ENDLESS + "\nif (child := os.fork()) == 0: os._exit(0)\nos.waitpid(child, 0); work(50)"
+        beside: dict[str, tuple[str, list[str]]] = {
+            "directions": (DIRECTIONS, []),
+            "auto": (GRAPHS, []),
+            "node": (GRAPHS, ["--graphs", "node"]),
+            "range": (ONLY_RANGE, ["--only-range", "here"]),
+            "fork": (fork, []),
+            "two": (pair, []),
+            "none": ("print('said')", []),
+            "both": (BOTH, []),
+        } | {name: (ENDLESS + line, []) for name, (line, _) in ENDINGS.items()}
+        self._found = {"double": record(folder / "double", python(DOUBLE_BUFFER))}
+        with ThreadPoolExecutor(6) as pool:
+            begun = {name: pool.submit(record, folder / name, python(s), *o) for name, (s, o) in beside.items()}
+            self._found |= {name: future.result() for name, future in begun.items()}
+        self._found["outside"] = record(folder / "outside", own_run(folder / "own"), "--graphs", "node")
+
+    def shown(self, name: str) -> Recorded:
+        """One of them, all of it printed."""
+        self._found[name].tell()
+        return self._found[name]
 
 
 @pytest.fixture(scope="module")
-def double_buffer(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    return record(tmp_path_factory.mktemp("record") / "double", python(DOUBLE_BUFFER))
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    return Recordings(tmp_path_factory.mktemp("record"))
+
+
+@pytest.fixture
+def double_buffer(recorded: Recordings) -> Recorded:
+    return recorded.shown("double")
 
 
 def big_copies(found: Recorded) -> list[dict[str, Any]]:
@@ -170,8 +209,7 @@ def test_names_are_demangled_and_nothing_was_lost(double_buffer: Recorded) -> No
     assert memory["peak_bytes"] >= 2 * N_BYTES + 4096 * 4096 * 2
 
 
-def test_every_direction(tmp_path: Path) -> None:
-    script = """
+DIRECTIONS = """
 import torch
 pinned, pageable = torch.empty(1 << 20, dtype=torch.uint8, pin_memory=True), torch.empty(3 << 20, dtype=torch.uint8)
 x = torch.empty(1 << 20, dtype=torch.uint8, device="cuda"); y = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
@@ -179,7 +217,10 @@ z = torch.empty(5 << 20, dtype=torch.uint8, device="cuda"); w = torch.empty_like
 x.copy_(pinned, non_blocking=True); y.copy_(pageable); pinned.copy_(x, non_blocking=True); pageable.copy_(y)
 w.copy_(z); z.zero_(); torch.cuda.synchronize()
 """
-    found = record(tmp_path / "directions", python(script))
+
+
+def test_every_direction(recorded: Recordings) -> None:
+    found = recorded.shown("directions")
     seen = Counter((row["kind"], row["source_memory"], row["bytes"]) for row in found.rows() if row["bytes"])
     for wanted in (("h2d", "pinned", 1 << 20), ("d2h", "pinned", 1 << 20)):
         assert seen[wanted] == 1, wanted
@@ -202,8 +243,8 @@ torch.cuda.synchronize()
 """
 
 
-def test_graphs_as_a_whole(tmp_path: Path) -> None:
-    found = record(tmp_path / "auto", python(GRAPHS))
+def test_graphs_as_a_whole(recorded: Recordings) -> None:
+    found = recorded.shown("auto")
     launches = found.rows(detail="graph")
     assert len(launches) == 50
     assert all(row["t_end"] > row["t_start"] for row in launches)
@@ -215,16 +256,14 @@ def test_graphs_as_a_whole(tmp_path: Path) -> None:
     assert int(nodes[1]) >= 20
 
 
-def test_graphs_node_by_node(tmp_path: Path) -> None:
-    found = record(tmp_path / "node", python(GRAPHS), "--graphs", "node")
+def test_graphs_node_by_node(recorded: Recordings) -> None:
+    found = recorded.shown("node")
     assert found.rows(detail="graph") == []
     in_graphs = len(found.rows(kind="compute", detail=None))
     assert 1000 <= in_graphs < 3100, "fifty times twenty products, of one kernel each or a few, and what came before"
 
 
-def test_only_in_a_range(tmp_path: Path) -> None:
-    """The work of the range is there, also what ended after the range did; the rest is not."""
-    script = """
+ONLY_RANGE = """
 import torch
 a = torch.randn(4096, 4096, device="cuda"); b = a.clone(); torch.mm(a, a, out=b); torch.cuda.synchronize()
 def products(n):
@@ -235,7 +274,11 @@ products(13); torch.cuda.synchronize()
 torch.cuda.nvtx.range_push("here"); products(5); torch.cuda.nvtx.range_pop()
 torch.cuda.synchronize()
 """
-    found = record(tmp_path / "range", python(script), "--only-range", "here")
+
+
+def test_only_in_a_range(recorded: Recordings) -> None:
+    """The work of the range is there, also what ended after the range did; the rest is not."""
+    found = recorded.shown("range")
     n_kernels = len(found.rows(kind="compute", detail=None))
     assert n_kernels in (16, 32, 48), "eleven products and five, of one kernel each or a few"
 
@@ -250,65 +293,70 @@ work(50); time.sleep(2.5)
 """
 
 
-@pytest.mark.parametrize(
-    ("ending", "code"),
-    [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL), ("sys.exit(6)", 6)],
-    ids=["_exit", "SIGKILL", "exit"],
-)
-def test_endings(tmp_path: Path, ending: str, code: int) -> None:
+ENDINGS = {
+    "_exit": ("os._exit(5)", 5),
+    "SIGKILL": ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL),
+    "exit": ("sys.exit(6)", 6),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_endings(recorded: Recordings, ending: str) -> None:
     """What was done 2.5 s before the end is there, however it ends."""
-    found = record(tmp_path / "ended", python(ENDLESS + ending))
+    found, code = recorded.shown(ending), ENDINGS[ending][1]
     assert found.code == code
     assert len([row for row in found.rows(kind="h2d") if row["bytes"] == 1 << 20]) == 50
     said = [text for text in found.capture.manifest.warnings if "last words" in text]
     assert bool(said) == (code != 6)
 
 
-def test_a_fork(tmp_path: Path) -> None:
-    script = ENDLESS + "\nif (child := os.fork()) == 0: os._exit(0)\nos.waitpid(child, 0); work(50)"
-    found = record(tmp_path / "forked", python(script))
+def test_a_fork(recorded: Recordings) -> None:
+    found = recorded.shown("fork")
     assert found.code == 0
     assert len([row for row in found.rows(kind="h2d") if row["bytes"] == 1 << 20]) == 100
 
 
-def test_two_processes(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", ENDLESS]
-    script = f"import subprocess; ps = [subprocess.Popen({words!r}) for _ in range(2)]; print([p.wait() for p in ps])"
-    found = record(tmp_path / "two", python(script))
+def test_two_processes(recorded: Recordings) -> None:
+    found = recorded.shown("two")
     copies = Counter(row["process"] for row in found.rows(kind="h2d") if row["bytes"] == 1 << 20)
     assert sorted(copies.values()) == [50, 50]
 
 
-def test_a_program_without_cuda(tmp_path: Path) -> None:
-    found = record(tmp_path / "none", python("print('said')"))
+def test_a_program_without_cuda(recorded: Recordings) -> None:
+    found = recorded.shown("none")
     assert (found.code, found.output) == (0, "said\n")
     assert not found.folder.exists()
     assert "nothing was recorded" in found.errors
 
 
-def test_torch_profiler_inside_is_said_or_goes_without(tmp_path: Path) -> None:
-    """CUPTI admits one: the program's own profiler finds it taken, and the recording is whole."""
-    script = """
+BOTH = """
 import torch
 a = torch.randn(512, 512, device="cuda")
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
     for _ in range(10): a @ a
     torch.cuda.synchronize()
 """
-    found = record(tmp_path / "both", python(script))
+
+
+def test_torch_profiler_inside_goes_without(recorded: Recordings) -> None:
+    """CUPTI admits one: the program's own profiler finds it taken, and the program ends well."""
+    found = recorded.shown("both")
     assert found.code == 0
     print("kernels:", len(found.rows(kind="compute", detail=None)))
 
 
-def test_hprofs_own_run_seen_from_outside(tmp_path: Path) -> None:
+def own_run(own: Path) -> list[str]:
+    shape = ["-m", "llama-3.1-8b", "--quant", "BF16", "--layers", "4", "-p", "16384", "-n", "1", "-ub", "4096"]
+    words = [sys.executable, "-m", "hprof", "run", "--device", "cuda", *shape, "-r", "2", "--arms", "off,on"]
+    return [*words, "--recorder", "native", "-o", str(own)]
+
+
+def test_hprofs_own_run_seen_from_outside(recorded: Recordings) -> None:
     """Bytes to the byte; busy copy and hidden copy within 1 % of its own records. Weights are BF16 and ubatches large,
     so that steps are long beside the gaps between their kernels, which marks count as compute and CUPTI does not.
     """
-    shape = ["-m", "llama-3.1-8b", "--quant", "BF16", "--layers", "4", "-p", "16384", "-n", "1", "-ub", "4096"]
-    own = tmp_path / "own"
-    program = [sys.executable, "-m", "hprof", "run", "--device", "cuda", *shape, "-r", "2", "--arms", "off,on"]
-    program += ["--recorder", "native", "-o", str(own)]
-    found = record(tmp_path / "outside", program, "--graphs", "node")
+    found = recorded.shown("outside")
+    own = found.folder.parent / "own"
     assert found.code == 0
     inside, outside = (hprof.open(str(path)).report().to_json()["cells"][0]["arms"] for path in (own, found.folder))
     for arm in ("off", "on"):

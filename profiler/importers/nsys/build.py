@@ -67,8 +67,8 @@ def build(tables: ExportTables, says: SourceSays) -> Imported:
         places = ranges.places_by_range_names(recorded.ranges, recorded.launches)
     streams = label_streams(recorded, places)
     found.tables["events"], n_collectives = mark_collectives(_events(recorded, places, streams))
-    if passes is not None:
-        found.tables["passes"] = with_bytes_h2d(passes, found.tables["events"])
+    if passes is not None:  # where no device did anything, nobody knows what was copied
+        found.tables["passes"] = with_bytes_h2d(passes, found.tables["events"]) if recorded.n_device else passes
     n_unrecorded = unrecorded_copies(found.tables["events"])
     found.cannot_say += remark_unrecorded_copies(n_unrecorded)
     found.manifest_fields |= {"machine": says.machine, "created_utc": says.created_utc}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from profiler.capture import Capture
 from profiler.importers import Imported
 from tests.profiler.recording.conftest import Stage
+from tests.support import ROOT
 
 Begin = Callable[..., Stage]
 MANGLED = "_ZN3foo4gemmIfEEvPT_i"
@@ -175,3 +179,19 @@ def test_a_range_that_was_open_when_cuda_started(stage: Begin) -> None:
     )
     (kernel,) = events(here.read(), kind="compute")
     assert kernel["layer"] == 4
+
+
+def test_hprofs_own_run_seen_from_outside(stage: Begin, tmp_path: Path) -> None:
+    """Without a GPU its ranges alone are seen: the same passes and ubatches as in its own capture."""
+    here = stage()
+    words = [sys.executable, "-m", "hprof", "run", "--device", "sim", "-m", "tiny-dense", "--layers", "2", "-o", "own"]
+    words += ["-p", "64", "-n", "3", "-ub", "32", "-r", "2", "--json"]
+    environment = here.environment | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(words, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    found, own = here.read(), Capture.open(str(tmp_path / "own"))
+    columns = ["pass_id", "arm", "n_ubatch", "n_depth", "n_prompt", "n_gen", "repetition", "warmup"]
+    assert found.tables["passes"].select(columns).to_pylist() == own.table("passes", columns).to_pylist()
+    assert set(found.tables["passes"]["bytes_h2d"].to_pylist()) == {None}, "not 0: no device was seen"
+    columns = ["pass_id", "phase", "ubatch", "n_tokens", "n_past"]
+    seen = found.tables["ubatches"].select(columns).sort_by([("pass_id", "ascending")]).to_pylist()
+    assert sorted(map(str, seen)) == sorted(map(str, own.table("ubatches", columns).to_pylist()))
