@@ -45,13 +45,15 @@ class Fields:
         """A whole number from `low` up; HprofError where it is absent (and has no default) or out of range."""
         return self._checked_integer(key, self._value(key, default), low)
 
-    def integers(self, key: str, count: int, default: int | None = None, low: int = 1) -> tuple[int, ...]:
-        """One whole number a layer: the file holds either one for all, or a list of at least `count`."""
+    def integers(
+        self, key: str, count: int, default: int | None = None, low: int = 1, of: str = "layers"
+    ) -> tuple[int, ...]:
+        """One whole number each of the layers: the file holds either one for all, or a list of at least `count`."""
         value = self._value(key, default)
         if not isinstance(value, list | tuple):
             return (self._checked_integer(key, value, low),) * count
         if len(value) < count:
-            raise self.refusal(key, f"a list of {len(value)}", f"one number for each of {count} layers")
+            raise self.refusal(key, f"a list of {len(value)}", f"one number for each of {count} {of}")
         return tuple(self._checked_integer(key, item, low) for item in value[:count])
 
     def number(self, key: str, default: float | None = None, above: float = 0.0, *, or_zero: bool = False) -> float:

@@ -25,6 +25,7 @@ class Architecture:
     ffn: Callable[[ModelFile, int], Ffn] | None = None
     multipliers: Callable[[ModelFile], Multipliers] | None = None
     interleaved_rope: bool = False
+    sections: Literal["in a row", "in turn"] | None = None  # of pairs that turn by time, height and width
     long_rope: bool = False  # rotation factors for short and long contexts, where the file has them
     qk_norm: Literal["never", "optional", "always"] = "never"
     sinks: bool = False

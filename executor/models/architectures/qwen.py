@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen3, dense and of experts."""
+"""Qwen2 and Qwen3, dense and of experts; of those that see (`vl`) the text part."""
 
 from __future__ import annotations
 
@@ -9,4 +9,7 @@ QWEN = {
     "qwen2moe": Architecture(normalise=False, shared="always", splits_n_ff=True),
     "qwen3": Architecture(qk_norm="always"),
     "qwen3moe": Architecture(qk_norm="always", splits_n_ff=True),
+    "qwen2vl": Architecture(sections="in a row", output_bias=True),
+    "qwen3vl": Architecture(sections="in turn", qk_norm="always"),
+    "qwen3vlmoe": Architecture(sections="in turn", qk_norm="always", splits_n_ff=True),
 }

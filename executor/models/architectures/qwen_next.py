@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from executor.errors import HprofError
 from executor.model import AttentionShape, DeltaNetShape
 from executor.models.architectures.attention import read_attention
 from executor.models.architectures.base import Architecture, ModelFile
-
-_SECTIONS = "rope.dimension_sections"
 
 
 def _next_mixer(file: ModelFile, layer: int) -> AttentionShape | DeltaNetShape:
@@ -19,11 +16,7 @@ def _next_mixer(file: ModelFile, layer: int) -> AttentionShape | DeltaNetShape:
 
 
 def _mixer(file: ModelFile, layer: int) -> AttentionShape | DeltaNetShape:
-    if _is_recurrent(file, layer):
-        return _delta_net(file)
-    shape = _gated_attention(file, layer)
-    _check_sections(file, shape.rope.dims)
-    return shape
+    return _delta_net(file) if _is_recurrent(file, layer) else _gated_attention(file, layer)
 
 
 def _gated_attention(file: ModelFile, layer: int) -> AttentionShape:
@@ -56,23 +49,8 @@ def _delta_net(file: ModelFile) -> DeltaNetShape:
     )
 
 
-def _check_sections(file: ModelFile, dims: int) -> None:
-    """Refuse sections that leave a rotated pair to none of time, height and width, which in text are all the position.
-
-    Pairs take the three in turn, each as often as its section says (ggml's `GGML_ROPE_TYPE_IMROPE`).
-    """
-    sections = file.fields.integers(_SECTIONS, 4, low=0)
-    period = max(1, sum(sections))
-    if any(pair % period >= 3 * sections[pair % period % 3] for pair in range(min(period, dims // 2))):
-        raise HprofError(
-            f"{file.fields.origin}: its key {file.fields.prefix}{_SECTIONS} is {list(sections)}, which leaves some of "
-            f"{dims // 2} rotated pairs where they are, and hprof does not compute that; "
-            "use --engine llama-bench for this file."
-        )
-
-
 QWEN_NEXT = {
     "qwen3next": Architecture(mixer=_next_mixer, qk_norm="always", shared="always", splits_n_ff=True),
-    "qwen35": Architecture(mixer=_mixer, qk_norm="always"),
-    "qwen35moe": Architecture(mixer=_mixer, qk_norm="always", shared="always", splits_n_ff=True),
+    "qwen35": Architecture(mixer=_mixer, sections="in turn", qk_norm="always"),
+    "qwen35moe": Architecture(mixer=_mixer, sections="in turn", qk_norm="always", shared="always", splits_n_ff=True),
 }

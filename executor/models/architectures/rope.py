@@ -8,6 +8,7 @@ from dataclasses import replace
 from executor.errors import HprofError
 from executor.model import RopeShape
 from executor.models.architectures.base import ModelFile
+from executor.models.architectures.sections import check_sections
 
 
 def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
@@ -20,6 +21,7 @@ def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
         attention_factor=fields.number("rope.scaling.attn_factor", 1.0),
         factors=file.rope_factors.plain,
     )
+    check_sections(file, plain.dims)
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
     rule = fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     scaled = _scaled(file, plain, rule, factor)
