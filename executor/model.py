@@ -70,6 +70,7 @@ class AttentionShape:
     bias: bool = False  # on those of `biased`
     output_bias: bool = False
     biased: tuple[str, ...] = ("q", "k", "v")
+    scaled: tuple[str, ...] = ()  # which of q, k, v and output are multiplied by a number of their own
     sinks: bool = False  # one learned logit a head joins the softmax's denominator (gpt-oss)
     output_gate: bool = False  # q's projection carries a sigmoid gate of the same width (Qwen3.5)
     head_gate: bool = False  # one softplus gate a head, with a projection of its own (Laguna)
@@ -127,6 +128,7 @@ class DenseFfn:
     activation: Activation = "silu"
     post_norm: bool = False  # another norm, before the residual is added (Gemma)
     biased: tuple[str, ...] = ()  # which of gate, up and down have biases
+    scaled: tuple[str, ...] = ()  # and which are multiplied by a number of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class MoeFfn:
     weighs_input: bool = False  # a chosen expert's weight counts on what it reads, not on what it gives (Llama 4)
     score_bias: bool = False  # added for the choice only (DeepSeek, GLM)
     expert_bias: bool = False  # gpt-oss
+    scaled: tuple[str, ...] = ()  # which of gate, up and down are multiplied by a number an expert
     activation: Activation = "silu"
 
 

@@ -180,7 +180,7 @@ def host_experts(
     routed: Routed,
     products: StepProducts,
     moe: MoeFfn,
-    biases: HostStepWeights,
+    vectors: HostStepWeights,
     only: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The weighted sum (n, hidden) of the chosen experts' outputs. Rows that share an expert go through it together.
@@ -191,13 +191,13 @@ def host_experts(
     expert, order, groups = _by_expert(routed.ids, moe.n_experts, only)
     rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
-    factors = choice_factors(routed.weights, moe)
+    factors = choice_factors(routed, moe, vectors)
     gate, up = times(gate, factors.gate, order), times(up, factors.up, order)
     if moe.expert_bias:
-        gate, up = gate + biases(bias_name(GATE))[expert], up + biases(bias_name(UP))[expert]
+        gate, up = gate + vectors(bias_name(GATE))[expert], up + vectors(bias_name(UP))[expert]
     by_expert = _each(products.down, activate(gate, up, moe.activation), groups)
     if moe.expert_bias:
-        by_expert = by_expert + biases(bias_name(DOWN))[expert]
+        by_expert = by_expert + vectors(bias_name(DOWN))[expert]
     outputs = by_expert
     if order is not None:
         new = torch.empty if only is None else torch.zeros

@@ -54,8 +54,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
-    """h @ weight.T, plus the bias where the model has one."""
-    return F.linear(h, w(f"{name}.weight"), w.maybe(f"{name}.bias"))
+    """h @ weight.T, times a number and plus a bias where the model has them."""
+    weight, bias, scale = w(f"{name}.weight"), w.maybe(f"{name}.bias"), w.maybe(f"{name}.scale")
+    if scale is None:
+        return F.linear(h, weight, bias)
+    out = F.linear(h, weight) * scale
+    return out if bias is None else out + bias
 
 
 def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float = 1.0) -> torch.Tensor:
@@ -91,9 +95,10 @@ def gated_ffn(h: torch.Tensor, w: Weights, activation: Activation, suffix: str =
 
 
 def completed(out: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
-    """A product with an FFN's matrix and its bias, where the model has one."""
-    bias = w.maybe(f"{name}.bias")
-    return out if bias is None else out + bias
+    """A product with an FFN's matrix, plus a bias and then times a number where the model has them."""
+    bias, scale = w.maybe(f"{name}.bias"), w.maybe(f"{name}.scale")
+    out = out if bias is None else out + bias
+    return out if scale is None else out * scale
 
 
 def activate(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> torch.Tensor:

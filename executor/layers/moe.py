@@ -47,9 +47,26 @@ class ChoiceFactors:
 AS_THEY_ARE: Final = ChoiceFactors(None, None, None)
 
 
-def choice_factors(weights: torch.Tensor, moe: MoeFfn) -> ChoiceFactors:
-    """Those of a router's weights (n, n_used); to weigh what an expert reads is to weigh its gate and up."""
-    return ChoiceFactors(weights, weights, None) if moe.weighs_input else ChoiceFactors(None, None, weights)
+def choice_factors(routed: Routed, moe: MoeFfn, vectors: Weights | None = None) -> ChoiceFactors:
+    """Those of a router's choice; `vectors` gives `ffn_*_exps.scale`, where experts are scaled.
+
+    To weigh or to scale what a matrix reads is to do so with what it gives.
+    """
+
+    def scales(name: str) -> torch.Tensor | None:
+        if vectors is None or name not in moe.scaled:
+            return None
+        return vectors(f"ffn_{name}_exps.scale").float()[routed.ids]
+
+    before, after = (routed.weights, None) if moe.weighs_input else (None, routed.weights)
+    gate, up = (_product(before, scales(name)) for name in ("gate", "up"))
+    return ChoiceFactors(gate, up, _product(after, scales("down")))
+
+
+def _product(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one * other
 
 
 def route(x: torch.Tensor, w: Weights, moe: MoeFfn, eps: float) -> Routed:
@@ -83,15 +100,15 @@ def experts(
     routed: Routed,
     stack: ExpertStack,
     moe: MoeFfn,
-    biases: Weights | None = None,
+    vectors: Weights | None = None,
     counted: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The weighted sum (n, hidden) of the chosen experts' outputs; `biases` gives `ffn_*_exps.bias` (gpt-oss).
+    """The weighted sum (n, hidden) of the chosen experts' outputs; `vectors` gives `ffn_*_exps.bias` and `.scale`.
 
     `counted` (n, n_used) bool leaves the other choices out of the sum; None: all count.
     """
-    h, ids, biases = routed.h, routed.ids, biases if moe.expert_bias else None
-    factors = choice_factors(routed.weights, moe)
+    h, ids, biases = routed.h, routed.ids, vectors if moe.expert_bias else None
+    factors = choice_factors(routed, moe, vectors)
     if not h.is_cuda:
         outputs = looped_experts(h, ids, stack, moe, biases, factors)
     elif h.shape[0] == 1:

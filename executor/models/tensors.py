@@ -74,6 +74,7 @@ def _attention_shapes(a: AttentionShape, hidden: int) -> Shapes:
     }
     if a.bias:
         shapes |= {f"attn_{name}.bias": (q_rows if name == "q" else kv,) for name in a.biased}
+    shapes |= {f"attn_{name}.scale": (1,) for name in a.scaled}
     if a.output_bias:
         shapes["attn_output.bias"] = (hidden,)
     if a.qk_norm:
@@ -131,6 +132,7 @@ def _ffn_shapes(ffn: Ffn, hidden: int) -> Shapes:
         case DenseFfn():
             shapes = _swiglu_shapes("", (), ffn.n_ff, hidden)
             shapes |= {f"ffn_{name}.bias": (hidden if name == "down" else ffn.n_ff,) for name in ffn.biased}
+            shapes |= {f"ffn_{name}.scale": (1,) for name in ffn.scaled}
             return shapes | ({"post_ffw_norm.weight": (hidden,)} if ffn.post_norm else {})
         case MoeFfn():
             return _moe_shapes(ffn, hidden)
@@ -141,6 +143,7 @@ def _moe_shapes(moe: MoeFfn, hidden: int) -> Shapes:
     if moe.score_bias:
         shapes["exp_probs_b.bias"] = (moe.n_experts,)
     shapes |= _swiglu_shapes("_exps", (moe.n_experts,), moe.n_ff_expert, hidden)
+    shapes |= {f"ffn_{name}_exps.scale": (moe.n_experts,) for name in moe.scaled}
     if moe.expert_bias:
         shapes |= {
             "ffn_gate_inp.bias": (moe.n_experts,),

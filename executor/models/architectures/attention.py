@@ -35,6 +35,7 @@ def read_attention(file: ModelFile, layer: int) -> AttentionShape:
         bias=bool(biased),
         biased=biased or ("q", "k", "v"),
         output_bias=file.has(layer, "attn_output.bias"),
+        scaled=file.scaled(layer, "attn_{}", "q", "k", "v", "output"),
         sinks=file.architecture.sinks,
     )
 

@@ -10,6 +10,9 @@ from executor.model import Activation, Ffn, Mixer, Scoring, TensorInfo
 from executor.models.checks import Fields
 
 Tensors = Mapping[str, TensorInfo]
+ATTENTION_SCALES: Final = ("attn_q", "attn_k", "attn_v", "attn_output")
+FFN_SCALES: Final = ("ffn_gate", "ffn_up", "ffn_down")
+EXPERT_SCALES: Final = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 ROUTER_KEYS: Final = ("expert_gating_func", "expert_weights_norm", "expert_weights_scale")
 
 
@@ -40,6 +43,7 @@ class Architecture:
     router_keys: tuple[str, ...] = ()  # which of `ROUTER_KEYS` are read: others' are ignored
     yarn_keys: bool = False  # whether YaRN's turns and its log multiplier are read
     ffn_bias: bool = False  # whether a dense FFN may have biases
+    scaled: tuple[str, ...] = ATTENTION_SCALES  # whose products llama.cpp multiplies by `*.scale`, where there is one
     output_bias: bool = False
     splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
 
@@ -78,3 +82,8 @@ class ModelFile:
     def has(self, layer: int, *short_names: str) -> bool:
         """Whether the file has one of the tensors."""
         return any(f"blk.{layer}.{name}" in self.tensors for name in short_names)
+
+    def scaled(self, layer: int, pattern: str, *names: str) -> tuple[str, ...]:
+        """Of `names` those whose tensor, called `pattern` with the name in its place, the file and llama.cpp scale."""
+        full = {name: pattern.format(name) for name in names}
+        return tuple(n for n in names if full[n] in self.architecture.scaled and self.has(layer, f"{full[n]}.scale"))

@@ -24,7 +24,11 @@ def read_dense(file: ModelFile, layer: int) -> DenseFfn:
     """A dense layer's FFN."""
     n_ff = file.fields.integers("feed_forward_length", file.n_layers)[layer]
     may_have = ("gate", "up", "down") if file.architecture.ffn_bias else ()
-    return DenseFfn(n_ff, biased=tuple(name for name in may_have if file.has(layer, f"ffn_{name}.bias")))
+    return DenseFfn(
+        n_ff,
+        biased=tuple(name for name in may_have if file.has(layer, f"ffn_{name}.bias")),
+        scaled=file.scaled(layer, "ffn_{}", "gate", "up", "down"),
+    )
 
 
 def read_moe(file: ModelFile, layer: int) -> MoeFfn:
@@ -48,6 +52,7 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
         weighs_input=known.weighs_input,
         score_bias=file.has(layer, "exp_probs_b.bias"),
         expert_bias=file.has(layer, "ffn_up_exps.bias", "ffn_gate_up_exps.bias"),
+        scaled=file.scaled(layer, "ffn_{}_exps", "gate", "up", "down"),
         activation=known.activation,
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from executor.model import AttentionShape, TemperatureShape
 from executor.models.architectures.attention import read_attention
-from executor.models.architectures.base import Architecture, ModelFile
+from executor.models.architectures.base import ATTENTION_SCALES, EXPERT_SCALES, FFN_SCALES, Architecture, ModelFile
 from executor.models.architectures.rope import original_context
 
 
@@ -17,4 +17,12 @@ def _attention(file: ModelFile, layer: int) -> AttentionShape:
     return replace(plain, temperature=TemperatureShape(original_context(file), scale)) if scale else plain
 
 
-MISTRAL3 = {"mistral3": Architecture(mixer=_attention, interleaved_rope=True, yarn_keys=True, ffn_bias=True)}
+MISTRAL3 = {
+    "mistral3": Architecture(
+        mixer=_attention,
+        interleaved_rope=True,
+        yarn_keys=True,
+        ffn_bias=True,
+        scaled=(*ATTENTION_SCALES, *FFN_SCALES, *EXPERT_SCALES),
+    ),
+}

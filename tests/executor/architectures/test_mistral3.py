@@ -1,4 +1,7 @@
-"""`mistral3`: YaRN as the file says it, queries that grow with their position. Biases of the FFN: `llama` too."""
+"""`mistral3`: YaRN as the file says it, queries that grow with their position.
+
+Biases of the FFN and scales of matrices: those of `llama`, and of others that have them, too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.random_gguf import (
     write_random_gguf,
 )
 
-HIDDEN, HEAD_DIM, HEADS, KV_HEADS, N_FF, N_EXPERTS = 64, 32, 4, 2, 96, 8
+HIDDEN, HEAD_DIM, HEADS, KV_HEADS, N_FF, N_EXPERTS = 128, 32, 4, 2, 96, 8
 KEYS: dict[str, Any] = {
     "embedding_length": HIDDEN,
     "block_count": 2,
@@ -60,8 +63,8 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-def write(path: Path, *biases: str, architecture: str = "mistral3", split: bool = False, **changed: Any) -> Path:
-    """The file with some keys changed and some biases; `split`: each expert's matrices apart."""
+def write(path: Path, *vectors: str, architecture: str = "mistral3", split: bool = False, **changed: Any) -> Path:
+    """The file with some keys changed and some biases and scales; `split`: each expert's matrices apart."""
     keys = KEYS | changed
     block: Shapes = {
         "attn_norm.weight": (HIDDEN,),
@@ -75,7 +78,11 @@ def write(path: Path, *biases: str, architecture: str = "mistral3", split: bool 
         block |= {"ffn_gate_inp.weight": (N_EXPERTS, HIDDEN), **ffn_tensors(HIDDEN, N_FF, "_exps", (N_EXPERTS,))}
     else:
         block |= ffn_tensors(HIDDEN, N_FF)
-    block |= {name: block[name.replace(".bias", ".weight")][:1] for name in biases}
+    if architecture.startswith("qwen3"):
+        block |= {"attn_q_norm.weight": (HEAD_DIM,), "attn_k_norm.weight": (HEAD_DIM,)}
+    for name in vectors:
+        n_scales = N_EXPERTS if "_exps" in name else 1
+        block[name] = (n_scales,) if name.endswith(".scale") else block[name.replace(".bias", ".weight")][:1]
     if split:
         stacks = [name for name in block if "_exps" in name]
         each = {name.replace("_exps", f".{i}"): block[name][1:] for name in stacks for i in range(N_EXPERTS)}
@@ -92,6 +99,38 @@ def test_as_llama_cpp_computes_it(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("biases", [BIASES, ("ffn_down.bias",)])
 def test_llamas_biases_as_llama_cpp_computes_them(biases: tuple[str, ...], tmp_path: Path) -> None:
     check_against_llama_cpp(write(tmp_path / "model.gguf", *biases, architecture="llama"))
+
+
+ATTENTION_SCALES = ("attn_q.scale", "attn_k.scale", "attn_v.scale", "attn_output.scale")
+DENSE_SCALES = ("ffn_gate.scale", "ffn_up.scale", "ffn_down.scale")
+EXPERT_SCALES = ("ffn_gate_exps.scale", "ffn_up_exps.scale", "ffn_down_exps.scale")
+SCALED: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "llama": ("llama", (*ATTENTION_SCALES, *DENSE_SCALES), {}),
+    "llama, with biases": ("llama", (*ATTENTION_SCALES, *DENSE_SCALES, *BIASES), {}),
+    "llama, experts": ("llama", (*ATTENTION_SCALES, *EXPERT_SCALES), EXPERTS),
+    "mistral3": ("mistral3", DENSE_SCALES[1:], {}),
+    "qwen2": ("qwen2", (*ATTENTION_SCALES, *BIASES[:3]), {}),
+    "qwen3": ("qwen3", (*ATTENTION_SCALES, *DENSE_SCALES), {}),
+    "qwen3moe": ("qwen3moe", EXPERT_SCALES[1:], EXPERTS | {"expert_feed_forward_length": N_FF}),
+}
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_scales_as_llama_cpp_applies_them(case: str, tmp_path: Path) -> None:
+    architecture, vectors, changed = SCALED[case]
+    check_against_llama_cpp(write(tmp_path / "model.gguf", *vectors, architecture=architecture, **changed))
+
+
+def test_every_arm_scales_experts(tmp_path: Path) -> None:
+    _, vectors, changed = SCALED["llama, experts"]
+    path = write(tmp_path / "model.gguf", *vectors, architecture="llama", **changed)
+    check_in_engine(path, ["off", "on", "full", "cpu"])
+
+
+def test_scales_that_llama_cpp_does_not_apply_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", "ffn_up.scale", architecture="qwen2")
+    with pytest.raises(HprofError, match=r"blk.0.ffn_up.scale is none that hprof reads for the architecture qwen2"):
+        load_model(str(path))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral3"])

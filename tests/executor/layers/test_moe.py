@@ -30,6 +30,7 @@ MOES = {
     "sigmoid with a bias on the choice": MoeFfn(8, 2, 16, scoring="sigmoid", score_bias=True),
     "two of four groups": MoeFfn(8, 3, 16, scoring="sigmoid", score_bias=True, n_groups=4, n_groups_used=2),
     "llama4": MoeFfn(8, 2, 16, scoring="sigmoid_topk", normalise=False, weighs_input=True),
+    "scaled": MoeFfn(8, 2, 16, scaled=("gate", "up", "down")),
     "gpt-oss": MoeFfn(8, 2, 16, scoring="softmax_topk", normalise=False, expert_bias=True, activation="oai_swiglu"),
 }
 SHARED = MoeFfn(4, 2, 16, n_ff_shared=24, shared_gate=True)
@@ -47,14 +48,18 @@ def expert_by_definition(h: torch.Tensor, w: RandomWeights, moe: MoeFfn, expert:
     def bias(name: str) -> torch.Tensor:
         return w(f"{name}.bias")[expert] if moe.expert_bias else torch.zeros(())
 
-    gate = w("ffn_gate_exps.weight")[expert] @ h + bias("ffn_gate_exps")
-    up = w("ffn_up_exps.weight")[expert] @ h + bias("ffn_up_exps")
+    def matrix(name: str) -> torch.Tensor:
+        scale = w(f"ffn_{name}_exps.scale")[expert] if name in moe.scaled else 1.0
+        return w(f"ffn_{name}_exps.weight")[expert] * scale
+
+    gate = matrix("gate") @ h + bias("ffn_gate_exps")
+    up = matrix("up") @ h + bias("ffn_up_exps")
     if moe.activation == "silu":
         inner = gate * torch.sigmoid(gate) * up
     else:
         gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
         inner = (up + 1) * gate * torch.sigmoid(1.702 * gate)
-    return w("ffn_down_exps.weight")[expert] @ inner + bias("ffn_down_exps")
+    return matrix("down") @ inner + bias("ffn_down_exps")
 
 
 def routed_by_definition(h: torch.Tensor, w: RandomWeights, moe: MoeFfn) -> tuple[list[int], torch.Tensor]:
@@ -115,7 +120,7 @@ def test_grouped_and_looped_agree(name: str) -> None:
     w = layer_weights(moe)
     routed = route(tokens(), w, moe, 1e-5)
     flags = used_flags(routed.ids, moe.n_experts)
-    biases, factors = w if moe.expert_bias else None, choice_factors(routed.weights, moe)
+    biases, factors = w if moe.expert_bias else None, choice_factors(routed, moe, w)
     grouped = grouped_experts(routed.h, routed.ids, w, moe, biases, flags, factors)
     torch.testing.assert_close(grouped, looped_experts(routed.h, routed.ids, w, moe, biases, factors))
 
@@ -125,7 +130,7 @@ def test_one_token_alone_and_looped_agree(name: str) -> None:
     moe = MOES[name]
     w = layer_weights(moe)
     routed = route(tokens()[:1], w, moe, 1e-5)
-    biases, factors = w if moe.expert_bias else None, choice_factors(routed.weights, moe)
+    biases, factors = w if moe.expert_bias else None, choice_factors(routed, moe, w)
     alone = one_token_experts(routed.h, routed.ids, w, moe, biases, factors)
     torch.testing.assert_close(alone, looped_experts(routed.h, routed.ids, w, moe, biases, factors))
 

@@ -189,7 +189,7 @@ BAD: dict[str, tuple[Change, str]] = {
         for name in (
             "blk.0.ffn_up_exps.bias",
             "blk.1.ffn_norm.bias",
-            "blk.0.attn_q.scale",
+            "blk.0.attn_qkv.scale",
             "blk.7.attn_norm.bias",
             "output.bias",
             "output_norm.bias",
