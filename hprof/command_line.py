@@ -18,6 +18,7 @@ COMMANDS = {
     "record": ("profiler.cli.record", "Record what any program does on CUDA devices, as a capture."),
     "report": ("profiler.cli.report", "Judge a capture: arms side by side, intervals, verdicts."),
     "predict": ("profiler.cli.predict", "Predict what a run would measure, and how far that is from a capture."),
+    "advise": ("profiler.cli.advise", "Search for what to set under a budget of device memory."),
     "check": ("profiler.cli.check", "Prove the order of a run's copies and steps, or find what breaks it."),
     "compare": ("profiler.cli.compare", "Compare two captures or cells; can fail a build."),
     "import": ("profiler.cli.import_", "Turn an nsys, torch.profiler or llama-bench file, or a spool, into a capture."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -49,6 +49,33 @@ def predicted_request(values: Mapping[str, Any]) -> RunRequest:
         inject=None,
         boots=1,
     )
+
+
+_UNASKED: Final = {
+    "repetitions": 1,
+    "boots": 1,
+    "recorder": "native",
+    "no_record": False,
+    "record_ordering": False,
+    "inject": None,
+}
+"""Options of a run that a prediction has no use for."""
+_OWN: Final = ("output", "force", "as_json", "fits", "against", "device", "objective", "engine", "verify")
+
+
+def overlaid(captured: Mapping[str, Any] | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options to predict by: a capture's own, where there is one, under what the user gave.
+
+    Arms and placements that are given replace all that chose them in the capture.
+    """
+    if captured is None:
+        return _UNASKED | dict(values)
+    asked = {name: value for name, value in given.items() if name not in _OWN}
+    if {"arms", "prefetch_weights"} & asked.keys():
+        asked = {"arms": None, "prefetch_weights": None} | asked
+    if {"override_tensor", "n_cpu_moe", "n_gpu_layers", "vram_budget"} & asked.keys():
+        asked = {"override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None} | asked
+    return {**captured, **asked}
 
 
 def _spec(label: str) -> str:

@@ -66,7 +66,7 @@ def _forecast(
 ) -> tuple[Forecast, RunPlan]:
     from executor.devices.factory import sim_machine
     from profiler.capture import Capture
-    from profiler.cli.captured_request import captured_values, predicted_request
+    from profiler.cli.captured_request import captured_values, overlaid, predicted_request
     from profiler.planning.plan import plan_run
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
     from profiler.predicting.costs import RateCosts
@@ -77,7 +77,7 @@ def _forecast(
     captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
     seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
     first = against or (fits[0] if fits else None)
-    asked = _UNASKED | dict(values) if first is None else {**seen[first], **_asked_for(given)}
+    asked = overlaid(None if first is None else seen[first], values, given)
     plan = plan_run(predicted_request(asked), _MOST_CELLS)
     if first is None:
         costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
@@ -93,28 +93,6 @@ def _forecast(
     misses = misses_of(predictions, captures[against], cells or (), with_steps=True) if against else []
     names = [captures[path].name for path in plans]
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
-
-
-_UNASKED: Final = {
-    "repetitions": 1,
-    "boots": 1,
-    "recorder": "native",
-    "no_record": False,
-    "record_ordering": False,
-    "inject": None,
-}
-"""Options of a run that a prediction has no use for."""
-_OWN: Final = ("output", "force", "as_json", "fits", "against", "device")
-
-
-def _asked_for(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What replaces a capture's own options; arms and placements replace all that chose them there."""
-    asked = {name: value for name, value in given.items() if name not in _OWN}
-    if {"arms", "prefetch_weights"} & asked.keys():
-        asked = {"arms": None, "prefetch_weights": None} | asked
-    if {"override_tensor", "n_cpu_moe", "n_gpu_layers", "vram_budget"} & asked.keys():
-        asked = {"override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None} | asked
-    return asked
 
 
 def _baseline(plan: RunPlan) -> str:

@@ -111,6 +111,14 @@ def under_budget(
 ) -> BudgetPlacements:
     """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
     policies = {arm: make_policy(arm, request.policy) for arm in arms if not arm_traits(arm).is_resident}
+    shares, kept_bytes = device_shares(request, model, session)
+    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
+    by_arm = {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
+    return BudgetPlacements(by_arm, budget_bytes, kept_bytes)
+
+
+def device_shares(request: RunRequest, model: Model, session: SessionOptions) -> tuple[list[DeviceShare], int]:
+    """What each device would hold with all of its layers resident, and what of that is no weights, at most."""
     n_logits = max(cell.n_gen for cell in request.cells) + 1
     counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, computes_on_host=False)
     device_of = device_of_layers(request, model)
@@ -118,6 +126,4 @@ def under_budget(
         DeviceShare([layer for layer, device in enumerate(device_of[:-1]) if device == i], held.total)
         for i, held in enumerate(counted.devices)
     ]
-    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
-    by_arm = {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
-    return BudgetPlacements(by_arm, budget_bytes, max(held.total - held.resident for held in counted.devices))
+    return shares, max(held.total - held.resident for held in counted.devices)

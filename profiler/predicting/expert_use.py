@@ -33,6 +33,7 @@ class ExpectedUse:
     n_used: int
     repeat: float = 0.0
     _known: dict[int, Floats] = field(default_factory=dict, repr=False, compare=False)
+    _hit_rates: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def n_experts(self) -> int:
@@ -55,6 +56,11 @@ class ExpectedUse:
         The bank holds what the last so many whole tokens used: layers come round in turn, so one that is smaller than
         a token's own demand has nothing left when a layer's turn comes again.
         """
+        if bank_experts not in self._hit_rates:
+            self._hit_rates[bank_experts] = self._hits(bank_experts)
+        return self._hit_rates[bank_experts]
+
+    def _hits(self, bank_experts: int) -> float:
         if bank_experts >= np.count_nonzero(self.chances):
             return 1.0
         low, high = 0.0, 1.0

@@ -81,6 +81,7 @@ class ArmPredictor:
         device_of = device_of_layers(plan.request, plan.model)
         self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
         self._costs, self._arm = costs, arm
+        self._settings: dict[Phase, Setting] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
         speed = 1e9 / float(costs.copy_ns(np.array([1e9]), np.array([1.0]), "ahead")[0])
@@ -147,6 +148,11 @@ class ArmPredictor:
 
     def _setting(self, phase: Phase) -> Setting:
         """What goes on beside the arm's steps."""
+        if phase not in self._settings:
+            self._settings[phase] = self._find_setting(phase)
+        return self._settings[phase]
+
+    def _find_setting(self, phase: Phase) -> Setting:
         if phase == "prefill" and not self._decider.policy.traits.computes_on_host:
             return "copies" if self._decider.streams_ahead and self.layout.units else "alone"
         asked, _ = self._decider.ask(np.ones(1), np.ones(1))

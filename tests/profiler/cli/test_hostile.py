@@ -30,6 +30,7 @@ ON_CAPTURES = [
     ["check", "{c}"],
     ["predict", "--fit", "{c}"],
     ["predict", "-m", EVIL],
+    ["advise", "-m", EVIL],
     ["check", "{c}", "--json"],
     ["report", "{c}", "--format", "md"],
     ["report", "{c}", "--json"],

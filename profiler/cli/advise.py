@@ -1,0 +1,158 @@
+"""`hprof advise`: what to set, what it gives, and how sure that is."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from executor.errors import HprofError
+from profiler.cli.options import given_values, predict_options
+from profiler.cli.printing import console, say
+
+if TYPE_CHECKING:
+    from profiler.planning.request import RunRequest
+    from profiler.predicting.advise import Advice, Candidate
+    from profiler.predicting.costs import Costs
+    from profiler.predicting.expert_use import ExpectedUse
+
+_MOST_VERIFIED: Final = 16
+_DENSE_ARMS: Final = "off,on,cpu"
+_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache"
+_UPSTREAM_ARMS: Final = "off,cpu"
+
+
+@click.command()
+@predict_options
+@click.option(
+    "--objective",
+    type=click.Choice(["ttft", "prefill", "decode", "mix"]),
+    default="mix",
+    help="What to make best; mix: the whole time of prompts and tokens.",
+)
+@click.option(
+    "--for",
+    "engine",
+    type=click.Choice(["hprof", "llama.cpp"]),
+    default="hprof",
+    help="Whose settings to tell; llama.cpp: the command to type.",
+)
+@click.option("--fit", "fits", multiple=True, metavar="CAPTURE", help="Fit to this capture of hprof run.")
+@click.option(
+    "--verify",
+    type=click.IntRange(0, _MOST_VERIFIED),
+    default=0,
+    help="Run the best so many; tell how well it knew.",
+)
+@click.option("--prefetch-build", is_flag=True, help="llama.cpp: the build has -pw and --moe-cache-mib.")
+@click.pass_context
+def command(ctx: click.Context, /, **values: Any) -> None:
+    """Search arm, ubatch, slots, cache and placement for what is best under a budget of device memory.
+
+    \b
+    hprof advise -m qwen3-30b-a3b --vram-budget 12GiB -p 34,8192 -n 512 --gpu rtx4090 --link gen4x16
+    hprof advise --fit traces/sweep --vram-budget 24GiB --objective ttft
+    hprof advise -m model.gguf --gpu rtx3090 --link gen4x16 --for llama.cpp
+
+    The budget is that of each device; without it, a known GPU's memory is the budget. -ub is searched.
+    """
+    from executor.units import parse_bytes
+    from profiler.predicting.advise import advise
+
+    given = given_values(ctx)
+    request, costs, use, spread = _ground(values, given)
+    budget = values["vram_budget"]
+    machine = request.device.machine
+    memory = machine.memory_bytes if machine is not None else None
+    if budget is None and memory is None:
+        raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
+    budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
+    assert budget_bytes is not None
+    found = advise(request, budget_bytes, values["objective"], costs, use)
+    verified = _verify(request, found, values) if values["verify"] else []
+    from profiler.cli.advise_output import advice_blocks, advice_json, llama_cpp_command
+    from profiler.report.renderers import drawn_block
+
+    told = llama_cpp_command(found.best, request, found.threshold, has_prefetch=values["prefetch_build"])
+    line = told if values["engine"] == "llama.cpp" else None
+    if values["as_json"]:
+        import orjson
+
+        say(orjson.dumps(advice_json(found, spread, line, verified), option=orjson.OPT_INDENT_2).decode())
+        return
+    out = console()
+    for block in advice_blocks(found, spread, line, verified):
+        for part in drawn_block(block):
+            out.print(part)
+
+
+def _ground(
+    values: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[RunRequest, Costs, ExpectedUse | None, dict[str, float | None]]:
+    """What is asked, what steps cost, which experts are used, and how sure that is."""
+    from dataclasses import replace
+
+    from executor.devices.factory import sim_machine
+    from executor.models.load import load_model
+    from profiler.capture import Capture
+    from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+    from profiler.planning.plan import plan_run
+    from profiler.predicting.calibrate import Source, calibrate
+    from profiler.predicting.costs import RateCosts
+
+    captures = {path: Capture.open(path) for path in values["fits"]}
+    seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
+    asked = overlaid(next(iter(seen.values()), None), values, given)
+    asked = {**asked, "override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
+    if not {"arms", "prefetch_weights"} & given.keys():
+        model = load_model(asked["model"], asked["quant"], asked["layers"], asked["seed"])
+        usual = _MOE_ARMS if model.has_experts else _DENSE_ARMS
+        upstream = values["engine"] == "llama.cpp" and not values["prefetch_build"]
+        asked |= {"arms": _UPSTREAM_ARMS if upstream else usual, "prefetch_weights": None}
+    request = predicted_request(asked)
+    if not captures:
+        plan = plan_run(replace(request, arms=("off",)))
+        return request, RateCosts(sim_machine(request.device), plan.session.dtype), None, {}
+    found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
+    link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
+    costs = found.costs if link is None else found.costs.with_link(link)
+    return request, costs, found.use, found.spread
+
+
+def _verify(
+    request: RunRequest, found: Advice, values: Mapping[str, Any]
+) -> list[tuple[Candidate, float | None, float | None]]:
+    """The best few, run for real: each with its time to first token and its decode time, in ns."""
+    from dataclasses import replace
+
+    from executor.devices.factory import default_kind
+    from profiler.capture import Capture
+    from profiler.planning.plan import plan_run
+    from profiler.predicting.advise import verified_request
+    from profiler.predicting.measured import measured_cells
+    from profiler.running.progress import make_progress
+    from profiler.running.run_manifest import initial_fields
+    from profiler.running.runner import run_capture
+    from profiler.storage.writer import new_capture
+
+    device = replace(request.device, kind=values["device"] or default_kind())
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, one in enumerate(found.ranked[: values["verify"]]):
+            asked = replace(verified_request(request, one, repetitions=3), device=device, dtype="auto")
+            plan = plan_run(asked)
+            path = str(Path(folder) / str(number))
+            writer = new_capture(path, force=False, source="hprof", **initial_fields(plan, ["hprof", "advise"]))
+            run_capture(plan, writer, make_progress())
+            writer.finish()
+            measured = measured_cells(Capture.open(path)).values()
+            results.append((one, _sum(cell.ttft_ns for cell in measured), _sum(cell.decode_ns for cell in measured)))
+    return results
+
+
+def _sum(values: Any) -> float | None:
+    known: Sequence[float] = [value for value in values if value is not None]
+    return sum(known) if known else None

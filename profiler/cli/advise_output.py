@@ -1,0 +1,175 @@
+"""Advice as blocks of text and tables, as JSON, and as the command to type into llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from executor.policies import arm_traits
+from executor.units import (
+    UNKNOWN,
+    format_change,
+    format_interval,
+    format_memory,
+    format_ns,
+    format_share,
+    format_value,
+    listed,
+)
+from profiler.planning.request import RunRequest
+from profiler.predicting.advise import Advice, Candidate
+from profiler.predicting.calibrate import interval
+from profiler.report.blocks import Block, Lines, Table
+
+Verified = Sequence[tuple[Candidate, float | None, float | None]]
+Spread = Mapping[str, float | None]
+_SHOWN: Final = 8
+_NEVER: Final = 1 << 30  # no ubatch is so large
+
+
+def advice_blocks(advice: Advice, spread: Spread, llama_cpp: str | None, verified: Verified) -> Iterator[Block]:
+    """Three lines first: what to set, what it gives, how sure; then the best few, and what would help."""
+    best = advice.best
+    yield Lines("fact", [f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {_sure(best, spread)}"])
+    if llama_cpp is not None:
+        yield Lines("fact", ["type:", llama_cpp])
+    columns = ["", "-ub", "slots", "cache MiB", "on host", "TTFT", "prefill t/s", "decode t/s", "memory", "bound by"]
+    yield Table(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
+    columns = ["", "-ub", "TTFT", "decode t/s", "memory"]
+    yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
+    if verified:
+        columns = ["", "TTFT", "predicted", "decode", "predicted"]
+        yield Table("run for real", columns, [_verified(*one) for one in verified])
+    yield Lines("summary", list(_closing(advice)))
+
+
+def settings(one: Candidate) -> str:
+    """What to set, in hprof's own options."""
+    traits = arm_traits(one.arm)
+    parts = [f"--arms {one.arm}", f"-ub {one.n_ubatch}"]
+    parts += [f"--slots {one.slots}"] if "slots" in traits.reads else []
+    parts += [f"--moe-cache-mib {one.cache_mib}"] if traits.has_cache else []
+    return " ".join([*parts, f'-ot "{one.override}"' if one.override else "with everything resident"])
+
+
+def llama_cpp_command(one: Candidate, request: RunRequest, threshold: int | None, *, has_prefetch: bool) -> str:
+    """The candidate as llama.cpp's own flags; `-pw` and `--moe-cache-mib` only for a build that has them."""
+    traits = arm_traits(one.arm)
+    longest = max(request.cells, key=lambda cell: cell.n_prompt)
+    flags = [f"-m {request.model}", "-ngl 99", "-fa 1", "-lm none"]
+    flags += [f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}", f"-p {longest.n_prompt}", f"-n {longest.n_gen}"]
+    if one.override is not None:
+        flags.append(f'-ot "{one.override}"')
+    threads = request.device.n_threads
+    flags += [f"-t {threads}"] if threads else []
+    if has_prefetch:
+        flags.append(f"-pw {int(traits.copies in ('ahead', 'chosen'))}")
+        flags += [f"--moe-cache-mib {one.cache_mib}"] if traits.has_cache else []
+    least = _NEVER if traits.computes_on_host else threshold
+    variable = "" if least is None or one.override is None else f"GGML_OP_OFFLOAD_MIN_BATCH={least} "
+    return f"{variable}llama-bench {' '.join(flags)}"
+
+
+def advice_json(advice: Advice, spread: Spread, llama_cpp: str | None, verified: Verified) -> dict[str, Any]:
+    """Plain values."""
+    return {
+        "schema": 1,
+        "source": "predicted",
+        "model": advice.model,
+        "objective": advice.objective,
+        "vram_budget_bytes": advice.budget_bytes,
+        "spread": dict(spread),
+        "llama_cpp": llama_cpp,
+        "best": [_candidate(one) for one in advice.ranked[:_SHOWN]],
+        "pareto": [_candidate(one) for one in advice.pareto()],
+        "crossover_n_ubatch": {"in_line_up_to": advice.crossover[0], "ahead_from": advice.crossover[1]},
+        "op_offload_min_batch": advice.threshold,
+        "next_gib": advice.next_gib,
+        "verified": [{**_candidate(one), "ttft_ns": ttft, "decode_ns": decode} for one, ttft, decode in verified],
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    return {
+        "arm": one.arm,
+        "n_ubatch": one.n_ubatch,
+        "slots": one.slots,
+        "moe_cache_mib": one.cache_mib,
+        "override_tensor": one.override,
+        "host_layers": one.placement.host_layers(),
+        "ttft_ns_predicted": one.ttft_ns,
+        "decode_ns_predicted": one.decode_ns,
+        "prefill_tokens_per_s": one.prefill_tokens_per_s,
+        "decode_tokens_per_s": one.decode_tokens_per_s,
+        "vram_bytes": one.vram_bytes,
+        "bound_by": one.bound_by(),
+        "in_fitted_range": one.in_range,
+    }
+
+
+def _gives(one: Candidate, spread: Spread) -> str:
+    told = []
+    for prediction in one.predictions:
+        if prediction.ttft_ns is not None:
+            low, high = interval(prediction.ttft_ns, spread.get("ttft"))
+            told.append(f"TTFT {format_interval(prediction.ttft_ns, low, high, 'ns')} at -p {prediction.cell.n_prompt}")
+    if one.decode_tokens_per_s is not None:
+        low, high = interval(one.decode_tokens_per_s, spread.get("decode"))
+        told.append(f"decode {format_interval(one.decode_tokens_per_s, low, high, 'tokens/s')} t/s")
+    return f"{listed(told)}, in {format_memory(one.vram_bytes)} of weights, slots and bank"
+
+
+def _sure(one: Candidate, spread: Spread) -> str:
+    known = [f"{name} ± {format_share(value)}" for name, value in spread.items() if value is not None]
+    if not known:
+        return "from rates alone: nothing says how far off they are; --fit CAPTURE or --verify N would"
+    where = "" if one.in_range else "; outside what was fitted, so less sure than that"
+    return f"{listed(known)}, by what the fit misses where it was fitted{where}"
+
+
+def _row(one: Candidate) -> list[str]:
+    traits, n_host = arm_traits(one.arm), len(one.placement.host_layers())
+    return [
+        one.arm,
+        str(one.n_ubatch),
+        str(one.slots) if "slots" in traits.reads else UNKNOWN,
+        str(one.cache_mib) if traits.has_cache else UNKNOWN,
+        f"{n_host} layers",
+        format_ns(one.ttft_ns),
+        _rate(one.prefill_tokens_per_s),
+        _rate(one.decode_tokens_per_s),
+        format_memory(one.vram_bytes),
+        one.bound_by(),
+    ]
+
+
+def _short_row(one: Candidate) -> list[str]:
+    rate, memory = _rate(one.decode_tokens_per_s), format_memory(one.vram_bytes)
+    return [one.arm, str(one.n_ubatch), format_ns(one.ttft_ns), rate, memory]
+
+
+def _rate(value: float | None) -> str:
+    return format_value(value, "tokens/s")
+
+
+def _verified(one: Candidate, ttft_ns: float | None, decode_ns: float | None) -> list[str]:
+    pairs = ((ttft_ns, one.ttft_ns), (decode_ns, one.decode_ns))
+    cells = [
+        (format_value(measured, "ns"), UNKNOWN if not measured else format_change(predicted / measured))
+        for measured, predicted in pairs
+    ]
+    return [f"{one.arm} -ub {one.n_ubatch}", *cells[0], *cells[1]]
+
+
+def _closing(advice: Advice) -> Iterator[str]:
+    in_line, ahead = advice.crossover
+    if in_line is not None and ahead is not None:
+        yield f"Copying ahead pays from a ubatch between {in_line} and {ahead} on."
+    elif ahead is not None:
+        yield f"Copying ahead pays at every ubatch that was looked at, from {ahead} on."
+    elif in_line is not None:
+        yield f"Copying in line is faster at every ubatch that was looked at, up to {in_line}."
+    if advice.threshold is not None and advice.best.override is not None:
+        yield f"Host weights are better copied than computed on the CPU from about {advice.threshold} tokens on."
+    for name, worth in sorted(advice.next_gib.items(), key=lambda item: -item[1]):
+        yield f"A GiB more for {name} would change the objective by {format_change(1 - worth)}."

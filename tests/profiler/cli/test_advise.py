@@ -1,0 +1,52 @@
+"""`hprof advise`: its three lines, its JSON, llama.cpp's command, and what it says when it runs the best."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+import hprof
+
+ASKED = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "--arms", "off,on"]
+RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4"]
+Printed = pytest.CaptureFixture[str]
+
+
+def test_three_lines_answer_first(capsys: Printed) -> None:
+    assert hprof.main([*ASKED, *RATES]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("set: --arms ")
+    assert any(line.startswith("gives: TTFT") for line in lines[:4])
+    assert any(line.startswith("sure: from rates alone") for line in lines[:6])
+
+
+def test_json_has_the_best_and_the_front(capsys: Printed) -> None:
+    assert hprof.main([*ASKED, *RATES, "--json", "--objective", "ttft"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["objective"] == "ttft"
+    times = [one["ttft_ns_predicted"] for one in found["best"]]
+    assert times == sorted(times)
+    assert found["pareto"]
+    assert found["next_gib"]["resident layers"] >= 0
+
+
+def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -> None:
+    assert hprof.main(["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", *RATES, "--for", "llama.cpp", "--json"]) == 0
+    command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
+    assert "llama-bench -m tiny-moe -ngl 99 -fa 1 -lm none -ub " in command
+    assert "-pw" not in command
+    assert hprof.main([*ASKED, *RATES, "--for", "llama.cpp", "--prefetch-build", "--json"]) == 0
+    assert "-pw " in orjson.loads(capsys.readouterr().out)["llama_cpp"]
+
+
+def test_verify_runs_the_best(capsys: Printed) -> None:
+    words = ["--vram-budget", "40MiB", "--device", "cpu", "--verify", "1", "--layers", "2", "--json"]
+    assert hprof.main([*ASKED, *words]) == 0
+    [one] = orjson.loads(capsys.readouterr().out)["verified"]
+    assert one["ttft_ns"] > 0
+    assert one["decode_ns"] > 0
+
+
+def test_without_a_budget_there_is_none(capsys: Printed) -> None:
+    assert hprof.main(ASKED) == 2
+    assert "give --vram-budget, e.g. 24GiB, or --gpu" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Advice: what is ranked fits the budget, is ordered by the objective, and names placements that can be run."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor.devices.factory import DeviceOptions
+from executor.devices.sim import SimMachine
+from executor.errors import HprofError
+from executor.placement.place import place
+from profiler.planning.plan import plan_run
+from profiler.planning.request import RunRequest, grid
+from profiler.predicting.advise import OBJECTIVES, Advice, advise, verified_request
+from profiler.predicting.costs import RateCosts
+from profiler.predicting.placements import override_of, spread
+
+MACHINE = SimMachine(gemm_tflop_s=2.0, memory_gb_s=200.0, link_gb_s=8.0, host_call_us=0.0, launch_us=2.0)
+CELLS = tuple(grid([48, 256], [8], [64], [0]))
+REQUEST = RunRequest(
+    cells=CELLS, device=DeviceOptions("sim", machine=MACHINE), model="tiny-moe", arms=("off", "on", "cpu", "cache")
+)
+DTYPE = plan_run(RunRequest(cells=CELLS, device=REQUEST.device, model="tiny-moe")).session.dtype
+COSTS = RateCosts(MACHINE, DTYPE)
+BUDGET = 29 << 20
+
+
+@pytest.fixture(scope="module")
+def advice() -> Advice:
+    return advise(REQUEST, BUDGET, "mix", COSTS)
+
+
+def test_the_best_come_first_and_fit(advice: Advice) -> None:
+    costs = [one.cost("mix") for one in advice.ranked]
+    assert costs == sorted(costs)
+    assert all(one.vram_bytes <= BUDGET for one in advice.ranked)
+    assert {one.n_ubatch for one in advice.ranked} == {64, 128, 256}
+    assert {"off", "on", "cpu", "cache"} == {one.arm for one in advice.ranked}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_each_objective_is_least_at_the_top(objective, advice: Advice) -> None:  # type: ignore[no-untyped-def]
+    best = min(advice.ranked, key=lambda one: one.cost(objective))
+    assert best.cost(objective) > 0
+
+
+def test_nothing_on_the_front_is_beaten(advice: Advice) -> None:
+    front = advice.pareto()
+    assert advice.best in front
+    for one in front:
+        better = [o for o in front if o.ttft_ns < one.ttft_ns and o.decode_ns < one.decode_ns]
+        assert all(o.vram_bytes > one.vram_bytes for o in better)
+
+
+def test_a_gib_more_is_worth_something_and_never_costs(advice: Advice) -> None:
+    assert advice.next_gib
+    assert advice.next_gib["resident layers"] > 0
+
+
+def test_overrides_place_what_was_predicted(advice: Advice) -> None:
+    tensors = plan_run(REQUEST_OFF).model.tensors
+    for one in advice.ranked:
+        if one.override is not None:
+            assert place(tensors, overrides=one.override).host == one.placement.host
+
+
+REQUEST_OFF = RunRequest(cells=CELLS, device=REQUEST.device, model="tiny-moe", arms=("off",))
+
+
+def test_spread_layers_are_as_many_and_lie_apart() -> None:
+    model = plan_run(REQUEST_OFF).model
+    first = place(model.tensors, n_cpu_moe=2)
+    other = spread(model, first)
+    assert other is not None
+    assert len(other.host) == len(first.host)
+    layers = other.host_layers()
+    assert len(layers) == 2
+    assert layers[1] - layers[0] > 1
+    everything = place(model.tensors, n_cpu_moe=99)
+    assert spread(model, everything) is None
+    assert override_of(model, everything) == r"ffn_(down|gate|up)_exps=CPU"
+
+
+def test_what_is_verified_is_what_was_advised(advice: Advice) -> None:
+    one = next(found for found in advice.ranked if found.arm == "on")
+    plan = plan_run(verified_request(REQUEST, one, repetitions=2))
+    assert plan.setups[0].placement.host == one.placement.host
+    assert {cell.n_ubatch for cell in plan.request.cells} == {one.n_ubatch}
+
+
+def test_a_budget_that_nothing_fits_says_what_would() -> None:
+    with pytest.raises(HprofError, match=r"is too small for arm .* give that much"):
+        advise(REQUEST, 1 << 20, "mix", COSTS)
+
+
+def test_a_budget_for_everything_keeps_everything_resident() -> None:
+    found = advise(REQUEST_OFF, 1 << 30, "ttft", COSTS)
+    assert {one.arm for one in found.ranked} == {"full"}
+    assert found.best.override is None
