@@ -26,7 +26,7 @@ def told(name: str, run: FaultyRun, clean: FaultyRun) -> str:
 @pytest.mark.parametrize("fault", SHOWN)
 def test_a_fault_is_found_and_real(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = SHOWN[fault]
-    clean = run_with(None, shown.arm, "cuda", shown.delayed, monkeypatch)
+    clean = run_with(None, shown.arm, "cuda", shown.delayed, monkeypatch, model=shown.model)
     faulty = run_until_it_shows(fault, clean, "cuda", monkeypatch)
     print(told(fault, faulty, clean))
     assert clean.found.is_clean, clean.found.violations

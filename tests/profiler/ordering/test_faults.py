@@ -33,7 +33,7 @@ def test_a_fault_is_found(fault: str, kind: str) -> None:
 @pytest.mark.parametrize("fault", SHOWN)
 def test_a_fault_changes_bits_where_a_stream_is_slow(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = SHOWN[fault]
-    clean = run_with(None, shown.arm, "cpu", shown.delayed, monkeypatch)
+    clean = run_with(None, shown.arm, "cpu", shown.delayed, monkeypatch, model=shown.model)
     faulty = run_until_it_shows(fault, clean, "cpu", monkeypatch)
     assert clean.found.is_clean
     assert faulty.kinds
