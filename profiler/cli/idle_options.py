@@ -18,6 +18,7 @@ Reason = Callable[[RunPlan, Any], str | None]
 _OF_OTHER_ENGINES: Final = {  # option -> its spelling, and the engines that have it
     "binary": ("--bin", "llama-bench"),
     "nsys": ("--nsys", "llama-bench"),
+    "record": ("--record", "llama-bench or command"),
     "arm_flags": ("--arm", "llama-bench or command"),
     "metrics": ("--metric", "command"),
     "batch_size": ("-b", "llama-bench"),

@@ -254,6 +254,9 @@ _ENGINE: Final = [
     ),
     click.option("--nsys", is_flag=True, help="llama-bench: record each arm with Nsight Systems."),
     click.option(
+        "--record", is_flag=True, help="llama-bench, command: run each arm once more, recorded as `hprof record` does."
+    ),
+    click.option(
         *("--arm", "arm_flags"),
         multiple=True,
         metavar="NAME=WORDS",

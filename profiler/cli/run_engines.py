@@ -28,7 +28,7 @@ _BENCH_IF_GIVEN: Final = {
     "cache_type_k": "-ctk",
     "cache_type_v": "-ctv",
 }
-_OF_BOTH: Final = frozenset({"engine", "arm_flags", "boots", "timeout", "output", "force", "as_json"})
+_OF_BOTH: Final = frozenset({"engine", "arm_flags", "boots", "timeout", "record", "output", "force", "as_json"})
 _OF_BENCH: Final = _OF_BOTH | {*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "binary", "nsys", "prefetch_weights"}
 _OF_COMMANDS: Final = _OF_BOTH | {"metrics"}
 
@@ -48,6 +48,7 @@ def _run_commands(ctx: click.Context, values: Mapping[str, Any], arguments: Sequ
         parse_commands(values["arm_flags"]),
         boots=values["boots"],
         rules=parse_rules(values["metrics"]),
+        record=values["record"],
         timeout_s=values["timeout"],
     )
     return run_commands(
@@ -73,6 +74,7 @@ def _run_bench(ctx: click.Context, values: Mapping[str, Any], arguments: Sequenc
         flags=_bench_flags(ctx, values),
         boots=values["boots"],
         nsys=values["nsys"],
+        record=values["record"],
         timeout_s=values["timeout"],
     )
     result = run_llama_bench(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from profiler.engines.arms import EngineArm, check_distinct, command_arm
 from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_ended
 from profiler.engines.process import FinishedProgram, run_program
 from profiler.engines.readings import Reading, ReadingRule, read_figures
+from profiler.engines.recorded import check_recordable, record_processes
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
@@ -39,6 +40,7 @@ class CommandRequest:
     arms: tuple[EngineArm, ...]
     boots: int = 1
     rules: tuple[ReadingRule, ...] = ()  # figures that the programs print
+    record: bool = False  # afterwards, one more process an arm, recorded as `hprof record` does and not timed
     timeout_s: float = DEFAULT_TIMEOUT_S  # of one process
 
 
@@ -69,6 +71,8 @@ def run_commands(
     arm's first one prints none of the figures asked for; the capture then keeps the processes before it, and its state
     is `interrupted`. There is none where no process ended well.
     """
+    if request.record:
+        check_recordable(os.fspath(out), force=force)
     writer = new_capture(out, force=force, source="command", argv=list(argv), **_first_fields(request))
     run = _CommandRun(request, writer)
     with kept_when_ended(writer):
@@ -77,6 +81,8 @@ def run_commands(
             run.measure(number, turn)
         run.tell_missing()
         writer.finish("complete")
+    if request.record:
+        record_processes(request.arms, run.end_well, writer, force=force, argv=argv, say=say)
     return writer.path
 
 
@@ -99,6 +105,11 @@ class _CommandRun:
             t_end=turn.start_ns + done.wall_ns,
             readings=[(reading.name, reading.value) for reading in readings],
         )
+
+    def end_well(self, arm: EngineArm, variables: Mapping[str, str]) -> None:
+        """Run an arm that is not timed; HprofError where it does not end well."""
+        done = run_program(arm.words, {**dict(arm.environment), **variables}, self.request.timeout_s)
+        _check_ending(done, arm, self.request.timeout_s)
 
     def _check_read(self, turn: Turn, readings: Sequence[Reading], done: FinishedProgram) -> None:
         """A rule that never fits is told at once; one that does not fit a later process leaves a null."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,8 @@ from profiler.engines.bench_program import (
     where,
 )
 from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_ended
-from profiler.engines.process import FinishedProgram, run_program
+from profiler.engines.process import run_program
+from profiler.engines.recorded import check_recordable, record_processes
 from profiler.importers import import_files
 from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
@@ -54,16 +55,18 @@ class BenchRequest:
     flags: tuple[str, ...] = ()
     boots: int = 1
     nsys: bool = False  # afterwards, one more process an arm under Nsight Systems, which is not timed
+    record: bool = False  # afterwards, one more process an arm, recorded as `hprof record` does and not timed
     timeout_s: float = DEFAULT_TIMEOUT_S  # of one process
     other_binaries: tuple[str, ...] = ()  # further builds: each arm runs under each
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """Addresses of the captures: of the times, and with `nsys` of the traces."""
+    """Addresses of the captures: of the times, with `nsys` of the traces, and with `record` of the recording."""
 
     capture: str
     traces: str | None = None
+    recording: str | None = None
 
 
 def run_llama_bench(
@@ -74,7 +77,8 @@ def run_llama_bench(
     argv: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> BenchResult:
-    """Run every arm `boots` times and write the capture at `out`; with `nsys` also one of traces at `<out>-nsys`.
+    """Run every arm `boots` times and write the capture at `out`; with `nsys` also one of traces at
+    `<out>-nsys`, with `record` one at `<out>-recorded`, whose figures stand beside the times.
 
     say: told what starts, between processes. Raises HprofError when a program is missing, knows not a flag, crashes
     or takes too long; the capture then keeps the processes that ended well, and its state is `interrupted`. There is
@@ -85,13 +89,18 @@ def run_llama_bench(
     nsys = find_nsys() if request.nsys else None
     if request.other_binaries:
         request = replace(request, arms=arms_of_builds(request.arms, build_names(programs)))
+    if request.record:
+        check_recordable(os.fspath(out), force=force)
     writer = new_capture(out, force=force, source="llama-bench", argv=list(argv), **_first_fields(request, programs))
     run = _BenchRun(request, programs, nsys, writer, say)
     with kept_when_ended(writer):
         run.measure()
         writer.finish("complete")
     traces = run.trace(f"{os.fspath(out).rstrip('/')}-nsys", force, argv) if request.nsys else None
-    return BenchResult(writer.path, traces)
+    recording = None
+    if request.record:
+        recording = record_processes(request.arms, run.end_well, writer, force=force, argv=argv, say=say)
+    return BenchResult(writer.path, traces, recording)
 
 
 @dataclass(slots=True)
@@ -133,12 +142,16 @@ class _BenchRun:
             for number, arm in enumerate(self.request.arms):
                 self.say(f"{arm.name}: under Nsight Systems")
                 report = Path(folder) / f"arm-{number}.nsys-rep"
-                command = [str(self.nsys), *_NSYS, "-o", str(report), self._binary(arm), *self._words(arm)]
-                done: FinishedProgram = run_program(command, dict(arm.environment), self.request.timeout_s)
-                check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
+                self.end_well(arm, {}, under=[str(self.nsys), *_NSYS, "-o", str(report)])
                 reports.append((arm.name, report))
             self.say("importing the traces")
             return import_files([], out, arms=reports, force=force, argv=argv)
+
+    def end_well(self, arm: EngineArm, variables: Mapping[str, str], under: Sequence[str] = ()) -> None:
+        """Run an arm that is not timed, `under` another program; HprofError where it does not end well."""
+        command = [*under, self._binary(arm), *self._words(arm)]
+        done = run_program(command, {**dict(arm.environment), **variables}, self.request.timeout_s)
+        check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
 
     def _binary(self, arm: EngineArm) -> str:
         return arm.binary or self.programs[0].path

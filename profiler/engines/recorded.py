@@ -1,24 +1,86 @@
 """What a recording beside the timed runs saw of each arm, told in the capture of the times.
 
 Recording costs time, so the runs that are timed are not recorded: each arm runs once more for that, and its copies and
-overlap stand beside the times. The recording itself is a capture of its own.
+overlap stand beside the times. The recording itself is a capture of its own. `record_processes` makes one of arms that
+are processes, with the library of `hprof record`; `tell_recorded` takes what any recording saw into the times' capture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from executor.errors import HprofError
+from executor.units import listed
 from profiler.capture import Capture
+from profiler.engines.arms import EngineArm
+from profiler.importers import import_files
 from profiler.metrics import load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
-from profiler.storage.writer import CaptureWriter
+from profiler.recording.session import Recording, RecordingSettings
+from profiler.storage.writer import CaptureWriter, check_place
 
 FIGURES_TOLD: Final = ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "busy_compute_ns", "idle_ns", "host_compute_ns")
 ENDING: Final = "-recorded"  # of the recording's folder, after that of the times
+_HOW: Final = "Each arm ran in one more process, recorded as `hprof record` does, with loading, and not timed."
+RunArm = Callable[[EngineArm, Mapping[str, str]], None]  # runs an arm's process with these variables to its end
+
+
+def check_recordable(out: str, *, force: bool) -> None:
+    """HprofError, before hours of timed runs, where a recording would find no library, no CUPTI or no place."""
+    check_place(out.rstrip("/") + ENDING, force=force)
+    with tempfile.TemporaryDirectory(prefix="hprof-record-") as folder:
+        recording = Recording.begin(RecordingSettings(), Path(folder) / "trial.spool")
+        recording.environment(os.environ)
+        recording.remove()
+
+
+def record_processes(
+    arms: Sequence[EngineArm],
+    run: RunArm,
+    writer: CaptureWriter,
+    *,
+    force: bool = False,
+    argv: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
+) -> str | None:
+    """Run each arm once more, recorded; the recording's address. None where no arm started CUDA, which is a warning.
+
+    writer: of the times, finished. run raises HprofError where an arm does not end well.
+    """
+    recordings: list[tuple[str, Recording]] = []
+    with tempfile.TemporaryDirectory(prefix="hprof-record-") as folder:
+        try:
+            for number, arm in enumerate(arms):
+                say(f"{arm.name}: recorded, not timed")
+                recording = Recording.begin(RecordingSettings(), Path(folder) / f"arm-{number}.spool")
+                recordings.append((arm.name, recording))
+                run(arm, recording.environment(dict(os.environ) | dict(arm.environment)))
+                recording.finish()
+            _tell_unrecorded(writer, recordings)
+            seen = [(name, recording.folder) for name, recording in recordings if recording.spools()]
+            if not seen:
+                return None
+            traces = import_files([], writer.path + ENDING, arms=seen, force=force, argv=argv)
+        finally:
+            for _, recording in recordings:
+                recording.remove()
+    tell_recorded(writer, traces, _HOW)
+    return traces
+
+
+def _tell_unrecorded(writer: CaptureWriter, recordings: Sequence[tuple[str, Recording]]) -> None:
+    """What went wrong in recorded processes, and which arms left nothing."""
+    said = [f"{name}, recorded: {text}" for name, recording in recordings for text in recording.new_problems()]
+    if empty := [name for name, recording in recordings if not recording.spools()]:
+        said.append(f"The recording of {listed(empty)} is empty: no process of it started CUDA or used NVTX.")
+    if said:
+        writer.update_manifest(warnings=[*writer.manifest.warnings, *said])
 
 
 def recorded_figures(traces: str) -> dict[str, dict[str, Any]]:
