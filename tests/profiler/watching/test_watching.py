@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.cuda._gpu_trace as gpu_trace
@@ -11,7 +13,7 @@ from executor.errors import HprofError
 from profiler.watching import cuda as real
 from profiler.watching import issued as issued_module
 from profiler.watching.issued import Issued, StreamKey
-from tests.profiler.watching.fake_cuda import watching
+from tests.profiler.watching.fake_cuda import DEVICE, watching
 
 
 def test_views_are_no_use_and_columns_that_interleave_do_not_meet() -> None:
@@ -138,3 +140,24 @@ def test_torchs_trace_of_streams_and_events_is_listened_to() -> None:
 def test_without_a_gpu_it_says_so() -> None:
     with pytest.raises(HprofError, match=r"torch .* sees no GPU"):
         hprof.check()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: torch.eye(3).to_sparse() @ torch.ones(3, 1),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) + 1,
+        lambda: torch.vmap(lambda row: row * 2)(torch.ones(3, 4)),
+        lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8).dequantize(),
+        lambda: torch.view_as_real(torch.ones(3, dtype=torch.complex64)).add_(1),
+        lambda: torch.nn.Linear(3, 3)(torch.ones(1, 3)).sum().backward(),
+        lambda: torch.empty(0, device=DEVICE).add_(torch.empty(0, device=DEVICE)),
+    ],
+    ids=["sparse", "nested", "vmap", "quantised", "complex", "autograd", "empty"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_all_kinds_run_as_before(work: Callable[[], object]) -> None:
+    check, _ = watching()
+    with check:
+        work()
+    assert check.result.is_clean
