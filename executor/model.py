@@ -38,6 +38,10 @@ class RopeShape:
     factors: tuple[float, ...] = ()  # divide each pair's frequency (a file's `rope_freqs.weight`)
     long_factors: tuple[float, ...] = ()  # instead, for states of more than `original_context` positions (Phi-3)
 
+    def at_rest(self) -> RopeShape:
+        """The same with nothing rotated: of layers without positions."""
+        return replace(self, dims=0, factors=(), long_factors=())
+
 
 @dataclass(frozen=True, slots=True)
 class TemperatureShape:

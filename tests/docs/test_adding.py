@@ -58,6 +58,14 @@ def test_the_examples_are_typed(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+def test_the_example_architecture_is_the_one_that_runs() -> None:
+    text = (ROOT / "docs" / "adding-an-architecture.md").read_text(encoding="utf-8")
+    shown = re.findall(r"`([\w/]+\.py)`:\n\n```python\n(.*?)```", text, re.DOTALL)
+    assert len(shown) == 2
+    for path, block in shown:
+        assert block == (ROOT / path).read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def example_arm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the blocks of docs/adding-an-arm.md define."""

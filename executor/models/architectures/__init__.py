@@ -23,6 +23,7 @@ from executor.models.architectures.olmo import OLMO
 from executor.models.architectures.phi import PHI
 from executor.models.architectures.qwen import QWEN
 from executor.models.architectures.qwen_next import QWEN_NEXT
+from executor.models.architectures.smollm import SMOLLM
 
 ARCHITECTURES: Final[dict[str, Architecture]] = {
     **LLAMA,
@@ -39,4 +40,5 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **PHI,
     **GRANITE,
     **ERNIE,
+    **SMOLLM,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from executor.errors import HprofError
 from executor.model import AttentionShape
 from executor.models.architectures.attention import read_attention
 from executor.models.architectures.base import Architecture, ModelFile, Multipliers
@@ -15,14 +14,10 @@ def _attention(file: ModelFile, layer: int) -> AttentionShape:
     return replace(read_attention(file, layer), scale=scale or None)
 
 
-def _rotated_attention(file: ModelFile, layer: int) -> AttentionShape:
-    """The same; a dense Granite's file may say that nothing is rotated at all."""
-    if not file.fields.flag("rope.scaling.finetuned", True):
-        raise HprofError(
-            f"{file.fields.origin}: its key {file.fields.prefix}rope.scaling.finetuned is false: without rotation, "
-            "which hprof does not compute; use --engine llama-bench for this file."
-        )
-    return _attention(file, layer)
+def _dense_attention(file: ModelFile, layer: int) -> AttentionShape:
+    """The same; a dense Granite's file may say that no layer has positions."""
+    shape = _attention(file, layer)
+    return shape if file.fields.flag("rope.scaling.finetuned", True) else replace(shape, rope=shape.rope.at_rest())
 
 
 def _multipliers(file: ModelFile) -> Multipliers:
@@ -35,6 +30,6 @@ def _multipliers(file: ModelFile) -> Multipliers:
 
 
 GRANITE = {
-    "granite": Architecture(mixer=_rotated_attention, multipliers=_multipliers, interleaved_rope=True),
+    "granite": Architecture(mixer=_dense_attention, multipliers=_multipliers, interleaved_rope=True),
     "granitemoe": Architecture(mixer=_attention, multipliers=_multipliers, interleaved_rope=True),
 }

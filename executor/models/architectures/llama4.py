@@ -29,8 +29,7 @@ def read_mixer(file: ModelFile, layer: int) -> AttentionShape:
     plain = read_attention(file, layer)
     chunk = _CHUNK if has_window(file, layer, every=4) else None
     if (layer + 1) % _NO_ROPE_EVERY == 0:
-        unrotated = replace(plain.rope, dims=0, factors=())
-        return replace(plain, rope=unrotated, chunk=chunk, temperature=_TEMPERATURE)
+        return replace(plain, rope=plain.rope.at_rest(), chunk=chunk, temperature=_TEMPERATURE)
     theta = fields.number("rope.freq_base_swa", plain.rope.theta, above=1.0) if chunk else plain.rope.theta
     has_one_length = fields.integer("expert_count") != _WITHOUT_QK_NORM
     magnitude = 1.0 if has_one_length else plain.rope.attention_factor

@@ -65,6 +65,10 @@ def test_as_llama_cpp_computes_it(architecture: str, case: str, tmp_path: Path) 
     check_against_llama_cpp(write(tmp_path / "model.gguf", architecture, **CASES[case]))
 
 
+def test_without_positions(tmp_path: Path) -> None:
+    check_against_llama_cpp(write(tmp_path / "model.gguf", "granite", **{"rope.scaling.finetuned": False}))
+
+
 def test_with_a_shared_expert(tmp_path: Path) -> None:
     check_against_llama_cpp(write(tmp_path / "model.gguf", "granitemoe", with_shared=True))
 
@@ -86,7 +90,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "an endless embedding": ({"embedding_scale": 3e38}, "embeddings times"),
     "endless attention": ({"attention.scale": 3e38}, "attention logits times"),
     "a scale below 0": ({"attention.scale": -1.0}, "attention.scale is -1.0"),
-    "no rotation": ({"rope.scaling.finetuned": False}, "without rotation, which hprof does not compute"),
 }
 
 
