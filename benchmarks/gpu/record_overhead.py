@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,6 @@ from profiler.capture import Capture
 _PREFILL_TARGET: Final = 0.98
 _DECODE_TARGET: Final = 0.95
 _BYTES_TOLERANCE: Final = 1e-3
-_LEAST_WEIGHT_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +81,27 @@ def abba(bench: Bench, folder: Path, graphs: str, pairs: int) -> dict[str, Any]:
     }
 
 
-def copied(capture: str, repetitions: int) -> dict[str, Any]:
-    """What was copied to the device, a repetition, and how it lay beside the kernels."""
-    rows = Capture.open(capture).table("events", ["kind", "bytes", "source_memory"]).to_pylist()
+def copied(capture: str, repetitions: int, weight_sizes: Collection[int]) -> dict[str, Any]:
+    """What was copied to the device, a repetition, and how it lay beside kernels; weights are known by size."""
+    rows = Capture.open(capture).table("events", ["kind", "bytes"]).to_pylist()
     sizes = Counter(row["bytes"] for row in rows if row["kind"] == "h2d" and row["bytes"])
-    weights = {size: count for size, count in sizes.items() if size >= _LEAST_WEIGHT_BYTES}
+    weights = {size: count for size, count in sizes.items() if size in weight_sizes}
     (device,) = hprof.open(capture).report().to_json()["devices"]
     return {
         "bytes": sum(size * count for size, count in sizes.items()) / repetitions,
-        "large_bytes": sum(size * count for size, count in weights.items()) / repetitions,
-        "large_copies": dict(Counter(weights).most_common(12)),
+        "weight_bytes": sum(size * count for size, count in weights.items()) / repetitions,
+        "copies_by_size": dict(sizes.most_common(12)),
         "device": device,
     }
 
 
-def expected_bytes(model: Path, override: str, n_prompt: int, n_ubatch: int) -> int:
-    """What the scheduler copies for a prompt: the named tensors of all layers but the last, once a ubatch."""
+def expected_copies(model: Path, override: str) -> list[int]:
+    """Sizes of what the scheduler copies for a ubatch, in bytes: the named tensors of all layers but the last."""
     pattern = re.compile(override.partition("=")[0])
     tensors = [(tensor.name, int(tensor.n_bytes)) for tensor in gguf.GGUFReader(model).tensors]
     layers = {name: int(found[1]) for name, _ in tensors if (found := re.match(r"blk\.(\d+)\.", name))}
     last = max(layers.values())
-    named = [size for name, size in tensors if pattern.search(name) and layers.get(name, last) < last]
-    return sum(named) * -(-n_prompt // n_ubatch)
+    return [size for name, size in tensors if pattern.search(name) and layers.get(name, last) < last]
 
 
 @click.command()
@@ -138,12 +137,13 @@ def main(
             flags = ["-m", str(model), "-p", str(n_prompt), "-n", "0", "-ub", str(n_ubatch), "-ot", override]
             bench = Bench("prefill", [*common, "-lm", "none", *flags], repetitions)
             row = abba(bench, folder, "auto", pairs)
-            row |= copied(row["capture"], repetitions)
-            row["expected_bytes"] = expected = expected_bytes(model, override, n_prompt, n_ubatch)
+            expected_sizes = expected_copies(model, override)
+            row |= copied(row["capture"], repetitions, set(expected_sizes))
+            row["expected_bytes"] = expected = sum(expected_sizes) * -(-n_prompt // n_ubatch)
             if row["ratio"] < _PREFILL_TARGET:
                 missed.append(f"prefill at x{row['ratio']:.3f}")
-            if abs(row["large_bytes"] / expected - 1) > _BYTES_TOLERANCE:
-                missed.append(f"{row['large_bytes']:,.0f} bytes a repetition for {expected:,}")
+            if abs(row["weight_bytes"] / expected - 1) > _BYTES_TOLERANCE:
+                missed.append(f"{row['weight_bytes']:,.0f} bytes a repetition for {expected:,}")
             found.append(row)
         if decode is not None:
             bench = Bench("decode", [*common, "-m", str(decode), "-p", "0", "-n", str(n_gen)], repetitions)

@@ -108,7 +108,8 @@ class Recorded:
 def record(folder: Path, program: list[str], *options: str) -> Recorded:
     """Run a program under `hprof record`; one that hangs is ended, as a failure of its own test."""
     command = [sys.executable, "-m", "hprof", "record", "-o", str(folder), *options, "--", *program]
-    variables, pipe = os.environ | {"PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables, pipe = os.environ | {"PYTHONPATH": path}, subprocess.PIPE
     with subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, env=variables, start_new_session=True
     ) as process:
@@ -346,7 +347,7 @@ def test_torch_profiler_inside_goes_without(recorded: Recordings) -> None:
 
 
 def own_run(own: Path) -> list[str]:
-    shape = ["-m", "llama-3.1-8b", "--quant", "BF16", "--layers", "4", "-p", "16384", "-n", "1", "-ub", "4096"]
+    shape = ["-m", "llama-3.1-8b", "--quant", "BF16", "--layers", "4", "-p", "65536", "-n", "1", "-ub", "32768"]
     words = [sys.executable, "-m", "hprof", "run", "--device", "cuda", *shape, "-r", "2", "--arms", "off,on"]
     return [*words, "--recorder", "native", "-o", str(own)]
 
