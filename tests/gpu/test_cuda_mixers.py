@@ -17,6 +17,7 @@ from executor.model import (
     Model,
     ModelShape,
     RopeShape,
+    TemperatureShape,
 )
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.passes import PassJob
@@ -37,10 +38,15 @@ MIXERS: dict[str, Mixer] = {
     "sinks": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), bias=True, output_bias=True, sinks=True, window=24),
     "gemma": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), window=24, qk_norm=True, scale=0.1, post_norm=True),
     "joint norms": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), qk_norm=True, qk_norm_joint=True),
+    "chunks": AttentionShape(4, 2, 64, RopeShape(10000.0, 64), chunk=24, qk_unit=True),
+    "no positions, growing queries": AttentionShape(
+        4, 2, 64, RopeShape(10000.0, 0), chunk=1024, temperature=TemperatureShape(16, 0.2, 1.0)
+    ),
     "delta net": DeltaNetShape(2, 4, 64, 64, conv_width=4),
     "delta net, by key head": DeltaNetShape(2, 4, 64, 64, conv_width=4, by_key_head=True),
     "delta net, in one": DeltaNetShape(2, 4, 64, 64, conv_width=4, by_key_head=True, in_one=True),
     "mla": MlaShape(4, 96, 64, 64, 64, ROPE),
+    "mla, joined": MlaShape(4, None, 64, 64, 64, ROPE, joined=True, scale=0.1, temperature=TemperatureShape(16, 0.2)),
     "mla, window": MlaShape(4, 96, 64, 64, 64, ROPE, window=24),
 }
 ARMS = ["off", "on", "full"]
