@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 
-from tests.random_gguf import Shapes, ffn_tensors
+from tests.random_gguf import Shapes, ffn_tensors, model_tensors, write_random_gguf
 
 HIDDEN: Final = 128
 HEADS: Final = 4
@@ -49,3 +51,14 @@ def experts() -> Shapes:
 def merged(keys: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     """A file's keys with some changed (None: left out)."""
     return {key: value for key, value in (keys | changed).items() if value is not None}
+
+
+def write_plain(
+    path: Path, architecture: str, keys: dict[str, Any], vectors: Collection[str] = (), extra: Shapes | None = None
+) -> Path:
+    """Two blocks as Llama's, of experts where `keys` state them, with some biases and scales and `extra` tensors."""
+    block = NORMS | ATTENTION | (experts() if "expert_count" in keys else DENSE) | (extra or {})
+    for name in vectors:
+        n_scales = EXPERTS if "_exps" in name else 1
+        block[name] = (n_scales,) if name.endswith(".scale") else block[name.replace(".bias", ".weight")][:1]
+    return write_random_gguf(path, architecture, keys, model_tensors(HIDDEN, [block, block]))

@@ -9,6 +9,7 @@ import pytest
 
 from executor.errors import HprofError
 from executor.models.load import load_model
+from tests.executor.architectures.blocks import merged
 from tests.random_gguf import (
     Shapes,
     check_against_llama_cpp,
@@ -77,7 +78,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def write(path: Path, **changed: Any) -> Path:
     """The file with some keys changed (None: left out)."""
-    keys = {key: value for key, value in (KEYS | changed).items() if value is not None}
+    keys = merged(KEYS, changed)
     attention: Shapes = {
         "attn_norm.weight": (HIDDEN,),
         "attn_q_a.weight": (Q_RANK, HIDDEN),

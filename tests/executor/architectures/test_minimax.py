@@ -7,31 +7,28 @@ from typing import Any
 
 import pytest
 
-from tests.random_gguf import (
-    Shapes,
-    check_against_llama_cpp,
-    check_in_engine,
-    ffn_tensors,
-    model_tensors,
-    write_random_gguf,
+from tests.executor.architectures.blocks import (
+    EXPERT_KEYS,
+    EXPERTS,
+    HEAD_DIM,
+    HEADS,
+    KEYS,
+    KV_HEADS,
+    N_FF_EXPERT,
+    write_plain,
 )
+from tests.random_gguf import Shapes, check_against_llama_cpp, check_in_engine
 
-HIDDEN, HEAD_DIM, HEADS, KV_HEADS, N_FF, N_EXPERTS = 64, 32, 4, 2, 48, 8
-KEYS: dict[str, Any] = {
-    "embedding_length": HIDDEN,
-    "block_count": 2,
-    "feed_forward_length": N_FF,
-    "attention.head_count": HEADS,
-    "attention.head_count_kv": KV_HEADS,
-    "attention.key_length": HEAD_DIM,
-    "attention.value_length": HEAD_DIM,
-    "attention.layer_norm_rms_epsilon": 1e-5,
+OWN_KEYS: dict[str, Any] = {
+    **EXPERT_KEYS,
+    "feed_forward_length": N_FF_EXPERT,
     "rope.dimension_count": HEAD_DIM // 2,
-    "rope.freq_base": 1e4,
-    "expert_count": N_EXPERTS,
-    "expert_used_count": 2,
-    "expert_feed_forward_length": N_FF,
     "expert_gating_func": 2,
+}
+OWN_TENSORS: Shapes = {
+    "attn_q_norm.weight": (HEADS * HEAD_DIM,),
+    "attn_k_norm.weight": (KV_HEADS * HEAD_DIM,),
+    "exp_probs_b.bias": (EXPERTS,),
 }
 CASES: dict[str, dict[str, Any]] = {
     "as MiniMax-M2": {},
@@ -45,20 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def write(path: Path, **changed: Any) -> Path:
     """The file with some keys changed."""
-    block: Shapes = {
-        "attn_norm.weight": (HIDDEN,),
-        "attn_q.weight": (HEADS * HEAD_DIM, HIDDEN),
-        "attn_k.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_v.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "attn_q_norm.weight": (HEADS * HEAD_DIM,),
-        "attn_k_norm.weight": (KV_HEADS * HEAD_DIM,),
-        "attn_output.weight": (HIDDEN, HEADS * HEAD_DIM),
-        "ffn_norm.weight": (HIDDEN,),
-        "ffn_gate_inp.weight": (N_EXPERTS, HIDDEN),
-        "exp_probs_b.bias": (N_EXPERTS,),
-        **ffn_tensors(HIDDEN, N_FF, "_exps", (N_EXPERTS,)),
-    }
-    return write_random_gguf(path, "minimax-m2", KEYS | changed, model_tensors(HIDDEN, [block, block]))
+    return write_plain(path, "minimax-m2", KEYS | OWN_KEYS | changed, extra=OWN_TENSORS)
 
 
 @pytest.mark.parametrize("case", CASES)
