@@ -69,7 +69,13 @@ class Recording:
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="hprof-", suffix=".spool"))
         else:
-            folder.mkdir(parents=True, mode=0o700)
+            try:
+                folder.mkdir(parents=True, mode=0o700)
+            except FileExistsError as error:
+                raise HprofError(
+                    f"{folder} holds what an earlier hprof record left behind; make a capture of it with `hprof import "
+                    f"{folder}`, or remove it."
+                ) from error
         control = ControlPage(folder, settings.max_bytes, settings.after_s, settings.for_s)
         return Recording(folder, settings, library, control)
 

@@ -26,6 +26,7 @@ _DEVICE_MEMORY: Final = 3  # CUpti_ActivityMemoryKind
 _STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _NODE_TYPES: Final = ("kernel", "memcpy", "memset")  # CUgraphNodeType, the first three
 _FAR_CLOCKS_NS: Final = 1_000_000
+_MOST_LOST: Final = 1 << 40  # in one record: more is damage, and would not add up
 
 
 def machine_facts(files: Sequence[SpoolFile]) -> dict[str, Any]:
@@ -79,8 +80,10 @@ def lost_records(files: Sequence[SpoolFile]) -> Counter[str]:
     """Records that no spool has, by reason."""
     lost: Counter[str] = Counter()
     for file in files:
-        for record in file.of_type(RecordType.LOST):
-            lost[file.texts.get(int(record["name"]), "for a reason not given")] += int(record["bytes"])
+        rows = file.of_type(RecordType.LOST)
+        for name in np.unique(rows["name"])[:_MAX_LISTED].tolist():
+            count = int(np.clip(rows["bytes"][rows["name"] == name], 0, _MOST_LOST).sum())
+            lost[file.texts.get(name, "for a reason not given")] += count
     return lost
 
 
@@ -185,17 +188,18 @@ def recording_warnings(files: Sequence[SpoolFile], recorded: TraceRows, hprof: H
 
 def _graph_warnings(files: Sequence[SpoolFile], recorded: TraceRows) -> list[str]:
     graph = recorded.labels.code("graph")
-    rows = recorded.device_rows
-    launches = rows["detail"] == graph
+    work = recorded.device_rows
+    launches = work["detail"] == graph
     if not (n_launches := int(np.count_nonzero(launches))):
         return []
     nodes: Counter[str] = Counter()
     for file in files:
-        of_file = {int(record["kind"]): int(record["bytes"]) for record in file.of_type(RecordType.GRAPH_NODES)}
-        nodes.update({name: of_file.get(kind, 0) for kind, name in enumerate(_NODE_TYPES)})
+        rows = file.of_type(RecordType.GRAPH_NODES)
+        made_of = [rows["bytes"][rows["kind"] == kind][-1:].sum() for kind in range(len(_NODE_TYPES))]  # the last count
+        nodes.update({name: int(count) for name, count in zip(_NODE_TYPES, made_of, strict=True)})
     made = ", ".join(f"{format_count(count, f'{name} node')}" for name, count in nodes.items() if count)
     held = f" (the graphs were made of {made})" if made else ""
-    time_ms = int((rows["end"] - rows["start"])[launches].sum()) / 1e6
+    time_ms = int((work["end"] - work["start"])[launches].sum()) / 1e6
     return [
         f"{format_count(n_launches, 'CUDA graph launch')} of together {time_ms:,.1f} ms recorded as a whole{held}: the "
         "kernels and copies inside have no rows and count in no figure; record with --graphs node to see them, which "

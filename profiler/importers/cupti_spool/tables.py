@@ -145,10 +145,11 @@ class SpoolTables:
     def _device_of_context(self, at: int, context: Int64) -> Int64:
         """A synchronisation names its context alone."""
         known = self.files[at].of_type(RecordType.CONTEXT)
-        device = absent(len(context))
-        for number, of_device in dict(zip(known["context"].tolist(), known["device"].tolist(), strict=True)).items():
-            device[context == number] = of_device
-        return device
+        numbers, first = np.unique(known["context"], return_index=True)
+        if len(numbers) == 0:
+            return absent(len(context))
+        place = np.minimum(np.searchsorted(numbers, context), len(numbers) - 1)
+        return known_where(numbers[place] == context, wide(known["device"][first])[place])
 
 
 def _told_once(calls: Records) -> Records:

@@ -78,11 +78,13 @@ def test_nothing_to_record(words: list[str]) -> None:
         (["--env", "NAME", "--", "true"], "'NAME' is not K=V"),
         (["--max-bytes", "1X", "--", "true"], "'1X' is no size"),
         (["--process", "(", "--", "true"], "is no extended regular expression"),
+        (["-o", "left", "--", "true"], "left.spool holds what an earlier hprof record left behind"),
         ([], "give a command after --"),
     ],
 )
 def test_what_is_refused_before_anything_runs(words: list[str], arguments: list[str], said: str) -> None:
     shutil.copytree(ROOT / "traces" / "example", "taken")
+    Path("left.spool").mkdir()
     done = record(*arguments)
     assert done.returncode == 2
     assert said in done.stderr
