@@ -1,0 +1,82 @@
+"""A capture's own workload under other settings, as rows to draw: predicted with intervals, and measured beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pandas as pd
+
+from profiler.capture import Capture
+from profiler.planning.plan import RunPlan
+from profiler.planning.request import GridPoint
+from profiler.predicting.calibrate import Calibration, interval
+from profiler.predicting.costs import Costs
+from profiler.predicting.measured import MeasuredCell, measured_cells
+from profiler.predicting.predictor import Prediction, predict
+
+WhatIfFigure = Literal["ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"]
+WHAT_IF_UBATCHES: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Predictions of a plan's cells, and the capture whose measured points lie beside them.
+
+    `spread`: the relative half-widths of intervals; empty where rates alone say what steps take.
+    """
+
+    plan: RunPlan
+    predictions: tuple[Prediction, ...]
+    spread: dict[str, float | None]
+
+    def rows(self, figure: WhatIfFigure) -> pd.DataFrame:
+        """arm, n_ubatch, median, low, high, in_range: one row a prediction that has the figure."""
+        spread = self.spread.get("decode" if figure.startswith("decode") else "ttft")
+        found = []
+        for one in self.predictions:
+            value = _value(figure, one.cell, one.ttft_ns, one.prefill_ns, one.decode_ns, one.n_decoded)
+            if value is not None:
+                low, high = interval(value, spread)
+                found.append((one.label, one.cell.n_ubatch, value, low, high, one.in_range))
+        return pd.DataFrame(found, columns=["arm", "n_ubatch", "median", "low", "high", "in_range"])
+
+
+def what_if(plan: RunPlan, costs: Costs, calibration: Calibration | None) -> WhatIf:
+    """Predict a plan; `calibration` where the costs are those of a capture."""
+    use = None if calibration is None else calibration.use
+    spread = {} if calibration is None else calibration.spread
+    return WhatIf(plan, tuple(predict(plan, costs, use)), spread)
+
+
+def measured_rows(capture: Capture, figure: WhatIfFigure, n_prompt: int, n_depth: int) -> pd.DataFrame:
+    """arm, n_ubatch, value: what the capture measured at this prompt and depth."""
+    found = list(_measured(measured_cells(capture), figure, n_prompt, n_depth))
+    return pd.DataFrame(found, columns=["arm", "n_ubatch", "value"])
+
+
+def _measured(
+    cells: dict[tuple[str, int, int, int, int], MeasuredCell], figure: WhatIfFigure, n_prompt: int, n_depth: int
+) -> Iterator[tuple[str, int, float]]:
+    for (arm, prompt, n_gen, n_ubatch, depth), one in cells.items():
+        cell = GridPoint(prompt, n_gen, n_ubatch, depth)
+        n_decoded = max(0, n_gen - 1) if prompt else n_gen
+        value = _value(figure, cell, one.ttft_ns, one.prefill_ns, one.decode_ns, n_decoded)
+        if (prompt, depth) == (n_prompt, n_depth) and value is not None:
+            yield arm, n_ubatch, value
+
+
+def _value(
+    figure: WhatIfFigure,
+    cell: GridPoint,
+    ttft_ns: float | None,
+    prefill_ns: float | None,
+    decode_ns: float | None,
+    n_decoded: int,
+) -> float | None:
+    if figure == "ttft_ns":
+        return ttft_ns
+    if figure == "prefill_tokens_per_s":
+        return cell.n_prompt / prefill_ns * 1e9 if prefill_ns else None
+    return n_decoded / decode_ns * 1e9 if decode_ns and n_decoded else None
