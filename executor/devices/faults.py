@@ -138,10 +138,15 @@ class LateRecord(FaultyDevice):
     def __init__(self, inner: Device, log: OrderingLog) -> None:
         super().__init__(inner, log)
         self._late: dict[int, Event] = {}
+        self._has_copied = False
+
+    def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
+        super().copy_in(stream, ranges)
+        self._has_copied |= stream == "copy"
 
     def record(self, stream: StreamName, event: Event) -> None:
-        if stream == "copy":
-            self._late[id(event)] = event
+        if stream == "copy" and self._has_copied:  # what is recorded before a copy is when it begins
+            self._late[id(event)], self._has_copied = event, False
         else:
             super().record(stream, event)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from executor.devices.faults import FAULTS
 from executor.fault_names import FAULT_MEANINGS
+from executor.policies.base import PolicyOptions
 from profiler.ordering.check import CheckResult
+from tests.executor.engine_runs import open_session, run_pass
 from tests.profiler.ordering.planted import SHOWN, SLOW, run_until_it_shows, run_with
 from tests.profiler.ordering.records import check, record_engine
 
@@ -62,3 +66,15 @@ def test_a_stale_wait_has_a_generation_of_its_own() -> None:
     for wait in waits:
         after = records[wait.sequence + 1]
         assert (after.op, after.event, after.generation) == ("record", wait.event, (wait.generation or 0) + 1)
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_faulty_run_has_possible_times(fault: str) -> None:
+    """What is recorded late or elsewhere is waited for late or never, but each interval still begins before it ends."""
+    arm = SHOWN[fault].arm if fault in SHOWN else "on"
+    options: dict[str, Any] = {"kind": "sim", "layers": 3, "synthetic_routing": True, "record_ordering": True}
+    policy = PolicyOptions(cache_bytes=1 << 20)
+    with open_session("tiny-moe", [arm], policy=policy, inject=fault, **options) as session:
+        events = run_pass(session, arm, 64, 2, 32)[0].events
+    assert events
+    assert all(0 <= event.t_start <= event.t_end for event in events)
