@@ -39,9 +39,10 @@ def mla(h: torch.Tensor, w: Weights, shape: MlaShape, state: MlaState, n_past: i
 
 def _from_latents(w: Weights, shape: MlaShape) -> tuple[torch.Tensor, torch.Tensor]:
     """Each head's matrices between latents and keys (heads, rank, nope) and values (heads, value_dim, rank)."""
-    if not shape.joined:
-        return w("attn_k_b.weight"), w("attn_v_b.weight")
-    both = w("attn_kv_b.weight").view(shape.n_heads, shape.nope_dim + shape.value_dim, shape.kv_lora_rank)
+    heads, rank = shape.n_heads, shape.kv_lora_rank
+    if not shape.joined:  # files leave out a leading 1
+        return w("attn_k_b.weight").view(heads, rank, -1), w("attn_v_b.weight").view(heads, -1, rank)
+    both = w("attn_kv_b.weight").view(heads, -1, rank)
     return both[:, : shape.nope_dim].transpose(1, 2), both[:, shape.nope_dim :]
 
 

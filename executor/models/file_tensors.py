@@ -47,16 +47,7 @@ def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
     for name, dims in all_shapes(shape):
         info = tensors.get(name)
         if info is None:
-            layer, short_name = name.split(".")[1], name.partition("_exps")[0].rpartition(".")[2]
-            if f"blk.{layer}.{short_name}.0.weight" in tensors:
-                raise HprofError(
-                    f"{origin}: its experts are stored one by one (blk.{layer}.{short_name}.0.weight), as until April "
-                    "2024, which llama.cpp does not read any more either; convert the model again."
-                )
-            raise HprofError(
-                f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
-                "the file is incomplete, join its parts or convert the model again."
-            )
+            raise _missing(name, shape, tensors, origin)
         if info.quant not in QUANTS:
             raise HprofError(
                 f"{origin}: tensor {name!r} is stored as {info.quant}, which hprof does not know; "
@@ -67,6 +58,19 @@ def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
                 f"{origin}: the tensor {name} has the shape {info.shape}, but the metadata ask for {dims}; "
                 "the file is damaged, fetch or convert it again."
             )
+
+
+def _missing(name: str, shape: ModelShape, tensors: Tensors, origin: str) -> HprofError:
+    first = name.replace("_exps", ".0")
+    if first != name and first in tensors:
+        return HprofError(
+            f"{origin}: its experts are stored one by one ({first}), as until April 2024, which llama.cpp does not "
+            "read any more either; convert the model again."
+        )
+    return HprofError(
+        f"{origin}: the tensor {name} is missing, which the architecture {shape.architecture} needs; "
+        "the file is incomplete, join its parts or convert the model again."
+    )
 
 
 def _without_ones(dims: tuple[int, ...]) -> list[int]:

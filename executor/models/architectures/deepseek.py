@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from executor.errors import HprofError
-from executor.model import MlaShape, RopeShape
+from executor.model import Ffn, MlaShape, MoeFfn, RopeShape
 from executor.models.architectures.attention import read_temperature
 from executor.models.architectures.base import ROUTER_KEYS, Architecture, ModelFile
+from executor.models.architectures.ffn import read_ffn
 from executor.models.architectures.rope import read_rope
+
+_GLM_LAYERS: Final = (47, 48)  # GLM-4.7-Flash, which llama.cpp knows by these numbers
+_GLM_VOCABULARY: Final = 154880
 
 
 def read_mla(file: ModelFile, layer: int) -> MlaShape:
@@ -55,4 +60,16 @@ def _yarn_on_logits(file: ModelFile, rope: RopeShape) -> tuple[RopeShape, float]
     return rope, magnitude * magnitude
 
 
-DEEPSEEK = {"deepseek2": Architecture(mixer=read_mla, interleaved_rope=True, normalise=False, router_keys=ROUTER_KEYS)}
+def read_layer_ffn(file: ModelFile, layer: int) -> Ffn:
+    """Experts behind the leading dense layers. Early files of one model do not say that its router is a sigmoid."""
+    ffn = read_ffn(file, layer)
+    is_glm = file.n_layers in _GLM_LAYERS and file.tensors["token_embd.weight"].shape[0] == _GLM_VOCABULARY
+    is_unsaid = not file.fields.integer("expert_gating_func", 0, low=0)
+    return replace(ffn, scoring="sigmoid") if isinstance(ffn, MoeFfn) and is_glm and is_unsaid else ffn
+
+
+DEEPSEEK = {
+    "deepseek2": Architecture(
+        mixer=read_mla, ffn=read_layer_ffn, interleaved_rope=True, normalise=False, router_keys=ROUTER_KEYS
+    ),
+}

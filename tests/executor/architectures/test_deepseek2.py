@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
+from executor.model import LayerShape, MlaShape, ModelShape, MoeFfn, RopeShape
+from executor.models.from_gguf import shape_from_gguf
 from executor.models.load import load_model
+from executor.models.synthetic import QuantPlan
+from executor.models.synthetic import model_tensors as model_tensors_of
 from tests.executor.architectures.blocks import merged
 from tests.random_gguf import (
     Shapes,
@@ -113,6 +117,20 @@ def write(path: Path, **changed: Any) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_as_llama_cpp_computes_it(case: str, tmp_path: Path) -> None:
     check_against_llama_cpp(write(tmp_path / "model.gguf", **CASES[case]))
+
+
+def test_early_files_of_glm_flash_do_not_say_that_their_router_is_a_sigmoid() -> None:
+    """llama.cpp tells them by layers and vocabulary."""
+    mixer = MlaShape(HEADS, Q_RANK, RANK, NOPE, VALUE, RopeShape(1e4, ROTATED))
+    layer = LayerShape(mixer, MoeFfn(EXPERTS, 4, N_FF_EXPERT, n_ff_shared=2 * N_FF_EXPERT))
+    unsaid = merged(KEYS, {"expert_gating_func": None, "leading_dense_block_count": 0})
+    for n_vocab, scoring in ((154_880, "sigmoid"), (154_881, "softmax")):
+        shape = ModelShape("glm", "deepseek2", n_vocab, HIDDEN, (layer,) * 47, 1e-5)
+        keys = {f"deepseek2.{key}": value for key, value in (unsaid | {"block_count": 47}).items()}
+        tensors = model_tensors_of(shape, QuantPlan.uniform("F16"))
+        found = shape_from_gguf({"general.architecture": "deepseek2", **keys}, tensors, "model.gguf").layers[3].moe
+        assert found is not None
+        assert found.scoring == scoring
 
 
 @pytest.mark.parametrize("case", ["as DeepSeek-V3", "growing queries, joined"])
