@@ -3,7 +3,8 @@
 A row that is left out is counted under the first reason that it meets, as `Imported.dropped`:
 
 * its times: none, an end before the start, longer than a day, more than 30 days from the others;
-* its stream: work on one stream is serial, so a row that ends well after its successor began has a wrong time;
+* its stream: work on one stream is serial, so a row that ends well after its successor began has a wrong time
+  (a last row, which has none, is held against waits of the host: `profiler.importers.waits`);
 * its launch: a device that begins an hour before or after what the other calls and their work take has a wrong clock.
 
 Rules take int64 arrays in ns, so that rows may lie in numpy or in arrow.

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from profiler.arithmetic.groups import group_by
+from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, from_arrow
 from profiler.importers.dropping import (
     FAR_FROM_LAUNCH,
@@ -25,6 +26,7 @@ from profiler.importers.dropping import (
 )
 from profiler.importers.kineto.host_calls import HostCalls
 from profiler.importers.kineto.rows import ON_HOST
+from profiler.importers.waits import DEVICE_WAITS, OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
 from profiler.schema import EVENTS
 
 # On Intel GPUs copies are called by their ends, "zeCommandListAppendMemoryCopy(M2D)": M is any host memory, H pinned
@@ -87,11 +89,31 @@ def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
         where = {"process": from_arrow(launches.process), "device": device, "lane": lane}
         stream[in_order] = group_by({name: values[in_order] for name, values in where.items()}).of_row
     overruns, n_overlapping = overrunning(stream, start, end, from_arrow(rows["correlation"]))
-    kept = kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped)
+    in_order = in_order[launches.found[in_order] & ~overruns[in_order]]
+    process = from_arrow(launches.process)
+    launched_rows = LaunchedRows(
+        stream[in_order],
+        device[in_order],
+        process[in_order],
+        start[in_order],
+        end[in_order],
+        end[launches.row[in_order]],
+    )
+    outlasts = np.zeros(len(start), np.bool_)
+    outlasts[in_order] = outlasting(launched_rows, _waits(rows, process, start, end))
+    reasons = {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns, OUTLASTS_WAIT: outlasts}
+    kept = kept_rows("device row", reasons, dropped)
     if not kept.all():
         rows = _kept(rows, kept)
         launches = HostCalls(rows)
     return CredibleRows(rows, launches, unanswered, n_overlapping)
+
+
+def _waits(rows: pa.Table, process: Int64, start: Int64, end: Int64) -> Waits:
+    name = rows["name"].combine_chunks()
+    is_wait = np.isin(np.array(name.dictionary.to_pylist(), dtype=object), DEVICE_WAITS)
+    calls = np.flatnonzero(np.append(is_wait, False)[name.indices.to_numpy()])
+    return Waits(process[calls], start[calls], end[calls])
 
 
 def _is_serial(rows: pa.Table) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler.arithmetic.groups import Mask
+from profiler.arithmetic.groups import Mask, group_by
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import is_absent, is_known, known_where
 from profiler.importers.dropping import (
@@ -40,6 +40,7 @@ from profiler.importers.nsys.rows import EventRows, StreamLines, TextCodes, conc
 from profiler.importers.nsys.tables import (
     ExportTables,
 )
+from profiler.importers.waits import DEVICE_WAITS, OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,4 +147,25 @@ def _credible(
         is_apart |= device["detail"] == labels.code(detail)
     stream = known_where(~is_apart, streams.line[: len(device)])
     overruns, n_overlapping = overrunning(stream, device["start"], device["end"], device["correlation"])
-    return kept_rows("device row", {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns}, dropped), n_overlapping
+    outlasts = np.zeros(len(device), np.bool_)
+    judged = np.flatnonzero(is_known(call) & is_known(stream) & ~overruns)
+    outlasts[judged] = _outlasting(device, stream, call, calls, labels, judged)
+    reasons = {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns, OUTLASTS_WAIT: outlasts}
+    return kept_rows("device row", reasons, dropped), n_overlapping
+
+
+def _outlasting(
+    device: EventRows, stream: Int64, call: Int64, calls: EventRows, labels: TextCodes, judged: Int64
+) -> Mask:
+    """Which of the device rows `judged` end after their process had waited for all it had issued."""
+    waits = np.flatnonzero(np.isin(calls["name"], [labels.code(name) for name in DEVICE_WAITS]))
+    launched = call[judged]
+    rows = LaunchedRows(
+        stream=stream[judged],
+        context=group_by({name: device[name][judged] for name in ("device", "context")}).of_row,
+        process=calls["process"][launched],
+        start=device["start"][judged],
+        end=device["end"][judged],
+        launched=calls["end"][launched],
+    )
+    return outlasting(rows, Waits(calls["process"][waits], calls["start"][waits], calls["end"][waits]))

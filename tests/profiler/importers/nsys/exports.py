@@ -19,7 +19,15 @@ GLOBAL_TID = GLOBAL_PID | TID
 KERNEL, MEMCPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET, GRAPH = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RUNTIME, SYNC = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-STRINGS = {1: "matmul(float*)", 2: "matmul", 3: "cudaLaunchKernel_v7000", 4: "cudaMemcpyAsync_v3020", 5: "cudaMemcpy"}
+DEVICE_WAIT = 6
+STRINGS = {
+    1: "matmul(float*)",
+    2: "matmul",
+    3: "cudaLaunchKernel_v7000",
+    4: "cudaMemcpyAsync_v3020",
+    5: "cudaMemcpy",
+    DEVICE_WAIT: "cudaDeviceSynchronize_v3020",
+}
 
 
 def device_row(start: int | None, end: int | None, correlation: int = 0, **changes: Any) -> Row:
