@@ -5,8 +5,8 @@
 
 A thread of Arrow's that frees a Python buffer after the interpreter is gone ends the process with "terminate called
 without an active exception" (exit code 134, signal 6). What decides is the race between those threads and the end of
-the process, and not how the modules came into memory. So most runs are forked from a process that has imported
-everything and started no thread: the child calls the command as `hprof` does, starts Arrow's threads itself, leaves by
+the process, and not how the modules came into memory. So most runs are forked from a process that has loaded the
+commands and started no thread: the child calls the command as `hprof` does, starts Arrow's threads itself, leaves by
 SystemExit through the top of the stack, and so ends as any interpreter does. Cold runs are `python -m hprof`.
 Exit code 1 where a run ended with anything but 0.
 """
@@ -14,6 +14,7 @@ Exit code 1 where a run ended with anything but 0.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from benchmarks.kineto_trace import write_kineto
 from hprof.command_line import main as hprof
 
 _N_EVENTS: Final = 400
+_LOADED_FIRST: Final = ("profiler.cli.import_", "profiler.cli.report", "profiler.importers.kineto")
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -82,6 +84,8 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hprof-exits-"))  # no context manager: a child would leave it too
     trace, capture = folder / "trace.json", folder / "capture"
+    for module in _LOADED_FIRST:
+        importlib.import_module(module)
     write_kineto(trace, _N_EVENTS)
     if (code := cold(["import", str(trace), "-o", str(capture)])) != 0:
         raise SystemExit(f"hprof import ended with {code}")

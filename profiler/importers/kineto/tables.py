@@ -89,18 +89,9 @@ def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
         where = {"process": from_arrow(launches.process), "device": device, "lane": lane}
         stream[in_order] = group_by({name: values[in_order] for name, values in where.items()}).of_row
     overruns, n_overlapping = overrunning(stream, start, end, from_arrow(rows["correlation"]))
-    in_order = in_order[launches.found[in_order] & ~overruns[in_order]]
-    process = from_arrow(launches.process)
-    launched_rows = LaunchedRows(
-        stream[in_order],
-        device[in_order],
-        process[in_order],
-        start[in_order],
-        end[in_order],
-        end[launches.row[in_order]],
-    )
+    judged = in_order[launches.found[in_order] & ~overruns[in_order]]
     outlasts = np.zeros(len(start), np.bool_)
-    outlasts[in_order] = outlasting(launched_rows, _waits(rows, process, start, end))
+    outlasts[judged] = _outlasting(rows, launches, stream[judged], judged)
     reasons = {FAR_FROM_LAUNCH: is_far, OVERRUNS: overruns, OUTLASTS_WAIT: outlasts}
     kept = kept_rows("device row", reasons, dropped)
     if not kept.all():
@@ -109,11 +100,23 @@ def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
     return CredibleRows(rows, launches, unanswered, n_overlapping)
 
 
-def _waits(rows: pa.Table, process: Int64, start: Int64, end: Int64) -> Waits:
+def _outlasting(rows: pa.Table, launches: HostCalls, stream: Int64, judged: Int64) -> NDArray[np.bool_]:
+    """Which of the rows `judged`, on these streams, end after their process had waited for all it had issued."""
+    start, end, device, process = (
+        from_arrow(values) for values in (rows["t_start"], rows["t_end"], rows["device"], launches.process)
+    )
     name = rows["name"].combine_chunks()
     is_wait = np.isin(np.array(name.dictionary.to_pylist(), dtype=object), DEVICE_WAITS)
     calls = np.flatnonzero(np.append(is_wait, False)[name.indices.to_numpy()])
-    return Waits(process[calls], start[calls], end[calls])
+    launched = LaunchedRows(
+        stream=stream,
+        context=device[judged],
+        process=process[judged],
+        start=start[judged],
+        end=end[judged],
+        launched=end[launches.row[judged]],
+    )
+    return outlasting(launched, Waits(process[calls], start[calls], end[calls]))
 
 
 def _is_serial(rows: pa.Table) -> NDArray[np.bool_]:
