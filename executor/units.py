@@ -114,6 +114,16 @@ def format_ratio(ratio: float, low: float | None = None, high: float | None = No
     return f"x{ratio:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
+_NEAR_ONE: Final = 0.05  # closer to 1 a third decimal tells a small effect from none
+
+
+def format_factor(factor: float) -> str:
+    """How many times as fast, or as many: `10.7`, `1.46`, `0.987`."""
+    if abs(factor - 1) < _NEAR_ONE:
+        return f"{factor:.3f}"
+    return f"{factor:.{2 if factor < 9.995 else 1}f}" if factor < 99.95 else f"{factor:,.0f}"
+
+
 _MANY_TIMES: Final = 100  # from here on per cents are harder to read than a factor
 
 

@@ -47,6 +47,7 @@ def describe_machine() -> dict[str, Any]:
         "threads": psutil.cpu_count(),
         "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "cpu_governor": _read_line(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
+        "load_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,  # before the run adds its own
         "memory_bytes": psutil.virtual_memory().total,
         "os": _os_name(),
         "kernel": platform.release() or None,

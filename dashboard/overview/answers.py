@@ -1,74 +1,15 @@
-"""The Overview's answers in words: from which ubatch B helps, what it costs, why, and what bounds the prompt."""
+"""The Overview's answers in words: what B costs, why, and what bounds the prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-import pandas as pd
-
 from executor.units import format_bytes, format_ns, listed
-from profiler.metrics import FIGURES
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell
 from profiler.report.places import Residency
-from profiler.report.sweep import axis_of_most, crosses_once, crossover, sweep_figures
 
-_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _ALIKE: Final = 0.005  # of the bytes: less is no change
-_ALONE: Final = {"no difference": "takes as long as", "inconclusive": "is not certain to differ from"}
-
-
-def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str, who: str) -> str | None:
-    """From which ubatch (or prompt) B beats A, over the cells that differ from this one in that size alone.
-
-    who: B as the subject of the sentence. None: nothing was judged.
-    """
-    for figure in _FIGURES:
-        rows = sweep_figures(cells, figure)
-        rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
-        axis, found = axis_of_most(rows, cell)
-        if len(found) == 1:
-            return _of_one(found)
-        if len(found):
-            told = _spread(found.sort_values("n_ubatch"), axis, who, a, figure)
-            where = [" Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
-            where += (
-                [f" That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and _n_depths(cells) > 1 else []
-            )
-            return "".join([told, *where])
-    return None
-
-
-def _n_depths(cells: Sequence[Cell]) -> int:
-    return len({cell.n_depth for cell in cells})
-
-
-def _of_one(rows: pd.DataFrame) -> str:
-    tokens = min(size for size in rows[["n_ubatch", "n_prompt"]].iloc[0] if size > 0)
-    return (
-        f"Only ubatches of {_number(tokens)} tokens were measured; sweep several sizes to see from which on it helps."
-    )
-
-
-def _spread(rows: pd.DataFrame, axis: str, who: str, a: str, figure: str) -> str:
-    sizes, verdicts = rows["n_ubatch"].tolist(), rows["verdict"].tolist()
-    kinds = list(dict.fromkeys(verdicts))
-    if len(kinds) == 1:
-        span = f"{_number(sizes[0])} to {_number(sizes[-1])} tokens"
-        return f"{who} {_ALONE.get(kinds[0], f'is {kinds[0]} than')} {a} at every ubatch measured, {span}."
-    at = crossover(rows)
-    if at is not None and crosses_once(rows, at):
-        is_better_above = (rows["ratio"].iloc[-1] < 1) == (FIGURES[figure].better == "lower")
-        words = ("faster", "slower") if is_better_above else ("slower", "faster")
-        return f"{who} is {words[0]} than {a} from a ubatch {at.in_words(axis)}, {words[1]} below."
-    of_kind = {kind: [_number(s) for s, v in zip(sizes, verdicts, strict=True) if v == kind] for kind in kinds}
-    told = [f"{kind} at {listed(numbers)}" for kind, numbers in of_kind.items()]
-    return f"{who} against {a}, by tokens in the ubatch: {'; '.join(told)}."
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 def cost(cell: Cell, a: str, b: str, residency: dict[str, Residency], *, same_placement: bool = True) -> str | None:

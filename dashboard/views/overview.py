@@ -17,6 +17,7 @@ from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
 from dashboard.text import escape_markdown, headline
 from profiler.report.cells import Cell
+from profiler.report.from_which_size import from_which_size
 from profiler.report.places import products_line
 
 
@@ -81,10 +82,9 @@ def in_words(choice: Choice, cell: Cell) -> None:
     """From which ubatch B helps, what it costs, and why."""
     if choice.a is None or choice.b is None:
         return
+    over = from_which_size(choice.report.cells, cell, choice.a, choice.b)
     told = {
-        "From which ubatch": answers.from_which_size(
-            choice.report.cells, cell, choice.a, choice.b, choice.b_as_subject
-        ),
+        "From which ubatch": over.sentence(choice.b_as_subject) if over is not None else None,
         "What it costs": answers.cost(
             cell, choice.a, choice.b, choice.report.residency, same_placement=choice.other_placement is None
         ),

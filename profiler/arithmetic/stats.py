@@ -33,6 +33,8 @@ OUTLIER_MADS: Final = 14.826  # ten standard deviations of a normal; hyperfine's
 _N_RESAMPLES: Final = 4000
 _SEED: Final = 20250
 ONE_PROCESS: Final = "one process an arm: boots needed"
+_SAME_WORK: Final = "same work: "
+_OTHER_WORK: Final = "different workload: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,24 @@ class Comparison:
     pairs: int
     verdict: Verdict
     reason: str | None = None  # why it is inconclusive
+    unit: CountUnit = "pairs"  # what `pairs` counts
+
+    @property
+    def is_same_work(self) -> bool:
+        """Whether both did the same by design, so that what differs is chance."""
+        return self.reason is not None and self.reason.startswith(_SAME_WORK)
+
+    @property
+    def is_other_work(self) -> bool:
+        """Whether the two did different work, so that their times say nothing of either."""
+        return self.reason is not None and self.reason.startswith(_OTHER_WORK)
+
+    @property
+    def n_missing(self) -> int:
+        """How many more pairs (or boots) a verdict needs; 0 where their number is not what keeps it away."""
+        if self.verdict != "inconclusive" or self.is_same_work or self.is_other_work:
+            return 0
+        return max(MIN_PAIRS - self.pairs, 0)
 
 
 def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> Estimate | None:
@@ -133,11 +153,11 @@ def compare(
     interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=are_pairs) if n_pairs > 1 else None
     low, high = interval or (None, None)
     if different is not None:
-        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"different workload: {different}")
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_OTHER_WORK}{different}", unit)
     if same is not None:
-        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"same work: {same}")
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_SAME_WORK}{same}", unit)
     verdict, reason = _verdict(ratio, interval, n_pairs, better, noise, unit)
-    return Comparison(ratio, low, high, n_pairs, verdict, reason)
+    return Comparison(ratio, low, high, n_pairs, verdict, reason, unit)
 
 
 def _verdict(

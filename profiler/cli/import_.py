@@ -55,4 +55,4 @@ def command(
 
     with console(stderr=True).status("Reading the trace"):
         path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
-    show_report(path, as_json=as_json)
+    show_report(path, as_json=as_json, is_whole=True)

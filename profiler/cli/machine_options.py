@@ -20,6 +20,11 @@ MACHINE_FLAGS: Final = {"gpu": "--gpu", "device_memory": "--device-memory"} | _R
 """The options of this kind that serve `sim` alone, by parameter; a link's speed serves `cpu` too."""
 
 
+def imagined(values: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the table's rows that were asked for, for the manifest."""
+    return {f"imagined_{name}": values[name] for name in ("gpu", "link") if values[name] is not None}
+
+
 def link_gb_s(values: Mapping[str, Any]) -> float | None:
     """The link's speed, from its own flag or from the table; None where neither is given."""
     own: float | None = values["link_gb_s"]

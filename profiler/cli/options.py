@@ -43,6 +43,12 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
+def whole_option(command: Command) -> Command:
+    """`--all`, as the parameter `is_whole`."""
+    text = "Print the whole report: every cell, figure, warning and finding."
+    return click.option("--all", "is_whole", is_flag=True, help=text)(command)
+
+
 def output_option(command: Command) -> Command:
     """`-o/--output DIR`, as the parameter `output` (None where it is left out)."""
     text = "The capture's folder, or an fsspec URL.  [default: traces/<name>]"
@@ -231,6 +237,7 @@ _OUTPUT: Final = [
         help="Plant a fault on purpose, for `hprof check` to find; marked in every report.",
     ),
     click.option("--no-record", is_flag=True, help="The same as --recorder off."),
+    whole_option,
     json_option,
 ]
 _ENGINE: Final = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from profiler.cli.options import dask_option, json_option, noise_option
+from profiler.cli.options import dask_option, json_option, noise_option, whole_option
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -26,27 +26,49 @@ if TYPE_CHECKING:
     default="terminal",
     help="How to show it.",
 )
+@whole_option
+@click.option(
+    "--cell",
+    "cells",
+    multiple=True,
+    metavar="SIZES",
+    help="Only this cell, with all of its figures, named as in the table: ub=512 or ub=512,d=0; repeatable.",
+)
 @json_option
 @noise_option
 @dask_option("judge the captures")
-def command(captures: tuple[str, ...], form: str, as_json: bool, noise: float, dask: str | None) -> None:
-    """Judge captures: arms side by side, with intervals and verdicts.
+def command(
+    captures: tuple[str, ...],
+    form: str,
+    cells: tuple[str, ...],
+    noise: float,
+    dask: str | None,
+    *,
+    is_whole: bool,
+    as_json: bool,
+) -> None:
+    """Judge captures: an answer of a screen; with --all or --cell every figure, interval, verdict and finding.
 
     CAPTURE is a capture, or a folder of captures, each a path or any fsspec URL (s3://bucket/run).
 
     \b
     hprof report traces/tiny-dense
+    hprof report traces/tiny-dense --cell ub=256
+    hprof report traces/tiny-dense --all
     hprof report traces/tiny-dense --format md > report.md
     hprof report --dask tcp://host:8786 s3://bucket/traces --json
     """
     from profiler.capture import expand_captures
+    from profiler.report.shown_cells import with_cells
 
     paths = expand_captures(captures)
-    reports = _judged(paths, noise, dask)
+    judged = _judged(paths, noise, dask)
+    reports = (found if isinstance(found, Exception) else with_cells(found, cells) for found in judged)
+    form = "json" if as_json else "answer" if form == "terminal" and not (is_whole or cells) else form
     if list(paths) == list(captures) and len(paths) == 1:
-        _show_one(next(reports), "json" if as_json else form)
+        _show_one(next(reports), form)
     else:
-        _show_many(reports, "json" if as_json else form)
+        _show_many(reports, form)
 
 
 def _judged(paths: Sequence[str], noise: float, dask: str | None) -> Iterator[Report | HprofError]:
@@ -96,14 +118,16 @@ def _print(report: Report, form: str) -> None:
         say(renderers.render_json(report))
     elif form == "md":
         say(renderers.render_markdown(report), nl=False)
+    elif form == "answer":
+        renderers.print_answer(report, console())
     else:
         renderers.print_report(report, console())
 
 
-def show_report(path: str, *, as_json: bool) -> None:
-    """Say where the capture is, then judge it: JSON on stdout alone, or the report as `hprof report` shows it."""
+def show_report(path: str, *, as_json: bool, is_whole: bool = False) -> None:
+    """Say where the capture is, then judge it: JSON on stdout alone, or what `hprof report` shows."""
     from profiler.capture import Capture
     from profiler.report.build import build_report
 
     say(f"Wrote {path}", err=as_json)
-    _print(build_report(Capture.open(path)), "json" if as_json else "terminal")
+    _print(build_report(Capture.open(path)), "json" if as_json else "terminal" if is_whole else "answer")

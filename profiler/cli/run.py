@@ -54,15 +54,15 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
     if values["engine"] == "hprof":
         values = settle_llama_flags(values, given_values(ctx))
     if values["dask"] is not None:
-        show_report(run_on_cluster(values, arguments), as_json=values["as_json"])
+        show_report(run_on_cluster(values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
     elif values["engine"] != "hprof":
         from profiler.cli.run_engines import run_engine
 
-        show_report(run_engine(ctx, values, arguments), as_json=values["as_json"])
+        show_report(run_engine(ctx, values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
     elif values["boot"] is not None:
         _run_boot(ctx, values)
     else:
-        show_report(_run(ctx, values, arguments), as_json=values["as_json"])
+        show_report(_run(ctx, values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
@@ -70,6 +70,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
 
     with signals_held():
         from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
+        from profiler.cli.machine_options import imagined
         from profiler.cli.run_request import build_request
         from profiler.planning.plan import plan_run
         from profiler.running.progress import make_progress
@@ -82,6 +83,7 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     plan = plan_run(build_request(values))
     output = values["output"] or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
+    fields["machine"] |= imagined(values)
     fields["warnings"] += [*variables_used(given), *idle_options(given, plan), *unknown_variables(ctx.command)]
     writer = new_capture(output, force=values["force"], source="hprof", **fields)
     if plan.request.boots > 1:

@@ -28,7 +28,9 @@ _BENCH_IF_GIVEN: Final = {
     "cache_type_k": "-ctk",
     "cache_type_v": "-ctv",
 }
-_OF_BOTH: Final = frozenset({"engine", "arm_flags", "boots", "timeout", "record", "output", "force", "as_json"})
+_OF_BOTH: Final = frozenset(
+    {"engine", "arm_flags", "boots", "timeout", "record", "output", "force", "is_whole", "as_json"}
+)
 _OF_BENCH: Final = _OF_BOTH | {*_BENCH_ALWAYS, *_BENCH_IF_GIVEN, "model", "binary", "nsys", "prefetch_weights"}
 _OF_COMMANDS: Final = _OF_BOTH | {"metrics"}
 

@@ -4,12 +4,11 @@ divided by its own tokens. Traces without passes are compared by rates and share
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -19,13 +18,9 @@ from profiler.arithmetic.stats import Comparison, CountUnit
 from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
-from profiler.metrics.passes import CellKey, by_cell, measured_passes
+from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
-
-_COLUMN_OF_FLAG: Final = {"p": "n_prompt", "n": "n_gen", "ub": "n_ubatch", "d": "n_depth"}
-# an arm's own name may hold commas and equals signs: only these are taken out of it
-_CELL_PART: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)")
 
 
 @dataclass(frozen=True)
@@ -76,8 +71,7 @@ def open_side(spec: str) -> OpenedSide:
     A folder's own name may hold a `#`, unless what comes before that is a folder too.
     """
     path, part = _split(spec)
-    sizes = {_COLUMN_OF_FLAG[flag]: int(value) for flag, value in _CELL_PART.findall(part)}
-    arm = _CELL_PART.sub("", part).strip(",")
+    sizes, arm = take_sizes(part)
     return OpenedSide(spec, Capture.open(path), arm or None, sizes)
 
 

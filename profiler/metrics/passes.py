@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,10 @@ import pandas as pd
 
 CELL_FLAGS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d"}
 CELL_KEYS: Final = list(CELL_FLAGS)
+_SIZE_NAMES: Final = {name: flag.removeprefix("-") for name, flag in CELL_FLAGS.items()}
+_SIZE_OF_NAME: Final = {flag: name for name, flag in _SIZE_NAMES.items()}
+# an arm's own name may hold commas and equals signs: only these are taken out of it
+_NAMED_SIZE: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)")
 
 
 def is_measured(passes: pd.DataFrame) -> pd.Series[bool]:
@@ -57,6 +62,15 @@ class CellKey:
         stated = zip(CELL_FLAGS.values(), self.sizes, strict=True)
         return " ".join(f"{flag} {value}" for flag, value in stated if value is not None) or "all passes"
 
+    def named(self, keys: Sequence[str] = tuple(CELL_KEYS)) -> str:
+        """`ub=64,d=0`: the cell by its sizes of these keys, as `--cell` and `hprof compare` take it."""
+        stated = {key: size for key, size in zip(CELL_KEYS, self.sizes, strict=True) if size is not None}
+        return ",".join(f"{_SIZE_NAMES[key]}={stated[key]}" for key in keys if key in stated)
+
+    def has(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it has all of these sizes, by the keys of CELL_KEYS."""
+        return all(getattr(self, key) == size for key, size in sizes.items())
+
     @property
     def in_words(self) -> str:
         """`512 prompt tokens, 16 generated, ubatches of 64`."""
@@ -74,6 +88,12 @@ class CellKey:
         for name, value in zip(CELL_KEYS, self.sizes, strict=True):
             mine &= passes[name].isna() if value is None else passes[name] == value
         return mine
+
+
+def take_sizes(text: str) -> tuple[dict[str, int], str]:
+    """The sizes in `on,ub=512,d=0`, by the keys of CELL_KEYS, and what is left: `on`."""
+    sizes = {_SIZE_OF_NAME[flag]: int(value) for flag, value in _NAMED_SIZE.findall(text)}
+    return sizes, _NAMED_SIZE.sub("", text).strip(",")
 
 
 def by_cell(passes: pd.DataFrame) -> Iterator[tuple[CellKey, pd.DataFrame]]:

@@ -24,6 +24,7 @@ from profiler.findings import Finding
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure, Scope
 from profiler.report.cells import Cell, DeviceMedians
 from profiler.report.places import Residency
+from profiler.report.verdicts import missing_line, told_as_fast, verdict_word
 
 _BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {
     "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")]
@@ -38,7 +39,7 @@ class Heading:
     state: str
 
 
-LineKind = Literal["fact", "warning", "note", "fault", "summary"]
+LineKind = Literal["fact", "answer", "warning", "note", "fault", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,15 @@ class Room:
 ON_A_PAGE: Final = Room()
 
 
-def cell_blocks(cell: Cell, room: Room) -> Iterator[Block]:
-    """A cell's arms, each device's part of them, and what is to be said of its verdicts and of sameness."""
+def cell_blocks(cell: Cell, room: Room, load: str | None = None) -> Iterator[Block]:
+    """A cell's arms, each device's part of them, and what is to be said of its verdicts and of sameness.
+
+    load: what else kept the machine busy, in words, where it did.
+    """
     yield from cell_tables(cell, room.max_arms)
     yield from by_device_table(cell)
-    if (reasons := _reasons(cell)) is not None:
-        yield Lines("note", [reasons])
-    if (sameness := _sameness(cell)) is not None:
+    yield Lines("note", list(_reasons(cell, load)))
+    if sameness := " ".join(sameness_sentences(cell)):
         yield Lines("fault" if False in (cell.same_tokens, cell.bit_identical) else "note", [sameness])
 
 
@@ -139,26 +142,44 @@ def _device_row(found: DeviceMedians) -> list[str]:
     ]
 
 
-def _sameness(cell: Cell) -> str | None:
-    """Whether the arms computed the same thing; None where that cannot be told."""
-    words = [
-        _said(cell.same_tokens, "same tokens", "TOKENS DIFFER"),
-        _said(cell.bit_identical, "logits bit-identical", "LOGITS DIFFER"),
-    ]
-    line = ", ".join(word for word in words if word)
-    return " ".join([f"Arms: {line}." if line else "", *cell.notes]).strip() or None
+def sameness_sentences(cell: Cell) -> Iterator[str]:
+    """Whether the arms computed the same thing, and what else is to be known of the cell; nothing where nothing tells.
+
+    Other tokens and bit-identical logits do not contradict each other: only logits of arms that compute in the same
+    places are compared.
+    """
+    if cell.same_tokens is False:
+        yield "TOKENS DIFFER between arms."
+        if cell.bit_identical:
+            yield "Logits of arms that compute in the same places are bit-identical."
+    else:
+        words = ["same tokens"] if cell.same_tokens else []
+        words += ["logits bit-identical"] if cell.bit_identical else []
+        if words:
+            yield f"Arms: {', '.join(words)}."
+    if cell.bit_identical is False:
+        yield "LOGITS DIFFER between arms that compute in the same places."
+    yield from cell.notes
 
 
-def _reasons(cell: Cell) -> str | None:
-    """Why verdicts are inconclusive, each reason once."""
-    judged = [*cell.against_baseline.values(), *cell.against_own.values()]
-    compared = [found for arm in judged for found in arm.values() if found and found.reason]
-    reasons = dict.fromkeys(found.reason for found in compared)
-    return f"Inconclusive: {'; '.join(filter(None, reasons))}." if reasons else None
+def _reasons(cell: Cell, load: str | None) -> Iterator[str]:
+    """Why no verdict is given, each reason once; of too few pairs, what was seen and what is missing."""
+    judged = [*cell.against_baseline.items(), *cell.against_own.items()]
+    compared = [(name, key, found) for name, arm in judged for key, found in arm.items() if found and found.reason]
+    if (missing := missing_line(found for _, _, found in compared)) is not None:
+        seen = [f"{name} {_seen(cell, key, one)}" for name, key, one in compared if one.n_missing]
+        yield f"No verdict yet: {missing}. Seen: {'; '.join(seen)}."
+    reasons = dict.fromkeys(found.reason for _, _, found in compared if found.reason and not found.n_missing)
+    if reasons:
+        busy = f" The machine was loaded when the run began: {load}." if load else ""
+        yield f"Inconclusive: {'; '.join(map(str, reasons))}.{busy}"
 
 
-def _said(fact: bool | None, yes: str, no: str) -> str:
-    return "" if fact is None else (yes if fact else no)
+def _seen(cell: Cell, key: str, found: Comparison) -> str:
+    """`1.46 x as fast in TTFT`; of what a program printed itself the bare ratio."""
+    if key in FIGURES:
+        return f"{told_as_fast(found, key)} in {FIGURES[key].label}"
+    return f"{format_ratio(found.ratio)} in {cell.readings[key].label}"
 
 
 def device_table(device: DeviceFigures) -> Table:
@@ -239,7 +260,7 @@ def _estimate(found: Estimate | None, unit: str) -> str:
 
 
 def _comparison(found: Comparison | None) -> str:
-    return "" if found is None else f"{format_ratio(found.ratio, found.low, found.high)} {found.verdict}"
+    return "" if found is None else f"{format_ratio(found.ratio, found.low, found.high)} {verdict_word(found)}"
 
 
 def _copies_row(direction: str, copies: CopyFigures) -> list[str]:

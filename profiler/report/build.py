@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from executor.errors import HprofError
 from executor.units import format_bytes
-from profiler.arithmetic.stats import DEFAULT_NOISE, OUTLIER_MADS
+from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
-from profiler.metrics import FIGURES, CaptureTables, device_figures, load_tables, pass_figures
+from profiler.metrics import CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.report.allocations import allocation_notes
 from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import Cell
-from profiler.report.judged_cells import JUDGED, judge_cells
+from profiler.report.judged_cells import judge_cells
+from profiler.report.measured import what_was_measured
 from profiler.report.noticed import what_was_noticed
 from profiler.report.old_steps import old_steps_warnings
+from profiler.report.outliers import outlier_warnings
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.recorded_lines import recorded_lines
 from profiler.report.report import Report
@@ -41,9 +45,10 @@ def build_report(
     manifest = capture.manifest
     ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
+    frames = pass_figures(*tables)
     cells = judge_cells(
         tables,
-        pass_figures(*tables),
+        frames,
         manifest,
         tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
         noise=noise,
@@ -66,7 +71,7 @@ def build_report(
         ordering=ordering,
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         noticed=what_was_noticed(manifest, cells, ordering),
-        warnings=[*capture.warnings, *_warnings(manifest, tables, cells)],
+        warnings=[*capture.warnings, *_warnings(manifest, tables, frames["pass"])],
         notes=[*(str(note) for note in _list(manifest.model.get("notes"))), *allocation_notes(manifest)],
         cannot_say=manifest.cannot_say,
         has_unrecorded_copies=manifest.has_unrecorded_copies,
@@ -74,6 +79,8 @@ def build_report(
         residency=residency,
         budgets=budget_lines(manifest),
         engine=[*bench_lines(manifest), *recorded_lines(manifest)],
+        measured=what_was_measured(manifest),
+        argv=manifest.argv,
     )
     return replace(report, summary=summarise(report))
 
@@ -97,12 +104,12 @@ def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:
     return manifest.arms[0].name if manifest.arms else None
 
 
-def _warnings(manifest: Manifest, tables: CaptureTables, cells: list[Cell]) -> list[str]:
+def _warnings(manifest: Manifest, tables: CaptureTables, figures: pd.DataFrame) -> list[str]:
     found = []
     if n_impossible := tables.recording.n_impossible:
         found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
     found += old_steps_warnings(manifest, tables.passes)
-    return [*found, *_arm_notes(manifest), *_outlier_warnings(cells)]
+    return [*found, *_arm_notes(manifest), *outlier_warnings(tables.passes.to_pandas(), figures, manifest)]
 
 
 def _arm_notes(manifest: Manifest) -> list[str]:
@@ -113,22 +120,6 @@ def _arm_notes(manifest: Manifest) -> list[str]:
             if note not in manifest.warnings:
                 arms_of.setdefault(note.rstrip("."), []).append(arm.name)
     return [f"{'Arm' if len(arms) == 1 else 'Arms'} {', '.join(arms)}: {note}." for note, arms in arms_of.items()]
-
-
-def _outlier_warnings(cells: list[Cell]) -> list[str]:
-    counts = {name: sum(_n_outliers(cell, name) for cell in cells) for name in JUDGED}
-    told = [f"{count} of {FIGURES[name].label}" for name, count in counts.items() if count]
-    if not told:
-        return []
-    return [
-        f"Outliers, more than {OUTLIER_MADS:.0f} median deviations off, are kept in: {', '.join(told)}; "
-        "if other programs were running, close them and repeat."
-    ]
-
-
-def _n_outliers(cell: Cell, name: str) -> int:
-    estimates = (arm.figures["pass"][name] for arm in cell.arms.values())
-    return sum(found.n_outliers for found in estimates if found is not None)
 
 
 def model_label(model: dict[str, Any]) -> str | None:

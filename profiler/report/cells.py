@@ -62,6 +62,7 @@ class Cell(CellKey):
     own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
     against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
     readings: Mapping[str, Figure] = field(default_factory=dict)  # what the program printed itself, by name
+    unexcused: tuple[str, ...] = ()  # arms with other tokens than the baseline's, and nothing that lets them
 
     @property
     def baseline(self) -> str:

@@ -73,6 +73,7 @@ class _CellJudge:
             same_tokens=same.same_tokens,
             bit_identical=same.bit_identical,
             notes=self._notes(same, baseline, in_part),
+            unexcused=tuple(arm for arm in same.other_tokens if not self._cause(arm, baseline, in_part)),
             own_baselines=own,
             against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
             readings=self._readings,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from executor.units import plain
 from profiler.plain_text import json_text
+from profiler.report.answer import ANSWER_ROOMS, answer_blocks
 from profiler.report.blocks import ON_A_PAGE, Block, FindingList, Heading, LineKind, Lines, Listing, Room, Table
 from profiler.report.report import REPORT_SCHEMA, Report, blocks
 
@@ -76,7 +77,13 @@ def _row(texts: Sequence[str], is_rule: bool = False) -> str:
 
 
 _SEVERITIES: Final = {"serious": "bold red", "warning": "yellow", "info": "cyan"}
-_STYLES: Final[dict[LineKind, str]] = {"fact": "dim", "warning": "yellow", "note": "dim", "fault": "yellow"}
+_STYLES: Final[dict[LineKind, str]] = {
+    "fact": "dim",
+    "answer": "bold",
+    "warning": "yellow",
+    "note": "dim",
+    "fault": "yellow",
+}
 _LABEL_WIDTH, _ARM_WIDTH = 16, 36  # characters that the figures' names and one arm's figures need
 _MAX_DEVICES: Final = 16
 
@@ -87,6 +94,19 @@ def print_report(report: Report, console: Console) -> None:
     for block in told_blocks(report, room):
         for part in drawn_block(block):
             console.print(part)
+
+
+ANSWER_LINES: Final = 24  # a line that says where the capture is comes before them
+
+
+def print_answer(report: Report, console: Console) -> None:
+    """Draw the first screen on `console`: in as much room as ANSWER_LINES leave, whatever the terminal's width."""
+    for room in ANSWER_ROOMS:
+        parts = [part for block in answer_blocks(report, room) for part in drawn_block(block)]
+        if sum(len(console.render_lines(part, pad=False)) for part in parts) <= ANSWER_LINES:
+            break
+    for part in parts:
+        console.print(part)
 
 
 def drawn_block(block: Block) -> Iterator[RenderableType]:
@@ -113,8 +133,9 @@ def drawn_block(block: Block) -> Iterator[RenderableType]:
                 yield ""
                 yield _text(f"{finding.severity}: {finding.rule}", style=_SEVERITIES.get(finding.severity, ""))
                 yield from (Padding(_text(text), (0, 0, 0, 2)) for text in (finding.evidence, finding.advice))
-        case Table():
-            yield ""
+        case Table(title):
+            if title:
+                yield ""
             yield _drawn_table(block)
 
 
@@ -128,7 +149,8 @@ def _text(text: str, style: str = "") -> Text:
 def _drawn_table(table: Table) -> RichTable:
     from rich.table import Table as RichTable
 
-    drawn = RichTable(title=_text(table.title, style="bold"), title_justify="left", box=None, pad_edge=False)
+    title = _text(table.title, style="bold") if table.title else None
+    drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
     for position, column in enumerate(table.columns):
         drawn.add_column(_text(column), justify="left" if position == 0 else "right", overflow="fold")
     for row in table.rows:

@@ -28,6 +28,8 @@ from profiler.report.blocks import (
     residency_table,
 )
 from profiler.report.cells import Cell
+from profiler.report.crossovers import ArmCrossover, all_crossovers
+from profiler.report.measured import UNTOLD, Measured
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
 
@@ -62,6 +64,13 @@ class Report:
     check: CheckResult | None = None  # of what was issued; None: not recorded, or not looked at
     noticed: Noticed | None = None  # of a fault that was injected; None: none was
     summary: str = ""  # the closing paragraph, in plain words
+    measured: Measured = UNTOLD  # whether it was timed at all, of what and on what, for the first line
+    argv: list[str] = field(default_factory=list)  # the command that made the capture
+
+    @property
+    def crossovers(self) -> list[ArmCrossover]:
+        """Where each arm crosses the baseline."""
+        return all_crossovers(self.cells)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract of `hprof report --json` (schema 1) as plain dicts; no NaN, no infinity."""
@@ -88,10 +97,20 @@ def _facts(report: Report, _room: Room) -> Iterator[Block]:
     link = format_gb_s(report.link_h2d_gb_s) if report.link_h2d_gb_s else None
     parts = {"model": report.model, "machine": report.machine, "link, host to device": link, "source": report.source}
     lines = ["; ".join(f"{name}: {value}" for name, value in parts.items() if value)]
+    lines = [*_unmeasured(report.measured), *lines]
+    lines += [f"Routing: {report.measured.routing}."] if report.measured.routing else []
     served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
     lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
     on_host = products_line(report.arms)
     yield Lines("fact", [*lines, *report.engine, *report.budgets, *([on_host] if on_host else [])])
+
+
+def _unmeasured(measured: Measured) -> Iterator[str]:
+    """That nothing was timed, and what the figures rest on instead."""
+    if measured.is_exact:
+        yield measured.line()
+        if (rates := measured.rates_line()) is not None:
+            yield rates
 
 
 def _facts_as_json(report: Report) -> dict[str, Any]:
@@ -105,7 +124,13 @@ def _facts_as_json(report: Report) -> dict[str, Any]:
         "arms": [arm_as_json(arm, report.residency.get(arm.name)) for arm in report.arms],
         "budgets": report.budgets,
         "engine": report.engine,
+        "measured": report.measured.to_json(),
     }
+
+
+def _cells(report: Report, room: Room) -> Iterator[Block]:
+    load = report.measured.load_told() if report.measured.is_loaded else None
+    return (block for cell in report.cells for block in cell_blocks(cell, room, load))
 
 
 def _ordering(report: Report, _room: Room) -> Iterator[Block]:
@@ -138,8 +163,11 @@ SECTIONS: Final = (
     Section("memory", lambda report, _: residency_table(report.residency), lambda _: {}),  # in "arms" of the facts
     Section(
         "cells",
-        lambda report, room: (block for cell in report.cells for block in cell_blocks(cell, room)),
-        lambda report: {"cells": [cell_as_json(cell) for cell in report.cells]},
+        _cells,
+        lambda report: {
+            "cells": [cell_as_json(cell) for cell in report.cells],
+            "crossovers": [found.to_json() for found in report.crossovers],
+        },
     ),
     Section(
         "devices",

@@ -64,9 +64,10 @@ class SameWork:
         return names.pop() if len(names) == 1 and () not in found else None
 
     def _is_on_host(self, phase: Phase, rows: pd.DataFrame) -> bool:
-        """Whether every pass computed on the host in this phase and copied nothing."""
+        """Whether every pass computed on the host in this phase and copied no weights: activations follow the work."""
         frame = self._frames[phase].loc[rows["pass_id"]]
-        return bool((frame["host_compute_ns"] > 0).all() and (frame["bytes_h2d"] == 0).all())
+        has_no_weights = (frame["bytes_h2d"] == 0) | frame["selective_saving_bytes"].isna()  # no copy names a tensor
+        return bool((frame["host_compute_ns"] > 0).all() and frame["bytes_h2d"].notna().all() and has_no_weights.all())
 
 
 def _placed_alike(first: ManifestArm, second: ManifestArm) -> bool:

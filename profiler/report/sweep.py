@@ -11,6 +11,7 @@ import pandas as pd
 
 from profiler.metrics.figures import FIGURES
 from profiler.metrics.passes import CELL_KEYS, CellKey
+from profiler.report.verdicts import SAME_WORK, verdict_word
 
 if TYPE_CHECKING:
     from profiler.report.cells import ArmFigures, Cell
@@ -65,7 +66,8 @@ class Crossover:
 
 def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
     """One row an arm of a cell: the sizes, arm, median, low, high, n, limit (see `overlap_limit`), and against the
-    baseline ratio, ratio_low, ratio_high, verdict (NaN and None for the baseline itself)."""
+    baseline ratio, ratio_low, ratio_high, verdict, and that in a word, which says why none is given (NaN and None for
+    the baseline itself)."""
     rows = []
     for cell in cells:
         for name, arm in cell.arms.items():
@@ -78,6 +80,7 @@ def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
                 | {"limit": overlap_limit(arm, figure, cell.n_prompt)}
                 | {f"ratio{part}": getattr(against, key, None) for part, key in _RATIO.items()}
                 | {"verdict": against.verdict if against is not None else None}
+                | {"word": verdict_word(against) if against is not None else None}
             )
     columns = [
         *CELL_KEYS,
@@ -89,9 +92,10 @@ def sweep_figures(cells: Sequence[Cell], figure: str) -> pd.DataFrame:
         "limit",
         *(f"ratio{part}" for part in _RATIO),
         "verdict",
+        "word",
     ]
     frame = pd.DataFrame(rows, columns=columns)
-    numbers = [name for name in columns if name not in ("arm", "verdict")]
+    numbers = [name for name in columns if name not in ("arm", "verdict", "word")]
     frame[numbers] = frame[numbers].astype(float)
     return frame
 
@@ -117,7 +121,10 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
     """Where the ratio of an arm to the baseline passes 1, on a logarithmic axis of ubatches; null where it does not.
 
     rows: one arm's rows of `sweep_figures` at one depth. The last crossing counts: from there on the order stays.
+    Where both did the same work, as below a gate, there is no ratio to cross with.
     """
+    if "word" in rows:
+        rows = rows[rows["word"] != SAME_WORK]
     rows = rows.dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
     sizes = rows["n_ubatch"].tolist()
     found = _last_crossing(sizes, rows["ratio"].tolist())

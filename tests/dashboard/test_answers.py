@@ -15,6 +15,7 @@ from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.metrics import FIGURES
 from profiler.report.cells import ArmFigures, Cell, CellSizes
+from profiler.report.from_which_size import from_which_size
 from profiler.report.places import Residency
 from profiler.report.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over, sweep_figures
 from tests.dashboard.pages import open_page, said
@@ -67,12 +68,14 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
     ],
 )
 def test_from_which_ubatch(cells: list[Cell], told: str) -> None:
-    assert told in (answers.from_which_size(cells, cells[-1], "off", "on", "Prefetch") or "")
+    found = from_which_size(cells, cells[-1], "off", "on")
+    assert found is not None
+    assert told in found.sentence("Prefetch")
 
 
 def test_nothing_judged_is_no_answer() -> None:
     lonely = Cell(8, 0, 4, 0, {"off": arm(), "on": arm()}, {"on": {}}, None, None)
-    assert answers.from_which_size([lonely], lonely, "off", "on", "Prefetch") is None
+    assert from_which_size([lonely], lonely, "off", "on") is None
     assert answers.cost(lonely, "off", "on", {}) is None
     assert answers.why(lonely, "off", "on") is None
 

@@ -17,12 +17,31 @@ from tests.profiler import makers
 Captured = pytest.CaptureFixture[str]
 
 
-def test_terminal_is_the_default(tmp_path: Path, capsys: Captured) -> None:
+def test_an_answer_is_the_default(tmp_path: Path, capsys: Captured) -> None:
     makers.dense_off_on(tmp_path / "c")
     assert hprof.main(["report", str(tmp_path / "c")]) == 0
     out = capsys.readouterr().out
+    assert "on is 1.39 x as fast as off" in out
+    assert f"hprof report {tmp_path / 'c'} --all" in " ".join(out.split())
+    assert len(out.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("option", [["--all"], ["--cell", "ub=4"], ["--cell", "d=0,p=8"]])
+def test_the_rest_is_behind_all_and_cell(tmp_path: Path, capsys: Captured, option: list[str]) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    assert hprof.main(["report", str(tmp_path / "c"), *option]) == 0
+    out = capsys.readouterr().out
     assert "x0.720" in out
     assert "-p 8 -n 2 -ub 4 -d 0" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("ub=5", "its cells: ub=4"), ("on", "write ub=512"), ("x=4", "write ub=512")]
+)
+def test_a_cell_that_is_not_there(tmp_path: Path, capsys: Captured, name: str, said: str) -> None:
+    makers.dense_off_on(tmp_path / "c")
+    assert hprof.main(["report", str(tmp_path / "c"), "--cell", name]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--json"], ["--format", "json"]])

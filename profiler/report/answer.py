@@ -1,0 +1,297 @@
+"""The first screen: what was measured, which arm pays from which size, a small table, what it costs and why, what to
+set, and where the rest is. Blocks as any report's, for as much room as a renderer has.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from executor.units import format_bytes, format_count, format_factor, format_ns, format_share, format_value, listed
+from profiler.arithmetic.stats import Comparison
+from profiler.metrics import FIGURES
+from profiler.report.blocks import Block, Heading, Lines, Table, sameness_sentences
+from profiler.report.cells import Cell, telling_cell
+from profiler.report.crossovers import ArmCrossover
+from profiler.report.from_which_size import from_which_size
+from profiler.report.report import Report
+from profiler.report.settings_to_use import told_settings
+from profiler.report.shown_cells import (
+    best_and_worst,
+    by_speed,
+    shown_arms,
+    shown_cells,
+    telling_figure,
+    told_comparison,
+    varied_keys,
+)
+from profiler.report.summary import summarise
+from profiler.report.verdicts import (
+    as_fast,
+    command_for_verdict,
+    factor_range,
+    missing_line,
+    told_as_fast,
+    verdict_word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRoom:
+    """How much the screen has room for."""
+
+    cells: int = 8  # rows of the table
+    arms: int = 4  # beside the baseline
+    told: int = 4  # arms with sentences of their own
+
+
+ANSWER_ROOMS: Final = (
+    *(AnswerRoom(cells, 4, 4) for cells in (8, 7, 6, 5)),
+    *(AnswerRoom(4, 4, told) for told in (4, 3, 2)),
+    *(AnswerRoom(3, arms, 1) for arms in (4, 3, 2)),
+)
+"""From the widest to the tightest; the first that fits is drawn."""
+
+
+def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
+    """The blocks in order; without cells, what the devices did."""
+    if report.state != "complete":
+        yield Heading(report.capture, report.state)
+    yield Lines("fact", list(_circumstances(report)))
+    yield Lines("fault", list(_faults(report)))
+    if report.cells:
+        yield from _Answer(report, room).blocks()
+    else:
+        yield Lines("answer", [summarise(report)])
+        told = [found for found in report.findings if found.severity != "info"]
+        yield Lines("note", [f"{found.severity}, {found.rule}: {found.evidence}" for found in told[: room.told]])
+    yield Lines("fact", [_where_the_rest_is(report)])
+
+
+def _circumstances(report: Report) -> Iterator[str]:
+    yield report.measured.line()
+    if (rates := report.measured.rates_line(in_short=True)) is not None:
+        yield rates
+    if report.measured.is_loaded:
+        yield f"The machine was loaded when the run began: {report.measured.load_told()}. Repeat it on a quiet one."
+
+
+def _faults(report: Report) -> Iterator[str]:
+    """What makes times not to be trusted: an order that was broken, arms that did not compute the same."""
+    for found in (report.ordering, report.check):
+        if found is not None and found.is_clean is False:
+            line = found.line()
+            yield f"{line[0].upper()}{line[1:]}."
+    if report.noticed is not None:
+        yield f"{report.noticed.line()}."
+    wrong = [cell for cell in report.cells if cell.bit_identical is False or cell.unexcused]
+    for cell in wrong[:1]:
+        more = f" So in {len(wrong)} of {len(report.cells)} cells." if len(wrong) > 1 else ""
+        yield f"{cell.named() or 'One cell'}: {' '.join(sameness_sentences(cell))}{more}"
+
+
+class _Answer:
+    """The parts about cells, which share the best arm and what is judged."""
+
+    def __init__(self, report: Report, room: AnswerRoom) -> None:
+        self._report, self._room = report, room
+        self._cells = report.cells
+        self._baseline = self._cells[0].baseline
+        self._resident = {arm.name for arm in report.arms if arm.is_resident}
+        others = dict.fromkeys(name for cell in self._cells for name in cell.arms if name != self._baseline)
+        self._arms = by_speed(self._cells, [name for name in others if name not in self._resident])
+        self._paying = [name for name in self._arms if any(found.verdict == "faster" for found in self._judged(name))]
+        self._crossovers: list[ArmCrossover] = report.crossovers
+        self._best = next(iter([*self._paying, *self._arms]), None)
+
+    def blocks(self) -> Iterator[Block]:
+        yield Lines("answer", list(self._pays()))
+        yield from self._table()
+        yield Lines("note", [*self._pending(), *self._same_work()])
+        yield Lines("fact", [*self._costs(), *self._why(), *self._set()])
+
+    def _judged(self, name: str) -> list[Comparison]:
+        return [told[0] for cell in self._cells if (told := told_comparison(cell, name)) is not None]
+
+    def _pays(self) -> Iterator[str]:
+        """A sentence for each arm that pays, and one for all that do not."""
+        cell = telling_cell(self._cells)
+        if not self._arms:
+            yield f"One arm was measured, {self._baseline}: nothing to compare it with (--arms off,on)."
+            return
+        for name in self._paying[: self._room.told]:
+            yield self._sentence(cell, name)
+        if more := self._paying[self._room.told :]:
+            yield f"{listed(more)} {'pays' if len(more) == 1 else 'pay'} too, but less."
+        rest = [name for name in self._arms if name not in self._paying]
+        unsettled = [name for name in rest if any(found.n_missing for found in self._judged(name))]
+        for name in unsettled[: self._room.told]:
+            yield self._sentence(cell, name)
+        alike = [name for name in rest if (judged := self._judged(name)) and all(one.is_same_work for one in judged)]
+        if alike:
+            yield f"{listed(alike)} did the same work as {self._baseline}."
+        if never := [name for name in rest if name not in (*unsettled, *alike)]:
+            told = [f"{name} ({self._factors(name)})" for name in never]
+            yield f"Faster than {self._baseline} in no cell: {', '.join(told)}."
+
+    def _sentence(self, cell: Cell, name: str) -> str:
+        """From which size an arm pays; of one size, how fast it is there."""
+        told = told_comparison(cell, name)
+        over = from_which_size(self._cells, cell, self._baseline, name)
+        if over is not None and len(over.sizes) > 1:
+            return over.in_short(name)
+        if told is None:
+            return f"{name} was not compared with {self._baseline}."
+        found, figure = told
+        fast = f"{name} is {told_as_fast(found, figure)} as {self._baseline}"
+        if (missing := missing_line([found])) is not None:
+            return f"{fast.replace(' is ', ' was ', 1)} in what was measured: {missing}."
+        bounds = [as_fast(edge, figure) for edge in (found.low, found.high) if edge]
+        within = f" (95 % interval {' to '.join(map(format_factor, sorted(bounds)))})" if len(bounds) == 2 else ""
+        return f"{fast}{within}: {verdict_word(found)}."
+
+    def _factors(self, name: str) -> str:
+        known = [
+            as_fast(told[0].ratio, told[1]) for cell in self._cells if (told := told_comparison(cell, name)) is not None
+        ]
+        return factor_range(known) if known else "not compared"
+
+    def _table(self) -> Iterator[Block]:
+        """A row a cell: the baseline's speed, and how many times as fast each other arm is."""
+        cells = shown_cells(self._cells, self._crossovers, self._best, self._room.cells)
+        names = shown_arms(self._cells, self._crossovers, self._resident, self._room.arms)
+        keys = varied_keys(self._cells)
+        figures = {telling_figure(cell) for cell in self._cells}
+        figure = figures.pop() if len(figures) == 1 else None
+        label = f", {FIGURES[figure].label}" if figure is not None else ""
+        rate = " t/s" if figure is not None and FIGURES[figure].unit == "tokens/s" else ""
+        left_out = len(self._cells) - len(cells)
+        more = f" ({format_count(left_out, 'more cell')} behind --all)" if left_out else ""
+        yield Lines("note", [f"{self._baseline}{label}, and the others as many times as fast{more}:"])
+        rows = [
+            [cell.named(keys) or "all", self._speed(cell), *(self._told(cell, name) for name in names)]
+            for cell in cells
+        ]
+        yield Table("", ["", f"{self._baseline}{rate}", *names], rows)
+
+    def _speed(self, cell: Cell) -> str:
+        figure = telling_figure(cell)
+        return "" if figure is None else format_value(cell.arms[cell.baseline].median(figure), FIGURES[figure].unit)
+
+    def _told(self, cell: Cell, name: str) -> str:
+        if (told := told_comparison(cell, name)) is None:
+            return ""
+        found, figure = told
+        if found.is_same_work:
+            return "same work"
+        return f"{format_factor(as_fast(found.ratio, figure))} {verdict_word(found)}"
+
+    def _pending(self) -> Iterator[str]:
+        """The command that would give the verdicts that are not due yet."""
+        found = [one for name in self._arms for one in self._judged(name)]
+        if (command := command_for_verdict(self._report.argv, found)) is not None:
+            yield f"For verdicts: {command}"
+
+    def _same_work(self) -> Iterator[str]:
+        """Arms whose decode is the baseline's by design, in one line."""
+        cell = telling_cell(self._cells)
+        decode = {name: cell.against_baseline.get(name, {}).get("decode_tokens_per_s") for name in self._arms}
+        same = [name for name, found in decode.items() if found is not None and found.is_same_work]
+        if same:
+            yield f"Decode: {listed(same)} did the same work as {self._baseline}."
+
+    def _costs(self) -> Iterator[str]:
+        """What the arms that pay give up, arms with the same price together."""
+        names = self._paying or self._arms[:1]
+        by_price: dict[str, list[str]] = {}
+        for name in names:
+            if price := ", ".join(self._price(telling_cell(self._cells), name)):
+                by_price.setdefault(price, []).append(name)
+        for price, alike in list(by_price.items())[: self._room.told]:
+            yield f"{listed(alike)} {'costs' if len(alike) == 1 else 'cost'}: {price}."
+
+    def _price(self, cell: Cell, name: str) -> Iterator[str]:
+        if name not in cell.arms:
+            return
+        before, after = (self._report.residency.get(arm) for arm in (self._baseline, name))
+        if before is not None and after is not None:
+            if lost := len(after.host_layers) - len(before.host_layers):
+                yield f"{format_count(abs(lost), 'layer')} {'fewer' if lost > 0 else 'more'} resident"
+            if extra := after.slots_bytes + after.bank_bytes - before.slots_bytes - before.bank_bytes:
+                what = "slots and bank" if after.bank_bytes else "slots"
+                yield f"{format_bytes(abs(extra))} {'more' if extra > 0 else 'less'} of {what}"
+        decode = cell.against_baseline.get(name, {}).get("decode_tokens_per_s")
+        is_told = telling_figure(cell) == "decode_tokens_per_s"
+        if decode is not None and not (is_told or decode.is_same_work or decode.verdict == "no difference"):
+            yield f"decode {told_as_fast(decode, 'decode_tokens_per_s')} ({verdict_word(decode)})"
+
+    def _why(self) -> Iterator[str]:
+        """What copying and computing took where the best arm did best, and where it did worst."""
+        if self._best is None or (ends := best_and_worst(self._cells, self._best)) is None:
+            return
+        keys = varied_keys(self._cells)
+        if ends[0] is ends[1]:
+            told = [_work(ends[0], self._baseline, self._best)]
+        else:
+            told = [
+                f"at {cell.named(keys)} ({word}) {work}"
+                for cell, word in zip(ends, ("best", "worst"), strict=True)
+                if (work := _work(cell, self._baseline, self._best)) is not None
+            ]
+        if known := [text for text in told if text]:
+            yield f"Why: {self._best} {'; '.join(known)}."
+
+    def _set(self) -> Iterator[str]:
+        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
+        verdict yet, among those that lack one.
+        """
+        unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
+        telling = telling_cell(self._cells)
+        alike = [
+            cell for cell in self._cells if replace(cell.key, n_ubatch=None) == replace(telling.key, n_ubatch=None)
+        ]
+        names = [self._baseline, *(self._paying or unsettled)]
+        speeds = {(at, name): _speed(cell, name) for at, cell in enumerate(alike) for name in names}
+        at, name = max(speeds, key=lambda key: speeds[key])
+        is_certain = bool(self._paying) or not unsettled
+        best = name if name != self._baseline else None
+        yield told_settings(alike[at], best, self._report.arms, self._report.source, is_certain=is_certain)
+
+
+def _speed(cell: Cell, name: str) -> float:
+    """The arm's telling figure, so that more is faster; least where it has none."""
+    figure = telling_figure(cell)
+    median = cell.arms[name].median(figure) if figure is not None and name in cell.arms else None
+    if median is None or figure is None:
+        return -math.inf
+    return -median if FIGURES[figure].better == "lower" else median
+
+
+def _work(cell: Cell, baseline: str, name: str) -> str | None:
+    """`copies for 204 ms, 30.7 % of it hidden, computes for 271 ms, 1.06 x the bytes of off`; None: not recorded."""
+    arm = cell.arms[name]
+    n_bytes, copy_ns, compute_ns = (arm.median(key) for key in ("bytes_h2d", "busy_copy_ns", "busy_compute_ns"))
+    if n_bytes is None or copy_ns is None or compute_ns is None:
+        return None
+    before, hidden = cell.arms[baseline].median("bytes_h2d"), arm.median("hidden_ratio")
+    told = [f"copies for {format_ns(copy_ns)}" if copy_ns else "copies nothing"]
+    told += [f"{format_share(hidden)} of it hidden"] if hidden is not None else []
+    told += [f"computes for {format_ns(compute_ns)}"]
+    if before and baseline != name:
+        told += [f"{format_factor(n_bytes / before)} x the bytes of {baseline}"]
+    return ", ".join(told)
+
+
+def _where_the_rest_is(report: Report) -> str:
+    """How many warnings and findings there are, and the commands that show them and one cell."""
+    severities = Counter(finding.severity for finding in report.findings)
+    told = [format_count(len(report.warnings), "warning")] if report.warnings else []
+    told += [format_count(count, f"{severity} finding") for severity, count in severities.most_common()]
+    name = shlex.quote(report.capture)
+    cell = f"; a cell: --cell {report.cells[0].named(varied_keys(report.cells))}" if len(report.cells) > 1 else ""
+    beside = f" ({listed(told)})" if told else ""
+    return f"All of it: hprof report {name} --all{beside}{cell}"

@@ -1,0 +1,109 @@
+"""From which ubatch an arm beats another, over the cells that differ in that size alone: for the terminal's first
+screen and the Overview, which put the same finding into words of their own lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from executor.units import listed
+from profiler.report.cells import Cell
+from profiler.report.sweep import Crossover, axis_of_most, crosses_once, crossover, sweep_figures
+from profiler.report.verdicts import SAME_WORK, as_fast, factor_range, missing_line
+
+_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
+_ALONE: Final = {
+    "no difference": "takes as long as",
+    "unclear": "is not certain to differ from",
+    SAME_WORK: "did the same work as",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OverSizes:
+    """How arm B does against A over ubatches, or over prompts of one ubatch."""
+
+    a: str
+    axis: str
+    sizes: list[float]  # tokens in the ubatch, ascending
+    verdicts: list[str]  # in a word
+    factors: list[float]  # B as many times as fast as A
+    at: Crossover | None  # where each side of it holds one order alone
+    missing: str | None  # what verdicts still need, where none was given for want of pairs
+    where: tuple[str, ...]  # sentences about the sizes that stay the same
+
+    @property
+    def is_faster_above(self) -> bool:
+        """Which side of the crossover is the good one."""
+        return self.factors[-1] > 1
+
+    @property
+    def span(self) -> str:
+        """`64 to 2,048 tokens`."""
+        return f"{_number(self.sizes[0])} to {_number(self.sizes[-1])} tokens"
+
+    def sentence(self, who: str) -> str:
+        """With B as the subject."""
+        if len(self.sizes) == 1:
+            return (
+                f"Only ubatches of {_number(self.sizes[0])} tokens were measured; sweep several sizes to see from "
+                "which on it helps."
+            )
+        return " ".join([self._told(who), *self.where])
+
+    def _told(self, who: str) -> str:
+        kinds = list(dict.fromkeys(self.verdicts))
+        fast = factor_range(self.factors)
+        if self.missing is not None and not {"faster", "slower", "no difference"} & set(kinds):
+            return f"{who} was {fast} as {self.a} in what was measured: {self.missing}."
+        if len(kinds) == 1:
+            than = _ALONE.get(kinds[0], f"is {kinds[0]} than")
+            return f"{who} {than} {self.a} at every ubatch measured, {self.span}: {fast}."
+        if self.at is not None:
+            words = ("faster", "slower") if self.is_faster_above else ("slower", "faster")
+            return f"{who} is {words[0]} than {self.a} from a ubatch {self.at.in_words(self.axis)}, {words[1]} below."
+        sized = list(zip(self.sizes, self.verdicts, strict=True))
+        told = [f"{kind} at {listed(_number(s) for s, v in sized if v == kind)}" for kind in kinds]
+        return f"{who} against {self.a}, by tokens in the ubatch: {'; '.join(told)}."
+
+    def in_short(self, who: str) -> str:
+        """One line of a terminal, where the finding is simple."""
+        fast = factor_range(self.factors)
+        if set(self.verdicts) == {"faster"}:
+            return " ".join([f"{who} pays at every ubatch measured, {self.span}: {fast}.", *self.where])
+        if self.at is not None and self.is_faster_above:
+            return " ".join([f"{who} pays from a ubatch {self.at.in_words(self.axis)}.", *self.where])
+        return self.sentence(who)
+
+
+def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSizes | None:
+    """Over the cells that differ from this one in the ubatch (or the prompt) alone. None: nothing was judged."""
+    for figure in _FIGURES:
+        rows = sweep_figures(cells, figure)
+        rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
+        axis, found = axis_of_most(rows, cell)
+        if not len(found):
+            continue
+        found = found.sort_values("n_ubatch")
+        at = crossover(found)
+        judged = [one for each in cells if (one := each.against_baseline.get(b, {}).get(figure)) is not None]
+        n_depths = len({each.n_depth for each in cells})
+        where = ["Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
+        where += [f"That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and n_depths > 1 else []
+        return OverSizes(
+            a=a,
+            axis=axis,
+            sizes=[min(ubatch, prompt or ubatch) for ubatch, prompt in found[["n_ubatch", "n_prompt"]].to_numpy()],
+            verdicts=found["word"].tolist(),
+            factors=[as_fast(ratio, figure) for ratio in found["ratio"]],
+            at=at if at is not None and crosses_once(found, at) else None,
+            missing=missing_line(judged),
+            where=tuple(where),
+        )
+    return None
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"

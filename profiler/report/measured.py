@@ -1,0 +1,182 @@
+"""What was measured, in a line: whether at all, or simulated or predicted; which model, machine, placement, routing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeGuard
+
+from executor.units import format_bytes, format_gb_s, format_memory, format_rate
+from profiler.manifest import Manifest
+
+Nature = Literal["measured", "simulated", "predicted", "imported"]
+
+_FIRST_WORD: Final[dict[Nature, str]] = {
+    "measured": "Measured",
+    "simulated": "SIMULATED",
+    "predicted": "PREDICTED",
+    "imported": "Imported",
+}
+_RATES: Final = {
+    "gemm_tflop_s": "{} TFLOP/s",
+    "memory_gb_s": "memory {} GB/s",
+    "link_gb_s": "link {} GB/s",
+    "link_latency_us": "{} us a copy",
+    "launch_us": "{} us a step",
+    "host_call_us": "{} us a host call",
+    "host_gflop_s": "host {} GFLOP/s",
+    "host_memory_gb_s": "host memory {} GB/s",
+}
+_FINER: Final = ("link_gb_s", "link_latency_us", "launch_us", "host_call_us")
+_CROWDED: Final = 0.5  # of the processors: programs that keep so many busy take turns with the run's own threads
+_MAX_QUANTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Facts for the first line; None where the capture does not say."""
+
+    nature: Nature
+    model: str | None
+    quants: tuple[str, ...]  # by bytes, the largest first
+    machine: str | None
+    link: str | None
+    placement: str | None
+    budget_bytes: int | None
+    routing: str | None
+    rates: Mapping[str, float] = field(default_factory=dict)  # of an imagined machine
+    load: float | None = None  # running programs, on average over the minute before the run
+    n_processors: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no clock was read, so that the same work takes the same time again."""
+        return self.nature in ("simulated", "predicted")
+
+    def line(self) -> str:
+        """`SIMULATED, nothing was timed: qwen3-30b-a3b of Q4_K, Q6_K; rtx4090; ...`."""
+        quants = f" in {', '.join(self.quants[:_MAX_QUANTS])}" if self.quants else ""
+        parts = [
+            f"{self.model}{quants}" if self.model else None,
+            self.machine,
+            self.link,
+            f"VRAM budget {format_memory(self.budget_bytes)}" if self.budget_bytes else self.placement,
+            f"routing {self.routing.partition(':')[0]}" if self.routing else None,
+        ]
+        timed = ", nothing was timed" if self.is_exact else ""
+        told = "; ".join(part for part in parts if part)
+        return f"{_FIRST_WORD[self.nature]}{timed}{f': {told}' if told else ''}."
+
+    def rates_line(self, *, in_short: bool = False) -> str | None:
+        """What a simulation or prediction rests on; in short without the link and the times of single steps."""
+        names = [name for name in _RATES if name in self.rates and not (in_short and name in _FINER)]
+        told = [_RATES[name].format(format_rate(self.rates[name])) for name in names]
+        return f"Rates: {', '.join(told)}." if told else None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether other programs kept processors busy when the run began; nothing that is not timed minds."""
+        if self.is_exact or self.load is None or not self.n_processors:
+            return False
+        return self.load > self.n_processors * _CROWDED
+
+    def load_told(self) -> str:
+        """`load 14 on 2 processors`."""
+        return f"load {format_rate(self.load or 0)} on {self.n_processors} processors"
+
+    def to_json(self) -> dict[str, Any]:
+        """What `report --json` says of it."""
+        return {
+            "nature": self.nature,
+            "quants": list(self.quants),
+            "routing": self.routing,
+            "rates": dict(self.rates),
+            "load": self.load,
+            "processors": self.n_processors,
+        }
+
+
+UNTOLD: Final = Measured("measured", None, (), None, None, None, None, None)
+
+
+def what_was_measured(manifest: Manifest) -> Measured:
+    """Read off a manifest, which may be a stranger's."""
+    machine, model = manifest.machine, manifest.model
+    is_imagined = machine.get("device") == "sim" or manifest.source == "predicted"
+    rates = machine.get("rates")
+    routing = model.get("routing")
+    return Measured(
+        nature=_nature(manifest),
+        model=_text(model.get("name")),
+        quants=tuple(_quants(model)),
+        machine=_text(machine.get("imagined_gpu")) if is_imagined else _machine(machine),
+        link=_link(manifest),
+        placement=_placement(manifest),
+        budget_bytes=_budget(manifest),
+        routing=_text(routing) or ("the model's own" if _has_experts(model) and manifest.source == "hprof" else None),
+        rates={name: value for name, value in rates.items() if _is_number(value)} if isinstance(rates, dict) else {},
+        load=machine["load_1min"] if _is_number(machine.get("load_1min")) else None,
+        n_processors=machine["usable_threads"] if _is_number(machine.get("usable_threads")) else None,
+    )
+
+
+def _nature(manifest: Manifest) -> Nature:
+    if manifest.source == "predicted":
+        return "predicted"
+    if manifest.source == "hprof":
+        return "simulated" if manifest.machine.get("device") == "sim" else "measured"
+    return "measured" if manifest.argv[:2] == ["hprof", "run"] else "imported"
+
+
+def _quants(model: Mapping[str, Any]) -> Iterator[str]:
+    found = model.get("quant_bytes")
+    sized = found.items() if isinstance(found, dict) else ()
+    yield from (str(name) for name, n_bytes in sized if name != "F32" and n_bytes)
+
+
+def _machine(machine: Mapping[str, Any]) -> str | None:
+    gpus = machine.get("gpus")
+    names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")] if gpus else []
+    if names:
+        return f"{len(names)} x {names[0]}" if names.count(names[0]) > 1 else ", ".join(names)
+    cpu, device = _text(machine.get("cpu")), _text(machine.get("device"))
+    return ", ".join([*([cpu] if cpu else []), *([f"device {device}"] if device else [])]) or None
+
+
+def _link(manifest: Manifest) -> str | None:
+    name = _text(manifest.machine.get("imagined_link"))
+    speed = format_gb_s(manifest.link_h2d_gb_s) if manifest.link_h2d_gb_s else None
+    told = " ".join(part for part in (name, speed) if part)
+    return f"link {told}" if told else None
+
+
+def _configurations(manifest: Manifest) -> list[Mapping[str, Any]]:
+    found = manifest.placement.get("configurations")
+    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+
+
+def _placement(manifest: Manifest) -> str | None:
+    """What the first placement was asked for as, and how much of the model it left in host memory."""
+    for row in _configurations(manifest):
+        spelled, n_bytes = _text(row.get("spelled")), row.get("host_bytes")
+        in_host = f"{format_bytes(float(n_bytes))} in host memory" if _is_number(n_bytes) else ""
+        return ", ".join(part for part in (spelled, in_host) if part) or None
+    return None
+
+
+def _budget(manifest: Manifest) -> int | None:
+    budgets = [row.get("budget_bytes") for row in _configurations(manifest)]
+    return next((budget for budget in budgets if isinstance(budget, int) and not isinstance(budget, bool)), None)
+
+
+def _has_experts(model: Mapping[str, Any]) -> bool:
+    kinds = model.get("layer_kinds")
+    return isinstance(kinds, dict) and any("experts" in str(kind) for kind in kinds)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

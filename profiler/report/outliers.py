@@ -1,0 +1,55 @@
+"""Which share of an arm's values lies far off: told where it matters, and what it may be where the source is known for
+slower first repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from executor.units import format_share
+from profiler.arithmetic.stats import MIN_PAIRS, OUTLIER_MADS, outliers
+from profiler.manifest import Manifest
+from profiler.metrics import FIGURES
+from profiler.metrics.passes import by_cell
+from profiler.report.judged_cells import JUDGED
+
+_TOLD_SHARE: Final = 0.05  # fewer move neither a median nor its interval
+_MOSTLY: Final = 0.5
+
+
+def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Manifest) -> Iterator[str]:
+    """One sentence with the worst share of each figure; nothing below a twentieth.
+
+    passes: the `passes` table; figures: one row a pass (index: pass_id), a column a figure.
+    """
+    worst = [found for name in JUDGED if (found := _worst(passes, figures[name], name)) is not None]
+    if not worst:
+        return
+    told = [f"{FIGURES[name].label} of {arm} {format_share(share)}" for share, arm, name, _ in worst]
+    are_first = manifest.source == "llama-bench" and all(first >= _MOSTLY for *_, first in worst)
+    cause = (
+        "most are the first repetition of a process, which llama-bench often runs slower; medians hardly mind"
+        if are_first
+        else "if other programs were running, close them and repeat"
+    )
+    yield (
+        f"Outliers, more than {OUTLIER_MADS:.0f} median deviations off, are kept. Most of one arm in one cell: "
+        f"{', '.join(told)}; {cause}."
+    )
+
+
+def _worst(passes: pd.DataFrame, values: pd.Series[float], name: str) -> tuple[float, str, str, float] | None:
+    """(share, arm, figure, share of the outliers that are first repetitions) of the arm with the most."""
+    found = []
+    for _, of_cell in by_cell(passes):
+        for arm, rows in of_cell.groupby("arm"):
+            known = rows[values.loc[rows["pass_id"]].notna().to_numpy()]
+            is_far = outliers(np.asarray(values.loc[known["pass_id"]], np.float64))
+            if len(known) >= MIN_PAIRS and is_far.mean() > _TOLD_SHARE:  # of fewer, deviations are chance
+                is_first = known["repetition"] == known.groupby("boot", dropna=False)["repetition"].transform("min")
+                found.append((float(is_far.mean()), str(arm), name, float(is_first.to_numpy()[is_far].mean())))
+    return max(found, default=None)

@@ -1,0 +1,87 @@
+"""How a comparison is told: how many times as fast, the verdict in a word, and what a verdict still needs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from executor.units import format_count, format_factor
+from profiler.arithmetic.stats import MIN_PAIRS, Comparison
+from profiler.metrics import FIGURES
+
+TELLING: Final = ("prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s", "wall_ns")
+_OF_THE_FOLDER: Final = ("--force", "--json", "--all")
+SAME_WORK: Final = "same work"
+_OPTION: Final = {"pairs": "-r", "boots": "--boots"}
+_NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o": ("-o", "--output")}
+
+
+def as_fast(ratio: float, figure: str) -> float:
+    """How many times as fast the arm is: its rate over the baseline's, or the baseline's time over its own."""
+    return 1 / ratio if FIGURES[figure].better == "lower" else ratio
+
+
+def told_as_fast(found: Comparison, figure: str) -> str:
+    """`1.46 x as fast`."""
+    return f"{format_factor(as_fast(found.ratio, figure))} x as fast"
+
+
+def factor_range(factors: Sequence[float]) -> str:
+    """`1.03 to 1.27 x as fast`, or the one factor where they read the same."""
+    ends = list(dict.fromkeys(format_factor(end) for end in (min(factors), max(factors))))
+    return f"{' to '.join(ends)} x as fast"
+
+
+def verdict_word(found: Comparison) -> str:
+    """The verdict where one is due; where none is, why not, in as few words: `3 of 6 pairs`, `same work`, `unclear`."""
+    if found.verdict != "inconclusive":
+        return found.verdict
+    if found.is_same_work:
+        return SAME_WORK
+    if found.is_other_work:
+        return "other work"
+    return f"{found.pairs} of {MIN_PAIRS} {found.unit}" if found.n_missing else "unclear"
+
+
+def missing_line(found: Iterable[Comparison]) -> str | None:
+    """What was measured and how much more a verdict needs: `3 repetitions; 3 more for a verdict`.
+
+    None where the number of pairs keeps no verdict away.
+    """
+    lacking = max((one for one in found if one.n_missing), key=lambda one: one.n_missing, default=None)
+    if lacking is None:
+        return None
+    if lacking.unit == "boots":
+        measured = "one process" if lacking.pairs == 1 else format_count(lacking.pairs, "process")
+        more = f"{format_count(lacking.n_missing, 'more process')} each"
+        return f"{measured} an arm; {more} for a verdict"
+    return f"{format_count(lacking.pairs, 'repetition')}; {lacking.n_missing} more for a verdict"
+
+
+def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str | None:
+    """The run's own command with as many repetitions (or boots) as a verdict needs, into a folder of its own.
+
+    None where no run made the capture, or nothing is missing.
+    """
+    lacking = next((one for one in found if one.n_missing), None)
+    if lacking is None or list(argv[:2]) != ["hprof", "run"]:
+        return None
+    option = _OPTION[lacking.unit]
+    kept = _without(_without(list(argv), _NAMES_OF[option]), _NAMES_OF["-o"])
+    kept = [word for word in kept if word not in _OF_THE_FOLDER]
+    return shlex.join([*kept, option, str(MIN_PAIRS)])
+
+
+def _without(argv: list[str], names: Sequence[str]) -> list[str]:
+    """The words without an option that takes a value, in each of its spellings."""
+    kept: list[str] = []
+    is_value = False
+    for word in argv:
+        if is_value:
+            is_value = False
+        elif word in names:
+            is_value = True
+        elif not word.startswith(tuple(f"{name}=" for name in names)):
+            kept.append(word)
+    return kept

@@ -1,0 +1,171 @@
+"""The first screen: at most 25 lines, an answer first, and nothing said that the figures do not hold."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from profiler.capture import Capture
+from profiler.manifest import ManifestArm
+from profiler.report.build import build_report
+from profiler.report.renderers import ANSWER_LINES, print_answer
+from profiler.report.report import Report
+from profiler.storage.writer import PassKey, new_capture
+from tests.profiler import makers
+
+SIZES = (64, 128, 256, 512, 1024, 2048)
+
+
+def answer(report: Report, width: int = 80) -> str:
+    out = io.StringIO()
+    print_answer(report, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def joined(report: Report) -> str:
+    """The answer as one line, wherever it was wrapped."""
+    return " ".join(answer(report).split())
+
+
+def swept(
+    path: Path,
+    factors: Mapping[str, Sequence[float]],
+    *,
+    n_pairs: int = 6,
+    depths: Sequence[int] = (0,),
+    sizes: Sequence[int] = SIZES,
+    **fields: object,
+) -> Report:
+    """`off` takes 1 ms of prefill in every cell; each other arm is `factors[arm][i]` times as fast at size i."""
+    arms = ["off", *factors]
+    writer = new_capture(path, arms=[ManifestArm(name, name, name) for name in arms], **fields)
+    order = 0
+    for depth in depths:
+        for at, size in enumerate(sizes):
+            for repetition in range(n_pairs):
+                for name in arms:
+                    took_ns = 1_000_000 / (1 if name == "off" else factors[name][at]) + repetition
+                    key = PassKey(
+                        name,
+                        n_ubatch=size,
+                        n_depth=depth,
+                        n_prompt=4096,
+                        n_gen=0,
+                        repetition=repetition,
+                        order=order,
+                        boot=0,
+                    )
+                    writer.add_pass_row(order, key, ttft_ns=round(took_ns), prefill_ns=round(took_ns))
+                    order += 1
+    writer.finish()
+    return build_report(Capture.open(path))
+
+
+RISING = [0.8, 0.9, 1.1, 1.2, 1.3, 1.4]
+MANY = {
+    f"{name}+cache": [factor * (1 + i / 9) for factor in RISING] for i, name in enumerate(("on", "hot", "x", "y", "z"))
+}
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("arms", [{"on": RISING}, MANY])
+@pytest.mark.parametrize("depths", [(0,), (0, 8192, 32768)])
+def test_at_most_25_lines(
+    tmp_path: Path, arms: Mapping[str, Sequence[float]], depths: Sequence[int], width: int
+) -> None:
+    report = swept(tmp_path / "c", arms, depths=depths, n_pairs=6)
+    lines = answer(report, width).splitlines()
+    assert len(lines) <= ANSWER_LINES == 24
+    assert max(map(len, lines)) <= width
+
+
+def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None:
+    told = joined(swept(tmp_path / "c", {"on": RISING, "gated": [1.1] * 6, "cpu": [0.5] * 6}))
+    assert "on pays from a ubatch of about 184 tokens (95 % interval 184 to 184)." in told
+    assert "gated pays at every ubatch measured, 64 to 2,048 tokens: 1.10 x as fast." in told
+    assert "Faster than off in no cell: cpu (0.50 x as fast)." in told
+    for size in SIZES:
+        assert f"ub={size} " in told
+    assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048, on (-pw 1; pull request 21067, in no release)." in told
+
+
+def test_of_many_cells_the_best_the_worst_and_those_at_the_crossover_are_shown(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": RISING}, depths=(0, 8192, 32768))
+    told = answer(report, 160)
+    assert "ub=64,d=0 " in told, "the worst"
+    assert "ub=2048,d=0 " in told, "the best"
+    assert "ub=128,d=0 " in told, "beside the crossover"
+    assert "ub=256,d=0 " in told
+    assert "more cells behind --all" in told
+
+
+def test_a_tenfold_effect_is_told_where_no_verdict_is_due(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": [10.7]}, n_pairs=3, sizes=(64,), argv=["hprof", "run", "-r", "3", "-o", "c"])
+    told = joined(report)
+    assert "on was 10.7 x as fast as off in what was measured: 3 repetitions; 3 more for a verdict." in told
+    assert "For verdicts: hprof run -r 6" in told
+    assert "unclear" not in told
+
+
+def test_one_process_an_arm_says_how_many_more(tmp_path: Path) -> None:
+    report = build_report(makers.passes_without_events(tmp_path / "c"))
+    told = joined(report)
+    assert "one process an arm; 5 more processes each for a verdict" in told
+    assert "For verdicts" not in told, "hprof did not run it"
+
+
+def test_simulated_and_predicted_come_first(tmp_path: Path) -> None:
+    rates = {"gemm_tflop_s": 100.0, "link_gb_s": 25.0, "launch_us": 10.0}
+    machine = {"device": "sim", "cpu": "this laptop", "rates": rates, "imagined_gpu": "rtx4090", "load_1min": 40}
+    report = swept(tmp_path / "c", {"on": RISING}, machine=machine | {"usable_threads": 2})
+    assert answer(report).startswith("SIMULATED, nothing was timed: rtx4090")
+    assert "Rates: 100 TFLOP/s." in answer(report)
+    assert "laptop" not in answer(report)
+    assert "was loaded" not in answer(report), "no clock was read"
+    predicted = swept(tmp_path / "p", {"on": RISING}, source="predicted")
+    assert answer(predicted).startswith("PREDICTED")
+    assert report.to_json()["measured"]["rates"] == rates
+
+
+def test_a_loaded_machine_is_told(tmp_path: Path) -> None:
+    loaded = {"device": "cpu", "load_1min": 14.0, "usable_threads": 2}
+    assert "load 14.0 on 2 processors" in joined(swept(tmp_path / "c", {"on": RISING}, machine=loaded))
+    quiet = loaded | {"load_1min": 0.4}
+    assert "was loaded" not in joined(swept(tmp_path / "quiet", {"on": RISING}, machine=quiet))
+
+
+def test_an_answer_without_cells_is_about_devices(tmp_path: Path) -> None:
+    told = joined(build_report(makers.imported_without_passes(tmp_path / "c")))
+    assert "Process 4711, device 0: 8.00 kB went to the device" in told
+    assert "--all" in told
+    assert "nothing to judge" in joined(build_report(makers.empty(tmp_path / "empty")))
+
+
+def test_one_arm_has_nothing_to_compare(tmp_path: Path) -> None:
+    told = joined(swept(tmp_path / "c", {}))
+    assert "One arm was measured, off" in told
+    assert "ub=64" in told
+
+
+def test_arms_that_computed_other_things_are_on_the_first_screen(tmp_path: Path) -> None:
+    report = build_report(makers.dense_off_on(tmp_path / "c", digests=("one", "other")))
+    assert "LOGITS DIFFER" in joined(report)
+    (cell,) = report.cells
+    excused = replace(cell, same_tokens=False, bit_identical=True, unexcused=())
+    assert "DIFFER" not in joined(replace(report, cells=[excused]))
+
+
+def test_json_has_the_crossovers(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": RISING}, depths=(0, 8192))
+    found = report.to_json()["crossovers"]
+    assert [(one["arm"], one["n_depth"], one["below"], one["above"]) for one in found] == [
+        ("on", 0, 128, 256),
+        ("on", 8192, 128, 256),
+    ]
+    assert found[0]["n_ubatch"] == pytest.approx(184, abs=1)
+    assert found[0]["baseline"] == "off"
