@@ -35,7 +35,10 @@ def test_a_run_writes_a_capture_and_prints_its_report(tmp_path: Path, capsys: py
     assert run(*FAST, "-o", tmp_path / "c") == 0
     out = capsys.readouterr().out
     assert out.startswith(f"Wrote {tmp_path / 'c'}\n")
-    assert "-p 64 -n 2 -ub 32 -d 0" in out
+    assert "SIMULATED" in out.splitlines()[1]
+    assert len(out.splitlines()) <= 25
+    assert run(*FAST, "-o", tmp_path / "whole", "--all") == 0
+    assert "-p 64 -n 2 -ub 32 -d 0" in capsys.readouterr().out
     assert Capture.open(tmp_path / "c").manifest.state == "complete"
 
 
