@@ -150,7 +150,7 @@ def test_boots_are_fresh_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["-d", "4-1"], "-d 4-1: the range ends before it begins"),
         (["-p", "0", "-n", "0"], "-p 0 with -n 0 has nothing to run"),
         (["-p", "0,64", "-n", "0,4"], "-p 0 with -n 0 has nothing to run"),
-        (["-p", "1-200", "-ub", "1-200"], "the grid has 40000 cells and hprof runs up to 512"),
+        (["-p", "1-200", "-ub", "1-200"], "the grid has 40,000 cells and hprof runs up to 512"),
         (["--arms", "off,onn"], "--arms 'onn' is not an arm: did you mean on"),
         (["--arms", ","], "--arms names no arm"),
         (["-pw", "2"], "-pw 2: give 0 (off), 1 (on)"),
