@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -39,7 +40,7 @@ def swept(
     n_pairs: int = 6,
     depths: Sequence[int] = (0,),
     sizes: Sequence[int] = SIZES,
-    **fields: object,
+    **fields: Any,
 ) -> Report:
     """`off` takes 1 ms of prefill in every cell; each other arm is `factors[arm][i]` times as fast at size i."""
     arms = ["off", *factors]
