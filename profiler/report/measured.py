@@ -33,7 +33,7 @@ _MAX_QUANTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Provenance:
     """Facts for the first line; None where the capture does not say."""
 
     nature: Nature
@@ -96,16 +96,16 @@ class Measured:
         }
 
 
-UNTOLD: Final = Measured("measured", None, (), None, None, None, None, None)
+UNTOLD: Final = Provenance("measured", None, (), None, None, None, None, None)
 
 
-def what_was_measured(manifest: Manifest) -> Measured:
+def what_was_measured(manifest: Manifest) -> Provenance:
     """Read off a manifest, which may be a stranger's."""
     machine, model = manifest.machine, manifest.model
     is_imagined = machine.get("device") == "sim" or manifest.source == "predicted"
     rates = machine.get("rates")
     routing = model.get("routing")
-    return Measured(
+    return Provenance(
         nature=_nature(manifest),
         model=_text(model.get("name")),
         quants=tuple(_quants(model)),

@@ -29,7 +29,7 @@ from profiler.report.blocks import (
 )
 from profiler.report.cells import Cell
 from profiler.report.crossovers import ArmCrossover, all_crossovers
-from profiler.report.measured import UNTOLD, Measured
+from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
 
@@ -64,7 +64,7 @@ class Report:
     check: CheckResult | None = None  # of what was issued; None: not recorded, or not looked at
     noticed: Noticed | None = None  # of a fault that was injected; None: none was
     summary: str = ""  # the closing paragraph, in plain words
-    measured: Measured = UNTOLD  # whether it was timed at all, of what and on what, for the first line
+    measured: Provenance = UNTOLD  # whether it was timed at all, of what and on what, for the first line
     argv: list[str] = field(default_factory=list)  # the command that made the capture
 
     @property
@@ -105,7 +105,7 @@ def _facts(report: Report, _room: Room) -> Iterator[Block]:
     yield Lines("fact", [*lines, *report.engine, *report.budgets, *([on_host] if on_host else [])])
 
 
-def _unmeasured(measured: Measured) -> Iterator[str]:
+def _unmeasured(measured: Provenance) -> Iterator[str]:
     """That nothing was timed, and what the figures rest on instead."""
     if measured.is_exact:
         yield measured.line()
