@@ -19,6 +19,7 @@ from tests.gguf_models import model_path
 FUSED = {
     "attn_qkv.weight": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
     "ffn_gate_up_exps.weight": ("ffn_gate_exps.weight", "ffn_up_exps.weight"),
+    "ffn_up.weight": ("ffn_gate.weight", "ffn_up.weight"),
 }
 
 
@@ -57,8 +58,7 @@ def bytes_of(model: Model, name: str) -> torch.Tensor:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model's file, and the same with what can be fused."""
     plain = model_path(request.param)
-    wholes = list(FUSED) if "moe" in request.param else ["attn_qkv.weight"]
-    return plain, fused_copy(plain, tmp_path_factory.mktemp("fused") / "fused.gguf", *wholes)
+    return plain, fused_copy(plain, tmp_path_factory.mktemp("fused") / "fused.gguf", *FUSED)
 
 
 def test_parts_are_the_tensors_that_they_would_be_apart(pair: tuple[Path, Path]) -> None:
