@@ -20,7 +20,7 @@ from executor.model import (
 Shapes = dict[str, tuple[int, ...]]
 
 # These architectures' files call the norm before the FFN `post_attention_norm`.
-_POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe"})
+_POST_ATTENTION_NORM: Final = frozenset({"gpt-oss", "glm4moe", "qwen3next", "qwen35", "qwen35moe", "seed_oss"})
 
 
 def layer_shapes(shape: ModelShape, layer: int) -> Shapes:

@@ -10,6 +10,7 @@ from typing import Final
 
 from executor.models.architectures.base import Architecture
 from executor.models.architectures.deepseek import DEEPSEEK
+from executor.models.architectures.dots import DOTS
 from executor.models.architectures.ernie import ERNIE
 from executor.models.architectures.gemma import GEMMA
 from executor.models.architectures.glm import GLM
@@ -23,6 +24,7 @@ from executor.models.architectures.olmo import OLMO
 from executor.models.architectures.phi import PHI
 from executor.models.architectures.qwen import QWEN
 from executor.models.architectures.qwen_next import QWEN_NEXT
+from executor.models.architectures.seed import SEED
 from executor.models.architectures.smollm import SMOLLM
 
 ARCHITECTURES: Final[dict[str, Architecture]] = {
@@ -41,4 +43,6 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **GRANITE,
     **ERNIE,
     **SMOLLM,
+    **DOTS,
+    **SEED,
 }

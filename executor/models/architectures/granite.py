@@ -30,6 +30,6 @@ def _multipliers(file: ModelFile) -> Multipliers:
 
 
 GRANITE = {
-    "granite": Architecture(mixer=_dense_attention, multipliers=_multipliers, interleaved_rope=True),
-    "granitemoe": Architecture(mixer=_attention, multipliers=_multipliers, interleaved_rope=True),
+    "granite": Architecture(mixer=_dense_attention, multipliers=_multipliers, interleaved_rope=True, ffn_bias=True),
+    "granitemoe": Architecture(mixer=_attention, multipliers=_multipliers, interleaved_rope=True, ffn_bias=True),
 }

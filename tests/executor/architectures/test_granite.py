@@ -16,6 +16,7 @@ from tests.executor.architectures.blocks import (
     HEAD_DIM,
     HIDDEN,
     KEYS,
+    N_FF,
     N_FF_EXPERT,
     NORMS,
     experts,
@@ -67,6 +68,12 @@ def test_as_llama_cpp_computes_it(architecture: str, case: str, tmp_path: Path) 
 
 def test_without_positions(tmp_path: Path) -> None:
     check_against_llama_cpp(write(tmp_path / "model.gguf", "granite", **{"rope.scaling.finetuned": False}))
+
+
+def test_with_biases(tmp_path: Path) -> None:
+    biases: Shapes = {"ffn_gate.bias": (N_FF,), "ffn_up.bias": (N_FF,), "ffn_down.bias": (HIDDEN,)}
+    tensors = model_tensors(HIDDEN, [{**NORMS, **ATTENTION, **DENSE, **biases, "attn_output.bias": (HIDDEN,)}] * 2)
+    check_against_llama_cpp(write_random_gguf(tmp_path / "model.gguf", "granite", GRANITE, tensors))
 
 
 def test_with_a_shared_expert(tmp_path: Path) -> None:
