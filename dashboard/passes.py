@@ -30,6 +30,7 @@ from profiler.metrics.timeline import Timeline, lane_figures, load_timeline
 from profiler.metrics.timeline_detail import ubatch_spans
 from profiler.ordering.check import check_capture
 from profiler.ordering.on_timeline import MATCHED_COLUMNS, MarkedPair, marked_pairs
+from profiler.ordering.violation import OrderingViolation
 
 _MAX_TITLE: Final = 80  # characters; the canvas takes seconds over names of many thousands
 
@@ -107,16 +108,26 @@ def _packed(
             sides.append(PassToDraw(one.title, line, wanted=window))
             continue
         spans = ubatch_spans(line, _choice.capture.table("ubatches", pass_ids=[one.pass_id]))
-        sides.append(PassToDraw(one.title, line, spans, window, _marks(_choice.capture, one.pass_id, line)))
+        sides.append(PassToDraw(one.title, line, spans, window, _marks(_choice, one.pass_id, line)))
     return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s))
 
 
-def _marks(capture: Capture, pass_id: int, line: Timeline) -> list[MarkedPair]:
+def _marks(choice: Choice, pass_id: int, line: Timeline) -> list[MarkedPair]:
     """What `hprof check` finds in a pass; nothing where no order was recorded."""
-    if not capture.n_rows("ordering"):
+    if not choice.capture.n_rows("ordering"):
         return []
-    found = check_capture(capture, name_in=pass_id).violations
+    found = _violations(choice.found.key, choice.found.fingerprint, pass_id, _capture=choice.capture)
     return marked_pairs(line.table(MATCHED_COLUMNS), found) if found else []
+
+
+@st.cache_resource(max_entries=8, show_spinner="Checking the order …")
+def _violations(
+    capture: bytes,  # noqa: ARG001 - a part of the key, as the next
+    fingerprint: trace_root.Fingerprint,  # noqa: ARG001
+    pass_id: int,
+    _capture: Capture,
+) -> Sequence[OrderingViolation]:
+    return check_capture(_capture, name_in=pass_id).violations
 
 
 def busy(choice: Choice, shown: Sequence[ShownPass]) -> tuple[go.Figure, list[pd.DataFrame]]:
