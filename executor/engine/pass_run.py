@@ -23,7 +23,7 @@ from executor.passes import PassJob, PassResult, Ubatch, UbatchRecord
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Item, Policy
 from executor.streaming.streamer import Streamer
-from executor.tracing.pass_trace import PassTrace, compute_range, pass_range, ubatch_range
+from executor.tracing.pass_trace import PassTrace, compute_range, copy_range, pass_range, ubatch_range
 from executor.weights.device_weights import StepWeights
 from executor.weights.transfer_units import TransferUnit
 
@@ -223,7 +223,9 @@ class EmbeddingAndHead:
     def take_token(self) -> int:
         """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
         shard = self._last
-        shard.device.copy_out("compute", shard.on_device.token, shard.on_host.token)
+        n_bytes = shard.on_device.token.nbytes
+        with copy_range(None, None, "token", n_bytes):
+            shard.device.copy_out("compute", shard.on_device.token, shard.on_host.token)
         known = shard.device.event()
         shard.device.record("compute", known)
         shard.device.synchronize(known)
@@ -234,7 +236,8 @@ class EmbeddingAndHead:
             first = self._first
             first.device.on_thread("hand the token on", lambda: Touched(writes=[first.on_host.token]))
             first.on_host.token.copy_(shard.on_host.token)
-            first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
+            with copy_range(None, None, "token", n_bytes):
+                first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
         return at_ns
 
     def _launch(

@@ -13,7 +13,7 @@ from executor.devices.base import Event, Touched
 from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags
-from executor.tracing.pass_trace import PassTrace
+from executor.tracing.pass_trace import PassTrace, copy_range
 
 _STRIDE = 1 << 24  # positions between two token sets in the routing model
 
@@ -64,7 +64,8 @@ class RoutedFlags:
         device, source = shard.device, shard.flags[layer]
         start = trace.mark(device, "compute")
         target = source if self._host_flags is None else self._host_flags[ubatch.number, layer]
-        device.copy_out("compute", source, target)
+        with copy_range(layer, None, "flags", source.numel()):
+            device.copy_out("compute", source, target)
         event = device.event()
         device.record("compute", event)
         self._events[ubatch.number, layer] = event

@@ -16,9 +16,10 @@ from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Flags
-from executor.tracing.pass_trace import PassTrace, compute_range
+from executor.tracing.pass_trace import PassTrace, compute_range, copy_range
 
-_NAME = "copy activations"
+_WHAT = "activations"
+_NAME = f"copy {_WHAT}"
 Pair = tuple[torch.Tensor, torch.Tensor]
 """The same rows on the device and on the host."""
 
@@ -29,14 +30,16 @@ def transfer_activations(
     """Carry a ubatch's residual stream to the next shard; the ubatch begins at token `begin` of the pass."""
     on_source, on_host = (a.rows(ubatch.n_tokens).x for a in (source.on_device, source.on_host))
     start = trace.mark(source.device, "compute")
-    source.device.copy_out("compute", on_source, on_host)
+    n_bytes = on_source.numel() * on_source.element_size()
+    with copy_range(None, None, _WHAT, n_bytes):
+        source.device.copy_out("compute", on_source, on_host)
     sent = source.device.event()
     source.device.record("compute", sent)
-    n_bytes = on_source.numel() * on_source.element_size()
     trace.add(source.device, "compute", "d2h", _NAME, ubatch, start, sent, bytes=n_bytes)
     target.device.wait("compute", sent)
     start = trace.mark(target.device, "compute")
-    target.device.copy_in("compute", [whole_copy_range(on_host, target.on_device.rows(ubatch.n_tokens).x)])
+    with copy_range(None, None, _WHAT, n_bytes):
+        target.device.copy_in("compute", [whole_copy_range(on_host, target.on_device.rows(ubatch.n_tokens).x)])
     end = trace.mark(target.device, "compute")
     target.device.launch("compute", lambda: target.set_begin(begin, ubatch.n_past), Work())
     received = target.device.event()
@@ -121,11 +124,12 @@ class _HostRoundTrip:
         self._name, self._trace = name, trace
 
     def send(self, pairs: Sequence[Pair]) -> None:
-        device, n_bytes = self._device, 0
+        device = self._device
+        n_bytes = sum(on_device.numel() * on_device.element_size() for on_device, _ in pairs)
         start = self._trace.mark(device, "compute")
-        for on_device, on_host in pairs:
-            device.copy_out("compute", on_device, on_host)
-            n_bytes += on_device.numel() * on_device.element_size()
+        with copy_range(self._layer, None, _WHAT, n_bytes):
+            for on_device, on_host in pairs:
+                device.copy_out("compute", on_device, on_host)
         sent = device.event()
         device.record("compute", sent)
         fields = {"layer": self._layer, "bytes": n_bytes}
@@ -149,7 +153,8 @@ class _HostRoundTrip:
         self._device.wait("compute", done)
         piece = whole_copy_range(pair[1], pair[0])
         start = self._trace.mark(self._device, "compute")
-        self._device.copy_in("compute", [piece])
+        with copy_range(self._layer, None, _WHAT, piece.n_bytes):
+            self._device.copy_in("compute", [piece])
         end = self._trace.mark(self._device, "compute")
         self._trace.count_h2d(piece.n_bytes)
         fields = {"layer": self._layer, "bytes": piece.n_bytes}

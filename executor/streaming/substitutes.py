@@ -12,6 +12,7 @@ import torch
 from executor.devices.base import Device, Touched, whole_copy_range
 from executor.layers.moe import Routed
 from executor.policies.base import Flags
+from executor.tracing.pass_trace import copy_range
 
 
 class Substitutes:
@@ -38,7 +39,8 @@ class Substitutes:
             present = int(np.flatnonzero(used & ~on_host)[0])
             row.copy_(torch.from_numpy(np.where(on_host, present, np.arange(used.size))))
         target = self._on_device[layer, : used.size]
-        self._device.copy_in("compute", [whole_copy_range(row, target)])
+        with copy_range(layer, None, "stand-ins", target.nbytes):
+            self._device.copy_in("compute", [whole_copy_range(row, target)])
         return target
 
 

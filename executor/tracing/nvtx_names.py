@@ -4,6 +4,7 @@ Ranges of domain `hprof` nest as pass > ubatch > step. A name is `key=value` pai
     pass=3 arm=on n_ubatch=512 n_depth=0 n_prompt=2048 n_gen=16 repetition=1 warmup=0
     ubatch=0 phase=prefill n_tokens=512
     layer=7 tensor=ffn_up|ffn_gate|ffn_down what=whole   (category copy, payload: bytes)
+    layer=7 what=activations                             (category copy: no weights; also flags, token, stand-ins)
     layer=7 what=ffn                                     (category compute)
 A copy moves a transfer unit, and `tensor` names all tensors of it. Values are percent-encoded where they hold a space,
 `=` or `%`. Pure strings: no NVTX library is needed here.
@@ -51,7 +52,9 @@ class UbatchName:
 
 @dataclass(frozen=True, slots=True)
 class StepName:
-    """A copy of one transfer unit (`what`: whole, selective, hot, missing, missed) or a computed part (attn, ...)."""
+    """A copy of one transfer unit (`what`: whole, selective, hot, missing, missed), a copy of what is no weight
+    (activations, flags, token, stand-ins), or a computed part (attn, ...).
+    """
 
     layer: int | None  # None: outside the layers, such as the output projection
     what: str

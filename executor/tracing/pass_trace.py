@@ -64,8 +64,8 @@ def ubatch_range(ubatch: Ubatch) -> NvtxRange:
 
 
 @lru_cache(maxsize=4096)
-def copy_range(layer: int | None, tensor: str, what: str, n_bytes: int) -> NvtxRange:
-    """The range of a copy; its payload is the bytes."""
+def copy_range(layer: int | None, tensor: str | None, what: str, n_bytes: int) -> NvtxRange:
+    """The range of a copy; its payload is the bytes. No tensor: what moves is no weight (`nvtx_names` lists what)."""
     return NvtxRange(_attributes(format_step(StepName(layer, what, tensor)), "copy", n_bytes))
 
 
