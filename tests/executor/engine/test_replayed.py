@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,10 @@ import torch
 from executor import placed_model
 from executor.devices.base import ReplayKey, StreamName, Touches, Work
 from executor.devices.cpu import CpuDevice
+from executor.model import TemperatureShape
+from executor.models.architectures import llama4
 from executor.policies.base import PolicyOptions
+from tests.executor.architectures import test_llama4
 from tests.executor.engine_runs import open_session, run_pass
 
 N_GEN = 5
@@ -73,3 +78,27 @@ def test_generated_tokens_share_one_recording(spec: str, monkeypatch: pytest.Mon
     attention = [(key.step, key.variant) for key in launches.first if "attn" in str(key.step)]
     decoded = [variant for step, variant in attention if step[2] == 1]  # type: ignore[index]
     assert {variant[1] for variant in decoded} == {("rows", 256)}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("chunk", [40, 1024])
+def test_chunks_and_growing_queries_are_replayed_where_the_rows_seen_allow_it(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording for 256 rows serves chunks of at least as many; shorter ones are recorded for each position."""
+    monkeypatch.setattr(llama4, "_CHUNK", chunk)
+    monkeypatch.setattr(llama4, "_TEMPERATURE", TemperatureShape(8, 0.5, 1.0))
+    path = str(test_llama4.write(tmp_path / "model.gguf"))
+    wanted = logits_of(path, "on", torch.float32)
+    launches = Repeating()
+    launches.install(monkeypatch)
+    monkeypatch.setattr(CpuDevice, "replays", True)
+    monkeypatch.setattr(placed_model, "flash_serves", lambda keys: True)
+    for got, want in zip(logits_of(path, "on", torch.float32), wanted, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-3, rtol=1e-3)
+    variants: dict[int, set[object]] = {}
+    keys: list[Any] = list(launches.first)
+    for (layer, name, n_tokens), (_, variant) in keys:
+        if name == "attn" and n_tokens == 1:
+            variants.setdefault(layer, set()).add(variant)
+    assert variants[3] == {("rows", 256)}
+    assert variants[0] == ({("rows", 256)} if chunk == 1024 else {64, 65, 66, 67})

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from executor.layers.dense import dense_ffn, embed, logits
+from executor.layers.dense import dense_ffn, embed, logits, project
 from executor.model import AttentionShape, DenseFfn, LayerShape, ModelShape, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
 
@@ -25,6 +25,23 @@ def test_dense_ffn() -> None:
     gate = h @ w("ffn_gate.weight").T
     want = x + (gate * gate.sigmoid() * (h @ w("ffn_up.weight").T)) @ w("ffn_down.weight").T
     torch.testing.assert_close(dense_ffn(x, w, FFN, 1e-5), want)
+
+
+def test_biases_and_then_scales() -> None:
+    ffn = DenseFfn(24, biased=("gate", "down"), scaled=("gate", "up", "down"))
+    w, x = RandomWeights(dataclasses.replace(LAYER, ffn=ffn), 16), torch.randn(3, 16)
+    h = normed(x, w("ffn_norm.weight"))
+    gate = (h @ w("ffn_gate.weight").T + w("ffn_gate.bias")) * w("ffn_gate.scale")
+    up = h @ w("ffn_up.weight").T * w("ffn_up.scale")
+    added = (gate * gate.sigmoid() * up @ w("ffn_down.weight").T + w("ffn_down.bias")) * w("ffn_down.scale")
+    torch.testing.assert_close(dense_ffn(x, w, ffn, 1e-5), x + added)
+
+
+def test_a_projections_scale_comes_before_its_bias() -> None:
+    shape = AttentionShape(2, 1, 8, RopeShape(1e4, 8), bias=True, scaled=("q",))
+    w, h = RandomWeights(LayerShape(shape, FFN), 16), torch.randn(3, 16)
+    want = h @ w("attn_q.weight").T * w("attn_q.scale") + w("attn_q.bias")
+    torch.testing.assert_close(project(h, w, "attn_q"), want)
 
 
 def test_gelu_a_second_norm_and_a_scaled_residual() -> None:
