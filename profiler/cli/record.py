@@ -61,6 +61,12 @@ class ByteSize(click.ParamType[int]):
     default="auto",
     help="CUDA graphs: a record a launch, or one a node inside, which costs time in each. auto: a launch.",
 )
+@click.option(
+    "--without",
+    type=click.Choice(["calls", "waits", "memory"]),
+    multiple=True,
+    help="Leave out what costs time: calls (then ranges find no work), waits, allocations; repeatable.",
+)
 @click.option("--max-bytes", type=ByteSize(), default="1G", help="Stop when so much is written, of all processes.")
 @click.option("--env", "variables", metavar="K=V", multiple=True, callback=_variables, help="A variable; repeatable.")
 @click.option("--process", metavar="REGEX", help="Record processes whose command line matches (grep -E).")
@@ -72,6 +78,7 @@ def command(
     only_range: str | None,
     until_range: str | None,
     graphs: Graphs,
+    without: tuple[str, ...],
     max_bytes: int,
     variables: dict[str, str],
     process: str | None,
@@ -102,6 +109,7 @@ def command(
     check_place(path, force=force)
     settings = RecordingSettings(
         graphs=graphs,
+        without=without,
         max_bytes=max_bytes,
         after_s=after_s,
         for_s=for_s,

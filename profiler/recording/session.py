@@ -23,6 +23,7 @@ from profiler.recording.cupti_files import find_libraries
 
 Graphs = Literal["auto", "graph", "node"]
 GRAPHS: Final[tuple[Graphs, ...]] = ("auto", "graph", "node")
+WITHOUT: Final = ("calls", "waits", "memory")
 DEFAULT_MAX_BYTES: Final = 1 << 30  # about 16 million records
 _MAX_PROBLEM_BYTES: Final = 64 << 10
 _MAX_PROBLEMS: Final = 100
@@ -43,6 +44,7 @@ class RecordingSettings:
     for_s: float | None = None
     only_range: str | None = None  # the name of an NVTX range: record inside it alone
     until_range: str | None = None  # stop for good where this range begins
+    without: tuple[str, ...] = ()  # of WITHOUT: what is not asked for, as it costs time
     process: str | None = None  # an extended regular expression of POSIX, searched in a process's command line
 
 
@@ -94,6 +96,7 @@ class Recording:
             "HPROF_SPOOL_FOLDER": str(self.folder.resolve()),
             "HPROF_SPOOL_LIBCUPTI": os.pathsep.join(str(path) for path in find_libraries()),
             "HPROF_SPOOL_GRAPHS": "node" if settings.graphs == "node" else "graph",
+            "HPROF_SPOOL_WITHOUT": ",".join(settings.without),
             "HPROF_SPOOL_ONLY_RANGE": settings.only_range or "",
             "HPROF_SPOOL_UNTIL_RANGE": settings.until_range or "",
             "HPROF_SPOOL_PROCESS": settings.process or "",

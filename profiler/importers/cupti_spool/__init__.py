@@ -69,7 +69,7 @@ def _says(tables: SpoolTables, files: list[SpoolFile]) -> SourceSays:
         created_utc=facts.start_utc(files),
         extra=extra,
         warnings=lambda recorded, hprof: facts.recording_warnings(files, recorded, hprof),
-        cannot_say=facts.recording_cannot_say,
+        cannot_say=lambda recorded, hprof: facts.recording_cannot_say(files, recorded, hprof),
     )
 
 

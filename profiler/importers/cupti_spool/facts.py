@@ -218,9 +218,11 @@ def _clock_offset_ns(files: Sequence[SpoolFile]) -> int:
     return max(offsets)
 
 
-def recording_cannot_say(recorded: TraceRows, hprof: HprofRanges | None) -> list[str]:
+def recording_cannot_say(files: Sequence[SpoolFile], recorded: TraceRows, hprof: HprofRanges | None) -> list[str]:
     """What this recording could not give."""
-    said = [
+    left_out = sorted({text for file in files for text in file.facts().get("without", [])})
+    said = [f"{text.replace(',', ', ')}: left out with --without" for text in left_out]
+    said += [
         "experts, slots and which copy a kernel waits for: no CUDA call says so",
         "page migrations of managed memory: the recorder does not ask for them",
     ]

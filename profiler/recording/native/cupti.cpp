@@ -43,7 +43,7 @@ CuptiBuild* build_for(uint32_t version) {
 }
 
 // Begins with a loaded libcupti.
-StartedCupti begin_with(void* library, GraphMode graphs) {
+StartedCupti begin_with(void* library, const Wanted& wanted) {
   const uint32_t version = version_of(library);
   if (version == 0) return {nullptr, 0, 0, "it does not tell its version: there is no driver, or one that is too old"};
   CuptiBuild* build = build_for(version);
@@ -55,7 +55,7 @@ StartedCupti begin_with(void* library, GraphMode graphs) {
             "the program loads CUPTI " + std::to_string(major) + " (API version " + std::to_string(version) +
                 "), and hprof found no headers of it to be compiled with; pip install " + wheels};
   }
-  std::string wrong = build->session->begin(library, graphs);
+  std::string wrong = build->session->begin(library, wanted);
   if (!wrong.empty()) return {nullptr, version, build->header_version, wrong};
   return {build->session, version, build->header_version, {}};
 }
@@ -72,8 +72,8 @@ uint32_t cupti_major(uint32_t api_version) {
   return api_version >= 18 ? 12 : 11;
 }
 
-StartedCupti start_cupti_of(const std::string& libraries, GraphMode graphs) {
-  if (void* library = loaded_libcupti()) return begin_with(library, graphs);
+StartedCupti start_cupti_of(const std::string& libraries, const Wanted& wanted) {
+  if (void* library = loaded_libcupti()) return begin_with(library, wanted);
   // One that needs a newer driver fails, and the next is tried.
   std::string why;
   for (std::size_t from = 0; from < libraries.size();) {
@@ -91,7 +91,7 @@ StartedCupti start_cupti_of(const std::string& libraries, GraphMode graphs) {
     if (newest != 0 && major > newest) {
       why += path + ": it is of CUDA " + std::to_string(major) + ", and the driver of CUDA " + std::to_string(newest);
     } else {
-      StartedCupti started = begin_with(library, graphs);
+      StartedCupti started = begin_with(library, wanted);
       if (started.session != nullptr) return started;
       why += path + ": " + started.wrong;
     }

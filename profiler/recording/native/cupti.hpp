@@ -7,12 +7,18 @@
 
 namespace hprof {
 
-enum class GraphMode { kNode, kGraph };
+// What to ask CUPTI for beside copies, kernels and memsets; each costs time in the program.
+struct Wanted {
+  bool graph_nodes = false;  // a record a node of a CUDA graph, not one a launch
+  bool calls = true;
+  bool waits = true;
+  bool memory = true;
+};
 
 class CuptiSession {
  public:
   // `library`: a handle of the loaded libcupti. Gives a sentence about what is wrong, empty where it began.
-  virtual std::string begin(void* library, GraphMode graphs) = 0;
+  virtual std::string begin(void* library, const Wanted& wanted) = 0;
   virtual void record(bool on) = 0;
   virtual void flush(bool also_incomplete) = 0;
   virtual void end() = 0;
@@ -39,7 +45,7 @@ struct StartedCupti {
 
 // Begins with the libcupti that the program has loaded, else with the first of `libraries` (paths, with colons between)
 // that works here.
-StartedCupti start_cupti_of(const std::string& libraries, GraphMode graphs);
+StartedCupti start_cupti_of(const std::string& libraries, const Wanted& wanted);
 
 // All builds in this library, each added by its own file before anything starts.
 CuptiBuild*& cupti_builds();

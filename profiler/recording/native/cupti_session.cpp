@@ -25,8 +25,10 @@ constexpr CUpti_ActivityKind kFacts[] = {
     CUPTI_ACTIVITY_KIND_STREAM,
 };
 constexpr CUpti_ActivityKind kWork[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,          CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_MEMSET,            CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+    CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,
+    CUPTI_ACTIVITY_KIND_MEMSET,
 };
 // Also on while paused, as what is freed later was allocated now.
 constexpr CUpti_ActivityKind kMemoryKind = CUPTI_ACTIVITY_KIND_MEMORY2;
@@ -80,10 +82,10 @@ struct Functions {
 
 class Session final : public CuptiSession {
  public:
-  std::string begin(void* library, GraphMode graphs) override {
+  std::string begin(void* library, const Wanted& wanted) override {
     if (const char* missing = cupti_.find(library))
       return std::string("this libcupti lacks ") + missing + ": it is too old, take that of CUDA 12 or later";
-    graphs_ = graphs;
+    wanted_ = wanted;
     for (auto& made : nodes_) made.store(0);
     if (calls_.of(false).empty()) name_calls();
     const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
@@ -99,20 +101,20 @@ class Session final : public CuptiSession {
     }
     cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
     for (CUpti_ActivityKind kind : kFacts) enable(kind);
-    enable(kMemoryKind);
+    if (wanted_.memory) enable(kMemoryKind);
     return {};
   }
 
   void record(bool on) override {
-    for (CUpti_ActivityKind kind : kWork) on ? enable(kind) : disable(kind);
-    if (graphs_ == GraphMode::kGraph) {
-      on ? enable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) : disable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
-    }
+    for (CUpti_ActivityKind kind : kWork) set(kind, on);
+    if (wanted_.waits) set(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, on);
+    if (!wanted_.graph_nodes) set(CUPTI_ACTIVITY_KIND_GRAPH_TRACE, on);
+    if (!wanted_.calls) return;
     if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
       record_calls(false, "cuda", cupti_.enable_runtime_call, on);
       record_calls(true, "cu", cupti_.enable_driver_call, on);
     } else {
-      on ? enable(CUPTI_ACTIVITY_KIND_RUNTIME) : disable(CUPTI_ACTIVITY_KIND_RUNTIME);
+      set(CUPTI_ACTIVITY_KIND_RUNTIME, on);
     }
   }
 
@@ -145,6 +147,8 @@ class Session final : public CuptiSession {
   }
 
   void disable(CUpti_ActivityKind kind) { cupti_.disable(kind); }
+
+  void set(CUpti_ActivityKind kind, bool on) { on ? enable(kind) : disable(kind); }
 
   void name_calls() {
     for (bool is_driver : {false, true}) {
@@ -186,7 +190,7 @@ class Session final : public CuptiSession {
 
   Functions cupti_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  GraphMode graphs_ = GraphMode::kGraph;
+  Wanted wanted_;
   CallNames calls_;
   uint64_t told_ = 0;
   std::atomic<std::size_t> held_bytes_{0};

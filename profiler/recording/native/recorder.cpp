@@ -65,7 +65,9 @@ void Recorder::read_settings() {
   until_range_ = setting("HPROF_SPOOL_UNTIL_RANGE");
   process_pattern_ = setting("HPROF_SPOOL_PROCESS");
   libraries_ = setting("HPROF_SPOOL_LIBCUPTI");
-  graphs_ = setting("HPROF_SPOOL_GRAPHS") == "node" ? GraphMode::kNode : GraphMode::kGraph;
+  without_ = setting("HPROF_SPOOL_WITHOUT");
+  const auto is_wanted = [&](const char* kind) { return without_.find(kind) == std::string::npos; };
+  wanted_ = {setting("HPROF_SPOOL_GRAPHS") == "node", is_wanted("calls"), is_wanted("waits"), is_wanted("memory")};
   is_refused_ = folder_.empty() || !is_wanted_process();
 }
 
@@ -129,7 +131,8 @@ void Recorder::write_facts() {
   std::string name = read_small_file("/proc/self/comm");
   while (!name.empty() && name.back() == '\n') name.pop_back();
   tell_fact("process name", name);
-  tell_fact("graphs", graphs_ == GraphMode::kNode ? "node" : "graph");
+  tell_fact("graphs", wanted_.graph_nodes ? "node" : "graph");
+  if (!without_.empty()) tell_fact("without", without_);
   write_clock();
 }
 
@@ -166,7 +169,7 @@ void Recorder::start_cupti() {
   std::lock_guard<std::mutex> hold(state_lock_);
   if (!open() || cupti_ != nullptr) return;
   if (is_inherited_) return;
-  const StartedCupti started = start_cupti_of(libraries_, graphs_);
+  const StartedCupti started = start_cupti_of(libraries_, wanted_);
   if (started.session == nullptr) {
     tell_problem(started.wrong);
     return;

@@ -77,7 +77,8 @@ class Recorder {
   ControlPage* control_ = nullptr;
   std::atomic<CuptiSession*> cupti_{nullptr};
   std::string folder_, only_range_, until_range_, process_pattern_, libraries_;
-  GraphMode graphs_ = GraphMode::kGraph;
+  Wanted wanted_;
+  std::string without_;
   bool has_settings_ = false;
   std::atomic<bool> is_refused_{false};  // this process is none of those asked for, or has no spool
   bool is_inherited_ = false;  // forked from a process whose CUPTI was running, which is of no use here

@@ -155,6 +155,15 @@ def test_device_memory_over_time(stage: Begin) -> None:
     assert [[at - start, held] for at, held in memory["points"]] == [[0, 100], [10, 150], [20, 50], [30, 57], [50, 57]]
 
 
+def test_what_is_left_out(stage: Begin) -> None:
+    here = stage(without=("calls", "waits", "memory"))
+    here.run("kernel('k', 1, 2); sync(3, 7, 3, 4); memory(1, 3, 0x1000, 100, 10)")
+    found = here.read()
+    assert {row["kind"] for row in found.tables["events"].to_pylist()} == {"compute"}
+    assert found.manifest_fields["extra"]["device_memory"] == []
+    assert "calls, waits, memory: left out with --without" in found.cannot_say
+
+
 def test_names_that_would_steer_a_terminal_stay_data(stage: Begin) -> None:
     evil = "\\x1b[31mred\\x07[bold]\\u202e"
     here = stage()
