@@ -32,6 +32,9 @@ from profiler.capture import Capture
 _PREFILL_TARGET: Final = 0.98
 _DECODE_TARGET: Final = 0.95
 _BYTES_TOLERANCE: Final = 1e-3
+_GRAPHS: Final = ("auto", "node")
+_NOTHING_ELSE: Final = "auto --without calls --without waits --without memory"
+_ABLATED: Final = ("auto", "auto --without waits", "auto --without calls", "auto --without memory", _NOTHING_ELSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,10 @@ class Bench:
     repetitions: int
 
     def run(self, folder: Path, graphs: str | None) -> tuple[float, Path | None]:
-        """(t/s, the capture); graphs: None without the recorder."""
-        capture = folder / f"{self.name}-{graphs}-{len(list(folder.iterdir()))}"
-        recorder = [sys.executable, "-m", "hprof", "record", "-o", str(capture), "--graphs", str(graphs), "--"]
+        """(t/s, the capture); graphs: what follows --graphs, None without the recorder."""
+        capture = folder / f"{self.name}-{len(list(folder.iterdir()))}"
+        options = f"--graphs {graphs}".split()
+        recorder = [sys.executable, "-m", "hprof", "record", "-o", str(capture), *options, "--"]
         command = (recorder if graphs else []) + self.command
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
         if done.returncode:
@@ -114,6 +118,7 @@ def expected_copies(model: Path, override: str) -> list[int]:
 @click.option("-n", "n_gen", default=128, show_default=True)
 @click.option("-r", "repetitions", default=4, show_default=True, help="Of a process, the first warms up.")
 @click.option("--pairs", default=4, show_default=True)
+@click.option("--ablate", is_flag=True, help="Decode without this and that, to find what costs.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the rows as JSON too.")
 def main(
     binary: str,
@@ -125,6 +130,7 @@ def main(
     n_gen: int,
     repetitions: int,
     pairs: int,
+    ablate: bool,
     output: Path | None,
 ) -> None:
     """Measure, print, and fail where a target is missed."""
@@ -147,7 +153,8 @@ def main(
             found.append(row)
         if decode is not None:
             bench = Bench("decode", [*common, "-m", str(decode), "-p", "0", "-n", str(n_gen)], repetitions)
-            for graphs in ("auto", "graph", "node"):
+            variants = _ABLATED if ablate else _GRAPHS
+            for graphs in variants:
                 row = abba(bench, folder, graphs, pairs)
                 if graphs == "auto" and row["ratio"] < _DECODE_TARGET:
                     missed.append(f"decode at x{row['ratio']:.3f}")

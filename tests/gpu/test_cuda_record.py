@@ -282,6 +282,7 @@ def test_only_in_a_range(recorded: Recordings) -> None:
     found = recorded.shown("range")
     n_kernels = len(found.rows(kind="compute", detail=None))
     assert n_kernels in (16, 32, 48), "eleven products and five, of one kernel each or a few"
+    assert len(found.rows(kind="api")) == n_kernels, "and the calls that launched them, alone"
 
 
 ENDLESS = """

@@ -52,13 +52,13 @@ def read(path: Path, _options: ImportOptions) -> Imported:
 
 
 def _says(tables: SpoolTables, files: list[SpoolFile]) -> SourceSays:
-    def extra(recorded: TraceRows, _streams: StreamLabels) -> dict[str, Any]:
+    def extra(recorded: TraceRows, streams: StreamLabels) -> dict[str, Any]:
         return {
             "processes": facts.process_facts(files),
             "origin_ns": recorded.origin_ns,
             "nvtx_ranges": len(recorded.ranges),
             "nvtx_marks": tables.n_marks,
-            "streams": facts.stream_facts(files),
+            "streams": facts.stream_facts(files, streams.keys),
             "device_memory": facts.memory_facts(files, recorded.origin_ns),
             "profiler_errors": [f"{count} lost: {reason}" for reason, count in facts.lost_records(files).items()],
         }

@@ -17,8 +17,10 @@ from profiler.importers.device_traces import created_utc, unanswered_launches
 from profiler.importers.nsys.facts import NO_PASSES
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import TraceRows
+from profiler.importers.nsys.tables import ID_MASK
 
 _MAX_LISTED: Final = 256
+_MAX_STREAMS: Final = 20_000  # looked at
 _MAX_POINTS: Final = 512  # of a device's memory over time
 _ALLOCATED: Final = 1  # CUpti_ActivityMemoryOperationType
 _RELEASED: Final = 2
@@ -93,13 +95,16 @@ def _stopped_by(files: Sequence[SpoolFile]) -> list[str]:
     return sorted(name for name in names if name in ("disk full", "limit reached"))
 
 
-def stream_facts(files: Sequence[SpoolFile]) -> list[dict[str, Any]]:
-    """Kind and priority of each stream."""
+def stream_facts(files: Sequence[SpoolFile], used: Int64) -> list[dict[str, Any]]:
+    """Kind and priority of the streams that rows lie on, out of many; used: (n, 4) process, device, context, stream."""
+    known = {(process & ID_MASK, context, stream) for process, _, context, stream in used.tolist()}
     found = []
     for file in files:
         null = {(int(r["context"]), int(r["stream"])) for r in file.of_type(RecordType.CONTEXT)[:_MAX_LISTED]}
-        for record in file.of_type(RecordType.STREAM)[:_MAX_LISTED]:
+        for record in file.of_type(RecordType.STREAM)[:_MAX_STREAMS]:
             key = int(record["context"]), int(record["stream"])
+            if (file.process, *key) not in known:
+                continue
             kind = "null" if key in null else _STREAM_FLAGS.get(int(record["kind"]))
             priority = int(np.uint32(record["extra"]).astype(np.int32))
             found.append(

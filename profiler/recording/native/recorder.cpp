@@ -23,6 +23,7 @@ void stop_at_exit() {
 }
 
 constexpr uint64_t kFlushNs = 1000000000u;  // what is completed is in the file a second later
+constexpr std::size_t kMaxChanges = 1u << 16;  // that are remembered, an even number
 constexpr uint64_t kPollNs = 20000000u;     // how soon a process follows the control page
 
 uint64_t clock_ns(clockid_t clock) {
@@ -101,6 +102,7 @@ bool Recorder::open() {
   if (fits && control_->finished.load() == 0) {
     std::lock_guard<std::mutex> hold(spool_lock_);
     opened = spool_.open(folder_.c_str(), control_);
+    changes_.clear();
   }
   if (!opened) {
     munmap(page, sizeof(ControlPage));
@@ -204,8 +206,15 @@ void Recorder::apply_state() {
     if (full != 0) state.name = spool.text(full == 2 ? "disk full" : "limit reached");
     else if (until_range_met_.load()) state.name = spool.text("range met");
     spool.append_surely(state);
+    if (wanted != (changes_.size() % 2 == 1)) changes_.push_back(now);
+    if (changes_.size() > kMaxChanges) changes_.erase(changes_.begin(), changes_.begin() + kMaxChanges / 2);
   });
   is_recording_.store(wanted);
+}
+
+bool Recorder::was_recording(uint64_t at_ns) const {
+  const auto later = std::upper_bound(changes_.begin(), changes_.end(), at_ns);
+  return (later - changes_.begin()) % 2 == 1;
 }
 
 bool Recorder::is_on() {

@@ -46,6 +46,9 @@ class Recorder {
   void range_entered(std::string_view name);
   void only_range_left();
 
+  // Whether a time of CUPTI's clock lies where recording was on; under the spool's lock.
+  bool was_recording(uint64_t at_ns) const;
+
   // The number of this process's spool, from 1: what was told in an earlier one has to be told again.
   uint32_t generation() const { return generation_.load(); }
   std::mutex& nvtx_lock() { return nvtx_lock_; }
@@ -79,6 +82,7 @@ class Recorder {
   std::string folder_, only_range_, until_range_, process_pattern_, libraries_;
   Wanted wanted_;
   std::string without_;
+  std::vector<uint64_t> changes_;  // when recording began, paused, began, ...; under spool_lock_
   bool has_settings_ = false;
   std::atomic<bool> is_refused_{false};  // this process is none of those asked for, or has no spool
   bool is_inherited_ = false;  // forked from a process whose CUPTI was running, which is of no use here

@@ -70,7 +70,11 @@ def test_inside_a_range_alone(stage: Begin, opens: str, closes: str) -> None:
         f"{opens}; nvtx.push_range('deeper'); kernel('a', 5, 6); nvtx.pop_range(); kernel('b', 7, 8); {closes}",
         f"kernel('between', 9, 10); {opens}; kernel('c', 11, 12); {closes}; kernel('after', 13, 14)",
     )
-    assert names(here.read()) == ["a", "b", "c"]
+    found = here.read()
+    assert names(found) == ["a", "b", "c"]
+    calls = [row["correlation_id"] for row in found.tables["events"].to_pylist() if row["kind"] == "api"]
+    work = [row["correlation_id"] for row in found.tables["events"].to_pylist() if row["kind"] == "compute"]
+    assert sorted(calls) == sorted(work), "calls are asked for all the time, and those outside are dropped"
 
 
 def test_until_a_range_begins(stage: Begin) -> None:
