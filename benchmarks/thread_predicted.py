@@ -139,7 +139,7 @@ def page() -> str:
 Written by `python -m benchmarks.thread_predicted docs/thread-predicted.md`.
 
 A user measured llama.cpp with prefetched weights: Laguna-S-2.1 (117.6 B parameters, 256 experts, top 10, 48 layers) at
-IQ4_NL, two RTX 3090, {HOST_LAYERS} expert layers in host memory. Two of the published figures are fitted to, which gives
+IQ4_NL, two RTX 3090, {HOST_LAYERS} expert layers in host memory. Two of the published figures are fitted to, and give
 a link of {machine.link_gb_s:.1f} GB/s and {machine.gemm_tflop_s:.1f} TFLOP/s of products; the others are predicted, by
 hprof's order of steps and copies. Median error of what was not fitted: {np.median(errors) * 100:.0f} %.
 
