@@ -1,7 +1,4 @@
-"""One recording: a folder for spools, the variables that bring the library into processes, and what they complain of.
-
-`attach` and `detach` record this very process, whose CUDA may have been running for long.
-"""
+"""One recording: a folder for spools, the variables that bring the library into processes, and their complaints."""
 
 from __future__ import annotations
 
@@ -151,19 +148,3 @@ def check_pattern(pattern: str | None) -> None:
     if library.regcomp(place, pattern.encode(), extended | no_matches) != 0:
         raise HprofError(f"--process {pattern!r} is no extended regular expression; write one as grep -E takes it.")
     library.regfree(place)
-
-
-def attach(recording: Recording) -> bool:
-    """Record this process from now on; whether it began. What happened before is not recorded.
-
-    The library stays loaded. NVTX ranges come along only where no NVTX function was called in this process before.
-    """
-    os.environ.update(recording.environment({}))
-    return bool(ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"]).hprof_record_attach())
-
-
-def detach() -> None:
-    """Write what is left, close this process's spool, and leave CUPTI to others. Synchronise the devices before."""
-    ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"]).hprof_record_detach()
-    for name in [*_OTHERS, *(name for name in os.environ if name.startswith("HPROF_SPOOL_"))]:
-        os.environ.pop(name, None)

@@ -21,7 +21,6 @@ class CuptiSession {
   virtual std::string begin(void* library, const Wanted& wanted) = 0;
   virtual void record(bool on) = 0;
   virtual void flush(bool also_incomplete) = 0;
-  virtual void end() = 0;
   virtual uint64_t timestamp_ns() = 0;
   // Nodes that graphs were made of so far, by CUgraphNodeType.
   virtual uint64_t graph_nodes(unsigned type) const = 0;

@@ -102,7 +102,7 @@ class Session final : public CuptiSession {
     cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
     for (CUpti_ActivityKind kind : kFacts) enable(kind);
     if (wanted_.memory) enable(kMemoryKind);
-    if (wanted_.calls) record_calls(true);
+    if (wanted_.calls) record_calls();
     return {};
   }
 
@@ -114,13 +114,6 @@ class Session final : public CuptiSession {
 
   void flush(bool also_incomplete) override {
     cupti_.flush_all(also_incomplete ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0);
-  }
-
-  void end() override {
-    for (CUpti_ActivityKind kind : kFacts) disable(kind);
-    disable(kMemoryKind);
-    if (wanted_.calls) record_calls(false);
-    cupti_.unsubscribe(subscriber_);
   }
 
   uint64_t timestamp_ns() override {
@@ -159,21 +152,21 @@ class Session final : public CuptiSession {
 
   // From the start, and while paused too: on an H200 (CUPTI 13.0) calls that were asked for later left no records. Those
   // of a pause are dropped when they come.
-  void record_calls(bool on) {
+  void record_calls() {
     if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
-      record_calls(false, "cuda", cupti_.enable_runtime_call, on);
-      record_calls(true, "cu", cupti_.enable_driver_call, on);
+      record_calls(false, "cuda", cupti_.enable_runtime_call);
+      record_calls(true, "cu", cupti_.enable_driver_call);
     } else {
-      set(CUPTI_ACTIVITY_KIND_RUNTIME, on);
+      enable(CUPTI_ACTIVITY_KIND_RUNTIME);
     }
   }
 
   template <typename EnableCall>
-  void record_calls(bool is_driver, const std::string& prefix, EnableCall enable_call, bool on) {
+  void record_calls(bool is_driver, const std::string& prefix, EnableCall enable_call) {
     const auto& names = calls_.of(is_driver);
     for (uint32_t call = 0; call < names.size(); ++call) {
       const auto launches = [&](const char* start) { return names[call].rfind(prefix + start, 0) == 0; };
-      if (std::any_of(std::begin(kCalls), std::end(kCalls), launches)) enable_call(call, on ? 1 : 0);
+      if (std::any_of(std::begin(kCalls), std::end(kCalls), launches)) enable_call(call, 1);
     }
   }
 

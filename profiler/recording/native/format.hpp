@@ -90,7 +90,6 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64, "a record is 64 bytes");
 
-enum EndKind : uint8_t { kAtExit = 1, kDetached = 2 };
 enum StateKind : uint8_t { kBegan = 1, kPaused = 2 };
 
 // A file of one page that hprof and every recorded process map: how they are told to start and stop, and what they

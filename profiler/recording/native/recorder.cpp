@@ -19,7 +19,7 @@ namespace {
 // Handlers run in the reverse order of their registration: one that is registered after libcupti was loaded runs before
 // libcupti takes itself down. The first that runs does all.
 void stop_at_exit() {
-  std::atexit([] { Recorder::instance().stop(kAtExit); });
+  std::atexit([] { Recorder::instance().stop(); });
 }
 
 constexpr uint64_t kFlushNs = 1000000000u;  // what is completed is in the file a second later
@@ -158,15 +158,6 @@ void Recorder::write_clock() {
   append([&](Spool&) { return clock; });
 }
 
-bool Recorder::attach() {
-  {
-    std::lock_guard<std::mutex> hold(state_lock_);
-    if (!is_open_.load()) has_settings_ = false;  // each time has settings of its own
-  }
-  start_cupti();
-  return is_on();
-}
-
 void Recorder::start_cupti() {
   std::lock_guard<std::mutex> hold(state_lock_);
   if (!open() || cupti_ != nullptr) return;
@@ -292,7 +283,7 @@ void Recorder::stop_thread() {
   has_thread_ = false;
 }
 
-void Recorder::stop(uint8_t how) {
+void Recorder::stop() {
   if (!is_open_.load()) return;
   stop_thread();
   std::lock_guard<std::mutex> hold(state_lock_);
@@ -300,24 +291,16 @@ void Recorder::stop(uint8_t how) {
     if (is_recording_.load()) cupti->record(false);
     cupti->flush(true);
     write_graph_nodes(*cupti);
-    std::fill(std::begin(written_nodes_), std::end(written_nodes_), 0);
-    if (how == kDetached) cupti->end();
   }
   write_clock();
   {
     std::lock_guard<std::mutex> hold_spool(spool_lock_);
-    spool_.close(how);
+    spool_.close();
   }
   is_recording_.store(false);
   is_open_.store(false);
   cupti_ = nullptr;
-  is_refused_ = true;  // what comes now comes too late, or was not asked for: see `attach`
-  if (how == kDetached) {
-    munmap(control_, sizeof(ControlPage));
-    control_ = nullptr;
-    only_range_depth_.store(0);
-    until_range_met_.store(false);
-  }
+  is_refused_ = true;  // what comes now comes too late
 }
 
 void Recorder::tell_problem(const std::string& sentence) {
@@ -374,10 +357,3 @@ HPROF_EXPORT int InitializeInjection() {
   hprof::Recorder::instance().start_cupti();
   return 1;
 }
-
-// For a process that loads the library itself, whose CUDA may have been running for long.
-HPROF_EXPORT int hprof_record_attach() {
-  return hprof::Recorder::instance().attach() ? 1 : 0;
-}
-
-HPROF_EXPORT void hprof_record_detach() { hprof::Recorder::instance().stop(hprof::kDetached); }

@@ -17,10 +17,8 @@ class Recorder {
 
   // CUDA has started here: open the spool and begin with CUPTI.
   void start_cupti();
-  // The same for a process that loads the library itself, whose CUDA had started before; whether it records.
-  bool attach();
-  // Flushes all, frees CUPTI for others and closes the spool; `how` is an EndKind.
-  void stop(uint8_t how);
+  // At the process's exit: flushes all and closes the spool.
+  void stop();
 
   // Whether events are wanted now; opens the spool at the first.
   bool is_on();

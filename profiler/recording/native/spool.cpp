@@ -166,7 +166,7 @@ bool Spool::write_all(const void* data, std::size_t bytes) {
   return true;
 }
 
-void Spool::close(uint8_t how) {
+void Spool::close() {
   if (fd_ < 0) return;
   flush();
   const uint64_t now = clock_ns(CLOCK_REALTIME);
@@ -188,7 +188,6 @@ void Spool::close(uint8_t how) {
   }
   Record end;
   end.type = kEnd;
-  end.kind = how;
   end.start = now;
   records_.push_back(end);
   flush_strings(true);

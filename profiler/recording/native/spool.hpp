@@ -29,7 +29,7 @@ class Spool {
   void flush();
 
   // Appends the last records, also where the limit is reached: a spool says how it ended.
-  void close(uint8_t how);
+  void close();
   // In a forked child: forgets the parent's file and what was gathered for it.
   void abandon();
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 
@@ -119,23 +118,3 @@ def test_a_program_without_cuda_leaves_its_ranges(stage: Begin) -> None:
     found = here.read()
     assert found.manifest_fields["extra"]["nvtx_ranges"] == 1
     assert "The recording holds no device work (no kernel, copy or memset)." in found.warnings
-
-
-def test_attached_and_detached_in_a_running_process(stage: Begin) -> None:
-    """As in a notebook: twice, each with a spool of its own, and CUPTI is free between."""
-    here = stage()
-    here.run(
-        "library = ctypes.CDLL(os.environ['CUDA_INJECTION64_PATH']); import nvtx",
-        "Cuda.calls = ctypes.CDLL(os.environ['HPROF_LIBCUPTI']); kernel('before', 1, 2)",
-        "assert library.hprof_record_attach() == 1; nvtx.push_range('layer 1'); kernel('a', 3, 4); nvtx.pop_range()",
-        "library.hprof_record_detach(); kernel('between', 5, 6); nvtx.push_range('between'); nvtx.pop_range()",
-        "assert library.hprof_record_attach() == 1; nvtx.push_range('layer 2'); kernel('b', 7, 8); nvtx.pop_range()",
-        "library.hprof_record_detach(); kernel('after', 9, 10)",
-        cuda=False,
-    )
-    assert len(here.recording.spools()) == 2
-    found = here.read()
-    assert names(found) == ["a", "b"]
-    rows = found.tables["events"].to_pylist()
-    assert {row["name"]: row["layer"] for row in rows if row["kind"] == "compute"} == {"a": 1, "b": 2}
-    assert os.environ.get("CUDA_INJECTION64_PATH") is None
