@@ -31,8 +31,12 @@ class ControlPage:
             self._page = mmap.mmap(file.fileno(), _SIZE)
         begin_ns = time.monotonic_ns() + round((after_s or 0) * 1e9)
         self._put(_U64, _MAX, max_bytes)
-        self._put(_U64, _FROM, begin_ns if after_s else 0)
-        self._put(_U64, _UNTIL, begin_ns + round(for_s * 1e9) if for_s is not None else 0)
+        self.record_between(begin_ns if after_s else 0, begin_ns + round(for_s * 1e9) if for_s is not None else 0)
+
+    def record_between(self, from_ns: int, until_ns: int) -> None:
+        """Times of CLOCK_MONOTONIC; 0: at once, and without an end."""
+        self._put(_U64, _FROM, from_ns)
+        self._put(_U64, _UNTIL, until_ns)
 
     def pause(self, paused: bool) -> None:
         """Stop every process's recording, or let it go on."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -41,15 +43,28 @@ def test_pausing_and_resuming(stage: Begin) -> None:
     assert names(here.read()) == ["seen"]
 
 
+def reached(program: subprocess.Popen[str]) -> None:
+    assert program.stdout is not None
+    assert program.stdout.readline() == "ready\n"
+
+
 def test_beginning_later(stage: Begin) -> None:
-    here = stage(after_s=0.3)
-    here.run(f"kernel('early', 1, 2); wait_for(lambda: is_enabled({KERNEL})); kernel('late', 3, 4)")
+    here = stage(after_s=3600)
+    late = f"wait_for(lambda: is_enabled({KERNEL})); kernel('late', 3, 4)"
+    program = here.start("kernel('early', 1, 2); print('ready', flush=True)", late)
+    reached(program)
+    here.recording.control.record_between(time.monotonic_ns() + 50_000_000, 0)  # the hour is over soon
+    assert program.communicate(timeout=60)[1] == ""
     assert names(here.read()) == ["late"]
 
 
 def test_recording_for_some_time(stage: Begin) -> None:
-    here = stage(for_s=2.0)  # the program starts in less
-    here.run(f"kernel('early', 1, 2); wait_for(lambda: not is_enabled({KERNEL})); kernel('late', 3, 4)")
+    here = stage(for_s=3600)
+    late = f"wait_for(lambda: not is_enabled({KERNEL})); kernel('late', 3, 4)"
+    program = here.start("kernel('early', 1, 2); print('ready', flush=True)", late)
+    reached(program)
+    here.recording.control.record_between(0, time.monotonic_ns() + 50_000_000)
+    assert program.communicate(timeout=60)[1] == ""
     found = here.read()
     assert names(found) == ["early"]
     assert found.manifest_fields["extra"]["processes"][0]["ended"]

@@ -32,13 +32,19 @@ def program(standin: Path, *script: str) -> str:
     return shlex.join([sys.executable, str(PROGRAM), str(standin), *script])
 
 
+def whole_report(capture: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["report", str(capture), "--all"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_commands_are_recorded_once_more_and_their_overlap_stands_beside_wall_time(
     standin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     arms = ["--arm", f"off={program(standin, *INLINE)}", "--arm", f"on={program(standin, *AHEAD)}"]
     assert main(["run", "--engine", "command", *arms, "--record", "-o", str(out)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = whole_report(out, capsys)
     assert "Each arm ran in one more process, recorded as `hprof record` does, with loading, and not timed." in printed
     assert "off: copied 1.05 MB to the device, busy copy 4.00 us, 0 % of it hidden behind compute" in printed
     assert "on: copied 1.05 MB to the device, busy copy 4.00 us, 100 % of it hidden behind compute" in printed
@@ -62,7 +68,7 @@ def test_llama_bench_has_its_copies_beside_its_speed(
     out = tmp_path / "out"
     sizes = ["-m", "fake.gguf", "-p", "64", "-n", "0", "-r", "1"]
     assert main(["run", "--engine", "llama-bench", "--bin", str(binary), *sizes, "--record", "-o", str(out)]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = whole_report(out, capsys)
     assert "on: copied 1.05 MB to the device" in printed
     assert "prefill t/s" in printed
     assert set(Capture.open(f"{out}-recorded").passes["arm"]) == {"off", "on"}
@@ -74,9 +80,7 @@ def test_arms_that_never_start_cuda_leave_no_recording_and_are_named(
     assert standin.exists()
     out = tmp_path / "out"
     assert main(["run", "--engine", "command", "--arm", "a=true", "--arm", "b=true", "--record", "-o", str(out)]) == 0
-    assert "The recording of a and b is empty: no process of it started CUDA" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "The recording of a and b is empty: no process of it started CUDA" in whole_report(out, capsys)
     assert not (tmp_path / "out-recorded").exists()
 
 
