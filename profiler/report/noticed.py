@@ -31,7 +31,8 @@ class Noticed:
         told += list(self._compared())
         judged = [self.same_tokens, self.bit_identical, self.intervals_in_order]
         what = "that something is wrong" if False in judged else "nothing" if any(judged) else "nothing that tells"
-        return f"Of the injected fault {self.fault} the run itself noticed {what}: {'; '.join(told)}"
+        seen = f"Of the injected fault {self.fault} the run itself noticed {what}: {'; '.join(told)}"
+        return f"{seen}. Trust no figure of this run"
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
