@@ -71,7 +71,7 @@ def _forecast(
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
     from profiler.predicting.costs import RateCosts
     from profiler.predicting.forecast import Forecast
-    from profiler.predicting.measured import misses_of
+    from profiler.predicting.measured import cell_key, misses_of
     from profiler.predicting.predictor import predict
 
     captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
@@ -90,7 +90,8 @@ def _forecast(
     found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
     link = plan.request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     predictions = predict(plan, found.costs if link is None else found.costs.with_link(link), found.use)
-    misses = misses_of(predictions, captures[against], cells or (), with_steps=True) if against else []
+    fitted = cells or ({cell_key(one.cell) for one in predictions} if against in fits else ())
+    misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
     names = [captures[path].name for path in plans]
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from executor.passes import unpack_flags
@@ -94,8 +95,23 @@ def _with_gaps(events: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
     before = before.fillna(rows["pass_id"].map(passes["t_start"]))
     waited = ready.reindex(pd.MultiIndex.from_arrays([rows["pass_id"], rows["waits_for"]])).to_numpy()
     begins = np.fmax(before.to_numpy(np.float64), waited.astype(np.float64))
+    begins = np.fmax(begins, _from_other_devices(rows))
     gap = np.maximum(rows["t_start"].to_numpy(np.float64) - begins, 0.0)
     return rows.assign(gap=gap, first=first.to_numpy(), ns=rows["t_end"] - rows["t_start"])
+
+
+def _from_other_devices(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """When what a row takes over from another device was ready: a ubatch's rows there, or the token; else nan.
+
+    It is the end of whatever began before on any device.
+    """
+    takes_over = (rows["kind"] == "h2d") & rows["layer"].isna()
+    takes_over |= (rows["name"] == "embed") & (rows["phase"] == "decode")
+    if rows["device"].nunique() < 2 or not takes_over.any():
+        return np.full(len(rows), np.nan)
+    in_time = rows.sort_values(["pass_id", "t_start", "t_end"], kind="stable")
+    ended = in_time.groupby("pass_id")["t_end"].cummax().groupby(in_time["pass_id"]).shift()
+    return np.where(takes_over, ended.reindex(rows.index).to_numpy(np.float64), np.nan)
 
 
 def _token_ns(rows: pd.DataFrame, passes: pd.DataFrame) -> float:

@@ -98,3 +98,18 @@ def test_a_capture_without_steps_cannot_be_fitted_to(tmp_path: Path) -> None:
     writer.finish()
     with pytest.raises(HprofError, match="hold no steps of passes; record them without --recorder off"):
         calibrate([Source(Capture.open(tmp_path / "a"), plan)])
+
+
+def test_two_devices_wait_for_each_other(tmp_path: Path) -> None:
+    """What a device waits for another is no part of its steps."""
+    cells = tuple(grid([128], [4], [32, 128], [0]))
+    device = DeviceOptions("sim", 2, machine=MACHINE)
+    plan = plan_run(RunRequest(cells=cells, device=device, model="tiny-dense", arms=("off",), repetitions=1))
+    writer = new_capture(str(tmp_path / "a"), force=False, source="hprof", **initial_fields(plan, ["hprof", "run"]))
+    run_capture(plan, writer)
+    writer.finish()
+    capture = Capture.open(tmp_path / "a")
+    costs = calibrate([Source(capture, plan)]).costs
+    for miss in misses_of(predict(plan, costs), capture, ()):
+        assert miss.error("ttft_ns") == pytest.approx(0, abs=0.03)
+        assert miss.error("decode_ns") == pytest.approx(0, abs=0.03)
