@@ -8,7 +8,7 @@ without an active exception" (exit code 134, signal 6). What decides is the race
 the process, and not how the modules came into memory. So most runs are forked from a process that has loaded the
 commands and started no thread: the child calls the command as `hprof` does, starts Arrow's threads itself, leaves by
 SystemExit through the top of the stack, and so ends as any interpreter does. Cold runs are `python -m hprof`.
-Exit code 1 where a run ended with anything but 0.
+Exit code 1 where a run ended with anything but 0. Seen: benchmarks/results/exits.md.
 """
 
 from __future__ import annotations
