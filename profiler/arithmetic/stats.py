@@ -23,11 +23,16 @@ import numpy.typing as npt
 from profiler.arithmetic.groups import Floats
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
-CountUnit = Literal["pairs", "boots"]  # what is counted as one measurement: a pair of passes, or a process an arm
+# what is counted as one measurement: a pair of passes, or a process an arm; where no clock is read, a drawn routing, or
+# the one result that there is
+CountUnit = Literal["pairs", "boots", "routings", "results"]
 Key = TypeVar("Key", bound=Hashable)
 
 CONFIDENCE: Final = 0.95
 MIN_PAIRS: Final = 6
+# Without a clock nothing scatters but the routing, and arms share that: one result decides, or a second routing shows
+# how much routings differ.
+NEEDED: Final[Mapping[CountUnit, int]] = {"pairs": MIN_PAIRS, "boots": MIN_PAIRS, "routings": 2, "results": 1}
 DEFAULT_NOISE: Final = 0.01
 OUTLIER_MADS: Final = 14.826  # ten standard deviations of a normal; hyperfine's threshold for few runs
 _N_RESAMPLES: Final = 4000
@@ -77,7 +82,7 @@ class Comparison:
         """How many more pairs (or boots) a verdict needs; 0 where their number is not what keeps it away."""
         if self.verdict != "inconclusive" or self.is_same_work or self.is_other_work:
             return 0
-        return max(MIN_PAIRS - self.pairs, 0)
+        return max(NEEDED[self.unit] - self.pairs, 0)
 
 
 def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> Estimate | None:
@@ -151,6 +156,8 @@ def compare(
         return None
     ratio = float(np.median(arm) / np.median(baseline))
     interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=are_pairs) if n_pairs > 1 else None
+    if unit == "results":
+        interval = ratio, ratio
     low, high = interval or (None, None)
     if different is not None:
         return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_OTHER_WORK}{different}", unit)
@@ -169,8 +176,8 @@ def _verdict(
     unit: CountUnit,
 ) -> tuple[Verdict, str | None]:
     """A change needs an interval that leaves out 1 and a ratio beyond the noise; "no difference" one inside it."""
-    if n_pairs < MIN_PAIRS or interval is None:
-        few = f"{n_pairs} of the {MIN_PAIRS} {unit} that a verdict needs"
+    if n_pairs < NEEDED[unit] or interval is None:
+        few = f"{n_pairs} of the {NEEDED[unit]} {unit} that a verdict needs"
         return "inconclusive", ONE_PROCESS if unit == "boots" and n_pairs == 1 else few
     low, high = interval
     if 1 - noise <= low and high <= 1 + noise:

@@ -44,7 +44,9 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, .
     found += _arms_without_experts(request.arms, model)
     if request.device.kind == "sim" and request.routing is None and model.has_experts and not model.is_synthetic:
         found.append("Device sim computes nothing: a routing model chooses the experts, not the file's own router.")
-    return found + _few_pairs(request)
+    return (
+        found if request.device.kind == "sim" else found + _few_pairs(request)
+    )  # sim reads no clock: nothing scatters
 
 
 def left_out(asked: Sequence[GridPoint], kept: Sequence[GridPoint]) -> list[str]:

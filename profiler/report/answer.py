@@ -74,8 +74,11 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
 
 def _circumstances(report: Report) -> Iterator[str]:
     yield report.measured.line()
-    if (rates := report.measured.rates_line(in_short=True)) is not None:
-        yield rates
+    rates = report.measured.rates_line(in_short=True)
+    judged = [found for cell in report.cells for arm in cell.against_baseline.values() for found in arm.values()]
+    routed = "Intervals are over routings." if any(found and found.unit == "routings" for found in judged) else None
+    if told := " ".join(part for part in (rates, routed) if part):
+        yield told
     if report.measured.is_loaded:
         yield f"The machine was loaded when the run began: {report.measured.load_told()}. Repeat it on a quiet one."
 
@@ -151,7 +154,8 @@ class _Answer:
         if (missing := missing_line([found])) is not None:
             return f"{fast.replace(' is ', ' was ', 1)} in what was measured: {missing}."
         bounds = [as_fast(edge, figure) for edge in (found.low, found.high) if edge]
-        within = f" (95 % interval {' to '.join(map(format_factor, sorted(bounds)))})" if len(bounds) == 2 else ""
+        edges = " to ".join(map(format_factor, sorted(bounds)))
+        within = f" (95 % interval {edges})" if len(set(bounds)) == 2 else ""
         return f"{fast}{within}: {verdict_word(found)}."
 
     def _factors(self, name: str) -> str:

@@ -73,7 +73,7 @@ class OverSizes:
         fast = factor_range(self.factors)
         if set(self.verdicts) == {"faster"}:
             return " ".join([f"{who} pays at every ubatch measured, {self.span}: {fast}.", *self.where])
-        if self.at is not None and self.is_faster_above:
+        if self.at is not None and self.is_faster_above and "faster" in self.verdicts:
             return " ".join([f"{who} pays from a ubatch {self.at.in_words(self.axis)}.", *self.where])
         return self.sentence(who)
 

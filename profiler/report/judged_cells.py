@@ -10,11 +10,12 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, estimate
+from profiler.arithmetic.stats import Comparison, CountUnit, estimate
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order
+from profiler.report.measured import what_was_measured
 from profiler.report.own_baselines import own_baselines
 from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, repeats
 from profiler.report.same_work import SameWork
@@ -43,7 +44,7 @@ class _CellJudge:
         self, tables: CaptureTables, frames: Frames, manifest: Manifest, tokens_route: bool, noise: float
     ) -> None:
         self._frames, self._tokens_route, self._noise = frames, tokens_route, noise
-        self._design = PairDesign(are_pairs=True, unit="boots" if manifest.has_process_per_arm else "pairs")
+        self._design = PairDesign(are_pairs=True, unit=_unit(manifest, is_routed=tables.experts.num_rows > 0))
         arms = manifest.arms
         self._same_work = SameWork(tables.ubatches, frames, arms)
         self._order = arm_order(arms)
@@ -155,6 +156,13 @@ class _CellJudge:
         if in_part.get(arm) != in_part.get(baseline):
             return " (other layers of it are computed on the host, which rounds differently)"
         return ""
+
+
+def _unit(manifest: Manifest, *, is_routed: bool) -> CountUnit:
+    """What counts as one measurement of an arm."""
+    if what_was_measured(manifest).is_exact:
+        return "routings" if is_routed else "results"
+    return "boots" if manifest.has_process_per_arm else "pairs"
 
 
 def _host_layers(arm: ManifestArm) -> Hashable:

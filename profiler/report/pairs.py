@@ -52,7 +52,7 @@ def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:
 
 def counted(found: Repeats, unit: CountUnit) -> Repeats:
     """One value a unit: the values themselves, or each boot's median under repetition 0."""
-    if unit == "pairs" or not found:
+    if unit != "boots" or not found:
         return found
     boots, medians = boot_medians(np.array(list(found.values())), np.array([boot for boot, _ in found]))
     return {(boot, 0.0): value for boot, value in zip(boots.tolist(), medians.tolist(), strict=True)}

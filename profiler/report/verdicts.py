@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from executor.units import format_count, format_factor
-from profiler.arithmetic.stats import MIN_PAIRS, Comparison
+from profiler.arithmetic.stats import NEEDED, Comparison
 from profiler.metrics import FIGURES
 
 TELLING: Final = ("prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s", "wall_ns")
 _OF_THE_FOLDER: Final = ("--force", "--json", "--all")
 SAME_WORK: Final = "same work"
-_OPTION: Final = {"pairs": "-r", "boots": "--boots"}
+_OPTION: Final = {"pairs": "-r", "boots": "--boots", "routings": "-r", "results": "-r"}
 _NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o": ("-o", "--output")}
 
 
@@ -41,7 +41,7 @@ def verdict_word(found: Comparison) -> str:
         return SAME_WORK
     if found.is_other_work:
         return "other work"
-    return f"{found.pairs} of {MIN_PAIRS} {found.unit}" if found.n_missing else "unclear"
+    return f"{found.pairs} of {NEEDED[found.unit]} {found.unit}" if found.n_missing else "unclear"
 
 
 def missing_line(found: Iterable[Comparison]) -> str | None:
@@ -56,7 +56,8 @@ def missing_line(found: Iterable[Comparison]) -> str | None:
         measured = "one process" if lacking.pairs == 1 else format_count(lacking.pairs, "process")
         more = f"{format_count(lacking.n_missing, 'more process')} each"
         return f"{measured} an arm; {more} for a verdict"
-    return f"{format_count(lacking.pairs, 'repetition')}; {lacking.n_missing} more for a verdict"
+    what = "routing" if lacking.unit == "routings" else "repetition"
+    return f"{format_count(lacking.pairs, what)}; {lacking.n_missing} more for a verdict"
 
 
 def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str | None:
@@ -70,7 +71,7 @@ def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str
     option = _OPTION[lacking.unit]
     kept = _without(_without(list(argv), _NAMES_OF[option]), _NAMES_OF["-o"])
     kept = [word for word in kept if word not in _OF_THE_FOLDER]
-    return shlex.join([*kept, option, str(MIN_PAIRS)])
+    return shlex.join([*kept, option, str(NEEDED[lacking.unit])])
 
 
 def _without(argv: list[str], names: Sequence[str]) -> list[str]:

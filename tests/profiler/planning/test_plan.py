@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
 from executor.policies.base import PolicyOptions
 from profiler.planning.plan import plan_run
@@ -27,12 +28,17 @@ def test_a_plain_run_warns_of_nothing() -> None:
 
 @pytest.mark.parametrize(("n", "pairs"), [(1, "1 pair;"), (5, "5 pairs;")])
 def test_too_few_pairs_for_a_verdict(n: int, pairs: str) -> None:
-    assert warnings(repetitions=n) == [f"-r {n} gives {pairs} a verdict needs 6 or more."]
+    timed = DeviceOptions("cpu")
+    assert warnings(repetitions=n, device=timed) == [f"-r {n} gives {pairs} a verdict needs 6 or more."]
+    assert warnings(repetitions=n) == [], "sim reads no clock, so nothing scatters"
 
 
 def test_pairs_of_all_boots_count() -> None:
-    assert warnings(repetitions=2, boots=3) == []
-    assert warnings(repetitions=2, boots=2) == ["-r 2 --boots 2 gives 4 pairs; a verdict needs 6 or more."]
+    timed = DeviceOptions("cpu")
+    assert warnings(repetitions=2, boots=3, device=timed) == []
+    assert warnings(repetitions=2, boots=2, device=timed) == [
+        "-r 2 --boots 2 gives 4 pairs; a verdict needs 6 or more."
+    ]
 
 
 def test_ubatches_below_the_offload_threshold_are_the_same_in_every_arm() -> None:

@@ -133,6 +133,30 @@ def test_simulated_and_predicted_come_first(tmp_path: Path) -> None:
     assert report.to_json()["measured"]["rates"] == rates
 
 
+def test_one_result_decides_where_no_clock_is_read(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": RISING}, n_pairs=1, machine={"device": "sim"})
+    found = report.cells[0].against_baseline["on"]["ttft_ns"]
+    assert found is not None
+    assert (found.verdict, found.low, found.high, found.unit) == ("slower", found.ratio, found.ratio, "results")
+    assert "on pays from a ubatch of about 184 tokens" in joined(report)
+    timed = swept(tmp_path / "timed", {"on": RISING}, n_pairs=1, machine={"device": "cpu"})
+    assert "1 repetition; 5 more for a verdict" in joined(timed)
+
+
+@pytest.mark.parametrize("n_pairs", [1, 2])
+def test_two_routings_decide_where_no_clock_is_read(tmp_path: Path, n_pairs: int) -> None:
+    makers.moe_off_on(tmp_path / "c", n_pairs)
+    manifest = tmp_path / "c" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"machine": {}', b'"machine": {"device": "sim"}'))
+    report = build_report(Capture.open(tmp_path / "c"))
+    found = report.cells[0].against_baseline["on"]["ttft_ns"]
+    assert found is not None
+    assert found.unit == "routings"
+    assert found.verdict == ("inconclusive" if n_pairs == 1 else "slower")
+    if n_pairs == 1:
+        assert "1 routing; 1 more for a verdict" in joined(report)
+
+
 def test_a_loaded_machine_is_told(tmp_path: Path) -> None:
     loaded = {"device": "cpu", "load_1min": 14.0, "usable_threads": 2}
     assert "load 14.0 on 2 processors" in joined(swept(tmp_path / "c", {"on": RISING}, machine=loaded))
