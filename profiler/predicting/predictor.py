@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -260,7 +260,3 @@ class _LayerCompute:
         for number, kind in enumerate(self._layout.kinds):
             n_layers = self._layout.kind_of.count(number)
             yield n_layers * sum(float(self._costs.step_ns(step, at, distinct)[0]) for step in kind.steps)
-
-
-ComputeTime = Callable[[int, int], float]
-"""ns that a layer computes for a ubatch of so many tokens after so many positions."""
