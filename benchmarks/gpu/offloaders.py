@@ -21,13 +21,22 @@ import hprof
 Step = Callable[[], object]
 
 
-def stack(n_layers: int, width: int) -> torch.nn.Sequential:
-    """Transformer-like blocks: two large products each."""
-    blocks = [
-        torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
-        for _ in range(n_layers)
-    ]
-    return torch.nn.Sequential(*blocks).to(torch.bfloat16).eval().requires_grad_(False)
+class Blocks(torch.nn.Module):
+    """Transformer-like blocks, two large products each, called in turn."""
+
+    def __init__(self, n_layers: int, width: int) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
+            for _ in range(n_layers)
+        )
+        self.to(torch.bfloat16).eval().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (tokens, width)."""
+        for block in self.blocks:
+            x = block(x)
+        return x
 
 
 def group_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
@@ -35,18 +44,10 @@ def group_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
     from diffusers.hooks import apply_group_offloading
 
     def step(*, use_stream: bool) -> Step:
-        blocks = torch.nn.ModuleList(stack(n_layers, width))
-        model = torch.nn.ModuleDict({"blocks": blocks})
+        model = Blocks(n_layers, width)
         options: dict[str, Any] = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": use_stream}
         apply_group_offloading(model, torch.device("cuda"), torch.device("cpu"), **options)
-
-        def run() -> torch.Tensor:
-            y = x
-            for block in blocks:
-                y = block(y)
-            return y
-
-        return run
+        return lambda: model(x)
 
     return {"off": step(use_stream=False), "on": step(use_stream=True)}
 
@@ -55,9 +56,9 @@ def accelerate_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, St
     """accelerate: every module's weights are copied when it is called; against the same model resident."""
     from accelerate import cpu_offload
 
-    model = stack(n_layers, width)
+    model = Blocks(n_layers, width)
     cpu_offload(model, execution_device=torch.device("cuda"))
-    resident = stack(n_layers, width).cuda()
+    resident = Blocks(n_layers, width).cuda()
     return {"off": lambda: model(x), "on": lambda: resident(x)}
 
 
@@ -81,7 +82,7 @@ def main() -> None:
                 for arm, step in steps.items():
                     ab.arm(arm, step)
         report = hprof.open(str(ab.capture)).report()
-        print(name, *report.engine, report.summary, sep="\n")
+        print(name, *report.recorded, report.summary, sep="\n")
 
 
 if __name__ == "__main__":

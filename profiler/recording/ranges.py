@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from contextlib import ContextDecorator
 from types import TracebackType
 from typing import Final
@@ -17,28 +18,35 @@ _NUMBERED: Final = re.compile(r"(?P<what>.*?\S)[ ._]?(?P<layer>\d{1,6})")
 _MAX_CHARS: Final = 200
 
 
+class _OpenRanges(threading.local):
+    """Those that this thread has entered and not left."""
+
+    def __init__(self) -> None:
+        self.recorded: list[torch.profiler.record_function] = []
+
+
 class NamedRange(ContextDecorator):
     """Around a step, as a decorator or in a `with`: an NVTX range of domain `hprof`, and torch's record_function.
 
-    It may be used many times, and inside itself.
+    It may be used many times, inside itself, and by several threads.
     """
 
     def __init__(self, name: str) -> None:
         if not name.strip() or len(name) > _MAX_CHARS:
             raise HprofError(f"hprof.range({name[:40]!r}): a name has 1 to {_MAX_CHARS} characters, such as 'ffn 3'.")
         self._step = _step_of(name.strip())
-        self._open: list[torch.profiler.record_function] = []
+        self._open = _OpenRanges()
 
     def __enter__(self) -> None:
         recorded = torch.profiler.record_function(format_step(self._step))
         compute_range(self._step.layer, self._step.what).__enter__()
         recorded.__enter__()
-        self._open.append(recorded)
+        self._open.recorded.append(recorded)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.pop().__exit__(kind, error, trace)
+        self._open.recorded.pop().__exit__(kind, error, trace)
         compute_range(self._step.layer, self._step.what).__exit__(kind, error, trace)
 
 

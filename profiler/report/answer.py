@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from executor.units import format_bytes, format_count, format_factor, format_ns, format_share, format_value, listed
+from executor.units import (
+    format_bytes,
+    format_count,
+    format_factor,
+    format_ns,
+    format_ratio,
+    format_share,
+    format_value,
+    listed,
+)
 from profiler.arithmetic.stats import Comparison
 from profiler.metrics import FIGURES
 from profiler.report.blocks import Block, Heading, Lines, Table, sameness_sentences
@@ -65,6 +74,7 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
     yield Lines("fault", list(_faults(report)))
     if report.cells:
         yield from _Answer(report, room).blocks()
+        yield Lines("fact", [*_readings(report.cells[0], room), *report.recorded])
     else:
         yield Lines("answer", [summarise(report)])
         told = [found for found in report.findings if found.severity != "info"]
@@ -81,6 +91,15 @@ def _circumstances(report: Report) -> Iterator[str]:
         yield told
     if report.measured.is_loaded:
         yield f"The machine was loaded when the run began: {report.measured.load_told()}. Repeat it on a quiet one."
+
+
+def _readings(cell: Cell, room: AnswerRoom) -> Iterator[str]:
+    """What the programs printed themselves, as each arm's share of the baseline's."""
+    for name in list(cell.arms)[1 : room.told + 1]:
+        for key, figure in cell.readings.items():
+            if (found := cell.against_baseline[name].get(key)) is not None:
+                ratio = format_ratio(found.ratio, found.low, found.high)
+                yield f"{figure.label}: {name} is {ratio} of {cell.baseline}, {found.verdict}."
 
 
 def _faults(report: Report) -> Iterator[str]:

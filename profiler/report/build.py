@@ -78,7 +78,8 @@ def build_report(
         dropped=manifest.dropped,
         residency=residency,
         budgets=budget_lines(manifest),
-        engine=[*bench_lines(manifest), *recorded_lines(manifest)],
+        recorded=list(recorded_lines(manifest)),
+        engine=list(bench_lines(manifest)),
         measured=what_was_measured(manifest),
         argv=manifest.argv,
     )

@@ -16,7 +16,7 @@ def recorded_lines(manifest: Manifest) -> Iterator[str]:
     arms = recorded.get("arms") if isinstance(recorded, dict) else None
     if not isinstance(arms, dict) or not isinstance(recorded, dict):
         return
-    yield printable(f"{recorded.get('how')} The recording: {recorded.get('capture')}")
+    yield printable(f"{recorded.get('how', '')} The recording: {recorded.get('capture', 'unknown')}")
     for name, figures in arms.items():
         if isinstance(figures, dict) and (told := list(_told(figures))):
             yield printable(f"  {name}: {', '.join(told)}.")

@@ -59,6 +59,7 @@ class Report:
     has_unrecorded_copies: bool = False  # whether the host asked for copies that the source does not hold
     residency: dict[str, Residency] = field(default_factory=dict)  # by arm, where the capture says
     budgets: list[str] = field(default_factory=list)  # what `--vram-budget` left for weights, in words
+    recorded: list[str] = field(default_factory=list)  # what a recording beside the timed runs saw, in lines
     engine: list[str] = field(default_factory=list)  # another engine's build, and the placement it was asked for
     ordering: Ordering | None = None  # whether the intervals keep their order; None: not looked at
     check: CheckResult | None = None  # of what was issued; None: not recorded, or not looked at
@@ -102,7 +103,7 @@ def _facts(report: Report, _room: Room) -> Iterator[Block]:
     served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
     lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
     on_host = products_line(report.arms)
-    yield Lines("fact", [*lines, *report.engine, *report.budgets, *([on_host] if on_host else [])])
+    yield Lines("fact", [*lines, *report.engine, *report.recorded, *report.budgets, *([on_host] if on_host else [])])
 
 
 def _unmeasured(measured: Provenance) -> Iterator[str]:
@@ -124,6 +125,7 @@ def _facts_as_json(report: Report) -> dict[str, Any]:
         "arms": [arm_as_json(arm, report.residency.get(arm.name)) for arm in report.arms],
         "budgets": report.budgets,
         "engine": report.engine,
+        "recorded": report.recorded,
         "measured": report.measured.to_json(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,29 @@ def test_a_range_may_be_used_inside_itself(tmp_path: Path) -> None:
         twice(2)
     events = Capture.open(tmp_path / "out").table("events").to_pandas()
     assert (events["layer"] == 3).any()
+
+
+def test_threads_leave_their_own_ranges(tmp_path: Path) -> None:
+    step, both_inside = hprof.range("ffn 3"), threading.Barrier(2, timeout=30)
+    failures: list[RuntimeError] = []
+
+    def work() -> None:
+        try:
+            with step:
+                both_inside.wait()
+                torch.relu(WEIGHTS)
+            both_inside.wait()
+        except RuntimeError as error:  # a barrier that broke is one too
+            failures.append(error)
+
+    with hprof.record(tmp_path / "out"):
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.relu(WEIGHTS)  # so that there is work of this thread, in no range
+    assert not failures
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 201])

@@ -58,7 +58,7 @@ def test_each_arm_is_recorded_once_beside_its_times(tmp_path: Path) -> None:
     assert len(n_calls) == 3 * ((capture.passes["arm"] == "three").sum() + 1)
     told = capture.manifest.extra["recorded"]["arms"]
     assert set(told) == {"one", "three"}
-    lines = build_report(capture).engine
+    lines = build_report(capture).recorded
     assert lines[0].startswith("Each arm ran once more, recorded by torch.profiler and not timed.")
     if not torch.cuda.is_available():
         assert told["one"]["bytes_h2d"] is None
