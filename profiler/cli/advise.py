@@ -63,7 +63,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     from profiler.predicting.advise import advise
 
     given = given_values(ctx)
-    request, costs, use, spread = _ground(values, given)
+    request, costs, use, spread, notes = _ground(values, given)
     budget = values["vram_budget"]
     machine = request.device.machine
     memory = machine.memory_bytes if machine is not None else None
@@ -81,24 +81,25 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     if values["as_json"]:
         import orjson
 
-        say(orjson.dumps(advice_json(found, spread, line, verified), option=orjson.OPT_INDENT_2).decode())
+        say(orjson.dumps(advice_json(found, spread, notes, line, verified), option=orjson.OPT_INDENT_2).decode())
         return
     out = console()
-    for block in advice_blocks(found, spread, line, verified):
+    for block in advice_blocks(found, spread, notes, line, verified):
         for part in drawn_block(block):
             out.print(part)
 
 
 def _ground(
     values: Mapping[str, Any], given: Mapping[str, Any]
-) -> tuple[RunRequest, Costs, ExpectedUse | None, dict[str, float | None]]:
-    """What is asked, what steps cost, which experts are used, and how sure that is."""
+) -> tuple[RunRequest, Costs, ExpectedUse | None, dict[str, float | None], list[str]]:
+    """What is asked, what steps cost, which experts are used, how sure that is, and what must be said of it first."""
     from dataclasses import replace
 
-    from executor.devices.factory import sim_machine
+    from executor.devices.factory import default_kind, sim_machine
     from executor.models.load import load_model
     from profiler.capture import Capture
     from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+    from profiler.cli.machine_options import told_rates
     from profiler.planning.plan import plan_run
     from profiler.predicting.calibrate import Source, calibrate
     from profiler.predicting.costs import RateCosts
@@ -114,12 +115,14 @@ def _ground(
         asked |= {"arms": _UPSTREAM_ARMS if upstream else usual, "prefetch_weights": None}
     request = predicted_request(asked)
     if not captures:
+        told = told_rates(values["device"] or (default_kind() if values["verify"] else "sim"), given)
         plan = plan_run(replace(request, arms=("off",)))
-        return request, RateCosts(sim_machine(request.device), plan.session.dtype), None, {}
+        notes = [] if told is None else [told]
+        return request, RateCosts(sim_machine(request.device), plan.session.dtype), None, {}, notes
     found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     costs = found.costs if link is None else found.costs.with_link(link)
-    return request, costs, found.use, found.spread
+    return request, costs, found.use, found.spread, []
 
 
 def _verify(

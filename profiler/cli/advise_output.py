@@ -27,10 +27,14 @@ _SHOWN: Final = 8
 _NEVER: Final = 1 << 30  # no ubatch is so large
 
 
-def advice_blocks(advice: Advice, spread: Spread, llama_cpp: str | None, verified: Verified) -> Iterator[Block]:
-    """Three lines first: what to set, what it gives, how sure; then the best few, and what would help."""
+def advice_blocks(
+    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: str | None, verified: Verified
+) -> Iterator[Block]:
+    """`notes`, where there are any; what to set, what it gives, how sure; then the best few, and what would help."""
     best = advice.best
-    yield Lines("fact", [f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {_sure(best, spread)}"])
+    yield Lines(
+        "fact", [*notes, f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {_sure(best, spread)}"]
+    )
     if llama_cpp is not None:
         yield Lines("fact", ["type:", llama_cpp])
     columns = ["", "-ub", "slots", "cache MiB", "on host", "TTFT", "prefill t/s", "decode t/s", "memory", "bound by"]
@@ -70,7 +74,9 @@ def llama_cpp_command(one: Candidate, request: RunRequest, threshold: int | None
     return f"{variable}llama-bench {' '.join(flags)}"
 
 
-def advice_json(advice: Advice, spread: Spread, llama_cpp: str | None, verified: Verified) -> dict[str, Any]:
+def advice_json(
+    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: str | None, verified: Verified
+) -> dict[str, Any]:
     """Plain values."""
     return {
         "schema": 1,
@@ -79,6 +85,7 @@ def advice_json(advice: Advice, spread: Spread, llama_cpp: str | None, verified:
         "objective": advice.objective,
         "vram_budget_bytes": advice.budget_bytes,
         "spread": dict(spread),
+        "notes": list(notes),
         "llama_cpp": llama_cpp,
         "best": [_candidate(one) for one in advice.ranked[:_SHOWN]],
         "pareto": [_candidate(one) for one in advice.pareto()],

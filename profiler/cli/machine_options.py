@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from executor.devices.known import find_gpu, find_link
 from executor.devices.sim import SimMachine
+from executor.errors import HprofError
 
 _RATES: Final = {
     "gemm_tflop_s": "--gemm-tflop-s",
@@ -46,3 +47,25 @@ def sim_machine(values: Mapping[str, Any]) -> SimMachine:
 
         rates["memory_bytes"] = parse_bytes(values["device_memory"], "--device-memory")
     return SimMachine(**rates | {name: values[name] for name in _RATES if values[name] is not None})
+
+
+def told_rates(kind: str, given: Mapping[str, Any]) -> str | None:
+    """The first line of an answer from rates alone: which of them are sim's defaults; None where none is.
+
+    kind: the device that is asked about. given: what the user gave. Raises HprofError where that device is a real one
+    and its rates are not given: defaults would look like knowledge of this machine.
+    """
+    of_device = {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
+    if kind != "sim" and not of_device:
+        raise HprofError(
+            f"nobody measured how fast the {kind} device of this machine is: fit to a capture of it (`hprof run "
+            f"--device {kind} -o traces/mine`, then --fit traces/mine), or give --gemm-tflop-s and --memory-gb-s."
+        )
+    defaults = [] if of_device else ["the device"]
+    defaults += [] if {"link", "link_gb_s"} & given.keys() else ["the link"]
+    if not defaults:
+        return None
+    return (
+        f"Rates of {' and '.join(defaults)} are sim's defaults and no machine's: give --gpu and --link, each rate by "
+        "its flag, or --fit CAPTURE."
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.errors import HprofError
-from profiler.cli.machine_options import MACHINE_FLAGS
+from profiler.cli.machine_options import MACHINE_FLAGS, told_rates
 from profiler.cli.options import given_values, predict_options
 from profiler.cli.printing import console, say
 
@@ -81,7 +81,11 @@ def _forecast(
     plan = plan_run(predicted_request(asked), _MOST_CELLS)
     if first is None:
         costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
-        notes = ["From rates alone: nothing says how far off they are, so figures have no interval."]
+        told = told_rates(values["device"] or "sim", given)
+        notes = [
+            *filter(None, [told]),
+            "From rates alone: nothing says how far off they are, so no figure has an interval.",
+        ]
         return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
     if (MACHINE_FLAGS.keys() - {"device_memory"}) & given.keys():
         raise HprofError("--gpu and rates are not for --fit and --against, whose captures say how fast steps are.")

@@ -25,7 +25,7 @@ _MOST_TABLES = 64
 
 def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
     """Where it comes from, a table a cell, and what was measured beside it."""
-    yield Lines("fact", [f"predicted, not measured: {forecast.model}", *_ground(forecast)])
+    yield Lines("fact", [*forecast.notes, f"predicted, not measured: {forecast.model}", *_ground(forecast)])
     cells = list(forecast.by_cell())
     if forecast.misses:
         yield _misses_table(forecast)
@@ -43,7 +43,6 @@ def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
 
 
 def _ground(forecast: Forecast) -> Iterator[str]:
-    yield from forecast.notes
     if forecast.fitted_to:
         spreads = [f"{name} ± {format_share(value)}" for name, value in forecast.spread.items() if value is not None]
         yield f"fitted to {listed(forecast.fitted_to)}; intervals from what the fit misses there: {listed(spreads)}"

@@ -8,7 +8,7 @@ import pytest
 import hprof
 
 ASKED = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "--arms", "off,on"]
-RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4"]
+RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4", "--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
 Printed = pytest.CaptureFixture[str]
 
 
@@ -40,7 +40,8 @@ def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -
 
 
 def test_verify_runs_the_best(capsys: Printed) -> None:
-    words = ["--vram-budget", "40MiB", "--device", "cpu", "--verify", "1", "--layers", "2", "--json"]
+    rates = ["--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
+    words = [*rates, "--vram-budget", "40MiB", "--device", "cpu", "--verify", "1", "--layers", "2", "--json"]
     assert hprof.main([*ASKED, *words]) == 0
     [one] = orjson.loads(capsys.readouterr().out)["verified"]
     assert one["ttft_ns"] > 0
@@ -50,3 +51,19 @@ def test_verify_runs_the_best(capsys: Printed) -> None:
 def test_without_a_budget_there_is_none(capsys: Printed) -> None:
     assert hprof.main(ASKED) == 2
     assert "give --vram-budget, e.g. 24GiB, or --gpu" in capsys.readouterr().err
+
+
+def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
+    assert hprof.main([*ASKED, "--vram-budget", "24MiB", "--link-gb-s", "4"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Rates of the device are sim's defaults and no machine's: give --gpu")
+    assert hprof.main([*ASKED, "--vram-budget", "24MiB", "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["notes"][0].startswith("Rates of the device and the link are sim's defaults")
+    assert found["spread"] == {}
+
+
+@pytest.mark.parametrize("words", [["--device", "cpu"], ["--device", "cpu", "--gpu", "rtx4090"], ["--verify", "1"]])
+def test_a_real_device_that_nobody_measured_gets_no_advice(words: list[str], capsys: Printed) -> None:
+    assert hprof.main([*ASKED, "--vram-budget", "24MiB", *words]) == 2
+    assert "nobody measured how fast the" in capsys.readouterr().err

@@ -30,7 +30,15 @@ def test_from_rates_there_is_no_interval(capsys: Printed) -> None:
     arms = found["cells"][0]["arms"]
     assert arms["off"]["ttft_ns"]["low"] is None
     assert arms["full"]["ttft_ns"]["median"] < arms["on"]["ttft_ns"]["median"]
-    assert "no interval" in found["notes"][0]
+    assert found["notes"] == ["From rates alone: nothing says how far off they are, so no figure has an interval."]
+
+
+def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
+    assert hprof.main(RATES) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Rates of the device and the link are sim's defaults and no machine's")
+    assert hprof.main([*RATES, "--device", "cpu"]) == 2
+    assert "nobody measured how fast the cpu device of this machine is" in capsys.readouterr().err
 
 
 def test_a_faster_link_helps_what_copies(capsys: Printed) -> None:
