@@ -182,12 +182,12 @@ def test_the_copies_to_the_byte(double_buffer: Recorded) -> None:
 
 
 def test_their_times_are_those_of_the_programs_own_events(double_buffer: Recorded) -> None:
-    """Events lie some microseconds outside of the copy."""
+    """Events lie some microseconds outside of the copy; those of the first one wait for what CUDA sets up."""
     own_ms = json.loads(double_buffer.output.splitlines()[-1])["copy_ms"]
     seen_ms = [(row["t_end"] - row["t_start"]) / 1e6 for row in big_copies(double_buffer)]
     print("own:", own_ms, "\nseen:", seen_ms)
     assert all(seen <= own + 0.005 for own, seen in zip(own_ms, seen_ms, strict=True))
-    assert sum(seen_ms) == pytest.approx(sum(own_ms), rel=0.03)
+    assert sum(seen_ms[1:]) == pytest.approx(sum(own_ms[1:]), rel=0.03)
 
 
 def test_ranges_find_their_work(double_buffer: Recorded) -> None:
@@ -347,6 +347,9 @@ def test_torch_profiler_inside_goes_without(recorded: Recordings) -> None:
     print("kernels:", len(found.rows(kind="compute", detail=None)))
 
 
+SEEN = {"bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "busy_compute_ns"}
+
+
 def own_run(own: Path) -> list[str]:
     shape = ["-m", "llama-3.1-8b", "--quant", "BF16", "--layers", "4", "-p", "65536", "-n", "1", "-ub", "32768"]
     words = [sys.executable, "-m", "hprof", "run", "--device", "cuda", *shape, "-r", "2", "--arms", "off,on"]
@@ -354,8 +357,8 @@ def own_run(own: Path) -> list[str]:
 
 
 def test_hprofs_own_run_seen_from_outside(recorded: Recordings) -> None:
-    """Bytes to the byte; busy copy and hidden copy within 1 % of its own records. Weights are BF16 and ubatches large,
-    so that steps are long beside the gaps between their kernels, which marks count as compute and CUPTI does not.
+    """Bytes to the byte, busy copy within 1 % of its own records. Its steps count the gaps between their kernels as
+    compute and CUPTI does not: of what it calls hidden, no more than those gaps may be missing.
     """
     found = recorded.shown("outside")
     own = found.folder.parent / "own"
@@ -366,6 +369,9 @@ def test_hprofs_own_run_seen_from_outside(recorded: Recordings) -> None:
             mine, theirs = (side[arm].get(name) or {} for side in (inside, outside))
             print(arm, name, "own:", mine.get("median"), "outside:", theirs.get("median"))
     for arm in ("off", "on"):
-        for name, tolerance in (("bytes_h2d", 1e-3), ("busy_copy_ns", 0.01), ("hidden_copy_ns", 0.01)):
-            mine, theirs = (side[arm][name]["median"] for side in (inside, outside))
-            assert theirs == pytest.approx(mine, rel=tolerance, abs=1_000_000), (arm, name)
+        seen = {name: [side[arm][name]["median"] for side in (inside, outside)] for name in inside[arm] if name in SEEN}
+        assert seen["bytes_h2d"][0] == seen["bytes_h2d"][1]
+        assert seen["busy_copy_ns"][1] == pytest.approx(seen["busy_copy_ns"][0], rel=0.01)
+        (hidden, hidden_outside), (compute, compute_outside) = seen["hidden_copy_ns"], seen["busy_compute_ns"]
+        assert 0 <= compute - compute_outside < 0.05 * compute, arm
+        assert abs(hidden - hidden_outside) <= compute - compute_outside + 0.01 * hidden, arm
