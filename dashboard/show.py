@@ -16,6 +16,7 @@ from dashboard.choice import Choice
 from dashboard.text import escape_markdown, whole_cell
 from executor.errors import HprofError
 from profiler.report.build import machine_label, model_label
+from profiler.report.measured import what_was_measured
 
 _MAX_ROWS: Final = 10_000
 _MAX_CHARS: Final = 300
@@ -38,15 +39,22 @@ def one_sentence() -> Iterator[None]:
 
 def head(title: str, choice: Choice) -> None:
     """The page's title, what it is about, and what the capture warns of."""
-    st.title(title, anchor=False)
     manifest = choice.capture.manifest
+    measured = what_was_measured(manifest)
+    if measured.is_exact:
+        said = f"{measured.first_word}, nothing was timed"
+        st.badge(said, icon=":material/science:", color="violet")
+    st.title(title, anchor=False)
     source = None if manifest.source == "hprof" else f"from {manifest.source}"
     cell = whole_cell(choice.sizes) if choice.sizes else None
     facts = [choice.found.name, model_label(manifest.model), machine_label(manifest.machine), cell, source]
     st.caption("  ·  ".join(escape_markdown(fact) for fact in facts if fact))
+    if (rates := measured.rates_line()) is not None and measured.is_exact:
+        st.caption(escape_markdown(rates))
     if manifest.state != "complete":
         state = "was interrupted" if manifest.state == "interrupted" else "is still running, or was killed"
-        st.warning(f"The capture {state}: these are the passes that were completed.", icon=":material/warning:")
+        rest = ": these are the passes that were completed" if choice.sizes else ""
+        st.warning(f"The capture {state}{rest}.", icon=":material/warning:")
 
 
 def figure(figure: go.Figure, *, alt: str, key: str, table: pd.DataFrame, name: str, beside: bool = False) -> None:

@@ -7,13 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from executor.units import listed
+from executor.units import format_factor, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.plain_text import readable
 from profiler.report.cells import CellSizes
+from profiler.report.verdicts import OTHER_WORK, SAME_WORK, UNCLEAR, as_fast, verdict_word
 
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
+_UNCHANGED: Final = {  # of one figure, of several
+    "no difference": ("stayed the same", "stayed the same"),
+    SAME_WORK: ("was the same work in both", "were the same work in both"),
+    OTHER_WORK: ("was other work, which says nothing of either", "were other work, which says nothing of either"),
+    UNCLEAR: ("is unclear", "are unclear"),
+}
 
 _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
 
@@ -72,37 +79,33 @@ def cell_key(cell: CellSizes) -> str:
     return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"
 
 
-def percent(compared: Comparison) -> str:
-    """By how much the figure changed, without a sign: `12 %`, `3.4 %`."""
-    size = abs(compared.ratio - 1) * 100
-    return f"{size:.0f} %" if size >= 9.95 else f"{size:.1f} %"
-
-
 def headline(
     a: str, b: str, who: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None
 ) -> str:
-    """`Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode is unclear.`
+    """`Prefetch made the first token 0.89 x and prefill 1.31 x as fast as off; decode stayed the same.`
 
     who: B as the subject of a sentence. placed: where the arms' weights lie elsewhere, in words (`8 host layers`):
     then the policy made nothing alone, and it reads `on@2 (16 host layers) against off (8 host layers): the first
-    token 58 % slower.`
+    token 0.63 x as fast.` What was seen is told where no verdict is due, too.
     """
     named = {"ttft_ns": "the first token", "prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
     if not any(compared.get(name) for name in named):
         named = {"wall_ns": "the pass"}  # all that a trace tells whose passes have no phases
-    known = {what: one for name, what in named.items() if (one := compared.get(name)) is not None}
+    known = {name: one for name in named if (one := compared.get(name)) is not None}
     if not known:
         return f"{a} and {b} cannot be compared here."
-    by_verdict = {verdict: [w for w, one in known.items() if one.verdict == verdict] for verdict in SIGNS}
-    changed = [f"{w} {percent(one)} {one.verdict}" for w, one in known.items() if one.verdict in ("faster", "slower")]
+    factors = {name: f"{named[name]} {format_factor(as_fast(one.ratio, name))} x" for name, one in known.items()}
+    changed = [factors[name] for name, one in known.items() if one.verdict in ("faster", "slower")]
+    fast = [f"{listed(changed)} as fast"] if changed else []
     if placed:
-        clauses = [f"{b} ({placed[1]}) against {a} ({placed[0]})", *([listed(changed)] if changed else [])]
+        clauses = [f"{b} ({placed[1]}) against {a} ({placed[0]})", *fast]
     else:
-        clauses = [f"{who} made {listed(changed)} than {a}" if changed else f"{who} against {a}"]
-    if same := by_verdict["no difference"]:
-        clauses.append(f"{listed(same)} stayed the same")
-    if unclear := by_verdict["inconclusive"]:
-        clauses.append(f"{listed(unclear)} {'is' if len(unclear) == 1 else 'are'} unclear")
+        clauses = [f"{who} made {fast[0]} as {a}" if fast else f"{who} against {a}"]
+    if seen := [factors[name] for name, one in known.items() if one.n_missing]:
+        clauses.append(f"{listed(seen)} as fast in what was measured, too little for a verdict")
+    for word, told in _UNCHANGED.items():
+        if alike := [named[name] for name, one in known.items() if verdict_word(one) == word]:
+            clauses.append(f"{listed(alike)} {told[len(alike) > 1]}")
     begins_with_names = bool(placed) or not changed
     return f"{clauses[0]}: {'; '.join(clauses[1:])}." if begins_with_names else f"{'; '.join(clauses)}."
 

@@ -10,12 +10,19 @@ import pandas as pd
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.text import SIGNS, escape_markdown, percent
-from executor.units import format_value
+from dashboard.text import SIGNS, escape_markdown
+from executor.units import format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES
-from profiler.metrics.figures import Figure
 from profiler.report.cells import Cell
+from profiler.report.verdicts import (
+    as_fast,
+    bounds_as_fast,
+    command_for_verdict,
+    missing_line,
+    told_as_fast,
+    verdict_word,
+)
 
 CARDS: Final = (
     *("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"),
@@ -41,16 +48,22 @@ def cards(choice: Choice, cell: Cell) -> list[str]:
     return [FIGURES[name].label for name in CARDS if name not in known]
 
 
-def missing_line(missing: list[str]) -> list[str]:
+def absent_line(missing: list[str]) -> list[str]:
     """What of the headline figures there is not, as a sentence."""
     return [f"Not in this capture for these passes: {', '.join(missing)}."] if missing else []
 
 
-def reasons_line(choice: Choice, cell: Cell) -> str | None:
-    """Why verdicts on B are inconclusive, each reason once."""
-    compared = cell.against_baseline.get(choice.b or "", {}).values()
-    reasons = dict.fromkeys(found.reason for found in compared if found is not None and found.reason)
-    return f"Inconclusive: {'; '.join(reasons)}." if reasons else None
+def reasons_lines(choice: Choice, cell: Cell) -> list[str]:
+    """Why B has no verdict in some figures: what is missing, with the command that gives it, and each other reason
+    once.
+    """
+    compared = [found for found in cell.against_baseline.get(choice.b or "", {}).values() if found is not None]
+    told = []
+    if (missing := missing_line(compared)) is not None:
+        command = command_for_verdict(choice.capture.manifest.argv, compared)
+        told.append(f"No verdict yet: {missing}{f' ({command})' if command else ''}.")
+    reasons = dict.fromkeys(found.reason for found in compared if found.reason and not found.n_missing)
+    return [*told, *([f"No verdict on some: {'; '.join(map(str, reasons))}."] if reasons else [])]
 
 
 def found_of(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
@@ -65,7 +78,7 @@ def _card(choice: Choice, cell: Cell, name: str) -> None:
     shown = found[-1]
     value = format_value(shown.median if shown is not None else None, unit)
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
-    delta, colour = _delta(compared, found)
+    delta, colour = _delta(name, compared, found)
     st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
     if len(found) == 1:
         st.caption(escape_markdown(spread(shown, unit)))
@@ -77,10 +90,10 @@ def _card(choice: Choice, cell: Cell, name: str) -> None:
     st.caption("  \n".join(lines))
 
 
-def _delta(compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
+def _delta(name: str, compared: Comparison | None, found: list[Estimate | None]) -> tuple[str | None, Any]:
     """The change in words, with its interval, and the colour that goes with the verdict."""
     if compared is not None:
-        return judged(compared), _COLOURS.get(compared.verdict, "off")
+        return judged(compared, name), _COLOURS.get(compared.verdict, "off")
     if len(found) == 2 and found[0] is not None and found[1] is not None and found[0].median > 0:
         return relative(found[1].median / found[0].median), "off"
     return None, "off"
@@ -89,22 +102,23 @@ def _delta(compared: Comparison | None, found: list[Estimate | None]) -> tuple[s
 def figure_table(choice: Choice) -> pd.DataFrame:
     """One row a figure that an arm has: A, B, ratio, interval, verdict, meaning."""
     cell, rows = choice.cell, []
-    for name, figure in FIGURES.items():
+    for name in FIGURES:
         found = found_of(choice, cell, name)
         if any(found):
             compared = cell.against_baseline.get(choice.b or "", {}).get(name)
-            rows.append(_row(choice, figure, found, compared))
+            rows.append(_row(choice, name, found, compared))
     return pd.DataFrame(rows)
 
 
-def _row(choice: Choice, figure: Figure, found: list[Estimate | None], compared: Comparison | None) -> dict[str, str]:
+def _row(choice: Choice, name: str, found: list[Estimate | None], compared: Comparison | None) -> dict[str, str]:
+    figure = FIGURES[name]
     columns = [f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     row = {"figure": figure.label}
     row |= {column: with_interval(one, figure.unit) for column, one in zip(columns, found, strict=True)}
     if choice.b is not None:
-        row["B / A"] = f"{compared.ratio:.3f}" if compared else ""
-        row["interval"] = interval_of_ratio(compared, "{low:.3f} to {high:.3f}")
-        row["verdict"] = compared.verdict if compared else ""
+        row["B as many times as fast"] = format_factor(as_fast(compared.ratio, name)) if compared else ""
+        row["interval"] = (bounds_as_fast(compared, name) if compared else None) or ""
+        row["verdict"] = verdict_word(compared) if compared else ""
     return row | {"meaning": figure.meaning}
 
 
@@ -126,18 +140,11 @@ def spread(found: Estimate | None, unit: str) -> str:
     return f"{passes_read}, 95 % interval [{interval}" if interval else passes_read
 
 
-def interval_of_ratio(compared: Comparison | None, form: str) -> str:
-    """Both ends of the ratio's interval in this form, `{low:.2f} to {high:.2f}`; nothing where there is none."""
-    if compared is None or compared.low is None or compared.high is None:
-        return ""
-    return form.format(low=compared.low, high=compared.high)
-
-
-def judged(compared: Comparison) -> str:
-    """`▲ 31 % faster (×0.66 to ×0.71)`."""
-    is_change = compared.verdict not in ("inconclusive", "no difference")
-    words = f"{percent(compared)} {compared.verdict}" if is_change else compared.verdict
-    return f"{SIGNS[compared.verdict]} {words}{interval_of_ratio(compared, ' (×{low:.2f} to ×{high:.2f})')}"
+def judged(compared: Comparison, name: str) -> str:
+    """`▲ 1.46 x as fast (1.41 to 1.52): faster`."""
+    bounds = bounds_as_fast(compared, name)
+    within = f" ({bounds})" if bounds else ""
+    return f"{SIGNS[compared.verdict]} {told_as_fast(compared, name)}{within}: {verdict_word(compared)}"
 
 
 def relative(ratio: float) -> str:

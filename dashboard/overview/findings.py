@@ -25,7 +25,9 @@ def findings(choice: Choice) -> None:
     found = load.findings(choice.found)
     if found and choice.sizes is not None:
         st.caption("Over all passes, arms and cells of the capture together.")
-    if not choice.report.devices:
+    if choice.sizes is None and choice.report.source == "hprof":
+        st.markdown("No measured pass was completed, so nothing was looked for.")
+    elif not choice.report.devices:
         st.markdown("Without recorded copies and kernels there is nothing to look for.")
     elif not found:
         st.markdown("Nothing to fix was found: no pageable or serial copies, no late prefetch, no long gaps.")

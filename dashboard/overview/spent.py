@@ -43,7 +43,7 @@ def where_time_went(choice: Choice) -> None:
         beside=True,
     )
     counts = measured["arm"].value_counts()
-    over = " and ".join(f"{counts.get(arm, 0)} passes of {arm}" for arm in choice.arms)
+    over = " and ".join(f"{format_count(int(counts.get(arm, 0)), 'pass')} of {arm}" for arm in choice.arms)
     show.sentences([f"Medians over {over}, prefill and decode together.", *_of_host(typical["host_compute_ns"])])
 
 

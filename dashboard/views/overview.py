@@ -10,12 +10,13 @@ import streamlit as st
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.overview import answers
-from dashboard.overview.cards import cards, figure_table, missing_line, reasons_line
+from dashboard.overview.cards import absent_line, cards, figure_table, reasons_lines
 from dashboard.overview.findings import findings
 from dashboard.overview.settings import differences
 from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
 from dashboard.text import escape_markdown, headline
+from executor.units import format_count
 from profiler.report.cells import Cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.places import products_line
@@ -57,7 +58,7 @@ def with_passes(choice: Choice) -> None:
     with place.container():
         missing = cards(choice, cell)
     note.empty()
-    lines = [*missing_line(missing), reasons_line(choice, cell), products_line(choice.arms_of_cell)]
+    lines = [*absent_line(missing), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
     show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
@@ -118,10 +119,12 @@ def _badge(holds: bool | None, yes: str, no: str) -> None:
 
 def without_passes(choice: Choice) -> None:
     if choice.report.source == "hprof":
-        show.head("No completed pass yet", choice)
-        show.nothing(
-            "This run has not finished its first pass, or was killed before it did.", "Come back, or run it again."
-        )
+        show.head("No measured pass yet", choice)
+        reason = "This run has not finished its first pass, or was killed before it did."
+        if warmups := choice.capture.n_passes:
+            done = format_count(warmups, "pass")
+            reason = f"All that was completed is {done} for warming up, which measures nothing."
+        show.nothing(reason, "Come back, or run it again.")
         return
     show.head("What the trace shows", choice)
     st.markdown(f"#### {escape_markdown(choice.report.summary)}")

@@ -41,6 +41,7 @@ from profiler.report.shown_cells import (
 from profiler.report.summary import summarise
 from profiler.report.verdicts import (
     as_fast,
+    bounds_as_fast,
     command_for_verdict,
     factor_range,
     missing_line,
@@ -172,9 +173,8 @@ class _Answer:
         fast = f"{name} is {told_as_fast(found, figure)} as {self._baseline}"
         if (missing := missing_line([found])) is not None:
             return f"{fast.replace(' is ', ' was ', 1)} in what was measured: {missing}."
-        bounds = [as_fast(edge, figure) for edge in (found.low, found.high) if edge]
-        edges = " to ".join(map(format_factor, sorted(bounds)))
-        within = f" (95 % interval {edges})" if len(set(bounds)) == 2 else ""
+        bounds = bounds_as_fast(found, figure)
+        within = f" (95 % interval {bounds})" if bounds else ""
         return f"{fast}{within}: {verdict_word(found)}."
 
     def _factors(self, name: str) -> str:

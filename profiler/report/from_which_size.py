@@ -79,10 +79,12 @@ class OverSizes:
 
 
 def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSizes | None:
-    """Over the cells that differ from this one in the ubatch (or the prompt) alone. None: nothing was judged."""
+    """Over the cells that differ from this one in the ubatch (or the prompt) alone. None: nothing was judged, or its
+    size is not known.
+    """
     for figure in _FIGURES:
         rows = sweep_figures(cells, figure)
-        rows = rows[(rows["arm"] == b) & rows["verdict"].notna()]
+        rows = rows[(rows["arm"] == b) & rows["verdict"].notna() & rows["n_ubatch"].notna()]
         axis, found = axis_of_most(rows, cell)
         if not len(found):
             continue

@@ -53,6 +53,11 @@ class Provenance:
         """Whether no clock was read, so that the same work takes the same time again."""
         return self.nature in ("simulated", "predicted")
 
+    @property
+    def first_word(self) -> str:
+        """`Measured`, `SIMULATED`, `PREDICTED` or `Imported`."""
+        return _FIRST_WORD[self.nature]
+
     def line(self) -> str:
         """`SIMULATED, nothing was timed: qwen3-30b-a3b of Q4_K, Q6_K; rtx4090; ...`."""
         quants = f" in {', '.join(self.quants[:_MAX_QUANTS])}" if self.quants else ""
@@ -65,7 +70,7 @@ class Provenance:
         ]
         timed = ", nothing was timed" if self.is_exact else ""
         told = "; ".join(part for part in parts if part)
-        return f"{_FIRST_WORD[self.nature]}{timed}{f': {told}' if told else ''}."
+        return f"{self.first_word}{timed}{f': {told}' if told else ''}."
 
     def rates_line(self, *, in_short: bool = False) -> str | None:
         """What a simulation or prediction rests on; in short without the link and the times of single steps."""

@@ -13,6 +13,8 @@ from profiler.metrics import FIGURES
 TELLING: Final = ("prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s", "wall_ns")
 _OF_THE_FOLDER: Final = ("--force", "--json", "--all")
 SAME_WORK: Final = "same work"
+OTHER_WORK: Final = "other work"
+UNCLEAR: Final = "unclear"
 _OPTION: Final = {"pairs": "-r", "boots": "--boots", "routings": "-r", "results": "-r"}
 _NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o": ("-o", "--output")}
 
@@ -25,6 +27,12 @@ def as_fast(ratio: float, figure: str) -> float:
 def told_as_fast(found: Comparison, figure: str) -> str:
     """`1.46 x as fast`."""
     return f"{format_factor(as_fast(found.ratio, figure))} x as fast"
+
+
+def bounds_as_fast(found: Comparison, figure: str) -> str | None:
+    """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or it has no width."""
+    edges = sorted({as_fast(edge, figure) for edge in (found.low, found.high) if edge})
+    return " to ".join(map(format_factor, edges)) if len(edges) == 2 else None
 
 
 def factor_range(factors: Sequence[float]) -> str:
@@ -40,8 +48,8 @@ def verdict_word(found: Comparison) -> str:
     if found.is_same_work:
         return SAME_WORK
     if found.is_other_work:
-        return "other work"
-    return f"{found.pairs} of {NEEDED[found.unit]} {found.unit}" if found.n_missing else "unclear"
+        return OTHER_WORK
+    return f"{found.pairs} of {NEEDED[found.unit]} {found.unit}" if found.n_missing else UNCLEAR
 
 
 def missing_line(found: Iterable[Comparison]) -> str | None:

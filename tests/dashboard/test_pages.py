@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import orjson
 import pandas as pd
 import pytest
 
+import dashboard
+import hprof
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
 from executor.units import format_bytes
@@ -18,6 +21,26 @@ from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request
 
 DATA = Path(__file__).parents[1] / "data"
+KINETO = DATA / "kineto" / "h200_llama8b_4layers_off.json.gz"
+
+
+def callables(path: Path) -> None:
+    """What `hprof.ab` keeps."""
+    with hprof.ab(path, repetitions=1, record=False) as ab:
+        ab.arm("off", lambda: sum(range(100)))
+        ab.arm("on", lambda: sum(range(10)))
+
+
+def predicted(path: Path) -> None:
+    """What `hprof predict -o` keeps."""
+    hprof.main(["predict", "-m", "tiny-moe", "-ub", "32,64", "-p", "64", "-n", "2", "-o", str(path)])
+
+
+def one_import(path: Path) -> None:
+    """One arm of another tool, whose passes have no sizes."""
+    import_files([], path, arms=[("off", KINETO)])
+
+
 MAKERS = {
     "dense": makers.dense_off_on,
     "moe": makers.moe_off_on,
@@ -25,6 +48,10 @@ MAKERS = {
     "imported": makers.imported_without_passes,
     "llama": makers.passes_without_events,
     "empty": makers.empty,
+    "warm-ups": makers.killed_while_warming_up,
+    "predicted": predicted,
+    "one-import": one_import,
+    "callables": callables,
 }
 
 
@@ -45,12 +72,38 @@ def test_every_page_shows_something_sensible(monkeypatch: pytest.MonkeyPatch, ro
         assert not app.error
         drawn = app.get("plotly_chart") or app.get("bidi_component") or app.metric
         assert drawn or app.info or page == "import_", f"{page} of {capture} is empty"
+        assert "nan" not in said(app).split()
+
+
+def test_a_run_killed_while_warming_up_says_so(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    text = said(open_page(monkeypatch, root, "overview", capture="warm-ups"))
+    assert "No measured pass yet" in text
+    assert "3 passes for warming up" in text
+    assert "were completed." not in text
+    assert "Nothing to fix was found" not in text
+
+
+@pytest.mark.parametrize(("capture", "badge"), [("predicted", "PREDICTED"), ("dense", None)])
+def test_what_was_not_timed_has_a_badge_on_every_page(
+    monkeypatch: pytest.MonkeyPatch, root: Path, capture: str, badge: str | None
+) -> None:
+    app = open_page(monkeypatch, root, "overview", capture=capture)
+    assert ("nothing was timed" in said(app)) is (badge is not None)
+    if badge is not None:
+        turn_to(app, "timeline")
+        assert f"{badge}, nothing was timed" in said(app)
+        assert "inconclusive" not in said(app)
+
+
+def test_the_error_box_offers_no_search_engine() -> None:
+    config = tomllib.loads((Path(dashboard.__file__).parent / ".streamlit" / "config.toml").read_text())
+    assert config["client"]["showErrorLinks"] is False
 
 
 def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense")
-    title = app.title[0].value.replace("\N{NO-BREAK SPACE}", " ")
-    assert title.startswith("Prefetch made the first token 28 % faster, prefill 39 % faster and decode")
+    title = app.title[0].value.replace("\\", "")
+    assert title.startswith("Prefetch made the first token 1.39 x, prefill 1.39 x and decode")
     values = {metric.label: metric.value for metric in app.metric}
     assert values["Time to first token"] == "462 us"
     assert values["Exposed copy time"] == "300 us"
@@ -60,7 +113,7 @@ def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, roo
 
 def test_baseline_can_be_swapped(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense", a="on", b="off")
-    assert app.title[0].value.startswith("Copying in line made the first token 39\N{NO-BREAK SPACE}% slower")
+    assert app.title[0].value.replace("\\", "").startswith("Copying in line made the first token 0.72 x")
 
 
 def test_address_names_the_whole_choice(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -82,7 +135,7 @@ def test_unknown_values_in_the_address_fall_back(monkeypatch: pytest.MonkeyPatch
 def test_interrupted_captures_say_so(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     text = said(open_page(monkeypatch, root, "overview", capture="interrupted"))
     assert "still running, or was killed" in text
-    assert "2 of the 6 pairs that a verdict needs" in text
+    assert "No verdict yet: 2 repetitions; 4 more for a verdict" in text
 
 
 def test_imports_without_passes_show_their_devices(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -142,9 +195,12 @@ def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
     arms = [(arm, DATA / "kineto" / f"h200_llama8b_4layers_{arm}.json.gz") for arm in ("off", "on")]
     import_files([], tmp_path / "ab", arms=arms)
     app = open_page(monkeypatch, tmp_path, "overview")
-    assert app.title[0].value.replace("\\", "") == "The arm on against off: the pass is unclear."  # whatever its name
+    assert (
+        app.title[0].value.replace("\\", "")
+        == "The arm on against off: the pass 1.34 x as fast in what was measured, too little for a verdict."
+    )  # whatever its name
     (card,) = (one for one in app.metric if one.label == "The whole pass")
-    assert (card.value, card.delta) == ("35.1 ms", "? inconclusive")
+    assert (card.value, card.delta) == ("35.1 ms", "? 1.34 x as fast: 1 of 6 boots")
     turn_to(app, "sweep")
     assert "say no times" not in said(app)
     assert "35.1 ms" in app.dataframe[0].value["median"].tolist()

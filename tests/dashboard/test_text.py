@@ -33,7 +33,7 @@ def compared(ratio: float, verdict: Verdict) -> Comparison:
             compared(1.12, "slower"),
             compared(1.31, "faster"),
             compared(1.0, "no difference"),
-            "Prefetch made the first token 12 % slower and prefill 31 % faster than off; decode stayed the same.",
+            "Prefetch made the first token 0.89 x and prefill 1.31 x as fast as off; decode stayed the same.",
         ),
         (
             compared(0.5, "inconclusive"),
@@ -45,7 +45,7 @@ def compared(ratio: float, verdict: Verdict) -> Comparison:
             compared(0.985, "faster"),
             compared(1.01, "inconclusive"),
             compared(1.0, "no difference"),
-            "Prefetch made the first token 1.5 % faster than off; decode stayed the same; prefill is unclear.",
+            "Prefetch made the first token 1.015 x as fast as off; decode stayed the same; prefill is unclear.",
         ),
         (None, None, None, "off and on cannot be compared here."),
     ],
@@ -59,11 +59,22 @@ def test_headline(
 
 def test_a_trace_without_phases_is_judged_by_its_passes() -> None:
     faster = {"wall_ns": compared(0.75, "faster")}
-    assert headline("off", "on", "Prefetch", faster) == "Prefetch made the pass 25 % faster than off."
+    assert headline("off", "on", "Prefetch", faster) == "Prefetch made the pass 1.33 x as fast as off."
     unclear = {"ttft_ns": None, "wall_ns": compared(0.75, "inconclusive")}
     assert headline("off", "on", "Prefetch", unclear) == "Prefetch against off: the pass is unclear."
     both = {"ttft_ns": compared(0.5, "faster"), "wall_ns": compared(0.75, "faster")}
     assert "the pass" not in headline("off", "on", "Prefetch", both)
+
+
+def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
+    seen = {"ttft_ns": Comparison(0.1, None, None, 2, "inconclusive"), "decode_tokens_per_s": compared(1.0, "faster")}
+    told = headline("off", "on", "Prefetch", seen)
+    assert told == (
+        "Prefetch made decode 1.000 x as fast as off; "
+        "the first token 10.0 x as fast in what was measured, too little for a verdict."
+    )
+    same = {"decode_tokens_per_s": Comparison(1.1, None, None, 6, "inconclusive", "same work: on the host")}
+    assert headline("off", "on", "Prefetch", same) == "Prefetch against off: decode was the same work in both."
 
 
 def test_arms_are_named_by_what_the_manifest_says_of_them() -> None:

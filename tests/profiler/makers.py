@@ -49,6 +49,15 @@ def interrupted(path: Path | str, n_pairs: int = 2) -> Capture:
     return Capture.open(path)
 
 
+def killed_while_warming_up(path: Path | str) -> Capture:
+    """Two warm-ups of `off` and one of `on`, then nothing more."""
+    writer = _dense_writer(path)
+    for order, arm in enumerate(("off", "off", "on")):
+        writer.plan_pass(order, PassKey(arm, 4, 0, 8, 2, 0, order, 0, warmup=True), zero_ns=order * 10_000 * US)
+        writer.record_pass(order, _dense_pass(arm, 0, "same"))
+    return Capture.open(path)
+
+
 def moe_off_on(path: Path, n_pairs: int = 6) -> Capture:
     """Arms `off` (copies 2 of 8 experts, after the router) and `on` (all 8, ahead); one layer, prefill only.
 
