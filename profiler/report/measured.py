@@ -27,6 +27,7 @@ _RATES: Final = {
     "host_gflop_s": "host {} GFLOP/s",
     "host_memory_gb_s": "host memory {} GB/s",
 }
+_OWN_SOURCES: Final = ("command", "python")  # captures whose times hprof took itself: of programs, and hprof.ab's
 _FINER: Final = ("link_gb_s", "link_latency_us", "launch_us", "host_call_us")
 _CROWDED: Final = 0.5  # of the processors: programs that keep so many busy take turns with the run's own threads
 _MAX_QUANTS: Final = 3
@@ -130,7 +131,8 @@ def _nature(manifest: Manifest) -> Nature:
         return "predicted"
     if manifest.source == "hprof":
         return "simulated" if manifest.machine.get("device") == "sim" else "measured"
-    return "measured" if manifest.argv[:2] == ["hprof", "run"] else "imported"
+    is_own = manifest.source in _OWN_SOURCES or manifest.argv[:2] == ["hprof", "run"]
+    return "measured" if is_own else "imported"
 
 
 def _quants(model: Mapping[str, Any]) -> Iterator[str]:

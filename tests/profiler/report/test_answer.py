@@ -194,3 +194,11 @@ def test_json_has_the_crossovers(tmp_path: Path) -> None:
     ]
     assert found[0]["n_ubatch"] == pytest.approx(184, abs=1)
     assert found[0]["baseline"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("source", "first"), [("command", "Measured"), ("python", "Measured"), ("llama-bench", "Imported")]
+)
+def test_what_hprof_timed_itself_is_measured(tmp_path: Path, source: str, first: str) -> None:
+    report = swept(tmp_path / "c", {"on": [1.2]}, sizes=(512,), source=source, argv=["mine.py"])
+    assert answer(report).startswith(first)
