@@ -28,7 +28,7 @@ def command(
     allow_inconclusive: bool,
     as_json: bool,
 ) -> int:
-    """Compare capture B with A: settings that differ, then the largest changes per token and pass, with verdicts.
+    """Compare capture B with A: TTFT, prefill and decode with verdicts, why, then what differs and all changes.
 
     A and B are captures, or parts of one: CAPTURE#ARM,ub=512 (sizes p, n, ub, d). Limits are decided by the 95 %
     interval: wholly beyond fails, wholly within passes, else inconclusive, which fails too.

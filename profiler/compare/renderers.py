@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from executor.units import UNKNOWN, format_change, format_count, format_value
+from executor.units import UNKNOWN, format_change, format_count, format_factor, format_in_words, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
+from profiler.compare.leading import MAX_PLACES, cause, leading_changes
 from profiler.compare.settings import setting_text
 from profiler.metrics import FIGURES
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
-from profiler.report.renderers import block_lines, escape
+from profiler.report.renderers import block_lines, drawn_block, escape
+from profiler.report.verdicts import as_fast, verdict_word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,20 +40,35 @@ def differences_table(result: CompareResult) -> Table:
     return Table("Configuration", ["setting", "A", "B"], rows)
 
 
+def leading_table(result: CompareResult) -> Table:
+    """TTFT, prefill and decode, how many times as fast B is as A, and the verdict; the places that changed most."""
+    leading = leading_changes(result.changes)
+    places = list(dict.fromkeys(change.where for change in leading))
+    shown = [change for change in leading if change.where in places[:MAX_PLACES]]
+    more = f" ({MAX_PLACES} of {len(places)} cells and arms)" if len(places) > MAX_PLACES else ""
+    columns = ["figure", "A", "B", "x as fast", "95 % interval", "verdict"]
+    return _placed(result, f"B against A{more}", columns, shown, [_leading_row(change) for change in shown])
+
+
 def changes_table(result: CompareResult, top: int) -> Table:
     """The largest changes, with verdicts where one way is better."""
     shown = [change for change in result.changes if change.size > 0][:top]
     columns = ["figure", "A", "B", "change", "95 % interval", "verdict"]
-    rows = [_change_row(change) for change in shown]
+    title = f"changes, largest first ({_counted(result, len(shown))})"
+    return _placed(result, title, columns, shown, [_change_row(change) for change in shown])
+
+
+def _placed(
+    result: CompareResult, title: str, columns: list[str], shown: Sequence[Change], rows: list[list[str]]
+) -> Table:
+    """A table of changes; the cell and arm that all share stand in the title, others in columns of their own."""
     shared: list[str] = []
-    # what all changes share stands in the title, the rest in columns of its own
     for name, places in (("arm", [c.arm for c in result.changes]), ("cell", [c.cell for c in result.changes])):
         if len(set(places)) == 1:
             shared.insert(0, places[0])
         else:
-            columns.insert(0, name)
+            columns = [name, *columns]
             rows = [[getattr(change, name), *row] for change, row in zip(shown, rows, strict=True)]
-    title = f"changes, largest first ({_counted(result, len(shown))})"
     return Table(": ".join([" · ".join(shared), title] if shared else [title]), columns, rows)
 
 
@@ -93,6 +110,17 @@ def _counted(result: CompareResult, n_shown: int) -> str:
     return f"{n_shown} of {n_changed}" + (f", {same} equal" if same else "")
 
 
+def _leading_row(change: Change) -> list[str]:
+    figure = FIGURES[change.figure]
+    values = [format_in_words(value, figure.unit) for value in (change.a, change.b)]
+    if (found := change.against) is None:
+        return [figure.label, *values, "", "", ""]
+    known = [edge for edge in (found.low, found.high) if edge]
+    edges = sorted(as_fast(edge, change.figure) for edge in known) if len(known) == 2 else []
+    factor = format_factor(as_fast(found.ratio, change.figure))
+    return [figure.label, *values, factor, " .. ".join(map(format_factor, edges)), verdict_word(found)]
+
+
 def _change_row(change: Change) -> list[str]:
     figure = FIGURES[change.figure]
     suffix = {"token": " / token", "pass": ""}[change.per]
@@ -124,22 +152,26 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
     """Draw it on the terminal."""
     from rich.text import Text
 
-    from profiler.report.renderers import drawn_block
-
     for name, side in (("A", result.a), ("B", result.b)):
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))
     for warning in result.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    for table in (differences_table(result), changes_table(result, top), devices_table(result)):
-        if table.rows:
-            for part in drawn_block(table):
-                console.print(part)
-    if told := reasons(result):
-        console.print(Text(f"Inconclusive: {'; '.join(told)}.", style="dim"))
+    _print_tables(console, leading_table(result))
+    if told := cause(result.changes):
+        console.print(Text(told, style="bold"))
+    _print_tables(console, differences_table(result), changes_table(result, top), devices_table(result))
+    if not_judged := reasons(result):
+        console.print(Text(f"Inconclusive: {'; '.join(not_judged)}.", style="dim"))
     console.print()
     console.print(Text(headline(result)))
     for gate, line in zip(result.gates, gate_lines(result), strict=True):
         console.print(Text(line, style="red" if is_bad(gate) else "green"))
+
+
+def _print_tables(console: Console, *tables: Table) -> None:
+    for table in tables:
+        for part in drawn_block(table) if table.rows else ():
+            console.print(part)
 
 
 def render_comment(result: CompareResult, top: int) -> str:
@@ -153,6 +185,7 @@ def render_json(result: CompareResult) -> str:
         "schema": COMPARE_SCHEMA,
         "a": asdict(result.a),
         "b": asdict(result.b),
+        "cause": cause(result.changes),
         "differences": [asdict(difference) for difference in result.differences],
         "changes": [_change(change) for change in result.changes],
         "devices": [asdict(change) for change in result.devices],
@@ -168,11 +201,15 @@ def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:
     yield from (f"- {marks[g.state]} {escape(line)}" for g, line in zip(result.gates, gate_lines(result), strict=True))
     yield f"\nA: {escape(result.a.spec)} · B: {escape(result.b.spec)}\n"
     yield from (f"> {escape(warning)}\n" for warning in result.warnings)
+    if (leading := leading_table(result)).rows:
+        yield from block_lines(leading)
+    if told := cause(result.changes):
+        yield f"{escape(told)}\n"
     for table in (changes_table(result, top), devices_table(result)):
         if table.rows:
             yield from block_lines(table)
-    if told := reasons(result):
-        yield f"Inconclusive: {escape('; '.join(told))}.\n"
+    if not_judged := reasons(result):
+        yield f"Inconclusive: {escape('; '.join(not_judged))}.\n"
     configuration = differences_table(result)
     if configuration.rows:
         n = len(configuration.rows)
