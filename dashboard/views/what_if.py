@@ -21,6 +21,8 @@ _FIGURES: Final[tuple[WhatIfFigure, ...]] = ("ttft_ns", "prefill_tokens_per_s", 
 _AS_MEASURED: Final = "as measured"
 _QUANTS: Final = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "BF16")
 _OTHER_LINKS_GB_S: Final = (12, 25, 50)
+_LEAST_GB_S, _MOST_GB_S = 0.01, 1000.0
+_LEAST_TOKENS, _MOST_TOKENS = 32, 1_000_000
 
 
 def main(choice: Choice) -> None:
@@ -33,7 +35,7 @@ def main(choice: Choice) -> None:
 
 
 def controls(choice: Choice, calibration: Calibration) -> None:
-    own_link = round(1 / calibration.costs.ns_per_byte["ahead"], 1)
+    own_link = min(max(round(1 / calibration.costs.ns_per_byte["ahead"], 2), _LEAST_GB_S), _MOST_GB_S)
     with st.container(horizontal=True, gap="medium"):
         name = st.segmented_control("Figure", _FIGURES, default=_FIGURES[0], format_func=_short_name) or _FIGURES[0]
         settings = sizes_and_speeds(choice, own_link)
@@ -55,13 +57,12 @@ def controls(choice: Choice, calibration: Calibration) -> None:
 def sizes_and_speeds(choice: Choice, own_link: float) -> WhatIfSettings:
     """What the controls say; what was left alone is as in the capture."""
     assert choice.sizes is not None
-    cell, is_file = (
-        choice.sizes.key,
-        not str(choice.capture.manifest.model.get("origin")).startswith(("preset", "conf")),
-    )
-    link = st.number_input("Link, GB/s", 0.5, 1000.0, own_link, key="link")
-    depth = st.number_input("Depth, tokens", 0, 1_000_000, cell.n_depth or 0, step=4096, key="depth")
-    prompt = st.number_input("Prompt, tokens", 32, 1_000_000, max(32, cell.n_prompt or 0), key="prompt")
+    cell = choice.sizes.key
+    is_file = not str(choice.capture.manifest.model.get("origin")).startswith(("preset", "conf"))
+    n_depth, n_prompt = (min(value or 0, _MOST_TOKENS) for value in (cell.n_depth, cell.n_prompt))
+    link = st.number_input("Link, GB/s", _LEAST_GB_S, _MOST_GB_S, own_link, key="link")
+    depth = st.number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth")
+    prompt = st.number_input("Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt")
     gpu = st.selectbox("GPU", [_AS_MEASURED, *known_gpus()], key="gpu")
     quant = st.selectbox("Weights stored as", [_AS_MEASURED, *(() if is_file else _QUANTS)], key="quant")
     budget = st.number_input("Device memory, GiB; 0: placed as measured", 0.0, 4096.0, 0.0, key="budget")
@@ -81,7 +82,7 @@ def legend(calibration: Calibration, settings: WhatIfSettings, own_link: float) 
         return [f"By the rates of {settings.gpu} alone: nothing says how far off they are, so there are no bands."]
     spreads = [f"{name} ± {format_share(value)}" for name, value in calibration.spread.items() if value is not None]
     return [
-        f"Predicted by a fit to this capture, whose copies reach {own_link:.1f} GB/s ({listed(spreads)} there).",
+        f"Predicted by a fit to this capture, whose copies reach {own_link:g} GB/s ({listed(spreads)} there).",
         "Crosses were measured, under the capture's own settings. Hollow markers lie outside what was fitted.",
     ]
 

@@ -25,6 +25,13 @@ def test_a_sweep_is_predicted_with_bands_and_measured_points(monkeypatch: pytest
     assert "too small" in said(app)
 
 
+def test_a_link_slower_than_any_bus_is_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "traces" / "example", tmp_path / "slow")  # 0.1 GB/s
+    app = open_page(monkeypatch, tmp_path, "what_if")
+    assert not app.exception
+    assert "whose copies reach 0." in said(app)
+
+
 def test_a_capture_without_a_command_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     makers.dense_off_on(tmp_path / "c")
     assert "cannot be fitted to" in said(open_page(monkeypatch, tmp_path, "what_if"))
