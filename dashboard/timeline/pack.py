@@ -36,6 +36,7 @@ from profiler.schema import label_codes
 MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
 WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
 MAX_BYTES: Final = 15_000_000
+FULL_SHARE: Final = 65535  # so fine that bins of little work still add up (05_coverage.js)
 _MIN_EVENTS: Final = 1000
 _LABELS: Final = ("name", "tensor", "source_memory", "detail")
 _NUMBERS: Final = ("layer", "n_tokens", "n_experts", "slot", "bytes", "whole_bytes")
@@ -125,10 +126,12 @@ class DrawnWindow:
         }
 
     def shares(self, edges: Int64) -> dict[str, np.ndarray]:
-        """Busy and exposed shares of every bin and lane, 0..255, lane after lane."""
+        """Busy and exposed shares of every bin and lane, 0..FULL_SHARE, lane after lane."""
         found = {"busy": busy_shares(self._line, edges), "exposed": exposed_shares(self._line, edges)}
         # Rounded up, so that a lane that was busy at all never looks idle.
-        return {f"{name}_share": np.ceil(values.ravel() * 255).astype(np.uint8) for name, values in found.items()}
+        return {
+            f"{name}_share": np.ceil(values.ravel() * FULL_SHARE).astype(np.uint16) for name, values in found.items()
+        }
 
     @cached_property
     def table(self) -> pa.Table:

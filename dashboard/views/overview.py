@@ -12,6 +12,7 @@ from dashboard.choice import Choice, current
 from dashboard.overview import answers
 from dashboard.overview.cards import absent_line, cards, figure_table, reasons_lines
 from dashboard.overview.findings import findings
+from dashboard.overview.ranking import ranking
 from dashboard.overview.settings import differences
 from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
@@ -46,6 +47,7 @@ def with_passes(choice: Choice) -> None:
     if apart:
         say_apart(apart)
     badges(cell)
+    ranking(choice, cell)
     told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:
         with place.container():

@@ -11,6 +11,7 @@ import pytest
 
 import dashboard
 import hprof
+from dashboard.overview.ranking import ranked
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
 from executor.units import format_bytes
@@ -33,7 +34,9 @@ def callables(path: Path) -> None:
 
 def predicted(path: Path) -> None:
     """What `hprof predict -o` keeps."""
-    hprof.main(["predict", "-m", "tiny-moe", "-ub", "32,64", "-p", "64", "-n", "2", "-o", str(path)])
+    hprof.main(
+        ["predict", "-m", "tiny-moe", "-ub", "32,64", "-p", "64", "-n", "2", "--arms", "off,on,hot", "-o", str(path)]
+    )
 
 
 def one_import(path: Path) -> None:
@@ -114,6 +117,28 @@ def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, roo
 def test_baseline_can_be_swapped(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense", a="on", b="off")
     assert app.title[0].value.replace("\\", "").startswith("Copying in line made the first token 0.72 x")
+
+
+def test_the_best_arm_is_first_and_a_click_makes_it_b(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="predicted")
+    cell = next(one for one in hprof.open(str(root / "predicted")).report().cells if one.n_ubatch == 64)
+    names = ranked(cell, ["full"])
+    assert names[0] == max(("on", "hot", "off"), key=lambda name: cell.arms[name].median("prefill_tokens_per_s") or 0)
+    buttons = [button.key for button in app.button if str(button.key).startswith("make-b-")]
+    assert buttons == [f"make-b-{name}" for name in names if name != "off"]
+    app.button(key="make-b-hot").click().run()
+    assert app.query_params["b"] == "hot"
+    app.button(key="swap").click().run()
+    assert (app.query_params["a"], app.query_params["b"]) == ("hot", "off")
+
+
+def test_the_arms_are_a_table_of_numbers(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="predicted")
+    (table,) = (one.value for one in app.dataframe if "TTFT, ms" in one.value)
+    assert set(table["arm"]) == {"off", "on", "hot"}
+    fast = table["times as fast as off"]
+    assert fast.is_monotonic_decreasing
+    assert (table["TTFT, ms"] * fast).std() < table["TTFT, ms"].std() / 2  # whoever is twice as fast takes half as long
 
 
 def test_address_names_the_whole_choice(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

@@ -1,6 +1,9 @@
-// Draws what the view shows. Events narrower than a pixel share a column, whose strength is how busy it was.
+// Draws what the view shows. Narrow events share columns, as high as their share of it that was busy: what is drawn has
+// the area of the busy time at every zoom, exposed copy at the foot of each column.
 
-const DENSE = 15; // events a pixel from which sums made beforehand are drawn instead of the events
+const DENSE = 15; // events a pixel from which no event is looked at on its own
+const WIDE = 3; // pixels from which an event has a bar of its own
+const STRONG = 0.95, WEAK = 0.72, FADED = 0.18;
 
 class Painter {
   constructor(canvas) {
@@ -101,56 +104,53 @@ class Painter {
   }
 
   drawLane(place, state) {
-    const { lane, side, y, height } = place;
+    const { lane, side, y, height } = place, { model, view, layout } = state;
+    const share = (spans, name) => columnShares(lane, side, model.header.extent, spans, name, view.from + side.offset, this.scale, layout.width);
     this.inside(state, y - 1, height + 2, () => {
-      const { from, to } = state.view, window = side.window.map((time) => time - side.offset);
-      if (lane.events < lane.all_events) this.drawShares(place, state, from, Math.min(to, window[0]));
-      if (lane.events < lane.all_events) this.drawShares(place, state, Math.max(from, window[1]), to);
-      const bars = this.drawEvents(place, state);
-      if (lane.exposed) this.drawExposed(place, state);
+      const isWhole = lane.events === lane.all_events;
+      this.counts.shares ||= !isWhole && (view.from + side.offset < side.window[0] || view.to + side.offset > side.window[1]);
+      const bars = this.drawEvents(place, state, share(busySpans(lane), "busyShare"));
+      if (lane.exposed || !isWhole) this.drawExposed(place, state, share(lane.exposedSpans, "exposedShare"));
       if (height >= LANE_HEIGHT) this.drawNames(place, state, bars);
     });
   }
 
-  drawEvents({ lane, side, y, height }, state) {
+  // Bars of events that are wide enough, in whole columns; every other column as high as its busy share.
+  drawEvents({ lane, side, y, height }, state, shares) {
     const { view, layout, matches, matchedKinds } = state;
-    const from = view.from + side.offset, to = view.to + side.offset, n = lane.events, scale = this.scale;
-    const covered = new Float32Array(layout.width + 2), faded = new Float32Array(layout.width + 2);
-    const wide = [], kindFades = matchedKinds && !matchedKinds.has(lane.category);
-    const first = firstAbove(lane.latest, from, true), inView = firstAbove(lane.start, to, true) - first;
-    // Many bins a pixel, so that their edges and those of the columns need not agree.
-    if (!matches && inView > DENSE * layout.width && coverage(lane).width * scale < 1 / 6) {
-      this.counts.merged += inView;
-      sumBins(coverage(lane), from, scale, covered);
-      this.paintColumns(covered, lane, y, height, state, kindFades ? 0.18 : 1);
-      return [];
-    }
-    let i = first;
-    for (; i < n && lane.start[i] < to; i++) {
-      if (lane.end[i] < from) continue;
-      const x = (lane.start[i] - from) * scale, width = (lane.end[i] - lane.start[i]) * scale;
-      if (width >= 1.5) {
-        wide.push(i);
-        continue;
+    const from = view.from + side.offset, to = view.to + side.offset, scale = this.scale;
+    const wide = [], kindFades = matchedKinds && !matchedKinds.has(lane.category), hasBar = new Uint8Array(layout.width);
+    const matched = new Float32Array(layout.width);
+    const first = firstAbove(lane.latest, from, true), last = firstAbove(lane.start, to, true);
+    if (!matches && last - first > DENSE * layout.width) this.counts.merged += last - first;
+    else {
+      for (let i = first; i < last; i++) {
+        if (lane.end[i] < from) continue;
+        const x = (lane.start[i] - from) * scale, right = (lane.end[i] - from) * scale;
+        if (right - x >= WIDE) {
+          wide.push(i);
+          hasBar.fill(1, Math.max(Math.ceil(x), 0), Math.max(Math.floor(right), 0));
+          continue;
+        }
+        if (matches && matches[lane.signature[i]]) addToColumns(matched, x, right);
+        this.counts.merged++;
       }
-      const column = x > 0 ? x | 0 : 0, fades = kindFades || (matches && !matches[lane.signature[i]]);
-      (fades ? faded : covered)[column] += Math.max(width, 0.08);
-      this.counts.merged++;
     }
-    this.paintColumns(faded, lane, y, height, state, 0.18);
-    this.paintColumns(covered, lane, y, height, state, 1);
+    this.paintColumns(shares, hasBar, lane, y, height, state, kindFades || matches ? FADED : STRONG);
+    if (matches && !kindFades) this.paintColumns(matched, hasBar, lane, y, height, state, STRONG);
     this.paintBars(wide, lane, side, y, height, state, kindFades);
     this.counts.drawn += wide.length;
     return kindFades ? [] : wide;
   }
 
-  paintColumns(columns, lane, y, height, state, strength) {
+  paintColumns(shares, hasBar, lane, y, height, state, strength) {
     const c = this.context;
     c.fillStyle = state.theme.colours[lane.category];
-    for (let x = 0; x < columns.length; x++) {
-      if (columns[x] === 0) continue;
-      c.globalAlpha = strength * Math.min(1, 0.3 + 0.7 * columns[x]);
-      c.fillRect(state.layout.left + x, y, 1, height);
+    c.globalAlpha = strength;
+    for (let x = 0; x < shares.length; x++) {
+      if (shares[x] === 0 || hasBar[x]) continue;
+      const tall = height * Math.min(1, shares[x]);
+      c.fillRect(state.layout.left + x, y + height - tall, 1, tall);
       this.counts.columns++;
     }
     c.globalAlpha = 1;
@@ -161,11 +161,12 @@ class Painter {
     const from = view.from + side.offset;
     c.fillStyle = theme.colours[lane.category];
     for (const i of rows) {
-      const x = Math.max((lane.start[i] - from) * this.scale, -5), right = Math.min((lane.end[i] - from) * this.scale, layout.width + 5);
+      const x = Math.max(Math.ceil((lane.start[i] - from) * this.scale), 0);
+      const right = Math.min(Math.floor((lane.end[i] - from) * this.scale), layout.width);
       const fades = kindFades || (matches && !matches[lane.signature[i]]);
       // Neighbouring layers differ in strength, so that one sees where a layer ends.
-      c.globalAlpha = fades ? 0.15 : layers[lane.signature[i]] % 2 ? 0.72 : 0.95;
-      c.fillRect(layout.left + x, y, Math.max(right - x - (right - x > 4 ? 0.7 : 0), 1), height);
+      c.globalAlpha = fades ? FADED : layers[lane.signature[i]] % 2 ? WEAK : STRONG;
+      c.fillRect(layout.left + x, y, right - x, height);
     }
     c.globalAlpha = 1;
   }
@@ -191,18 +192,16 @@ class Painter {
     }
   }
 
-  drawExposed({ lane, side, y, height }, state) {
+  // Wide stretches hollow and hatched against the solid bars of hidden copies; elsewhere the exposed share of a column.
+  drawExposed({ lane, side, y, height }, state, shares) {
     const { view, layout, theme } = state, c = this.context, spans = lane.exposedSpans;
-    const from = view.from + side.offset, to = view.to + side.offset;
-    const narrow = new Float32Array(layout.width + 2);
+    const from = view.from + side.offset, to = view.to + side.offset, isHollow = new Uint8Array(layout.width);
     for (let i = firstAbove(spans.end, from); i < spans.start.length && spans.start[i] < to; i++) {
-      const x = (spans.start[i] - from) * this.scale, right = (spans.end[i] - from) * this.scale;
-      if (right - x < 1.5) {
-        narrow[x > 0 ? x | 0 : 0] += right - x;
-        continue;
-      }
-      const left = layout.left + Math.max(x, -3), width = Math.min(right, layout.width + 3) - Math.max(x, -3);
-      // Hollow against the solid bars of hidden copies.
+      const x = Math.max(Math.ceil((spans.start[i] - from) * this.scale), 0);
+      const right = Math.min(Math.floor((spans.end[i] - from) * this.scale), layout.width);
+      if (right - x < WIDE - 1) continue;
+      isHollow.fill(1, x, right);
+      const left = layout.left + x, width = right - x;
       c.fillStyle = theme.background;
       c.globalAlpha = 0.82;
       c.fillRect(left, y, width, height);
@@ -213,64 +212,16 @@ class Painter {
       c.fillRect(left, y + height - 3, width, 3);
     }
     c.fillStyle = theme.colours.exposed;
-    for (let x = 0; x < narrow.length; x++) {
-      if (narrow[x] === 0) continue;
-      c.globalAlpha = Math.min(1, 0.35 + 0.65 * narrow[x]);
-      c.fillRect(layout.left + x, y + height - 3, 1, 3);
+    for (let x = 0; x < shares.length; x++) {
+      if (shares[x] === 0 || isHollow[x]) continue;
+      c.fillRect(layout.left + x, y + height * (1 - shares[x]), 1, height * shares[x]);
     }
-    c.globalAlpha = 1;
-  }
-
-  // Where events were not sent: how busy the lane was in each bin.
-  drawShares({ lane, side, y, height }, state, from, to) {
-    if (to <= from) return;
-    const { model, theme } = state, c = this.context, edges = model.header.extent;
-    const bin = (edges[1] - edges[0]) / lane.busyShare.length;
-    const first = Math.max(0, Math.floor((from + side.offset - edges[0]) / bin));
-    const last = Math.min(lane.busyShare.length, Math.ceil((to + side.offset - edges[0]) / bin));
-    this.counts.shares = true;
-    for (let i = first; i < last; i++) {
-      if (!lane.busyShare[i]) continue;
-      const x = this.x(edges[0] + i * bin - side.offset, state);
-      c.globalAlpha = 0.1 + (0.5 * lane.busyShare[i]) / 255;
-      c.fillStyle = theme.colours[lane.category];
-      c.fillRect(x, y, bin * this.scale + 0.4, height);
-      c.globalAlpha = lane.exposedShare[i] / 255;
-      c.fillStyle = theme.colours.exposed;
-      c.fillRect(x, y + height - 3, bin * this.scale + 0.4, 3);
-    }
-    c.globalAlpha = 1;
   }
 }
 
-const COVERAGE_BINS = 1 << 15;
-
-// How much of each of many equal bins a lane's events cover, summed once; they overlap only where streams share a lane.
-function coverage(lane) {
-  if (lane.coverage) return lane.coverage;
-  const from = lane.start[0], to = lane.latest[lane.events - 1];
-  const width = (to - from) / COVERAGE_BINS || 1, sums = new Float32Array(COVERAGE_BINS + 1);
-  for (let i = 0; i < lane.events; i++) {
-    const start = (lane.start[i] - from) / width, end = (lane.end[i] - from) / width, last = Math.min(end | 0, COVERAGE_BINS);
-    let bin = start | 0;
-    if (bin === last) sums[bin] += end - start;
-    else {
-      sums[bin] += bin + 1 - start;
-      while (++bin < last) sums[bin] += 1;
-      sums[last] += end - last;
-    }
-  }
-  lane.coverage = { from, width, sums };
-  return lane.coverage;
-}
-
-// Adds the bins up into pixel columns; `from` is the time at the first column's left edge.
-function sumBins({ from: origin, width, sums }, from, scale, columns) {
-  const step = width * scale, shift = (origin - from) * scale;
-  const first = Math.max(0, Math.floor(-shift / step)), last = Math.min(sums.length, Math.ceil((columns.length - shift) / step));
-  for (let bin = first; bin < last; bin++) {
-    if (sums[bin] === 0) continue;
-    const column = (shift + bin * step) | 0;
-    if (column >= 0 && column < columns.length) columns[column] += sums[bin] * step;
+// Adds an event's part of each column that it touches.
+function addToColumns(columns, x, right) {
+  for (let column = Math.max(Math.floor(x), 0); column < Math.min(right, columns.length); column++) {
+    columns[column] += Math.min(right, column + 1) - Math.max(x, column);
   }
 }

@@ -68,7 +68,7 @@ Object.assign(Painter.prototype, {
           const bin = (edges[1] - edges[0]) / lane[key].length, y = number * row + 1 + from * (row - 2);
           for (let i = 0; i < lane[key].length; i++) {
             if (!lane[key][i]) continue;
-            c.globalAlpha = (lane[key][i] / 255) * 0.8;
+            c.globalAlpha = (lane[key][i] / FULL_SHARE) * 0.8;
             const x = (edges[0] + i * bin - side.offset - view.bounds[0]) * scale;
             c.fillRect(x, y, Math.max(bin * scale, 0.5), share * (row - 2));
           }

@@ -1,0 +1,94 @@
+"""The Overview's strip of all arms of the cell, best first: each as many times as fast as A, and what it costs. A click
+makes one B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from dashboard import address, show
+from dashboard.choice import Choice
+from dashboard.text import escape_markdown
+from executor.units import format_factor
+from profiler.report.cells import Cell
+from profiler.report.shown_cells import factor, told_comparison
+from profiler.report.verdicts import as_fast, verdict_word
+
+_COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how many of the figure's own unit that is
+    "ttft_ns": ("TTFT, ms", 1e6),
+    "prefill_tokens_per_s": ("prefill, t/s", 1),
+    "decode_tokens_per_s": ("decode, t/s", 1),
+    "bytes_h2d": ("copied, MB", 1e6),
+    "vram_peak_bytes": ("memory, MB", 1e6),
+}
+
+
+def ranking(choice: Choice, cell: Cell) -> None:
+    """Buttons that make an arm B, best first, one that swaps A and B, and the figures of all arms."""
+    if choice.a is None or choice.b is None:
+        return
+    names = ranked(cell, [arm.name for arm in choice.capture.manifest.arms if arm.is_resident])
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        for name in names:
+            if name != choice.a:
+                _button(cell, name, is_b=name == choice.b)
+        st.button(
+            "Swap A and B",
+            on_click=address.put,
+            kwargs={"a": choice.b, "b": choice.a},
+            icon=":material/swap_horiz:",
+            key="swap",
+        )
+    if len(names) > 2:
+        with st.expander(f"All {len(names)} arms of this cell, best first"):
+            show.table(ranking_table(cell, names), alt="all arms of this cell, best first", key="arms", name="arms")
+
+
+def _button(cell: Cell, name: str, *, is_b: bool) -> None:
+    """Named by the arm and how fast it is; the one that is B stands out."""
+    fast = factor(cell, name)
+    st.button(
+        escape_markdown(name if fast is None else f"{name}, {format_factor(fast)} x"),
+        on_click=address.put,
+        kwargs={"b": name},
+        type="primary" if is_b else "secondary",
+        help="Make this arm B",
+        key=f"make-b-{name}",
+    )
+
+
+def ranked(cell: Cell, resident: Sequence[str]) -> list[str]:
+    """The fastest first, A in its place; then those that were not compared, and last those that keep everything on the
+    device, which are no choice.
+    """
+
+    def order(name: str) -> tuple[bool, float]:
+        fast = 1.0 if name == cell.baseline else factor(cell, name)
+        return name in resident, -fast if fast is not None else 0.0
+
+    return sorted(cell.arms, key=order)
+
+
+def ranking_table(cell: Cell, names: Sequence[str]) -> pd.DataFrame:
+    """A row an arm, in this order: numbers, the unit in the header; empty where the cell does not say."""
+    rows = []
+    for name in names:
+        told = told_comparison(cell, name)
+        row: dict[str, object] = {"arm": name, f"times as fast as {cell.baseline}": None, "low": None, "high": None}
+        if name == cell.baseline:
+            row[f"times as fast as {cell.baseline}"] = 1.0
+        elif told is not None and not told[0].is_other_work:
+            edges = sorted(as_fast(edge, told[1]) for edge in (told[0].low, told[0].high) if edge)
+            fast = [as_fast(told[0].ratio, told[1]), *(edges if len(edges) == 2 else (None, None))]
+            row |= dict(zip(list(row)[1:], fast, strict=True))
+        row["verdict"] = verdict_word(told[0]) if told is not None else ""
+        medians = {header: (cell.arms[name].median(figure), unit) for figure, (header, unit) in _COLUMNS.items()}
+        row |= {header: None if value is None else value / unit for header, (value, unit) in medians.items()}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    numbers = [column for column in table if column not in ("arm", "verdict")]
+    return table.astype(dict.fromkeys(numbers, "float64")).round(dict.fromkeys(numbers, 4))

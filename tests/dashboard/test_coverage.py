@@ -1,0 +1,118 @@
+"""What the timeline draws has the area of the busy time, at every zoom: pixels read back from a real browser."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pytest
+
+from dashboard.figures.style import TIMELINE
+from profiler.storage.writer import new_capture
+from tests.dashboard.browser import served, settled
+from tests.support import chromium_path
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+N_PERIODS: Final = 20_000
+PERIOD_NS: Final = 1000  # copies at 0 to 240 of each, compute at 120 to 600: half of every copy is hidden
+COPY_NS, COMPUTE_NS, HIDDEN_NS = 240, 480, 120
+LABEL_WIDTH, FIRST_LANE, LANE, GAP, STRONG = 148, 52, 26, 3, 0.95  # 05_layout.js, 06_draw.js
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    path = chromium_path()
+    from playwright.sync_api import sync_playwright
+
+    root = tmp_path_factory.mktemp("dense")
+    dense(root / "dense")
+    with served(root) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+        page.goto(f"{address}/timeline?capture=dense")
+        settled(page)
+        page.locator(".timeline canvas").wait_for()
+        yield page
+        browser.close()
+
+
+def dense(path: Path) -> None:
+    """One device, a copy and a kernel in every period."""
+    at = np.arange(N_PERIODS, dtype=np.int64) * PERIOD_NS
+    n = len(at)
+    rows: dict[str, Any] = {
+        "device": [0] * (2 * n),
+        "stream": ["7"] * n + ["8"] * n,
+        "kind": ["h2d"] * n + ["compute"] * n,
+        "t_start": np.concatenate([at, at + COPY_NS - HIDDEN_NS]).tolist(),
+        "t_end": np.concatenate([at + COPY_NS, at + COPY_NS - HIDDEN_NS + COMPUTE_NS]).tolist(),
+        "layer": [0] * (2 * n),
+        "process": [1] * (2 * n),
+    }
+    writer = new_capture(path, source="nsys")
+    writer.write_part("events", rows, "trace")
+    writer.finish()
+
+
+def pixels(page: Page) -> np.ndarray:
+    """The canvas over white, right of the labels: rows x columns x RGB."""
+    width, height, data = page.evaluate(
+        """() => {
+          const root = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot;
+          const canvas = root.querySelector('.timeline canvas');
+          const image = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+          let text = '';
+          for (let i = 0; i < image.data.length; i++) text += String.fromCharCode(image.data[i]);
+          return [canvas.width, canvas.height, btoa(text)];
+        }"""
+    )
+    rgba = np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4).astype(float)
+    alpha = rgba[..., 3:] / 255
+    return np.asarray((rgba[..., :3] * alpha + 255 * (1 - alpha))[:, LABEL_WIDTH:])
+
+
+def drawn_shares(picture: np.ndarray, lane: int, colours: list[str]) -> np.ndarray:
+    """How much of a lane's area has each colour."""
+    top = FIRST_LANE + lane * (LANE + GAP)
+    ground = picture[top + LANE + 1]  # the gap below it, column by column
+    inks = np.array([[int(str(TIMELINE["light"][c])[i : i + 2], 16) for i in (1, 3, 5)] for c in colours], float)
+    shares = []
+    for x in range(picture.shape[1]):
+        basis = (inks - ground[x]).T
+        found, *_ = np.linalg.lstsq(basis, (picture[top : top + LANE, x] - ground[x]).T, rcond=None)
+        shares.append(found.mean(axis=1))
+    return np.asarray(np.mean(shares, axis=0))
+
+
+def zoom_to(page: Page, from_ns: int, to_ns: int) -> None:
+    """A link to this stretch."""
+    page.goto(f"{page.url.split('?')[0]}?capture=dense&view={from_ns}~{to_ns}")
+    settled(page)
+    page.wait_for_function(
+        """([from, to]) => {
+          const host = document.querySelector('[data-testid=stBidiComponentIsolated]');
+          const view = host?.shadowRoot?.querySelector('.timeline')?.dataset.view?.split('~').map(Number);
+          return view && Math.abs(view[0] - from) < 5 && Math.abs(view[1] - to) < 5;
+        }""",
+        arg=[from_ns, to_ns],
+    )
+
+
+@pytest.mark.parametrize("periods", [N_PERIODS // 2, 2500, 200, 20])
+def test_the_area_drawn_is_the_busy_time(page: Page, periods: int) -> None:
+    begin = 1000 * PERIOD_NS
+    zoom_to(page, begin, begin + periods * PERIOD_NS)
+    picture = pixels(page)
+    (computing,) = drawn_shares(picture, 1, ["compute"])
+    assert computing / STRONG == pytest.approx(COMPUTE_NS / PERIOD_NS, rel=0.02)
+    if picture.shape[1] / periods < 4:  # wider, exposed copies are hollow and hatched
+        hidden, exposed = drawn_shares(picture, 0, ["h2d", "exposed"])
+        assert exposed == pytest.approx((COPY_NS - HIDDEN_NS) / PERIOD_NS, rel=0.02)
+        assert hidden / STRONG + exposed == pytest.approx(COPY_NS / PERIOD_NS, rel=0.02)
