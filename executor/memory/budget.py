@@ -63,10 +63,12 @@ def _check(model: Model, budget_bytes: int, least: Mapping[str, int], n_devices:
     worst = max(least, key=lambda arm: least[arm])
     if least[worst] > budget_bytes:
         where = "" if n_devices == 1 else " on a device"
+        fitting = [arm for arm, n_bytes in least.items() if n_bytes <= budget_bytes]
+        instead = f", or measure what fits, --arms {','.join(fitting)}" if fitting else ""
         raise HprofError(
             f"--vram-budget {spell_bytes(budget_bytes)} is too small for arm '{worst}' on {model.shape.name}, which "
             f"needs {_mib(least[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
-            "-ub or --layers."
+            f"-ub or --layers{instead}."
         )
 
 

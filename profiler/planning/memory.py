@@ -19,6 +19,7 @@ from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
 from executor.memory.footprint import footprint
 from executor.model import Model
+from executor.models.synthetic import QuantPlan, model_tensors
 from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
 from executor.session import SessionOptions
@@ -190,6 +191,8 @@ MOST_SAID: Final = 3
 _WORTH_LOWERING: Final = 0.1  # of all that is needed
 _STREAM_ALL: Final = "--op-offload-min-batch 1"
 _MIB: Final = 1 << 20
+_PLAIN: Final = ("F32", "F16", "BF16")
+_SMALLER: Final = ("Q8_0", "Q6_K", "Q4_K")  # the closest to what was published first
 
 Fits = Callable[[MemoryRequest], bool]
 Knob = Callable[[MemoryRequest, Fits], str | None]
@@ -243,6 +246,19 @@ def _resident(model: Model, placement: Placement, n: int) -> Placement:
     first = first_resident_layer(len(model.shape.layers), n)
     moved = {t.name for t in model.tensors.values() if is_movable(t) and (t.layer or 0) < first}
     return replace(placement, host=placement.host | moved)
+
+
+def _quant(wanted: MemoryRequest, fits: Fits) -> str | None:
+    """A quant for a config whose matrices are plain floats, as published ones mostly are."""
+    n_plain = sum(t.n_bytes for t in wanted.model.tensors.values() if t.quant in _PLAIN)
+    if not wanted.model.origin.startswith("config:") or n_plain < wanted.model.n_bytes / 2:
+        return None
+    return next((f"--quant {quant}" for quant in _SMALLER if fits(_stored_as(wanted, quant))), None)
+
+
+def _stored_as(wanted: MemoryRequest, quant: str) -> MemoryRequest:
+    tensors = model_tensors(wanted.model.shape, QuantPlan.uniform(quant))
+    return replace(wanted, model=replace(wanted.model, tensors=tensors))
 
 
 def _fewer_layers(wanted: MemoryRequest, fits: Fits) -> str | None:
@@ -324,14 +340,14 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 _KNOBS: Final[dict[str, tuple[Knob, ...]]] = {
-    "resident": (_without_full, _resident_layers, _fewer_layers),
+    "resident": (_without_full, _quant, _resident_layers, _fewer_layers),
     "slots": (_slots, _fewer_layers),
     "bank": (_cache,),
     "states": (_positions, _fewer_layers),
     "activations": (_ubatch, _positions),
     "scratch": (_ubatch,),
     "logits": (_n_gen,),
-    "weights": (_fewer_layers,),
+    "weights": (_quant, _fewer_layers),
     "loading": (_fewer_layers,),
     "products": (_stream_all, _fewer_layers),
 }

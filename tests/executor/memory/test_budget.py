@@ -67,6 +67,16 @@ def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
         fit_to_budget(model, policies, (least - 1) << 20, shares)
 
 
+def test_too_small_a_budget_for_one_arm_names_those_that_fit() -> None:
+    model = load_model("tiny-moe")
+    policies = {arm: make_policy(arm, PolicyOptions()) for arm in ("off", "on")}
+    shares = [DeviceShare(range(len(model.shape.layers)), model.n_bytes)]
+    layer_bytes = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
+    bare = model.n_bytes - layer_bytes * len(model.shape.layers)
+    with pytest.raises(HprofError, match=r"too small for arm 'on' .* or measure what fits, --arms off\."):
+        fit_to_budget(model, policies, bare + layer_bytes, shares)
+
+
 def test_every_device_keeps_within_the_budget() -> None:
     model = load_model("tiny-moe")
     ffn = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)

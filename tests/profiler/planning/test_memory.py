@@ -153,6 +153,15 @@ def test_what_is_said_to_fit_does() -> None:
     refusal(replace(run, model=load_model("llama-3.1-8b", layers=20)), free)
 
 
+def test_a_config_of_plain_floats_is_offered_a_quant_that_fits() -> None:
+    run, free = wanted("llama-3.1-8b", overrides=""), FreeMemory(64 * GIB, (12 * GIB,))
+    plain = replace(run, model=replace(load_model("llama-3.1-8b", quant="BF16"), origin="config:llama.json"))
+    assert "--quant Q8_0, -ngl" in refusal(plain, free)
+    accept(replace(run, model=load_model("llama-3.1-8b", quant="Q8_0")), free)
+    assert "--quant Q4_K, -ngl" in refusal(plain, FreeMemory(64 * GIB, (6 * GIB,)))
+    assert "--quant" not in refusal(replace(plain, model=replace(plain.model, origin="preset:llama-3.1-8b")), free)
+
+
 def test_what_was_said_of_the_context_does() -> None:
     run, free = wanted("llama-3.1-8b", cell=GridPoint(2048, 0, 512, 1_000_000)), FreeMemory(64 * GIB, (24 * GIB,))
     n = int(refusal(run, free).split("together) of ")[1].split(" ")[0].replace(",", ""))

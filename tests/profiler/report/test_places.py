@@ -113,9 +113,9 @@ def test_number_ranges() -> None:
 
 
 def test_a_budget_says_what_is_kept_of_it() -> None:
-    rows = [{"budget_bytes": 24 * 10**9, "kept_bytes": 2 * 10**9}, {"suffix": "@2"}, {"budget_bytes": "all"}, 3]
+    rows = [{"budget_bytes": 24 * 2**30, "kept_bytes": 2 * 2**30}, {"suffix": "@2"}, {"budget_bytes": "all"}, 3]
     assert budget_lines(Manifest(placement={"configurations": [*rows, rows[0]]})) == [
-        "VRAM budget: 24.0 GB a device, 2.00 GB of it kept for the context, activations and a dequantised weight."
+        "VRAM budget: 24 GiB a device, 2 GiB of it kept for the context, activations and a dequantised weight."
     ]
     assert budget_lines(Manifest(placement={"configurations": "none"})) == []
     [line] = budget_lines(Manifest(placement={"configurations": rows[:1]}, arms=[arm("full")]))
