@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,9 @@ _COST: Final = (
     "torch.profiler recorded every operator, which costs time in each: for times to judge by, use hprof.ab, whose "
     "timed runs are not recorded."
 )
+
+
+_TRACING: Final = threading.Lock()  # held by the thread that records, to the end of its trace
 
 
 class InProcessRecording:
@@ -74,8 +78,16 @@ def torch_trace(path: Path) -> Iterator[None]:
 
     Devices are idle at both ends, so that all of the work inside is in the trace, and nothing else.
     """
-    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+    # torch tells of this thread's profiler alone, and crashes where another thread begins one beside it
+    if torch.autograd._profiler_enabled() or not _TRACING.acquire(blocking=False):  # type: ignore[attr-defined]
         raise HprofError("a profiler of torch's runs already, and there can be one; end it first.")
+    try:
+        yield from _traced(path)
+    finally:
+        _TRACING.release()
+
+
+def _traced(path: Path) -> Iterator[None]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if records_cuda():
         activities.append(torch.profiler.ProfilerActivity.CUDA)

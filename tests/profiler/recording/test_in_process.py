@@ -127,3 +127,24 @@ def test_threads_leave_their_own_ranges(tmp_path: Path) -> None:
 def test_a_range_needs_a_name(name: str) -> None:
     with pytest.raises(hprof.HprofError, match="a name has 1 to 200 characters"):
         hprof.range(name)
+
+
+def test_a_recording_beside_another_threads_is_refused(tmp_path: Path) -> None:
+    """torch itself crashes there, and tells each thread of its own profiler alone."""
+    said: list[str] = []
+
+    def record_too() -> None:
+        try:
+            with hprof.record(tmp_path / "second"):
+                said.append("recorded")
+        except hprof.HprofError as error:
+            said.append(str(error))
+
+    for _ in range(2):  # the first's end lets another begin
+        with hprof.record(tmp_path / "first", force=True) as first:
+            thread = threading.Thread(target=record_too)
+            thread.start()
+            thread.join()
+            ffn(torch.ones(8, 64))
+        assert first.capture is not None
+    assert said == ["a profiler of torch's runs already, and there can be one; end it first."] * 2
