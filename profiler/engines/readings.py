@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from executor.errors import HprofError
 from profiler.engines.process import FinishedProgram
 from profiler.metrics import FIGURES
+from profiler.metrics.readings import can_be_judged
 
 Direction = Literal["lower", "higher"]
 
@@ -129,6 +130,8 @@ def _number(rule: ReadingRule, text: str | None) -> float | None:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise HprofError(f"{rule.spelled} found {text[:_SHOWN]!r}, which is no number; put the group around one.")
+    if not can_be_judged(value):
+        raise HprofError(
+            f"{rule.spelled} found {text[:_SHOWN]!r}, which is no number that can be judged; put the group around one."
+        )
     return value

@@ -14,6 +14,7 @@ from profiler.plain_text import printable
 
 _MOST: Final = 64  # names; each is a column of every frame, and the file may be a stranger's
 _MAX_NAME: Final = 80
+_MAX_SIZE: Final = 1e100
 
 
 def reading_figures(manifest: Manifest) -> dict[str, Figure]:
@@ -33,8 +34,13 @@ def reading_columns(passes: pa.Table, names: list[str]) -> dict[str, Floats]:
     for row, readings in enumerate(passes["readings"].to_pylist() if names else []):
         for reading in readings or ():
             if reading["name"] in columns and reading["value"] is not None:
-                columns[reading["name"]][row] = reading["value"]
+                columns[reading["name"]][row] = reading["value"] if can_be_judged(reading["value"]) else np.nan
     return columns
+
+
+def can_be_judged(value: float) -> bool:
+    """Whether medians and ratios of such numbers are numbers too: finite, and neither too large nor too small."""
+    return value == 0 or 1 / _MAX_SIZE <= abs(value) <= _MAX_SIZE
 
 
 def _better(rule: dict[str, Any]) -> Literal["lower", "higher"] | None:

@@ -77,7 +77,7 @@ def test_what_cannot_be_asked_for_is_one_sentence(rules: list[str], said: str) -
         parse_rules(rules)
 
 
-@pytest.mark.parametrize("text", ["fast", "", "1,234", "nan", "inf", "1e999", "0x10"])
+@pytest.mark.parametrize("text", ["fast", "", "1,234", "nan", "inf", "1e999", "1e308", "1e-320", "0x10"])
 def test_what_matches_and_is_no_number_is_told(text: str) -> None:
     with pytest.raises(HprofError, match="which is no number"):
         value("t/s=speed:(.*)$", f"speed:{text}")
