@@ -64,8 +64,10 @@ class AB:
 
         Raises HprofError where the capture could not be written.
         """
-        if not 1 <= repetitions <= _MOST_REPETITIONS:
-            raise HprofError(f"hprof.ab: repetitions={repetitions} is not between 1 and {_MOST_REPETITIONS:,}.")
+        if not isinstance(repetitions, int) or not 1 <= repetitions <= _MOST_REPETITIONS:
+            raise HprofError(
+                f"hprof.ab: repetitions={repetitions!r} is not a whole number between 1 and {_MOST_REPETITIONS:,}."
+            )
         self._path, self._repetitions, self._record, self._force = os.fspath(path), repetitions, record, force
         self._arms: list[_Arm] = []
         self.capture: str | None = None
@@ -80,7 +82,7 @@ class AB:
 
     def arm(self, name: str, step: Step, *, before: Step | None = None) -> None:
         """Add an arm; the first is the baseline. `step` is called without arguments, `before` ahead of it, untimed."""
-        if not name.strip() or not callable(step):
+        if not isinstance(name, str) or not name.strip() or not callable(step):
             raise HprofError(f"hprof.ab: an arm is a name and a callable, not {name!r} and {step!r}.")
         if any(arm.name == name for arm in self._arms):
             raise HprofError(f"hprof.ab: there is an arm {name!r} already; give each a name of its own.")
@@ -92,14 +94,16 @@ class AB:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None and self.capture is None:
             self.run()
 
     def run(self) -> str:
-        """Run the arms and write the capture; gives its address. A `with` block does so at its end.
+        """Run the arms and write the capture; gives its address. A `with` block does so at its end, if not before.
 
         What an arm raises comes through; the capture then keeps the calls before it and is `interrupted`.
         """
+        if self.capture is not None:
+            raise HprofError(f"hprof.ab: the arms ran already, for {self.capture}; begin another hprof.ab.")
         if not self._arms:
             raise HprofError("hprof.ab: there is no arm to run; add two with ab.arm(name, function).")
         writer = new_capture(self._path, force=self._force, source=SOURCE, argv=sys.argv, **self._fields())

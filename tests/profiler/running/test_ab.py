@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,23 @@ def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(HprofError, match="holds other files"):
         hprof.ab(tmp_path / "taken")
     assert not (tmp_path / "taken").exists()
+
+
+def test_arms_run_once_inside_a_block_or_at_its_end(tmp_path: Path) -> None:
+    with hprof.ab(tmp_path / "out", repetitions=1, record=False) as ab:
+        ab.arm("off", int)
+        assert ab.run() == ab.capture
+    with pytest.raises(HprofError, match=r"the arms ran already, for .*out; begin another"):
+        ab.run()
+
+
+@pytest.mark.parametrize("repetitions", ["6", 2.5, 0, None])
+def test_repetitions_that_are_no_number_of_calls(tmp_path: Path, repetitions: Any) -> None:
+    with pytest.raises(HprofError, match="is not a whole number between 1 and"):
+        hprof.ab(tmp_path / "out", repetitions)
+
+
+def test_an_arms_name_is_a_text(tmp_path: Path) -> None:
+    name: Any = 3
+    with pytest.raises(HprofError, match="an arm is a name and a callable, not 3"):
+        hprof.ab(tmp_path / "out").arm(name, int)
