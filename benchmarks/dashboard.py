@@ -2,6 +2,7 @@
 
     python benchmarks/dashboard.py                     # 1 M and 10 M events; needs chromium
     python benchmarks/dashboard.py --events 1e6
+    python -m benchmarks.dashboard --events 1e6 --sessions 20   # the memory of sessions at once; needs no browser
 
 Each capture holds two passes, `off` and `on`, of half the events each, so that the timeline shows all of them. A warm
 navigation opens the page anew in a browser that has been there before, against a server that has read the capture; a
@@ -11,6 +12,7 @@ cold one is the first of all. Prints a table with the targets.
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import sys
 import tempfile
@@ -212,15 +214,40 @@ def figure_sizes(root: Path) -> list[Row]:
     return rows
 
 
+def sessions_memory(root: Path, n_sessions: int) -> list[Row]:
+    """What the process holds after so many sessions have each looked at the pages of a capture, all still open."""
+    from streamlit.testing.v1 import AppTest
+
+    sys.argv = ["app.py", "--traces", str(root)]
+    script = str(Path(__file__).resolve().parents[1] / "dashboard" / "app.py")
+    sessions = []
+    for number in range(n_sessions):
+        session = AppTest.from_file(script, default_timeout=300)
+        session.query_params["a"] = ("off", "on")[number % 2]
+        session.run()
+        for page in ("timeline", "layers"):
+            session.switch_page(f"views/{page}.py").run()
+        sessions.append(session)
+    held_gb = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e9
+    a = {session.sidebar.selectbox[1].value for session in sessions[::2]}
+    assert a == {"off"}, f"sessions that chose 'off' show {a}"
+    return [(f"held with {n_sessions} sessions", held_gb, 1.0, "GB")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sessions", type=int, help="only the memory that so many sessions at once take")
     parser.add_argument("--events", type=float, nargs="+", default=[1e6, 1e7])
     failed = False
-    for n_events in map(int, parser.parse_args().events):
+    options = parser.parse_args()
+    for n_events in map(int, options.events):
         with tempfile.TemporaryDirectory() as folder:
             write_capture(Path(folder) / "big", n_events)
-            rows = measure(Path(folder), n_events)
-            if n_events <= 2_000_000:
+            if options.sessions:
+                rows = sessions_memory(Path(folder), options.sessions)
+            else:
+                rows = measure(Path(folder), n_events)
+            if not options.sessions and n_events <= 2_000_000:
                 rows += figure_sizes(Path(folder))
         print(f"\n{n_events:,} events")
         for name, value, target, unit in rows:

@@ -103,11 +103,22 @@ def main(args: list[str] | None = None) -> int:
         click.echo(f"hprof: {_told(error)}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt) as abort:
-        from profiler.running.termination import exit_code_of
-
-        click.echo("hprof: interrupted", err=True)
-        return exit_code_of(abort.__cause__ or abort)
+        return _interrupted(abort.__cause__ or abort)
+    except MemoryError:
+        click.echo("hprof: there is not enough memory for this; close something else, or raise the limit.", err=True)
+        return 2
+    except ImportError as error:  # C++ that was being imported makes an ImportError of Ctrl-C
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _interrupted(error.__cause__)
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(interrupt: BaseException) -> int:
+    from profiler.running.termination import exit_code_of
+
+    click.echo("hprof: interrupted", err=True)
+    return exit_code_of(interrupt)
 
 
 def _show_usage_error(error: click.ClickException) -> None:

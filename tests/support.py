@@ -57,3 +57,11 @@ def real_llama_bench() -> tuple[str, str]:
     if not program or not model:
         pytest.skip("LLAMA_BENCH and LLAMA_BENCH_MODEL name no llama-bench and no model")
     return program, model
+
+
+def one_sentence(error: BaseException) -> str:
+    """What an error says; fails the test where that is no single line that ends as a sentence does."""
+    said = str(error)
+    assert said.endswith("."), said
+    assert "\n" not in said
+    return said

@@ -12,7 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from dashboard.trace_root import TraceRoot, find_capture
+from executor.errors import HprofError
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.dashboard.pages import PAGES, open_page, said, texts, turn_to
@@ -258,3 +262,31 @@ def test_passes_with_numbers_that_are_none_or_absurd(
     app = open_page(monkeypatch, tmp_path, "overview", capture="bad")
     for page in ("timeline", "sweep", "memory"):
         turn_to(app, page)  # fails the test where a page raised
+
+
+@given(name=st.text(max_size=40))
+@example(name="good/../secret")
+@example(name="../secret")
+@example(name="good\x00")
+@example(name="%2e%2e/secret")
+@example(name="file:///etc/passwd")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_name_in_the_address_is_one_of_the_captures_or_none(tmp_path: Path, name: str) -> None:
+    if not (tmp_path / "root").exists():
+        hostile(tmp_path / "root" / "good", "plain")
+        hostile(tmp_path / "secret", "plain")
+    with pytest.raises(HprofError, match="there is no capture"):
+        find_capture(TraceRoot(str(tmp_path / "root")), name)
+
+
+@pytest.mark.parametrize("text", ["", "../secret", MARKUP, "9" * 5000, "\x00\x1b[2J\u202e"])
+def test_any_text_of_the_query_chooses_an_option_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    hostile(tmp_path / "good", "plain")
+    keys = ("a", "b", "cell", "passes", "lens", "unknown")
+    app = open_page(monkeypatch, tmp_path, "overview", capture=text, **dict.fromkeys(keys, text))
+    for page in ("timeline", "what_if"):
+        turn_to(app, page)
+        assert [box.value for box in app.sidebar.selectbox][:3] == ["good", "plain", "plain2"]
+        assert not any(_LIVE.search(shown) for shown in texts(app))

@@ -1,0 +1,55 @@
+"""The benchmark of faults calls lost what is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import Row, digest, lines_of, lost_output, wrong_end
+from benchmarks.forked_commands import HUNG, Ended
+from tests.profiler import makers
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (Ended(HUNG, "", 60.0), "hung"),
+        (Ended(130, "Traceback (most recent call last):", 1.0), "Traceback"),
+        (Ended(139, "", 1.0), "exit code 139"),
+        (Ended(2, "", 1.0), "without a sentence"),
+    ],
+)
+def test_bad_ends(ended: Ended, said: str) -> None:
+    assert said in (wrong_end(ended, {0, 2, 130}) or "")
+
+
+def test_a_good_end() -> None:
+    assert wrong_end(Ended(130, "hprof: interrupted", 1.0), {0, 130}) is None
+
+
+def test_passes_that_are_gone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    capture = makers.interrupted(out)
+    n = len(capture.passes)
+    assert lost_output("run", out, "", n, None) is None
+    assert lost_output("run", out, "", n + 1, None) == f"{n + 1} passes were finished, {n} are read"
+    assert lost_output("import", out, "", 0, None) == "an import is running"
+    (out / "manifest.json").unlink()
+    assert lost_output("run", out, "", n, None) == "no capture, and not the old one"
+
+
+def test_exports_in_part(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("whole")
+    whole = digest(out)
+    assert lost_output("export html", out, "", 0, whole) is None
+    out.write_text("who")
+    assert lost_output("export html", out, "", 0, whole) == "an export is partly there"
+
+
+def test_the_table_adds_up() -> None:
+    row = Row("SIGKILL", "run")
+    row.count(None)
+    row.count("hung")
+    assert list(lines_of([row]))[2:] == ["| SIGKILL | run | 2 | 1 | 1 |", "| **all** | | 2 | 1 | 1 |"]
