@@ -33,7 +33,7 @@ from typing import Final
 
 import orjson
 
-from benchmarks.forked_commands import Child, Ended, load_commands, start
+from benchmarks.forked_commands import EndedCommand, RunningCommand, load_commands, start
 from benchmarks.kineto_trace import write_kineto
 from executor.errors import HprofError
 from profiler.capture import Capture
@@ -63,7 +63,7 @@ _FREE_DISK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class FaultBench:
     """Where tries are made: the folder, and what the commands read."""
 
     root: Path
@@ -83,7 +83,7 @@ class Bench:
 
 
 @dataclass(slots=True)
-class Row:
+class FaultRow:
     """A line of the table."""
 
     fault: str
@@ -144,12 +144,12 @@ def lost_output(name: str, out: Path, before: str, n_before: int, whole: str | N
 
 
 def tried(
-    bench: Bench,
+    bench: FaultBench,
     name: str,
     codes: set[int],
     *,
     prepare: Callable[[], None] | None = None,
-    act: Callable[[Child], None] | None = None,
+    act: Callable[[RunningCommand], None] | None = None,
     folder: Path | None = None,
     stdout: str = os.devnull,
 ) -> str | None:
@@ -177,7 +177,7 @@ def tried(
     return problem
 
 
-def wrong_end(ended: Ended, codes: set[int]) -> str | None:
+def wrong_end(ended: EndedCommand, codes: set[int]) -> str | None:
     """What is wrong with how a command ended."""
     if ended.fault is not None:
         return f"{ended.fault}: {ended.stderr.strip()[-400:]}"
@@ -188,7 +188,7 @@ def wrong_end(ended: Ended, codes: set[int]) -> str | None:
     return None
 
 
-def run_whole(bench: Bench, names: list[str]) -> None:
+def run_whole(bench: FaultBench, names: list[str]) -> None:
     """Run every command once without a fault."""
     for name in names:
         out = bench.fresh() / "out"
@@ -198,19 +198,19 @@ def run_whole(bench: Bench, names: list[str]) -> None:
         bench.whole[name] = digest(out), ended.seconds
 
 
-def send(number: signal.Signals, after_s: float, child: Child) -> None:
+def send(number: signal.Signals, after_s: float, child: RunningCommand) -> None:
     """Send it to the child after so long."""
     time.sleep(after_s)
     with suppress(ProcessLookupError):
         os.kill(child.pid, number)
 
 
-def signals(bench: Bench, rng: random.Random, tries: int, names: list[str]) -> Iterator[Row]:
+def signals(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) -> Iterator[FaultRow]:
     """Each signal at instants of each command's own time."""
     for name in names:
         seconds = bench.whole[name][1]
         for word, code in SIGNALS.items():
-            row = Row(word, name)
+            row = FaultRow(word, name)
             for _ in range(tries):
                 at = partial(send, _NUMBERS[word], rng.uniform(0, seconds))
                 row.count(tried(bench, name, {0, code}, act=at))
@@ -229,21 +229,21 @@ def unmount(path: Path) -> None:
     subprocess.run(["umount", str(path)], check=True)
 
 
-def disks(bench: Bench, rng: random.Random, tries: int, names: list[str]) -> Iterator[Row]:
+def disks(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) -> Iterator[FaultRow]:
     """Disks that are full at some byte, or read-only."""
     for name in names:
         writes = "OUT" in COMMANDS[name] and "record" not in name
-        row = Row("disk full" if writes else "stdout's disk full", name)
+        row = FaultRow("disk full" if writes else "stdout's disk full", name)
         for _ in range(tries):
             row.count(full_disk(bench, name, rng) if writes else tried(bench, name, {2}, stdout="/dev/full"))
         yield row
         if writes and os.geteuid() == 0:
-            row = Row("read-only folder", name)
+            row = FaultRow("read-only folder", name)
             row.count(read_only(bench, name))
             yield row
 
 
-def full_disk(bench: Bench, name: str, rng: random.Random) -> str | None:
+def full_disk(bench: FaultBench, name: str, rng: random.Random) -> str | None:
     """One try on a disk that takes the old output and some bytes more."""
     old = sum(file.stat().st_size for file in bench.old.rglob("*.*")) if "--force" in name else 0
     size = old + rng.randrange(4096, 160_000)
@@ -261,7 +261,7 @@ def remount_read_only(path: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
 
 
-def read_only(bench: Bench, name: str) -> str | None:
+def read_only(bench: FaultBench, name: str) -> str | None:
     """One try on a disk that cannot be written; the old output, if any, lies there."""
     disk = bench.fresh() / "disk"
     if not mounted(disk, _FREE_DISK):
@@ -283,10 +283,12 @@ def jumping_clock(sign: int, at_call: int) -> None:
     time.time_ns = lambda: real_ns() + ahead() * 10**9
 
 
-def limits(bench: Bench, rng: random.Random, tries: int, names: list[str]) -> Iterator[Row]:
+def limits(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) -> Iterator[FaultRow]:
     """A clock that jumps, few file descriptors, little memory."""
     for name in names:
-        clock, files, memory = (Row(fault, name) for fault in ("clock jump", "few file descriptors", "little memory"))
+        clock, files, memory = (
+            FaultRow(fault, name) for fault in ("clock jump", "few file descriptors", "little memory")
+        )
         for _ in range(tries):
             jump = partial(jumping_clock, rng.choice([-1, 1]), rng.randrange(20))
             clock.count(tried(bench, name, {0}, prepare=jump))
@@ -304,9 +306,9 @@ def resident_map_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def together(bench: Bench, rng: random.Random, tries: int) -> Iterator[Row]:
+def together(bench: FaultBench, rng: random.Random, tries: int) -> Iterator[FaultRow]:
     """Two runs into one folder; a capture that is read while it is written."""
-    two, read = Row("two into one folder", "run"), Row("read while written", "report")
+    two, read = FaultRow("two into one folder", "run"), FaultRow("read while written", "report")
     for _ in range(tries):
         work = bench.fresh()
         words = bench.words("run", work / "out")
@@ -322,7 +324,7 @@ def together(bench: Bench, rng: random.Random, tries: int) -> Iterator[Row]:
     yield from (two, read)
 
 
-def read_while_written(bench: Bench) -> str | None:
+def read_while_written(bench: FaultBench) -> str | None:
     """Reports of a run that goes on: each is a report or a sentence, and no pass is ever gone."""
     work = bench.fresh()
     out, n_seen = work / "out", 0
@@ -338,7 +340,7 @@ def read_while_written(bench: Bench) -> str | None:
     return wrong_end(writing.end(), {0})
 
 
-def schemas(bench: Bench, names: list[str]) -> Iterator[Row]:
+def schemas(bench: FaultBench, names: list[str]) -> Iterator[FaultRow]:
     """Captures of another time: keys that are not there yet, keys that are not known yet, another schema."""
     changes: dict[str, tuple[dict[str, object], set[int]]] = {
         "older manifest": ({"rows": None, "machine": None, "link_h2d_gb_s": None}, {0}),
@@ -352,12 +354,12 @@ def schemas(bench: Bench, names: list[str]) -> Iterator[Row]:
         manifest = {k: v for k, v in (orjson.loads(path.read_bytes()) | change).items() if v is not None}
         path.write_bytes(orjson.dumps(manifest))
         for name in (name for name in names if "OLD" in COMMANDS[name]):
-            row = Row(fault, name)
-            row.count(tried(Bench(bench.root, other, bench.trace, bench.whole), name, codes))
+            row = FaultRow(fault, name)
+            row.count(tried(FaultBench(bench.root, other, bench.trace, bench.whole), name, codes))
             yield row
 
 
-def lines_of(rows: list[Row]) -> Iterator[str]:
+def lines_of(rows: list[FaultRow]) -> Iterator[str]:
     """The table, in Markdown, and what was lost."""
     yield "| fault | command | tried | survived | lost |"
     yield "|---|---|---|---|---|"
@@ -376,20 +378,20 @@ def main() -> int:
     parser.add_argument("--faults", default="signals,disks,limits,together,schemas", help="which kinds [all]")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="hprof-faults-"))  # no context manager: a child would leave it too
-    bench = Bench(root, root / "old", root / "trace.json")
+    bench = FaultBench(root, root / "old", root / "trace.json")
     write_kineto(bench.trace, 4_000)
     subprocess.run([sys.executable, "-m", "hprof", *bench.words("run", bench.old)], check=True, capture_output=True)
     load_commands()
     rng, names = random.Random(options.seed), [name for name in COMMANDS if options.only in name]
     run_whole(bench, names)
-    kinds: dict[str, Callable[[], Iterator[Row]]] = {
+    kinds: dict[str, Callable[[], Iterator[FaultRow]]] = {
         "signals": partial(signals, bench, rng, options.tries, names),
         "disks": partial(disks, bench, rng, options.tries, names),
         "limits": partial(limits, bench, rng, max(1, options.tries // 3), names),
         "together": partial(together, bench, rng, max(1, options.tries // 3)),
         "schemas": partial(schemas, bench, names),
     }
-    rows, began_s = list[Row](), time.monotonic()
+    rows, began_s = list[FaultRow](), time.monotonic()
     for kind in options.faults.split(","):
         for row in kinds[kind]():
             rows.append(row)

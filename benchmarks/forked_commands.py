@@ -29,7 +29,7 @@ _LOADED_TOO: Final = ("torch", "pyarrow.parquet", "pandas", "executor.session", 
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCommand:
     """How a command ended: the exit code as a shell gives it (128 + the signal that killed it), or HUNG."""
 
     code: int
@@ -45,14 +45,14 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class RunningCommand:
     """A command that runs."""
 
     pid: int
     log: Path
     began_s: float
 
-    def end(self, limit_s: float = 60.0) -> Ended:
+    def end(self, limit_s: float = 60.0) -> EndedCommand:
         """Wait for it, and kill it where it takes longer than `limit_s`; it then says where it was."""
         while time.monotonic() - self.began_s < limit_s:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -66,8 +66,8 @@ class Child:
         os.waitpid(self.pid, 0)
         return self._ended(HUNG)
 
-    def _ended(self, code: int) -> Ended:
-        return Ended(code, self.log.read_text(errors="replace"), time.monotonic() - self.began_s)
+    def _ended(self, code: int) -> EndedCommand:
+        return EndedCommand(code, self.log.read_text(errors="replace"), time.monotonic() - self.began_s)
 
 
 def load_commands() -> None:
@@ -78,7 +78,7 @@ def load_commands() -> None:
 
 def start(
     words: Sequence[str], log: Path, prepare: Callable[[], None] | None = None, stdout: str = os.devnull
-) -> Child:
+) -> RunningCommand:
     """Start `hprof WORDS`, what it says on stderr in `log`; returns as it begins. `prepare` is called in the child."""
     if threading.active_count() > 1:
         raise SystemExit("a thread runs in the parent: a fork would not have it")
@@ -89,7 +89,7 @@ def start(
     os.close(begins)
     os.read(ready, 1)
     os.close(ready)
-    return Child(pid, log, time.monotonic())
+    return RunningCommand(pid, log, time.monotonic())
 
 
 def _become(words: Sequence[str], log: Path, prepare: Callable[[], None] | None, stdout: str, begins: int) -> NoReturn:

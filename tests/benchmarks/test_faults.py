@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import Row, digest, lines_of, lost_output, wrong_end
-from benchmarks.forked_commands import HUNG, Ended
+from benchmarks.faults import FaultRow, digest, lines_of, lost_output, wrong_end
+from benchmarks.forked_commands import HUNG, EndedCommand
 from tests.profiler import makers
 
 
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        (Ended(HUNG, "", 60.0), "hung"),
-        (Ended(130, "Traceback (most recent call last):", 1.0), "Traceback"),
-        (Ended(139, "", 1.0), "exit code 139"),
-        (Ended(2, "", 1.0), "without a sentence"),
+        (EndedCommand(HUNG, "", 60.0), "hung"),
+        (EndedCommand(130, "Traceback (most recent call last):", 1.0), "Traceback"),
+        (EndedCommand(139, "", 1.0), "exit code 139"),
+        (EndedCommand(2, "", 1.0), "without a sentence"),
     ],
 )
-def test_bad_ends(ended: Ended, said: str) -> None:
+def test_bad_ends(ended: EndedCommand, said: str) -> None:
     assert said in (wrong_end(ended, {0, 2, 130}) or "")
 
 
 def test_a_good_end() -> None:
-    assert wrong_end(Ended(130, "hprof: interrupted", 1.0), {0, 130}) is None
+    assert wrong_end(EndedCommand(130, "hprof: interrupted", 1.0), {0, 130}) is None
 
 
 def test_passes_that_are_gone(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_exports_in_part(tmp_path: Path) -> None:
 
 
 def test_the_table_adds_up() -> None:
-    row = Row("SIGKILL", "run")
+    row = FaultRow("SIGKILL", "run")
     row.count(None)
     row.count("hung")
     assert list(lines_of([row]))[2:] == ["| SIGKILL | run | 2 | 1 | 1 |", "| **all** | | 2 | 1 | 1 |"]
