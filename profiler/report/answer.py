@@ -123,10 +123,13 @@ class _Answer:
     def __init__(self, report: Report, room: AnswerRoom) -> None:
         self._report, self._room = report, room
         self._cells = report.cells
-        self._baseline = self._cells[0].baseline
+        self._baseline = telling_cell(self._cells).baseline
+        # cells that the baseline did not run have another one: theirs are other comparisons
+        self._compared = [cell for cell in self._cells if cell.baseline == self._baseline]
         self._resident = {arm.name for arm in report.arms if arm.is_resident}
         others = dict.fromkeys(name for cell in self._cells for name in cell.arms if name != self._baseline)
-        self._arms = by_speed(self._cells, [name for name in others if name not in self._resident])
+        self._others = list(others)
+        self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
         self._paying = [name for name in self._arms if any(found.verdict == "faster" for found in self._judged(name))]
         self._crossovers: list[ArmCrossover] = report.crossovers
         self._best = next(iter([*self._paying, *self._arms]), None)
@@ -138,13 +141,13 @@ class _Answer:
         yield Lines("fact", [*self._costs(), *self._why(), *self._set()])
 
     def _judged(self, name: str) -> list[Comparison]:
-        return [told[0] for cell in self._cells if (told := told_comparison(cell, name)) is not None]
+        return [told[0] for cell in self._compared if (told := told_comparison(cell, name)) is not None]
 
     def _pays(self) -> Iterator[str]:
         """A sentence for each arm that pays, and one for all that do not."""
         cell = telling_cell(self._cells)
         if not self._arms:
-            yield f"One arm was measured, {self._baseline}: nothing to compare it with (--arms off,on)."
+            yield self._alone()
             return
         for name in self._paying[: self._room.told]:
             yield self._sentence(cell, name)
@@ -157,14 +160,23 @@ class _Answer:
         alike = [name for name in rest if (judged := self._judged(name)) and all(one.is_same_work for one in judged)]
         if alike:
             yield f"{listed(alike)} did the same work as {self._baseline}."
-        if never := [name for name in rest if name not in (*unsettled, *alike)]:
+        if apart := [name for name in rest if not self._judged(name)]:
+            yield f"In no cell with {self._baseline}, so not compared: {', '.join(apart)}."
+        if never := [name for name in rest if name not in (*unsettled, *alike, *apart)]:
             told = [f"{name} ({self._factors(name)})" for name in never]
             yield f"Faster than {self._baseline} in no cell: {', '.join(told)}."
+
+    def _alone(self) -> str:
+        """Where no arm is a choice beside the baseline."""
+        if self._others:
+            return f"{self._baseline} was held against {listed(self._others)} alone, with all weights on the device."
+        more = " (--arms off,on)" if self._report.source == "hprof" else ""
+        return f"One arm was measured, {self._baseline}: nothing to compare it with{more}."
 
     def _sentence(self, cell: Cell, name: str) -> str:
         """From which size an arm pays; of one size, how fast it is there."""
         told = told_comparison(cell, name)
-        over = from_which_size(self._cells, cell, self._baseline, name)
+        over = from_which_size(self._compared, cell, self._baseline, name)
         if over is not None and len(over.sizes) > 1:
             return over.in_short(name)
         if told is None:
@@ -179,14 +191,22 @@ class _Answer:
 
     def _factors(self, name: str) -> str:
         known = [
-            as_fast(told[0].ratio, told[1]) for cell in self._cells if (told := told_comparison(cell, name)) is not None
+            as_fast(told[0].ratio, told[1])
+            for cell in self._compared
+            if (told := told_comparison(cell, name)) is not None
         ]
-        return factor_range(known) if known else "not compared"
+        return factor_range(known)
 
     def _table(self) -> Iterator[Block]:
-        """A row a cell: the baseline's speed, and how many times as fast each other arm is."""
+        """A row a cell: the baseline's speed, and how many times as fast each other arm is; in cells that the baseline
+        did not run, the arms' own speeds.
+        """
         cells = shown_cells(self._cells, self._crossovers, self._best, self._room.cells)
-        names = shown_arms(self._cells, self._crossovers, self._resident, self._room.arms)
+        names = [
+            name
+            for name in shown_arms(self._cells, self._crossovers, self._resident, self._room.arms + 1)
+            if name != self._baseline
+        ][: self._room.arms]
         keys = varied_keys(self._cells)
         figures = {telling_figure(cell) for cell in self._cells}
         figure = figures.pop() if len(figures) == 1 else None
@@ -194,18 +214,24 @@ class _Answer:
         rate = " t/s" if figure is not None and FIGURES[figure].unit == "tokens/s" else ""
         left_out = len(self._cells) - len(cells)
         more = f" ({format_count(left_out, 'more cell')} behind --all)" if left_out else ""
-        yield Lines("note", [f"{self._baseline}{label}, and the others as many times as fast{more}:"])
+        others = ", and the others as many times as fast" if names else ""
+        yield Lines("note", [f"{self._baseline}{label}{others}{more}:"])
         rows = [
-            [cell.named(keys) or "all", self._speed(cell), *(self._told(cell, name) for name in names)]
+            [cell.named(keys) or "all", self._speed(cell, self._baseline), *(self._told(cell, name) for name in names)]
             for cell in cells
         ]
         yield Table("", ["", f"{self._baseline}{rate}", *names], rows)
 
-    def _speed(self, cell: Cell) -> str:
+    def _speed(self, cell: Cell, name: str) -> str:
         figure = telling_figure(cell)
-        return "" if figure is None else format_value(cell.arms[cell.baseline].median(figure), FIGURES[figure].unit)
+        if figure is None or name not in cell.arms:
+            return ""
+        return format_value(cell.arms[name].median(figure), FIGURES[figure].unit)
 
     def _told(self, cell: Cell, name: str) -> str:
+        if cell.baseline != self._baseline:
+            speed = self._speed(cell, name)
+            return f"{speed} t/s" if speed and FIGURES[telling_figure(cell) or ""].unit == "tokens/s" else speed
         if (told := told_comparison(cell, name)) is None:
             return ""
         found, figure = told
@@ -254,7 +280,7 @@ class _Answer:
 
     def _why(self) -> Iterator[str]:
         """What copying and computing took where the best arm did best, and where it did worst."""
-        if self._best is None or (ends := best_and_worst(self._cells, self._best)) is None:
+        if self._best is None or (ends := best_and_worst(self._compared, self._best)) is None:
             return
         keys = varied_keys(self._cells)
         if ends[0] is ends[1]:
@@ -270,8 +296,10 @@ class _Answer:
 
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
-        verdict yet, among those that lack one.
+        verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
         """
+        if not self._others and self._report.source != "hprof":
+            return
         unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
         telling = telling_cell(self._cells)
         alike = [

@@ -39,9 +39,10 @@ def told_settings(cell: Cell, best: str | None, arms: Sequence[ManifestArm], sou
     name = best or cell.baseline
     chosen = policy.get(name, name)
     words = [f"-ub {cell.n_ubatch}"] if cell.n_ubatch else []
+    why = ", for no arm was shown to beat it" if best is None and is_certain and len(cell.arms) > 1 else ""
     if source != "hprof":
-        return f"{said}: {' '.join([name, *words])}."
-    set_here = f"{said}: {' '.join([f'--arms {chosen}', *words])}{'' if best else ', for no arm beats it'}."
+        return f"{said}: {' '.join([name, *words])}{why}."
+    set_here = f"{said}: {' '.join([f'--arms {chosen}', *words])}{why}."
     if chosen in _LLAMA_CPP:
         return f"{set_here} llama.cpp: {', '.join([*words, _told(chosen)])}."
     has = dict.fromkeys(policy[arm] for arm in cell.arms if arm in policy and not _is_resident(arm, arms))

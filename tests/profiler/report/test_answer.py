@@ -202,3 +202,35 @@ def test_json_has_the_crossovers(tmp_path: Path) -> None:
 def test_what_hprof_timed_itself_is_measured(tmp_path: Path, source: str, first: str) -> None:
     report = swept(tmp_path / "c", {"on": [1.2]}, sizes=(512,), source=source, argv=["mine.py"])
     assert answer(report).startswith(first)
+
+
+def two_baselines(path: Path) -> Report:
+    """`a` and `b` share the prompt's cells; tokens were generated with `b` alone, and `c` ran a prompt of its own."""
+    writer = new_capture(path, source="llama-bench", arms=[ManifestArm(name, name, name) for name in "abc"])
+    shared = [("a", 4096, 0, 2_000_000), ("b", 4096, 0, 1_000_000)]
+    for order, (arm, n_prompt, n_gen, ns) in enumerate([("b", 0, 16, 500_000), *shared, ("c", 64, 0, 300_000)]):
+        key = PassKey(arm, n_ubatch=512, n_depth=0, n_prompt=n_prompt, n_gen=n_gen, repetition=0, order=order, boot=0)
+        took = {"prefill_ns": ns} if n_prompt else {"decode_ns": ns}
+        writer.add_pass_row(order, key, **took)
+    writer.finish()
+    return build_report(Capture.open(path))
+
+
+def test_a_cell_that_the_baseline_did_not_run_is_no_comparison_with_it(tmp_path: Path) -> None:
+    report = two_baselines(tmp_path / "c")
+    told = joined(report)
+    assert "b was 2.00 x as fast as a in what was measured" in told
+    assert "a, and the others as many times as fast:" in told
+    assert "In no cell with a, so not compared: c." in told
+    rows = {line.split()[0]: line.split()[1:] for line in answer(report).splitlines() if line.startswith("p=")}
+    assert rows["p=0,n=16"] == ["30,000", "t/s"], "b's own speed, under b"
+    assert rows["p=4096,n=0"][:2] == ["2,048,000", "2.00"]
+    assert "Set, if it holds: b -ub 512." in told
+
+
+def test_one_arm_of_another_tool_is_compared_with_nothing(tmp_path: Path) -> None:
+    told = joined(swept(tmp_path / "c", {}, source="llama-bench"))
+    assert "One arm was measured, off: nothing to compare it with." in told
+    assert "others" not in told
+    assert "Set" not in told
+    assert "--arms" not in told
