@@ -37,9 +37,10 @@ def advice_blocks(
     )
     if llama_cpp is not None:
         yield Lines("fact", ["type:", llama_cpp])
-    columns = ["", "-ub", "slots", "cache MiB", "on host", "TTFT", "prefill t/s", "decode t/s", "memory", "bound by"]
+    ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
+    columns = ["", "-ub", "slots", "cache MiB", "on host", ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
     yield Table(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
-    columns = ["", "-ub", "TTFT", "decode t/s", "memory"]
+    columns = ["", "-ub", ttft, "decode t/s", "memory"]
     yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
     if verified:
         columns = ["", "TTFT", "predicted", "decode", "predicted"]
@@ -179,4 +180,5 @@ def _closing(advice: Advice) -> Iterator[str]:
     if advice.threshold is not None and advice.best.override is not None:
         yield f"Host weights are better copied than computed on the CPU from about {advice.threshold} tokens on."
     for name, worth in sorted(advice.next_gib.items(), key=lambda item: -item[1]):
-        yield f"A GiB more for {name} would change the objective by {format_change(1 - worth)}."
+        told = f"change the objective by {format_change(1 - worth)}" if worth > 0 else "bring nothing"
+        yield f"A GiB more for {name} would {told}."
