@@ -34,9 +34,15 @@ class ArmCrossover:
 
 
 def all_crossovers(cells: Sequence[Cell]) -> list[ArmCrossover]:
-    """Of every arm, in the order of the arms and then of the cells; each line of sizes once."""
+    """Of every arm, in the order of baselines, arms and cells; each line of sizes once. Cells of different baselines
+    are never on one line.
+    """
     figure = next((name for name in _FIGURES if any(_has(cell, name) for cell in cells)), None)
-    return [] if figure is None else list(dict.fromkeys(_of_figure(cells, figure)))
+    if figure is None:
+        return []
+    baselines = dict.fromkeys(cell.baseline for cell in cells)
+    alike = [[cell for cell in cells if cell.baseline == baseline] for baseline in baselines]
+    return [found for group in alike for found in dict.fromkeys(_of_figure(group, figure))]
 
 
 def _has(cell: Cell, figure: str) -> bool:
