@@ -35,6 +35,7 @@ import orjson
 
 from benchmarks.forked_commands import EndedCommand, RunningCommand, load_commands, start
 from benchmarks.kineto_trace import write_kineto
+from benchmarks.small_disks import mounted, remount_read_only, unmount
 from executor.errors import HprofError
 from profiler.capture import Capture
 
@@ -217,27 +218,18 @@ def signals(bench: FaultBench, rng: random.Random, tries: int, names: list[str])
             yield row
 
 
-def mounted(path: Path, size: int) -> bool:
-    """Mount a file system of so many bytes there; False where that is not allowed."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(path)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def unmount(path: Path) -> None:
-    """Undo `mounted`."""
-    subprocess.run(["umount", str(path)], check=True)
-
-
 def disks(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) -> Iterator[FaultRow]:
-    """Disks that are full at some byte, or read-only."""
+    """Disks that are full at some byte, or read-only: these only where file systems may be mounted."""
+    probe = bench.fresh() / "disk"
+    if can_mount := mounted(probe, _FREE_DISK):
+        unmount(probe)
     for name in names:
         writes = "OUT" in COMMANDS[name] and "record" not in name
         row = FaultRow("disk full" if writes else "stdout's disk full", name)
         for _ in range(tries):
             row.count(full_disk(bench, name, rng) if writes else tried(bench, name, {2}, stdout="/dev/full"))
         yield row
-        if writes and os.geteuid() == 0:
+        if writes and can_mount:
             row = FaultRow("read-only folder", name)
             row.count(read_only(bench, name))
             yield row
@@ -256,16 +248,11 @@ def full_disk(bench: FaultBench, name: str, rng: random.Random) -> str | None:
     return problem
 
 
-def remount_read_only(path: Path) -> None:
-    """From now on nothing is written there."""
-    subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
-
-
 def read_only(bench: FaultBench, name: str) -> str | None:
     """One try on a disk that cannot be written; the old output, if any, lies there."""
     disk = bench.fresh() / "disk"
     if not mounted(disk, _FREE_DISK):
-        return None
+        return "no file system could be mounted"
     problem = tried(bench, name, {_REFUSED}, folder=disk, prepare=partial(remount_read_only, disk))
     unmount(disk)
     return problem

@@ -10,11 +10,10 @@ import numpy as np
 
 from executor.units import format_count
 from profiler.arithmetic.intervals import Int64
-from profiler.importers.absent import is_absent, is_known
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile
 from profiler.importers.cupti_spool.tables import wide
-from profiler.importers.device_traces import created_utc, unanswered_launches
-from profiler.importers.nsys.facts import NO_PASSES
+from profiler.importers.device_traces import created_utc
+from profiler.importers.nsys.facts import NO_PASSES, missing_calls
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import TraceRows
 from profiler.importers.nsys.tables import ID_MASK
@@ -233,16 +232,9 @@ def recording_cannot_say(files: Sequence[SpoolFile], recorded: TraceRows, hprof:
     ]
     if hprof is None:
         said.append(NO_PASSES)
-    rows = recorded.device_rows
-    explicit = is_known(rows["correlation"])
-    no_call = int(np.count_nonzero(explicit & is_absent(recorded.launches.call[recorded.device_slice])))
-    if no_call:
-        said.append(
-            f"when the host issued {no_call:,} of {int(np.count_nonzero(explicit)):,} device operations: their calls "
-            "were made before the recording began, or are none that it records"
-        )
-    call_names = recorded.rows["name"][: recorded.n_calls]
-    return said + unanswered_launches(call_names, recorded.labels.texts, recorded.has_work)
+    return said + missing_calls(
+        recorded, "their calls were made before the recording began, or are none that it records"
+    )
 
 
 def _first(said: dict[str, list[str]], key: str) -> str | None:

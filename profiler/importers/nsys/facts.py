@@ -240,21 +240,25 @@ NO_PASSES: Final = (
 )
 
 
+def missing_calls(recorded: TraceRows, why: str) -> list[str]:
+    """Device work without the call that issued it, for the reason that the source has; calls without their work."""
+    explicit = is_known(recorded.device_rows["correlation"])
+    no_call = int(np.count_nonzero(explicit & is_absent(recorded.launches.call[recorded.device_slice])))
+    n_explicit = int(np.count_nonzero(explicit))
+    said = [f"when the host issued {no_call:,} of {n_explicit:,} device operations: {why}"] if no_call else []
+    call_names = recorded.rows["name"][: recorded.n_calls]
+    return said + unanswered_launches(call_names, recorded.labels.texts, recorded.has_work)
+
+
 def export_cannot_say(tables: ExportTables, recorded: TraceRows, *, has_passes: bool) -> list[str]:
     """What this export could not give."""
     said = ["experts, slots, VRAM and which copy a kernel waits for: Nsight Systems does not record them"]
     if not has_passes:
         said.append(NO_PASSES)
+    said += missing_calls(
+        recorded, "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
+    )
     rows = recorded.device_rows
-    explicit = is_known(rows["correlation"])
-    no_call = int(np.count_nonzero(explicit & is_absent(recorded.launches.call[recorded.device_slice])))
-    if no_call:
-        said.append(
-            f"when the host issued {no_call:,} of {int(np.count_nonzero(explicit)):,} device operations: "
-            "their API calls are not in the export (it was trimmed, or they lie in a CUDA graph)"
-        )
-    call_names = recorded.rows["name"][: recorded.n_calls]
-    said += unanswered_launches(call_names, recorded.labels.texts, recorded.has_work)
     if is_absent(rows["process"]).any():
         said.append("which process the device work belongs to: the export has no globalPid")
     if nameless := int(np.count_nonzero(is_absent(recorded.rows["name"]))):
