@@ -29,6 +29,7 @@ COMMANDS = {
 }
 _MOST_OF_A_NAME = 120  # characters of a path in an error
 _PRINTING_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what becomes of files is told by HprofError
+_NO_MEMORY = ("can't start new thread", "can't allocate memory", "failed to map segment", "std::bad_alloc")
 
 
 class _LazyGroup(click.Group):
@@ -97,20 +98,10 @@ def main(args: list[str] | None = None) -> int:
     except click.ClickException as error:
         _show_usage_error(error)
         return 2
-    except OSError as error:
-        if error.filename is None and error.errno not in _PRINTING_FAILED:
-            raise
-        click.echo(f"hprof: {_told(error)}", err=True)
-        return 2
     except (click.Abort, KeyboardInterrupt) as abort:
         return _interrupted(abort.__cause__ or abort)
-    except MemoryError:
-        click.echo("hprof: there is not enough memory for this; close something else, or raise the limit.", err=True)
-        return 2
-    except ImportError as error:  # C++ that was being imported makes an ImportError of Ctrl-C
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            raise
-        return _interrupted(error.__cause__)
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        return _refused_by_the_system(error)
     return result if isinstance(result, int) else 0
 
 
@@ -119,6 +110,25 @@ def _interrupted(interrupt: BaseException) -> int:
 
     click.echo("hprof: interrupted", err=True)
     return exit_code_of(interrupt)
+
+
+def _refused_by_the_system(error: MemoryError | OSError | ImportError | RuntimeError) -> int:
+    """The exit code after a sentence about memory, a file or a signal; raises what is none of these: hprof's fault."""
+    if _is_out_of_memory(error):
+        click.echo("hprof: there is not enough memory for this; close something else, or raise the limit.", err=True)
+        return 2
+    if isinstance(error, ImportError) and isinstance(error.__cause__, KeyboardInterrupt):
+        return _interrupted(error.__cause__)  # C++ that was being imported makes an ImportError of Ctrl-C
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _PRINTING_FAILED):
+        click.echo(f"hprof: {_told(error)}", err=True)
+        return 2
+    raise error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether there was none for a thread, a module or numbers, each of which says so in its own words."""
+    by_number = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or by_number or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _show_usage_error(error: click.ClickException) -> None:

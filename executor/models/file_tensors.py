@@ -12,6 +12,7 @@ from executor.quants import QUANTS
 
 _OF_THE_DECODER: Final = ("blk.", "output", "token_", "position_", "rope_")
 _HARMLESS: Final = ("rope_freqs.weight", "attn_rot_embd.weight")  # read with the shape; a table that old files hold
+_OF_4_BIT_ACTIVATIONS: Final = ".input_scale"  # NVFP4's, which llama.cpp loads and multiplies nothing by
 _BY_LENGTH: Final = frozenset({"rope_factors_short.weight", "rope_factors_long.weight"})
 
 
@@ -22,7 +23,7 @@ def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]
 
 
 def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
-    """A sentence on the tensors that belong to no layer that hprof runs, such as a vision tower's.
+    """A sentence on the tensors that no layer reads, such as a vision tower's.
 
     HprofError names one that would change what the layers compute, as llama.cpp refuses a file with unread tensors.
     """
@@ -31,15 +32,22 @@ def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
         read |= _BY_LENGTH
     unread = [info for info in tensors.values() if info.name not in read and info.short_name not in _HARMLESS]
     for info in unread:
-        of_the_layers = info.name.startswith(_OF_THE_DECODER) or info.name.endswith(".scale")
-        if of_the_layers and (info.layer is None or info.layer < len(shape.layers)):
+        if _changes_results(info, len(shape.layers)):
             raise HprofError(
                 f"{origin}: the tensor {info.name} is none that hprof reads for the architecture {shape.architecture}, "
                 "and without it the results would be others; use --engine llama-bench for this file."
             )
-    outer = [info.name for info in unread if info.layer is None]
-    more = f" and {len(outer) - 1} more" if len(outer) > 1 else ""
-    return [f"the tensor {outer[0]}{more} of the file is left out, as no layer reads it"] if outer else []
+    names = [info.name for info in unread if info.layer is None or info.layer < len(shape.layers)]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [f"no layer reads the tensor {names[0]}{more} of the file: left out"] if names else []
+
+
+def _changes_results(info: TensorInfo, n_layers: int) -> bool:
+    """Whether an unread tensor is one of the layers that run, of the embedding or of the output."""
+    if info.name.endswith(_OF_4_BIT_ACTIVATIONS):
+        return False
+    of_the_decoder = info.name.startswith(_OF_THE_DECODER) or info.name.endswith(".scale")
+    return of_the_decoder and (info.layer is None or info.layer < n_layers)
 
 
 def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
@@ -50,8 +58,8 @@ def check_tensors(shape: ModelShape, tensors: Tensors, origin: str) -> None:
             raise _missing(name, shape, tensors, origin)
         if info.quant not in QUANTS:
             raise HprofError(
-                f"{origin}: tensor {name!r} is stored as {info.quant}, which hprof does not know; "
-                f"convert the model to one of {', '.join(QUANTS)}."
+                f"{origin}: tensor {name!r} is stored as {info.quant}, which hprof does not unpack; take "
+                f"the model in one of {', '.join(QUANTS)}, or measure this file with --engine llama-bench."
             )
         if _without_ones(info.shape) != _without_ones(dims):  # some files write a vector as a matrix of one row
             raise HprofError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from executor.errors import HprofError, did_you_mean
+from executor.errors import HprofError
 from executor.model import LayerShape, Model, ModelShape, TensorInfo, WeightSource
 from executor.models.architectures import ARCHITECTURES
 from executor.models.architectures.attention import read_attention
@@ -132,12 +132,12 @@ def _check_causal(fields: Fields) -> None:
 
 
 def _unknown_architecture(name: object, origin: str) -> HprofError:
+    """No name is offered that is near: Gemma 2's layers are not Gemma 3's."""
     known = ", ".join(ARCHITECTURES)
     if not isinstance(name, str):
         return HprofError(f"{origin} does not say its architecture; hprof runs {known}.")
-    near = did_you_mean(name, ARCHITECTURES)
-    hint = f" ({near.removesuffix('?').removesuffix('.')})" if near else ""
     return HprofError(
-        f"{origin}: the architecture {name[:40]!r} is not known; hprof runs {known}{hint}; --engine llama-bench "
-        "measures the file if llama.cpp runs it, and a preset or the model's config.json, with --device sim, its shape."
+        f"{origin}: hprof does not run the architecture {name[:40]!r}; --engine llama-bench measures the file if "
+        "llama.cpp runs it, and a preset or the model's config.json, with --device sim, its shape. "
+        f"The architectures that it runs are {known}."
     )

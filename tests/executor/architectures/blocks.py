@@ -60,5 +60,5 @@ def write_plain(
     block = NORMS | ATTENTION | (experts() if "expert_count" in keys else DENSE) | (extra or {})
     for name in vectors:
         n_scales = EXPERTS if "_exps" in name else 1
-        block[name] = (n_scales,) if name.endswith(".scale") else block[name.replace(".bias", ".weight")][:1]
+        block[name] = (n_scales,) if name.endswith("scale") else block[name.replace(".bias", ".weight")][:1]
     return write_random_gguf(path, architecture, keys, model_tensors(HIDDEN, [block, block]))

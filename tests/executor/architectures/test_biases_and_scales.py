@@ -66,6 +66,14 @@ def test_scales_that_llama_cpp_does_not_apply_are_refused(tmp_path: Path) -> Non
         load_model(str(path))
 
 
+def test_scales_of_inputs_are_left_out_as_in_llama_cpp(tmp_path: Path) -> None:
+    """NVFP4's, for activations of 4 bits."""
+    path = write_plain(tmp_path / "model.gguf", "qwen3", KEYS, ["ffn_up.input_scale", "attn_q.input_scale"], QK_NORMS)
+    [note] = load_model(str(path)).shape.notes
+    assert note == "no layer reads the tensor blk.0.ffn_up.input_scale and 3 more of the file: left out"
+    check_against_llama_cpp(path)
+
+
 @pytest.mark.parametrize("architecture", ["llama", "mistral3"])
 def test_experts_one_by_one_are_refused_as_in_llama_cpp(architecture: str, tmp_path: Path) -> None:
     """Files of before April 2024."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 import hprof
@@ -22,6 +24,10 @@ def raised_by_cpp(interrupt: BaseException) -> ImportError:
         (raised_by_cpp(KeyboardInterrupt()), 130, "interrupted"),
         (raised_by_cpp(TerminatedError()), 143, "interrupted"),
         (MemoryError(), 2, "not enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 2, "not enough memory"),
+        (RuntimeError("can't start new thread"), 2, "not enough memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate"), 2, "not enough memory"),
+        (ImportError("libtorch.so: failed to map segment from shared object"), 2, "not enough memory"),
     ],
 )
 def test_it_is_said(
@@ -37,10 +43,11 @@ def test_it_is_said(
     assert told.count("\n") == 1
 
 
-def test_an_import_that_fails_of_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [ImportError, RuntimeError, OSError])
+def test_what_fails_of_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
     def fail(**_: object) -> None:
-        raise ImportError("no such module")
+        raise kind("no such thing")
 
     monkeypatch.setattr(command_line.cli, "main", fail)
-    with pytest.raises(ImportError, match="no such module"):
+    with pytest.raises(kind, match="no such thing"):
         hprof.main(["report"])
