@@ -31,8 +31,16 @@ def told_as_fast(found: Comparison, figure: str) -> str:
 
 def bounds_as_fast(found: Comparison, figure: str) -> str | None:
     """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or it has no width."""
-    edges = sorted({as_fast(edge, figure) for edge in (found.low, found.high) if edge})
-    return " to ".join(map(format_factor, edges)) if len(edges) == 2 else None
+    edges = edges_as_fast(found, figure)
+    return None if edges is None or edges[0] == edges[1] else " to ".join(map(format_factor, edges))
+
+
+def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:
+    """The ends of the interval of how many times as fast, the lower first; None where there is none."""
+    if not found.low or not found.high:
+        return None
+    first, second = (as_fast(edge, figure) for edge in (found.low, found.high))
+    return min(first, second), max(first, second)
 
 
 def factor_range(factors: Sequence[float]) -> str:
