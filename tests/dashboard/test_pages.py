@@ -15,6 +15,7 @@ import hprof
 from dashboard.overview.ranking import ranked
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
+from executor.units import format_ns
 from profiler.importers import import_files
 from profiler.report.from_which_size import from_which_size
 from profiler.report.places import all_residency
@@ -225,10 +226,11 @@ def test_one_arms_exposed_copy_is_told_in_one_value(monkeypatch: pytest.MonkeyPa
     (card,) = (one.value for one in app.metric if one.label == "Exposed copy time")
     assert f"on left {card} of its" in said(app)
     (spent,) = (one.value for one in app.dataframe if "part" in one.value)
-    assert f"{spent.set_index('part').loc['exposed copy', 'B  on, us']:.0f} us" == card
+    row = spent[spent["part"] == "exposed copy"].iloc[0]
+    assert format_ns(row["B  on, us"] * 1000) == card
     (figures,) = (one.value for one in app.dataframe if "meaning" in one.value)
-    exposed = figures.set_index("figure").loc["exposed copy"]
-    assert f"{exposed['B on']:.0f} {exposed['unit']}" == card
+    exposed = figures[figures["figure"] == "exposed copy"].iloc[0]
+    assert (exposed["unit"], format_ns(exposed["B on"] * 1000)) == ("us", card)
 
 
 def test_page_and_terminal_tell_the_same_figure_first(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
