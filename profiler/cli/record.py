@@ -145,7 +145,8 @@ def _convert(recording: Recording, finished: Finished, path: str, *, force: bool
         say(_NOTHING, err=True)
         return
     try:
-        written = import_files([recording.folder], path, force=force, argv=sys.argv)
+        known = {"extra": {"recorded_by": "hprof record"}}
+        written = import_files([recording.folder], path, force=force, argv=sys.argv, known=known)
     except BaseException:
         say(f"hprof: what was recorded is in {recording.folder}; hprof import reads it.", err=True)
         raise

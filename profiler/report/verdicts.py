@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from executor.units import format_count, format_factor
 from profiler.arithmetic.stats import NEEDED, Comparison
@@ -21,7 +21,12 @@ _NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o"
 
 def as_fast(ratio: float, figure: str) -> float:
     """How many times as fast the arm is: its rate over the baseline's, or the baseline's time over its own."""
-    return 1 / ratio if FIGURES[figure].better == "lower" else ratio
+    return times_as_fast(ratio, FIGURES[figure].better)
+
+
+def times_as_fast(ratio: float, better: Literal["lower", "higher"] | None) -> float:
+    """The ratio of two values turned so that more is faster."""
+    return 1 / ratio if better == "lower" else ratio
 
 
 def told_as_fast(found: Comparison, figure: str) -> str:

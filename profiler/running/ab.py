@@ -126,7 +126,9 @@ class AB:
                 with torch_trace(trace):
                     arm.step()
                 traces.append((arm.name, trace))
-            return import_traces(traces, self._recording_path, recorded_fields(), force=self._force)
+            return import_traces(
+                traces, self._recording_path, recorded_fields("hprof.ab", is_timed=False), force=self._force
+            )
 
     def _fields(self) -> dict[str, Any]:
         return {

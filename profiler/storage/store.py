@@ -11,12 +11,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
 from executor.errors import HprofError, first_line
 from profiler.storage.address import opened, unanswered
+
+ELSEWHERE: Final = "-o; in Python another path"
+"""How a caller, of the command line or of Python, says that a capture is to go elsewhere."""
 
 
 class Store:
@@ -142,7 +145,11 @@ def _translated(where: str, verb: str) -> Any:
 
 
 def _told(where: str, verb: str, reason: str) -> HprofError:
-    advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
+    advice = (
+        "check the address and its permissions"
+        if verb == "read"
+        else f"free space or choose another folder ({ELSEWHERE})"
+    )
     return HprofError(f"cannot {verb} {where}: {reason}; {advice}.")
 
 

@@ -31,9 +31,10 @@ from profiler.schema import TABLES
 from profiler.storage import compact
 from profiler.storage.compact import parquet_options, stored_schema
 from profiler.storage.parts import mark_of, part_names
-from profiler.storage.store import Store, is_under_way
+from profiler.storage.store import ELSEWHERE, Store, is_under_way
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
+_REPLACING: Final = "--force; in Python force=True"
 _TIMES: Final = ("t_start", "t_end", "t_issued")
 
 
@@ -243,7 +244,9 @@ class CaptureWriter:
             return
         found = {f"{table}/{part}.parquet" for table in TABLES for part in part_names(self._store, table)}
         if not self._parts <= found:
-            raise HprofError(f"{self.path} was written to by another run meanwhile; run again with another -o.")
+            raise HprofError(
+                f"{self.path} was written to by another run meanwhile; run again into another folder ({ELSEWHERE})."
+            )
         self._store.write(MANIFEST_NAME, self.manifest.to_json(), is_new=self._is_new)
         self.is_in_place = True
         with suppress(HprofError):  # what cannot be removed is nobody's, and read by nobody
@@ -264,7 +267,7 @@ class CaptureWriter:
                 _remove_found(self._store, self._parts)
             raise HprofError(
                 f"{self.path} was replaced by another run with --force, and this one's passes with it; "
-                "run again with another -o."
+                f"run again into another folder ({ELSEWHERE})."
             )
 
     def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any], shift_ns: int) -> None:
@@ -360,14 +363,17 @@ def _claim(store: Store, *, force: bool) -> bool:
     Whether there was no capture. What a killed import left is none, and counts as nothing.
     """
     if not store.is_folder() and store.exists():
-        raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another -o.")
+        raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another ({ELSEWHERE}).")
     entries = [name for name in store.entries() if not is_under_way(name)]
     if not entries or (MANIFEST_NAME not in entries and all(_is_left_over(store, name) for name in entries)):
         return True
     if MANIFEST_NAME not in entries or not is_manifest(store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)):
-        raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
+        raise HprofError(f"{store.where()} holds other files and no capture; choose another folder ({ELSEWHERE}).")
     if not force:
-        raise HprofError(f"{store.where()} already holds a capture; choose another -o or add --force to replace it.")
+        raise HprofError(
+            f"{store.where()} already holds a capture; choose another folder ({ELSEWHERE}), or replace it "
+            f"({_REPLACING})."
+        )
     return False
 
 
