@@ -133,8 +133,8 @@ _PLACEMENT: Final = [
         multiple=True,
         metavar="REGEX=CPU",
         help="Weights to keep in host memory; ';' joins overrides, ',' or another -ot begins another configuration, as "
-        "for llama-bench (llama-server's ',' is ';' here).  [default: all experts, ffn_(gate|up|down)_exps.*=CPU; of a model without any, "
-        "ffn_(gate|up|down).*=CPU]",
+        "for llama-bench (llama-server's ',' is ';' here).  [default: all experts, ffn_(gate|up|down)_exps.*=CPU; "
+        "without any, ffn_(gate|up|down).*=CPU]",
     ),
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
     click.option(
