@@ -103,7 +103,7 @@ def command(
     from profiler.cli.run_output import default_output
     from profiler.recording.launch import run_recorded
     from profiler.recording.session import Recording, RecordingSettings
-    from profiler.storage.writer import check_place
+    from profiler.storage.place import check_place
 
     path = output or default_output(Path(program[0]).name)
     check_place(path, force=force)

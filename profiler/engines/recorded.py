@@ -23,7 +23,8 @@ from profiler.importers import import_files
 from profiler.metrics import load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
 from profiler.recording.session import Recording, RecordingSettings
-from profiler.storage.writer import CaptureWriter, check_place
+from profiler.storage.place import check_place
+from profiler.storage.writer import CaptureWriter
 
 FIGURES_TOLD: Final = ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "busy_compute_ns", "idle_ns", "host_compute_ns")
 ENDING: Final = "-recorded"  # of the recording's folder, after that of the times

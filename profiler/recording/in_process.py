@@ -22,7 +22,7 @@ from executor.errors import HprofError
 from executor.units import plain
 from profiler.facts import describe_machine, result_variables
 from profiler.importers import import_files
-from profiler.storage.writer import check_place
+from profiler.storage.place import check_place
 
 DEFAULT_ARM: Final = "recorded"
 WITHOUT_CUDA: Final = (

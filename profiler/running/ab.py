@@ -35,7 +35,8 @@ from profiler.recording.in_process import (
     torch_trace,
 )
 from profiler.running.collection import no_collection
-from profiler.storage.writer import CaptureWriter, PassKey, check_place, new_capture
+from profiler.storage.place import check_place
+from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
 SOURCE: Final = "python"
 _MOST_REPETITIONS: Final = 100_000

@@ -11,15 +11,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, cast
 
 from fsspec.implementations.local import LocalFileSystem
 
 from executor.errors import HprofError, first_line
 from profiler.storage.address import opened, unanswered
-
-ELSEWHERE: Final = "-o; in Python another path"
-"""How a caller, of the command line or of Python, says that a capture is to go elsewhere."""
 
 
 class Store:
@@ -145,11 +142,8 @@ def _translated(where: str, verb: str) -> Any:
 
 
 def _told(where: str, verb: str, reason: str) -> HprofError:
-    advice = (
-        "check the address and its permissions"
-        if verb == "read"
-        else f"free space or choose another folder ({ELSEWHERE})"
-    )
+    elsewhere = "free space or choose another folder (-o; in Python another path)"
+    advice = "check the address and its permissions" if verb == "read" else elsewhere
     return HprofError(f"cannot {verb} {where}: {reason}; {advice}.")
 
 
