@@ -24,6 +24,7 @@ COMMANDS = {
     "import": ("profiler.cli.import_", "Turn an nsys, torch.profiler or llama-bench file, or a spool, into a capture."),
     "export": ("profiler.cli.export", "Write a capture as Chrome JSON, CSV, parquet or HTML."),
     "dashboard": ("dashboard.cli", "Open the dashboard in a browser."),
+    "doctor": ("profiler.cli.doctor", "Look at this machine: what of hprof works here, and what to do."),
     "models": ("profiler.cli.models", "List the presets, or describe a model."),
     "list": ("profiler.cli.list_", "List the captures in a folder."),
 }

@@ -163,7 +163,7 @@ STAIRS = {
         {"storage"},
         {"capture", "importers"},
         {"metrics", "ordering", "cupti", "recording"},
-        {"findings", "planning", "engines", "watching"},
+        {"findings", "planning", "engines", "watching", "doctor"},
         {"report", "running", "predicting"},
         {"compare", "export", "cluster", "opened"},
         {"cli"},

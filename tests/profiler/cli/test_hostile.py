@@ -44,6 +44,7 @@ ON_CAPTURES = [
     ["list", "{c}/..", "--json"],
     *(["export", "{c}", "--format", form, "-o", "{c}-" + form] for form in ("chrome", "csv", "parquet", "html")),
     ["export", "{c}/" + EVIL],
+    ["doctor", "{c}/" + EVIL],
     ["models", "{c}/" + EVIL],
     ["run", "--device", "sim", "--arms", EVIL],
     ["run", "--device", "sim", "-m", EVIL],
