@@ -77,4 +77,4 @@ def _measured_link(index: int) -> float | str:
         device.close()
     except (HprofError, RuntimeError) as error:
         return first_line(error)
-    return device.link_gb_s
+    return "no speed was measured" if device.link_gb_s is None else device.link_gb_s
