@@ -1,7 +1,8 @@
 """How far predictions are off: `python -m benchmarks.prediction [CAPTURE ...] [--json]`.
 
 Each capture is fitted on three of its cells (`profiler.predicting.calibrate.usual_cells`) and predicted in all others.
-Without captures it takes the sweeps among the project's shared samples. Relative errors of what was not fitted.
+With `--probe FILE` nothing of it is fitted. Without captures it takes the sweeps among the project's shared samples,
+and llama-bench's rows there, of which two a model are fitted. Relative errors of what was not fitted.
 """
 
 from __future__ import annotations
@@ -9,34 +10,57 @@ from __future__ import annotations
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 import numpy as np
 
+from executor.devices.known import find_gpu, find_link
+from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cli.captured_request import captured_values, predicted_request
 from profiler.planning.plan import plan_run
 from profiler.predicting.calibrate import Source, calibrate, usual_cells
+from profiler.predicting.llama_cpp import LlamaCppMachine
+from profiler.predicting.llama_rows import fit_llama_rows, read_llama_rows, request_of, two_rows
 from profiler.predicting.measured import misses_of
 from profiler.predicting.predictor import predict
+from profiler.predicting.probe import Probe, read_probe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 FIGURES = {"ttft": "ttft_ns", "prefill": "prefill_ns", "decode": "decode_ns", "bytes": "bytes_h2d"}
+COMMON = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "vocab_size": 32_000, "head_dim": 128}
+LLAMA_MODELS = {
+    "dense.gguf": {
+        "model_type": "llama", "hidden_size": 5120, "intermediate_size": 17_408, "num_hidden_layers": 16,
+        "num_attention_heads": 40, "num_key_value_heads": 8,
+    },
+    "moe.gguf": {
+        "model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 768, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True, "num_hidden_layers": 24,
+        "num_attention_heads": 32, "num_key_value_heads": 4,
+    },
+}  # fmt: skip
+"""What the files of the shared rows were made as (`../shared/reference/hardware-h200.md`)."""
 Errors = dict[str, dict[str, float]]
 
 
-def capture_errors(path: Path) -> Errors:
+def capture_errors(path: Path, probe: Probe | None = None) -> Errors:
     """Median and 90th percentile of the relative errors of a capture's cells that were not fitted, by figure."""
     capture = Capture.open(path)
     plan = plan_run(predicted_request(captured_values(capture.manifest, str(path))))
-    cells = usual_cells(capture)
-    calibration = calibrate([Source(capture, plan, cells)])
     found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-    for miss in misses_of(predict(plan, calibration.costs, calibration.use), capture, cells):
+    if probe is None:
+        cells = usual_cells(capture)
+        calibration = calibrate([Source(capture, plan, cells)])
+        predictions = predict(plan, calibration.costs, calibration.use)
+    else:
+        cells, predictions = frozenset(), predict(plan, probe.costs)
+    for miss in misses_of(predictions, capture, cells):
         for figure, column in FIGURES.items():
             error = miss.error(column)
             if error is not None and not miss.is_fitted:
@@ -46,6 +70,30 @@ def capture_errors(path: Path) -> Errors:
 
 def _quantiles(errors: list[float]) -> dict[str, float]:
     return {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9))}
+
+
+def llama_errors(files: Sequence[Path], folder: Path) -> Errors:
+    """The same of llama-bench's rows on an H200, all files fitted together to two rows a model of each."""
+    models = {}
+    for name, config in LLAMA_MODELS.items():
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(COMMON | config))
+        models[name] = request_of(str(path), "Q4_0")
+    rows = [row for file in files for row in read_llama_rows(file, models)]
+    by_model = defaultdict(list)
+    for row in rows:
+        by_model[row.router].append(row)
+    fitted = [row for of_model in by_model.values() for row in two_rows(of_model)]
+    gpu, link = find_gpu("h200"), find_link("gen5x16")
+    machine = SimMachine(gemm_tflop_s=gpu.gemm_tflop_s, memory_gb_s=gpu.memory_gb_s, link_gb_s=link.gb_s)
+    fit = fit_llama_rows(fitted, LlamaCppMachine.of(machine))
+    errors: dict[str, list[float]] = {"all": [], "prefill": [], "decode": []}
+    for row in rows:
+        if row not in fitted:
+            error = abs(fit.predicted_ns(row) / row.ns - 1)
+            errors["all"].append(error)
+            errors["prefill" if row.cell.n_prompt else "decode"].append(error)
+    return {figure: _quantiles(values) for figure, values in errors.items()}
 
 
 def shared_sweeps(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -60,13 +108,18 @@ def shared_sweeps(folder: Path) -> Iterator[tuple[str, Path]]:
 @click.command()
 @click.argument("captures", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: folder name -> figure -> median and p90.")
-def main(captures: tuple[Path, ...], as_json: bool) -> None:
+@click.option("--probe", "probe_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="By a probe.")
+def main(captures: tuple[Path, ...], as_json: bool, probe_file: Path | None) -> None:
     """Print how far predictions of captures' cells are off that they were not fitted to."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         named = [(path.resolve().name, path) for path in captures] or list(shared_sweeps(folder))
         try:
-            results = {name: capture_errors(path) for name, path in named}
+            probe = None if probe_file is None else read_probe(probe_file)
+            results = {name: capture_errors(path, probe) for name, path in named}
+            rows = sorted((SHARED / "llama-bench").glob("h200_*.jsonl"))
+            if rows and not captures and probe is None:
+                results["llama-bench h200"] = llama_errors(rows, folder)
         except HprofError as error:
             raise SystemExit(f"benchmarks.prediction: {error}") from None
     if as_json:

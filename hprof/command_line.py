@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("profiler.cli.run", "Run A/B passes of a hybrid model and write a capture."),
     "record": ("profiler.cli.record", "Record what any program does on CUDA devices, as a capture."),
     "report": ("profiler.cli.report", "Judge a capture: arms side by side, intervals, verdicts."),
+    "probe": ("profiler.cli.probe", "Measure this machine once, so that predictions are its own."),
     "predict": ("profiler.cli.predict", "Predict what a run would measure, and how far that is from a capture."),
     "advise": ("profiler.cli.advise", "Search for what to set under a budget of device memory."),
     "check": ("profiler.cli.check", "Prove the order of a run's copies and steps, or find what breaks it."),

@@ -23,7 +23,7 @@ _SMALLEST_SUM = 6.103515625e-5
 GATE: Final = "ffn_gate_exps.weight"
 UP: Final = "ffn_up_exps.weight"
 DOWN: Final = "ffn_down_exps.weight"
-_grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
+grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def grouped_experts(
     ends = torch.searchsorted(expert, every, right=True, out_int32=True)
 
     def product(rows: torch.Tensor, name: str, factor: torch.Tensor | None = None) -> torch.Tensor:
-        out = times(_grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends), factor, order)
+        out = times(grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends), factor, order)
         return out if biases is None else out + biases(bias_name(name))[expert]
 
     rows = h[order // moe.n_used]

@@ -16,13 +16,8 @@ from profiler.cli.printing import console, say
 if TYPE_CHECKING:
     from profiler.planning.request import RunRequest
     from profiler.predicting.advise import Advice, Candidate
-    from profiler.predicting.costs import Costs
-    from profiler.predicting.expert_use import ExpectedUse
 
 _MOST_VERIFIED: Final = 16
-_DENSE_ARMS: Final = "off,on,cpu"
-_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache"
-_UPSTREAM_ARMS: Final = "off,cpu"
 
 
 @click.command()
@@ -40,7 +35,13 @@ _UPSTREAM_ARMS: Final = "off,cpu"
     default="hprof",
     help="Whose settings to tell; llama.cpp: the command to type.",
 )
-@click.option("--fit", "fits", multiple=True, metavar="CAPTURE", help="Fit to this capture of hprof run.")
+@click.option(
+    "--fit",
+    "fits",
+    multiple=True,
+    metavar="CAPTURE",
+    help="Fit to this capture of hprof run; for llama.cpp, to rows of llama-bench too (a file).",
+)
 @click.option(
     "--verify",
     type=click.IntRange(0, _MOST_VERIFIED),
@@ -56,14 +57,17 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     hprof advise -m qwen3-30b-a3b --vram-budget 12GiB -p 34,8192 -n 512 --gpu rtx4090 --link gen4x16
     hprof advise --fit traces/sweep --vram-budget 24GiB --objective ttft
     hprof advise -m model.gguf --gpu rtx3090 --link gen4x16 --for llama.cpp
+    hprof advise -m model.gguf --for llama.cpp --fit rows.jsonl --link gen5x16 --vram-budget 16GiB
 
     The budget is that of each device; without it, a known GPU's memory is the budget. -ub is searched.
     """
     from executor.units import parse_bytes
+    from profiler.cli.advise_ground import advice_ground
     from profiler.predicting.advise import advise
 
     given = given_values(ctx)
-    request, costs, use, spread, notes = _ground(values, given)
+    ground = advice_ground(values, given)
+    request, spread, notes = ground.request, ground.spread, ground.notes
     budget = values["vram_budget"]
     machine = request.device.machine
     memory = machine.memory_bytes if machine is not None else None
@@ -71,7 +75,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
     budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
     assert budget_bytes is not None
-    found = advise(request, budget_bytes, values["objective"], costs, use)
+    found = advise(request, budget_bytes, values["objective"], ground.costs, ground.use)
     verified = _verify(request, found, values) if values["verify"] else []
     from profiler.cli.advise_output import advice_blocks, advice_json, llama_cpp_command
     from profiler.report.renderers import drawn_block
@@ -87,42 +91,6 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     for block in advice_blocks(found, spread, notes, line, verified):
         for part in drawn_block(block):
             out.print(part)
-
-
-def _ground(
-    values: Mapping[str, Any], given: Mapping[str, Any]
-) -> tuple[RunRequest, Costs, ExpectedUse | None, dict[str, float | None], list[str]]:
-    """What is asked, what steps cost, which experts are used, how sure that is, and what must be said of it first."""
-    from dataclasses import replace
-
-    from executor.devices.factory import default_kind, sim_machine
-    from executor.models.load import load_model
-    from profiler.capture import Capture
-    from profiler.cli.captured_request import captured_values, overlaid, predicted_request
-    from profiler.cli.machine_options import told_rates
-    from profiler.planning.plan import plan_run
-    from profiler.predicting.calibrate import Source, calibrate
-    from profiler.predicting.costs import RateCosts
-
-    captures = {path: Capture.open(path) for path in values["fits"]}
-    seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
-    asked = overlaid(next(iter(seen.values()), None), values, given)
-    asked = {**asked, "override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
-    if not {"arms", "prefetch_weights"} & given.keys():
-        model = load_model(asked["model"], asked["quant"], asked["layers"], asked["seed"])
-        usual = _MOE_ARMS if model.has_experts else _DENSE_ARMS
-        upstream = values["engine"] == "llama.cpp" and not values["prefetch_build"]
-        asked |= {"arms": _UPSTREAM_ARMS if upstream else usual, "prefetch_weights": None}
-    request = predicted_request(asked)
-    if not captures:
-        told = told_rates(values["device"] or (default_kind() if values["verify"] else "sim"), given)
-        plan = plan_run(replace(request, arms=("off",)))
-        notes = [] if told is None else [told]
-        return request, RateCosts(sim_machine(request.device), plan.session.dtype), None, {}, notes
-    found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
-    link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
-    costs = found.costs if link is None else found.costs.with_link(link)
-    return request, costs, found.use, found.spread, []
 
 
 def _verify(

@@ -130,9 +130,9 @@ def _gives(one: Candidate, spread: Spread) -> str:
 def _sure(one: Candidate, spread: Spread) -> str:
     known = [f"{name} ± {format_share(value)}" for name, value in spread.items() if value is not None]
     if not known:
-        return "from rates alone: nothing says how far off they are; --fit CAPTURE or --verify N would"
-    where = "" if one.in_range else "; outside what was fitted, so less sure than that"
-    return f"{listed(known)}, by what the fit misses where it was fitted{where}"
+        return "from rates alone: nothing says how far off they are; hprof probe, --fit CAPTURE or --verify N would"
+    where = "" if one.in_range else "; outside what was measured, so less sure than that"
+    return f"{listed(known)}, by what it misses where that was measured{where}"
 
 
 def _row(one: Candidate) -> list[str]:

@@ -60,7 +60,7 @@ _UNASKED: Final = {
     "inject": None,
 }
 """Options of a run that a prediction has no use for."""
-_OWN: Final = ("output", "force", "as_json", "fits", "against", "device", "objective", "engine", "verify")
+_OWN: Final = ("output", "force", "as_json", "fits", "against", "device", "objective", "engine", "verify", "probe")
 
 
 def overlaid(captured: Mapping[str, Any] | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

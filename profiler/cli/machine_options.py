@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from executor.devices.known import find_gpu, find_link
@@ -49,23 +49,29 @@ def sim_machine(values: Mapping[str, Any]) -> SimMachine:
     return SimMachine(**rates | {name: values[name] for name in _RATES if values[name] is not None})
 
 
-def told_rates(kind: str, given: Mapping[str, Any]) -> str | None:
+def knows_device(kind: str, given: Mapping[str, Any]) -> bool:
+    """Whether the user said how fast a device of this kind is."""
+    return {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
+
+
+def told_rates(kind: str, given: Mapping[str, Any], notes: Sequence[str]) -> str | None:
     """The first line of an answer from rates alone: which of them are sim's defaults; None where none is.
 
-    kind: the device that is asked about. given: what the user gave. Raises HprofError where that device is a real one
-    and its rates are not given: defaults would look like knowledge of this machine.
+    kind: the device that is asked about. given: what the user gave. notes: why a probe that is there says nothing.
+    Raises HprofError where that device is a real one and its rates are not given: defaults would look like knowledge.
     """
-    of_device = {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
-    if kind != "sim" and not of_device:
+    if kind != "sim" and not knows_device(kind, given):
+        if notes:
+            raise HprofError(" ".join(notes))
         raise HprofError(
-            f"nobody measured how fast the {kind} device of this machine is: fit to a capture of it (`hprof run "
-            f"--device {kind} -o traces/mine`, then --fit traces/mine), or give --gemm-tflop-s and --memory-gb-s."
+            f"nobody measured how fast the {kind} device of this machine is: run `hprof probe --device {kind}` once, "
+            "or give --fit CAPTURE, or --gemm-tflop-s and --memory-gb-s."
         )
-    defaults = [] if of_device else ["the device"]
+    defaults = [] if knows_device(kind, given) else ["the device"]
     defaults += [] if {"link", "link_gb_s"} & given.keys() else ["the link"]
     if not defaults:
         return None
     return (
-        f"Rates of {' and '.join(defaults)} are sim's defaults and no machine's: give --gpu and --link, each rate by "
-        "its flag, or --fit CAPTURE."
+        f"Rates of {' and '.join(defaults)} are sim's defaults and no machine's: run `hprof probe` once, or give --gpu "
+        "and --link, each rate by its flag, or --fit CAPTURE."
     )

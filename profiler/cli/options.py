@@ -102,15 +102,22 @@ def _grid(*names: str, default: str, help: str) -> Callable[[Any], Any]:  # noqa
     )
 
 
+_MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
+
+
+def threads_option(command: Command) -> Command:
+    """`-t/--threads N`, as the parameter `threads` (None where it is left out)."""
+    text = "Cores for compute.  [default: all but one]"
+    return click.option("-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help=text)(command)
+
+
 _MODEL: Final = [
     click.option(
         *("-m", "--model", "--config", "model"),
         default="tiny-dense",
         help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
     ),
-    click.option(
-        "--quant", metavar="TYPE", help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M."
-    ),
+    click.option("--quant", metavar="TYPE", help="Store a preset's weights in this quant type, e.g. Q4_K."),
     click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
 ]
@@ -133,8 +140,7 @@ _PLACEMENT: Final = [
         multiple=True,
         metavar="REGEX=CPU",
         help="Weights to keep in host memory; ';' joins overrides, ',' or another -ot begins another configuration, as "
-        "for llama-bench (llama-server's ',' is ';' here).  [default: all experts, ffn_(gate|up|down)_exps.*=CPU; "
-        "without any, ffn_(gate|up|down).*=CPU]",
+        "for llama-bench (llama-server's ',' is ';' here).  [default: ffn_(gate|up|down).*=CPU]",
     ),
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
     click.option(
@@ -160,7 +166,6 @@ _PLACEMENT: Final = [
 _MOST_TOKENS: Final = 2**31 - 1
 _MOST_MIB: Final = 2**30
 _FASTEST_GB_S: Final = 1e6  # beyond it a copy takes no time that a clock can tell
-_MOST_THREADS: Final = 1024  # thread libraries end the process where the system gives them no more
 _ARMS: Final = [
     click.option("--arms", cls=ArmsOption, metavar="LIST", help="Copy policies to compare, the first is the baseline:"),
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
@@ -208,9 +213,7 @@ _DEVICE: Final = [
         "--link-gb-s", type=FiniteRange(0.001, _FASTEST_GB_S), help="Bus speed of cpu (default 8) and sim devices."
     ),
     click.option("--link-latency-us", type=FiniteRange(0, 1e6), help="What each copy costs besides its bytes."),
-    click.option(
-        "-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help="Cores for compute.  [default: all but one]"
-    ),
+    threads_option,
     click.option(
         "--dtype",
         type=click.Choice(["auto", "f32", "bf16", "f16"]),
@@ -296,7 +299,12 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def predict_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what a prediction shares with a run: everything but how passes are repeated, recorded and shown."""
-    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, output_option, force_option]):
+    """Add what a prediction shares with a run, everything but how passes are repeated, recorded and shown, and
+    `--probe`."""
+    probe = click.option(
+        "--probe", metavar="FILE", help="Predict by this file of hprof probe.  [default: this machine's]"
+    )
+    outputs = [output_option, force_option, probe]
+    for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, *outputs]):
         function = option(function)
     return json_option(function)

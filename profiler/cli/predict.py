@@ -13,6 +13,8 @@ from profiler.cli.options import given_values, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
+    from profiler.capture import Capture
+    from profiler.cli.probe_choice import ProbeChoice
     from profiler.planning.plan import RunPlan
     from profiler.predicting.forecast import Forecast
 
@@ -25,7 +27,7 @@ _MOST_CELLS: Final = 20_000
 @click.option(
     "--against",
     metavar="CAPTURE",
-    help="Show how far off it is there; without --fit it is fitted to three cells of this capture.",
+    help="Show how far off it is there; without --fit or --probe, fitted to three of its cells.",
 )
 @click.pass_context
 def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, **values: Any) -> None:
@@ -36,9 +38,9 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, *
     hprof predict --fit traces/sweep -ub 8192 -d 0,32768
     hprof predict --against traces/sweep
 
-    With --fit or --against, what is not given is as in the first such capture. Without them, the rates of --gpu, --link
-    and the flags of each decide, by the rules of --device sim. -o DIR keeps the prediction as a capture, for the
-    dashboard.
+    With --fit or --against, what is not given is as in the first such capture. Without them, this machine's probe
+    decides where there is one (hprof probe), or the rates of --gpu, --link and the flags of each, by the rules of
+    --device sim. -o DIR keeps the prediction as a capture, for the dashboard.
     """
     from profiler.plain_text import printable
 
@@ -67,6 +69,7 @@ def _forecast(
     from executor.devices.factory import sim_machine
     from profiler.capture import Capture
     from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+    from profiler.cli.probe_choice import ProbeChoice, choose_probe
     from profiler.planning.plan import plan_run
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
     from profiler.predicting.costs import RateCosts
@@ -77,11 +80,17 @@ def _forecast(
     captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
     seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
     first = against or (fits[0] if fits else None)
-    asked = overlaid(None if first is None else seen[first], values, given)
+    if fits and values["probe"] is not None:
+        raise HprofError("--probe and --fit exclude each other: give one of them.")
+    by_probe = first is None or values["probe"] is not None
+    choice = choose_probe(values["device"], values, given) if by_probe else ProbeChoice(None)
+    asked = choice.asked(overlaid(None if first is None else seen[first], values, given), given)
     plan = plan_run(predicted_request(asked), _MOST_CELLS)
+    if choice.probe is not None:
+        return _by_probe(plan, choice, captures[against] if against else None), plan
     if first is None:
         costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
-        told = told_rates(values["device"] or "sim", given)
+        told = told_rates(values["device"] or "sim", given, choice.notes)
         notes = [
             *filter(None, [told]),
             "From rates alone: nothing says how far off they are, so no figure has an interval.",
@@ -98,6 +107,21 @@ def _forecast(
     misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
     names = [captures[path].name for path in plans]
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
+
+
+def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Forecast:
+    """By the probe alone; `against` a capture, none of whose cells was fitted to."""
+    from profiler.cli.probe_choice import costs_of
+    from profiler.predicting.forecast import Forecast
+    from profiler.predicting.measured import misses_of
+    from profiler.predicting.predictor import predict
+
+    probe = choice.probe
+    assert probe is not None
+    predictions = predict(plan, costs_of(probe, plan.request.device.link_gb_s))
+    misses = misses_of(predictions, against, (), with_steps=True) if against is not None else []
+    made = [f"the probe of {probe.created}"]
+    return Forecast(plan.model.shape.name, _baseline(plan), predictions, probe.spread, made, misses, choice.notes)
 
 
 def _baseline(plan: RunPlan) -> str:

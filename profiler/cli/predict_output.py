@@ -39,13 +39,13 @@ def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
         yield Lines("note", [f"{len(cells) - _MOST_TABLES:,} more cells: ask for --json."])
     outside = sum(not one.in_range for one in forecast.predictions)
     if forecast.fitted_to and outside:
-        yield Lines("note", ["* outside what was fitted: sizes, depths or steps that the captures do not show."])
+        yield Lines("note", ["* outside what was fitted: sizes, depths or steps that it does not show."])
 
 
 def _ground(forecast: Forecast) -> Iterator[str]:
     if forecast.fitted_to:
         spreads = [f"{name} ± {format_share(value)}" for name, value in forecast.spread.items() if value is not None]
-        yield f"fitted to {listed(forecast.fitted_to)}; intervals from what the fit misses there: {listed(spreads)}"
+        yield f"fitted to {listed(forecast.fitted_to)}; intervals from what that misses: {listed(spreads)}"
 
 
 def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> list[str]:

@@ -14,6 +14,7 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
+from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
@@ -44,13 +45,21 @@ class Calibration:
 
 def calibrate(sources: Sequence[Source]) -> Calibration:
     """Fit costs to captures. Raises HprofError where none holds a measured pass with its steps."""
-    layouts = [_layout(source) for source in sources]
+    layouts = [source_layout(source) for source in sources]
     samples = [
         take_samples(source.capture, layout, fitted_passes(source))
         for source, layout in zip(sources, layouts, strict=True)
     ]
     costs = fit_costs(samples, layouts[0], sources[0].plan.session.dtype)
     use = _observed_use(sources[0], layouts[0], samples)
+    return Calibration(costs, use, spread_of_misses(sources, costs, use))
+
+
+def spread_of_misses(
+    sources: Sequence[Source], costs: Costs, use: ExpectedUse | None = None
+) -> dict[str, float | None]:
+    """By figure, twice the root mean square of what `costs` miss, relative to what the sources measured; None where
+    they measured nothing of the kind."""
     misses: dict[str, list[float]] = {"ttft": [], "decode": []}
     for source in sources:
         measured = measured_cells(source.capture)
@@ -59,7 +68,7 @@ def calibrate(sources: Sequence[Source]) -> Calibration:
                 found = measured.get((one.label, *cell_key(one.cell)))
                 misses["ttft"] += relative(one.ttft_ns, found.ttft_ns if found else None)
                 misses["decode"] += relative(one.decode_ns, found.decode_ns if found else None)
-    return Calibration(costs, use, {name: _spread(values) for name, values in misses.items()})
+    return {name: _spread(values) for name, values in misses.items()}
 
 
 def usual_cells(capture: Capture) -> frozenset[CellKey]:
@@ -98,7 +107,8 @@ def _spread(misses: Sequence[float]) -> float | None:
     return _DEVIATIONS * float(np.sqrt(np.mean(np.square(misses)))) if misses else None
 
 
-def _layout(source: Source) -> Layout:
+def source_layout(source: Source) -> Layout:
+    """What the source's passes asked for, where its first placement has the weights."""
     plan = source.plan
     device_of = device_of_layers(plan.request, plan.model)
     return build_layout(plan.model, plan.setups[0].placement, device_of, plan.session.dtype)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -25,12 +25,17 @@ Setting = Literal["alone", "copies", "host"]
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Ubatches to be priced, an element each: `n_tokens` (points,), and `n_past` (points,) positions before them."""
+    """Ubatches to be priced, an element each: `n_tokens` (points,), and `n_past` (points,) positions before them.
+
+    `n_outputs` (points,): the rows that go on behind the last layer's mixer, for an engine that drops those whose
+    logits nobody wants; None: all do.
+    """
 
     n_tokens: Floats
     n_past: Floats
     phase: Phase = "prefill"
     setting: Setting = "alone"
+    n_outputs: Floats | None = None
 
     def seen(self, window: int | None) -> Floats:
         """(points,): how many positions a token sees, on average."""
@@ -40,6 +45,9 @@ class Points:
 
 class Costs(Protocol):
     """Times in ns; arrays have one element a point."""
+
+    drops_rows: ClassVar[bool]
+    """Whether the engine drops rows whose logits nobody wants behind the last layer's mixer."""
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         """A step, with what passes between the step before it and itself; `distinct` experts are in use."""
@@ -69,6 +77,7 @@ class RateCosts:
 
     machine: SimMachine
     dtype: torch.dtype
+    drops_rows: ClassVar[bool] = False
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         m = self.machine

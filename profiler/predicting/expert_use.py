@@ -122,6 +122,13 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
     return ExpectedUse(rng.permuted(of_layers, axis=1), n_used)
 
 
+def use_of_sigma(sigma: float, n_layers: int, n_experts: int, n_used: int) -> ExpectedUse:
+    """Log-normal popularity of that width, without a dead share, differently drawn in each layer."""
+    weights = np.exp(sigma * norm.ppf((np.arange(n_experts) + 0.5) / n_experts))
+    of_layers = np.tile(inclusion_chances((weights / weights.sum())[None], n_used)[0], (n_layers, 1))
+    return ExpectedUse(np.random.default_rng(0).permuted(of_layers, axis=1), n_used)
+
+
 def inclusion_chances(weights: Floats, n_used: float) -> Floats:
     """(layers, experts): chances that add up to `n_used` in each layer; `weights` (layers, experts) add up to 1."""
     alive = (weights > 0).sum(axis=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ from profiler.predicting.costs import CopyWay, Floats, Phase, Points, RateCosts,
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.samples import Samples, StepKey, key_of
 
-_OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
+OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
     "alone": ("alone", "copies", "host"),
     "copies": ("copies", "alone", "host"),
     "host": ("host", "alone", "copies"),
@@ -80,6 +80,7 @@ class FittedCosts:
     token_ns: float
     routed_copy_delay_ns: float
     rates: RateCosts
+    drops_rows: ClassVar[bool] = False
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         fit = self._fit(step, points)
@@ -107,7 +108,7 @@ class FittedCosts:
         key, one = key_of(step), bool((points.n_tokens == 1).all())
         phases: tuple[Phase, ...] = ("decode", "prefill") if points.phase == "decode" or one else ("prefill",)
         for phase in phases:
-            for setting in _OTHERS[points.setting]:
+            for setting in OTHERS[points.setting]:
                 if (key, phase, setting) in self.steps:
                     return self.steps[key, phase, setting]
         return None
@@ -118,14 +119,14 @@ def fit_costs(samples: Sequence[Samples], layout: Layout, dtype: torch.dtype) ->
     steps = pd.concat([one.steps for one in samples], ignore_index=True)
     if not len(steps):
         raise HprofError("the captures to fit to hold no steps of passes; record them without --recorder off.")
-    by_key = {key_of(step): step for step in _all_steps(layout)}
+    by_key = {key_of(step): step for step in all_steps(layout)}
     fits: dict[tuple[StepKey, Phase, Setting], StepFit] = {}
     for group, rows in steps.groupby(["step", "phase", "setting"], observed=True):
         key, phase, setting = cast("tuple[StepKey, Phase, Setting]", group)
         if key in by_key:
             fits[key, phase, setting] = _fit_step(by_key[key], rows)
     fits = {key: _with_one_row(key, fit, by_key[key[0]], fits) for key, fit in fits.items()}
-    per_copy, per_byte = _fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
+    per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
     gaps = {name: float(np.mean([one.gaps[name] for one in samples])) for name in ("begin", "token", "routed")}
     machine = _fit_machine(steps, by_key, dtype, per_copy, per_byte)
     return FittedCosts(
@@ -133,7 +134,8 @@ def fit_costs(samples: Sequence[Samples], layout: Layout, dtype: torch.dtype) ->
     )
 
 
-def _all_steps(layout: Layout) -> list[Step]:
+def all_steps(layout: Layout) -> list[Step]:
+    """Every step that the layout's passes may take, on the device, the bus and the CPU."""
     inner = [
         step
         for kind in layout.kinds
@@ -177,7 +179,7 @@ def _with_one_row(
     return replace(fit, one_row_ns=measured) if measured > line and fit.n_tokens[0] > 1 else fit
 
 
-def _fit_copies(copies: pd.DataFrame) -> tuple[float, dict[CopyWay, float]]:
+def fit_copies(copies: pd.DataFrame) -> tuple[float, dict[CopyWay, float]]:
     """ns a piece, the same either way, and ns a byte by way.
 
     A piece's cost is told from its bytes' where copies are of several pieces: by all copies together, since the bus is

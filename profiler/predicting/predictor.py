@@ -81,6 +81,7 @@ class ArmPredictor:
         device_of = device_of_layers(plan.request, plan.model)
         self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
         self._costs, self._arm = costs, arm
+        self._drops_rows = costs.drops_rows
         self._settings: dict[Phase, Setting] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
@@ -117,9 +118,10 @@ class ArmPredictor:
         if not cells:
             return {}
         ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
-        number, n_tokens, n_past = _ubatches(ordered)
-        asked, point_of = np.unique(np.stack([n_tokens, n_past]), axis=1, return_inverse=True)
-        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"))
+        number, n_tokens, n_past, is_last = _ubatches(ordered)
+        kept = is_last if self._drops_rows else n_tokens
+        asked, point_of = np.unique(np.stack([n_tokens, n_past, kept]), axis=1, return_inverse=True)
+        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"), asked[2] if self._drops_rows else None)
         priced = price(self.layout, self._decider, self._costs, points)
         ends = self._ends("prefill")
         each = [np.asarray(point_of.ravel()[number == u]) for u in range(int(number.max()) + 1)]
@@ -226,8 +228,9 @@ class _Totals:
         return _Part(total_ns, known_ns, float(self._sums[""][cell]), not self._outside[cell], busy)
 
 
-def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Floats]:
-    """Each prompt's ubatches by number, then cell: their number in the prompt, tokens, and positions before."""
+def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Floats, Floats]:
+    """Each prompt's ubatches by number, then cell: their number in the prompt, tokens, positions before, and whether
+    (1 or 0) it is the prompt's last."""
     n_prompt, n_ubatch, n_depth = (np.array([getattr(cell, axis) for cell in cells]) for axis in _AXES)
     counts = -(-n_prompt // n_ubatch)
     cell = np.repeat(np.arange(len(cells)), counts)
@@ -236,7 +239,9 @@ def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Flo
     cell, number = cell[order], number[order]
     start = number * n_ubatch[cell]
     n_tokens = np.minimum(n_ubatch[cell], n_prompt[cell] - start)
-    return number, n_tokens.astype(np.float64), (n_depth[cell] + start).astype(np.float64)
+    is_last = number == counts[cell] - 1
+    n_past = (n_depth[cell] + start).astype(np.float64)
+    return number, n_tokens.astype(np.float64), n_past, is_last.astype(np.float64)
 
 
 _AXES = ("n_prompt", "n_ubatch", "n_depth")

@@ -9,8 +9,9 @@ first, so that those still running are a slice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,20 @@ class StepTimes:
     ahead: Floats | None = None
     late: Floats | None = None
     """Copies on the copy stream: those that go ahead, and those that wait for the router."""
+
+    def spread_to(self, points: Ints, n_points: int) -> StepTimes:
+        """The same among `n_points` points, of which `points` are those here; the others do nothing."""
+
+        def wider(values: NDArray[Any]) -> NDArray[Any]:
+            found = np.zeros(n_points, values.dtype)
+            found[points] = values
+            return found
+
+        copies = self.copies
+        if copies is not None:
+            copies = StepCopies(*(wider(getattr(copies, one.name)) for one in fields(copies)))
+        ahead, late = (None if one is None else wider(one) for one in (self.ahead, self.late))
+        return StepTimes(self.name, self.device, wider(self.in_line), copies, ahead, late)
 
 
 @dataclass(slots=True)
@@ -82,10 +97,14 @@ class _Pricing:
     def priced(self) -> PricedUbatches:
         layout, in_use = self._layout, self._distinct()
         steps: list[StepTimes] = []
+        last = len(layout.kind_of) - 1
         for layer, number in enumerate(layout.kind_of):
             kind, distinct = layout.kinds[number], in_use.get(layer, self._none)
-            for step in kind.steps:
+            own, behind = (kind.steps[:1], kind.steps[1:]) if layer == last else (kind.steps, ())
+            for step in own:
                 _append(steps, self._step(layer, kind, step, distinct))
+        for times in self._behind_last_mixer(last, behind, in_use.get(last, self._none)):
+            _append(steps, times)
         embed, move = self._ns(layout.embed, self._none), self._none
         self._busy["embed"] += embed
         if layout.n_devices > 1:
@@ -94,6 +113,23 @@ class _Pricing:
             self._n_bytes += n_moves * self._points.n_tokens * layout.move[1].row_bytes
         delay, n_slots = self._costs.routed_copy_delay_ns, self._decider.n_slots
         return PricedUbatches(layout, steps, embed, move, n_slots, delay, dict(self._busy), self._n_bytes)
+
+    def _behind_last_mixer(self, layer: int, steps: Sequence[Step], distinct: Floats) -> Iterator[StepTimes]:
+        """The last layer's steps behind its mixer, which fewer rows than the ubatch has may go through."""
+        points, kind = self._points, self._layout.kinds[self._layout.kind_of[layer]]
+        if points.n_outputs is None:
+            yield from (self._step(layer, kind, step, distinct) for step in steps)
+            return
+        some = np.flatnonzero(points.n_outputs > 0)
+        left = points.n_outputs[some]
+        rows = replace(points, n_tokens=left, n_past=(points.n_past + points.n_tokens)[some] - left, n_outputs=None)
+        inner = _Pricing(self._layout, self._decider, self._costs, rows)
+        in_use = inner._distinct().get(layer, inner._none)
+        for step in steps:
+            yield inner._step(layer, kind, step, in_use).spread_to(some, len(self._none))
+        for name, ns in inner._busy.items():
+            self._busy[name][some] += ns
+        self._n_bytes[some] += inner._n_bytes
 
     def _distinct(self) -> dict[int, Floats]:
         """By MoE layer, (points,): how many experts are in use."""

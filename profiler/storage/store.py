@@ -142,8 +142,7 @@ def _translated(where: str, verb: str) -> Any:
 
 
 def _told(where: str, verb: str, reason: str) -> HprofError:
-    elsewhere = "free space or choose another folder (-o; in Python another path)"
-    advice = "check the address and its permissions" if verb == "read" else elsewhere
+    advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
     return HprofError(f"cannot {verb} {where}: {reason}; {advice}.")
 
 

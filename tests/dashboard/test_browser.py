@@ -29,7 +29,7 @@ PATHS = ("", "timeline", "sweep", "selective", "layers", "memory", "what-if", "i
 TITLES = (
     "Prefetch made|Prefetch against",
     "Timeline",
-    "At which sizes",
+    "Sweep",
     "Selective copy",
     "Layers",
     "Memory",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import orjson
 import pytest
 
@@ -10,6 +12,11 @@ import hprof
 ASKED = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "--arms", "off,on"]
 RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4", "--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
 Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def test_three_lines_answer_first(capsys: Printed) -> None:
@@ -56,7 +63,7 @@ def test_without_a_budget_there_is_none(capsys: Printed) -> None:
 def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
     assert hprof.main([*ASKED, "--vram-budget", "24MiB", "--link-gb-s", "4"]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("Rates of the device are sim's defaults and no machine's: give --gpu")
+    assert told.startswith("Rates of the device are sim's defaults and no machine's: run `hprof probe`")
     assert hprof.main([*ASKED, "--vram-budget", "24MiB", "--json"]) == 0
     found = orjson.loads(capsys.readouterr().out)
     assert found["notes"][0].startswith("Rates of the device and the link are sim's defaults")

@@ -31,6 +31,7 @@ ON_CAPTURES = [
     ["predict", "--fit", "{c}"],
     ["predict", "-m", EVIL],
     ["advise", "-m", EVIL],
+    ["probe", "--device", "cpu", "--quants", EVIL],
     ["check", "{c}", "--json"],
     ["report", "{c}", "--format", "md"],
     ["report", "{c}", "--json"],

@@ -16,6 +16,11 @@ RATES = ["predict", "-m", "tiny-moe", "-p", "256", "-n", "8", "-ub", "64,256", "
 Printed = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def told(capsys: Printed, *words: str) -> dict:  # type: ignore[type-arg]
     assert hprof.main([*words, "--json"]) == 0
     found = orjson.loads(capsys.readouterr().out)

@@ -1,0 +1,299 @@
+"""A probe: what one machine's device was measured to take, kept as a JSON file that a person can read.
+
+Coefficients are written as rates (`gb_s`, `gflop_s`) and times; null: no part of a step's time was found to grow with
+it. `docs/predicting.md` describes the keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+import orjson
+import torch
+
+import executor
+from executor.devices.sim import SimMachine
+from executor.errors import HprofError
+from executor.files import bounded_read
+from executor.units import format_share
+from executor.version import __version__
+from profiler.facts import cpu_model, describe_gpus
+from profiler.predicting.costs import CopyWay, Phase, Setting
+from profiler.predicting.probed import Group, ProbedCosts, WorkFit
+from profiler.recording.build import cache_folder
+
+_MOST_BYTES: Final = 4 << 20
+_CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured
+_OTHERS: Final = 0.1  # of the processors' time
+_DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_OF_GPU: Final = ("name", "driver", "power_limit_w")
+_COMPUTES: Final = ("devices", "engine", "host", "layers", "quants", "streaming")
+_FIGURES: Final = ("ttft", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One rate or cost by itself: what, at which size, in which unit; the median and range of its repetitions."""
+
+    what: str
+    at: str
+    unit: str
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """`machine` tells one machine from another. `spread`: by figure, the relative half-width of an interval, from
+    models that the costs were not fitted to. `load`: of the last minute before the probe began; None: not known.
+    `others`: the share of the processors' time that other programs took meanwhile. `measured` are rates by themselves,
+    for people: predictions rest on `costs`."""
+
+    costs: ProbedCosts
+    spread: Mapping[str, float | None]
+    machine: Mapping[str, Any]
+    created: str
+    seconds: float
+    load: float | None
+    others: float | None = None
+    fitted_to: tuple[str, ...] = ()
+    checked_on: tuple[str, ...] = ()
+    measured: tuple[Measure, ...] = ()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the machine was busy with something else."""
+        threads = int(self.machine.get("usable_threads") or 1)
+        return (self.load or 0.0) > _CROWDED * threads or (self.others or 0.0) > _OTHERS
+
+    def rates(self) -> SimMachine:
+        """What the machine reaches, as `sim` has it: for engines whose own steps were not probed."""
+        found = SimMachine(link_gb_s=1 / self.costs.ns_per_byte["inline"])
+        best = {what: self._best(what) for what in ("product", "device memory, read and written", "host memory, read")}
+        gflop_s, memory, host = best.values()
+        return replace(
+            found,
+            gemm_tflop_s=found.gemm_tflop_s if gflop_s is None else gflop_s / 1e3,
+            memory_gb_s=memory or found.memory_gb_s,
+            host_memory_gb_s=host or found.host_memory_gb_s,
+        )
+
+    def _best(self, what: str) -> float | None:
+        return max((one.median for one in self.measured if one.what == what), default=None)
+
+    def crowding(self) -> str:
+        """How busy the machine was, in a sentence."""
+        threads = self.machine.get("usable_threads")
+        before = f"load {self.load} on {threads} processors before"
+        share = "" if self.others is None else f", others at {format_share(self.others)} of their time meanwhile"
+        return f"The machine was busy when it was probed: {before}{share}. Repeat `hprof probe` on a quiet one."
+
+    @property
+    def dtype(self) -> str:
+        """What activations are in, as `--dtype` spells it."""
+        return next(name for name, dtype in _DTYPES.items() if dtype == self.costs.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, which `from_json` reads back."""
+        costs = self.costs
+        return {
+            "schema": 1,
+            "source": "probe",
+            "created": self.created,
+            "seconds": round(self.seconds, 1),
+            "load_1min": self.load,
+            "others": self.others,
+            "machine": dict(self.machine),
+            "dtype": self.dtype,
+            "fitted_to": list(self.fitted_to),
+            "checked_on": list(self.checked_on),
+            "off_by": dict(self.spread),
+            "link": {
+                "us_a_copy": costs.per_copy_ns / 1e3,
+                "gb_s": {way: _rate(ns) for way, ns in costs.ns_per_byte.items()},
+            },
+            "delays_us": {
+                "begin": costs.begin_ns / 1e3,
+                "token": costs.token_ns / 1e3,
+                "routed_copy": costs.routed_copy_delay_ns / 1e3,
+            },
+            "measured": [asdict(one) for one in self.measured],
+            "steps": [_group(group, fit) for group, fit in costs.groups.items()],
+        }
+
+
+def _group(group: Group, fit: WorkFit) -> dict[str, Any]:
+    once, value, byte, flop, own = (float(one) for one in fit.coefficients)
+    return {
+        "step": group.name,
+        "where": group.where,
+        "quant": group.quant,
+        "phase": group.phase,
+        "beside": group.setting,
+        "us_once": once / 1e3,
+        "ns_a_value": value,
+        "gb_s": _rate(byte),
+        "gflop_s": _rate(flop),
+        "ns_an_own": own,
+        "off_by": fit.misses,
+        "n": fit.n,
+        "n_tokens": list(fit.n_tokens),
+        "positions": fit.positions,
+        "n_bytes": list(fit.n_bytes),
+    }
+
+
+def _rate(ns: float) -> float | None:
+    return 1 / ns if ns > 0 else None
+
+
+def probe_path(device: str) -> Path:
+    """Where the probe of this user's `device` is kept where nobody says otherwise."""
+    return cache_folder() / f"probe-{device}.json"
+
+
+def write_probe(probe: Probe, path: Path) -> None:
+    """Keep a probe, whole or not at all. Raises HprofError where it cannot be written."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_bytes(orjson.dumps(probe.to_json(), option=orjson.OPT_INDENT_2))
+        half.replace(path)
+    except OSError as error:
+        raise HprofError(f"{path} cannot be written ({error.strerror or error}); give -o another file.") from error
+
+
+def read_probe(path: Path) -> Probe:
+    """The probe in a file. Raises HprofError for a file that cannot be read or holds none."""
+    content = bounded_read(path, _MOST_BYTES, "a probe", "make one with `hprof probe`")
+    try:
+        return _from_json(orjson.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HprofError(f"{path} holds no probe that this hprof reads; make one with `hprof probe`.") from error
+
+
+def _from_json(found: Any) -> Probe:
+    """Raises ValueError, KeyError, TypeError or AttributeError for anything but what `Probe.to_json` gives."""
+    if (found["schema"], found["source"]) != (1, "probe"):
+        raise ValueError("no probe")
+    link, delays = found["link"], found["delays_us"]
+    costs = ProbedCosts(
+        groups=dict(_read_group(one) for one in found["steps"]),
+        per_copy_ns=_number(link["us_a_copy"]) * 1e3,
+        ns_per_byte={way: _inverse(link["gb_s"][way]) for way in cast("tuple[CopyWay, ...]", ("inline", "ahead"))},
+        begin_ns=_number(delays["begin"]) * 1e3,
+        token_ns=_number(delays["token"]) * 1e3,
+        routed_copy_delay_ns=_number(delays["routed_copy"]) * 1e3,
+        dtype=_DTYPES[found["dtype"]],
+    )
+    off_by, load, others = found["off_by"], found["load_1min"], found["others"]
+    spread = {name: None if off_by[name] is None else _number(off_by[name]) for name in _FIGURES}
+    return Probe(
+        costs,
+        spread,
+        {str(name): value for name, value in found["machine"].items()},
+        str(found["created"]),
+        _number(found["seconds"]),
+        None if load is None else _number(load),
+        None if others is None else _number(others),
+        tuple(str(one) for one in found["fitted_to"]),
+        tuple(str(one) for one in found["checked_on"]),
+        tuple(map(_read_measure, found["measured"])),
+    )
+
+
+def _read_measure(one: Any) -> Measure:
+    numbers = (_number(one[name]) for name in ("median", "low", "high"))
+    return Measure(str(one["what"]), str(one["at"]), str(one["unit"]), *numbers)
+
+
+def _read_group(one: Any) -> tuple[Group, WorkFit]:
+    group = Group(
+        str(one["step"]),
+        str(one["where"]),
+        str(one["quant"]),
+        cast("Phase", str(one["phase"])),
+        cast("Setting", str(one["beside"])),
+    )
+    coefficients = [
+        _number(one["us_once"]) * 1e3,
+        _number(one["ns_a_value"]),
+        _inverse(one["gb_s"]),
+        _inverse(one["gflop_s"]),
+        _number(one["ns_an_own"]),
+    ]
+    n_tokens, n_bytes = _range(one["n_tokens"]), _range(one["n_bytes"])
+    misses, n = _number(one["off_by"]), int(_number(one["n"]))
+    return group, WorkFit(np.array(coefficients), n_tokens, _number(one["positions"]), n_bytes, misses, n)
+
+
+def _range(values: Any) -> tuple[float, float]:
+    low, high = values
+    return _number(low), _number(high)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not math.isfinite(number := float(value)) or number < 0:
+        raise ValueError("no measure")
+    return number
+
+
+def _inverse(rate: Any) -> float:
+    """ns for each byte or operation; 0 where no rate is told."""
+    if rate is None:
+        return 0.0
+    if (number := _number(rate)) == 0:
+        raise ValueError("no rate")
+    return 1 / number
+
+
+def this_machine(device: str, n_threads: int | None) -> dict[str, Any]:
+    """What a probe of `device` depends on: hprof and torch, the processor and threads, for cuda the GPUs too."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [{name: gpu[name] for name in _OF_GPU} for gpu in describe_gpus()] if device == "cuda" else []
+    return {
+        "device": device,
+        "hprof": __version__,
+        "kernels": _kernels(),
+        "torch": torch.__version__,
+        "cpu": cpu_model(),
+        "usable_threads": usable,
+        "threads": n_threads,
+        "gpus": gpus,
+    }
+
+
+def _kernels() -> str:
+    """A digest of the code that computes and copies: with another one, steps take other times."""
+    root, digest = Path(executor.__file__).parent, hashlib.sha256()
+    for part in _COMPUTES:
+        for file in sorted((root / part).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def changes(probe: Probe, machine: Mapping[str, Any]) -> list[str]:
+    """What is no longer as it was when the probe was made, in words; empty where nothing is."""
+    return [
+        f"{name} was {_told(probe.machine.get(name))} and is {_told(value)}"
+        for name, value in machine.items()
+        if probe.machine.get(name) != value
+    ]
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return "unsaid"
+    if isinstance(value, list):
+        return (
+            "; ".join(" ".join(str(part) for part in gpu.values()) for gpu in value if isinstance(gpu, dict)) or "none"
+        )
+    return str(value)[:80]

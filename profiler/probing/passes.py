@@ -1,0 +1,187 @@
+"""`hprof probe`: runs the executor's own passes of small synthetic models, fits costs to most of them, and holds the
+fit against the rest, so that what it tells is known to carry over to models that it has not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import orjson
+import torch
+
+from executor.devices.factory import DeviceOptions, make_devices
+from executor.policies.base import PolicyOptions
+from profiler.capture import Capture
+from profiler.facts import describe_machine
+from profiler.planning.plan import plan_run
+from profiler.planning.request import GridPoint, RunRequest
+from profiler.predicting.calibrate import Source, fitted_passes, source_layout, spread_of_misses
+from profiler.predicting.probe import Measure, Probe, this_machine
+from profiler.predicting.probed import ProbedCosts, fit_probed
+from profiler.predicting.samples import take_samples
+from profiler.probing.link import link_measures
+from profiler.probing.others import OthersWork
+from profiler.probing.products import SIZES, device_measures, host_measures
+from profiler.probing.shapes import USUAL, ProbeModels, ProbeShape
+from profiler.running.progress import NoProgress, RunProgress
+from profiler.running.run_manifest import initial_fields
+from profiler.running.runner import run_capture
+from profiler.storage.writer import new_capture
+
+QUANTS: Final = ("Q4_K", "Q8_0")
+_ARMS: Final = ("off", "on", "full")
+_REPETITIONS: Final = 2
+_MEMORY: Final = Path("/dev/shm")
+
+
+def probe(
+    device: DeviceOptions,
+    quants: Sequence[str] = QUANTS,
+    progress: RunProgress | None = None,
+    models: ProbeModels | None = None,
+) -> Probe:
+    """Measure the devices with weights in each of `quants`. Raises HprofError where there is no such device or type.
+
+    What is left out where time runs out is told by what `fitted_to` does not name.
+    """
+    begun, chosen = time.perf_counter(), models or USUAL[device.kind]
+    load, others = describe_machine()["load_1min"], OthersWork()
+    stages = _Stages(progress or NoProgress(), chosen, quants)
+    with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
+        run = _Runs(Path(folder), device, stages, chosen.op_offload_min_batch)
+        fitted = [run.of(shape, quants[0], chosen.cells) for shape in chosen.fitted]
+        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked]
+        optional = [(shape, quants[0]) for shape in chosen.more]
+        optional += [(shape, quant) for quant in quants[1:] for shape in chosen.fitted]
+        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages)
+        for shape, quant in optional:
+            if time.perf_counter() - begun < chosen.seconds:
+                fitted.append(run.of(shape, quant, chosen.cells))
+        costs = _fit(fitted)
+        spread = spread_of_misses(checked, costs)
+    stages.stop()
+    return Probe(
+        costs=costs,
+        spread=spread,
+        machine=this_machine(device.kind, device.n_threads),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - begun,
+        load=load,
+        others=others.share(),
+        fitted_to=tuple(map(_told, fitted)),
+        checked_on=tuple(map(_told, checked)),
+        measured=measured,
+    )
+
+
+def _in_memory() -> str | None:
+    """A folder in memory, where there is one: captures sync each file to its disk, and nobody keeps these."""
+    return str(_MEMORY) if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) else None
+
+
+class _Stages:
+    """A bar over all that a probe does: a step a model, whatever the passes that it runs."""
+
+    def __init__(self, shown: RunProgress, models: ProbeModels, quants: Sequence[str]) -> None:
+        n_models = len(models.fitted) * len(quants) + len(models.more) + len(models.checked)
+        self._shown = shown
+        shown.start(n_models + 1)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[RunProgress]:
+        """One part: what its passes are called goes behind its name."""
+        self._shown.before_pass(name)
+        yield _OfOneStage(self._shown, name)
+        self._shown.after_pass(counts=True)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        self._shown.stop()
+
+
+class _OfOneStage:
+    """Shows the passes of one stage by name alone."""
+
+    def __init__(self, shown: RunProgress, stage: str) -> None:
+        self._shown, self._stage = shown, stage
+
+    def start(self, n_passes: int) -> None: ...
+    def before_pass(self, description: str) -> None:
+        self._shown.before_pass(f"{self._stage}: {description}")
+
+    def after_pass(self, *, counts: bool) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    folder: Path
+    device: DeviceOptions
+    stages: _Stages
+    op_offload_min_batch: int
+
+    def of(self, shape: ProbeShape, quant: str, cells: tuple[GridPoint, ...]) -> Source:
+        """The capture of a model's passes."""
+        path = self.folder / f"{shape.name}.json"
+        path.write_bytes(orjson.dumps(shape.config))
+        request = RunRequest(
+            cells=cells,
+            device=self.device,
+            model=str(path),
+            quant=quant,
+            arms=_ARMS,
+            repetitions=_REPETITIONS,
+            policy=PolicyOptions(op_offload_min_batch=self.op_offload_min_batch),
+        )
+        plan = plan_run(request)
+        at = str(self.folder / f"{shape.name} {quant}")
+        writer = new_capture(at, force=False, source="hprof", **initial_fields(plan, ["hprof", "probe"]))
+        with self.stages.stage(f"{shape.name} in {quant}") as shown:
+            run_capture(plan, writer, shown)
+        writer.finish()
+        return Source(Capture.open(at), plan)
+
+
+def _measured(
+    options: DeviceOptions, quants: Sequence[str], dtype: torch.dtype, stages: _Stages
+) -> tuple[Measure, ...]:
+    """The rates that are measured by themselves; none of a device that has no clock of its own."""
+    if options.kind == "sim":
+        return ()
+    sizes, found = SIZES[options.kind], list[Measure]()
+    n_devices = torch.cuda.device_count() if options.kind == "cuda" else 1
+    with stages.stage("rates") as shown:
+        devices = make_devices(replace(options, n_devices=n_devices))
+        try:
+            for what, measures in (
+                ("link", link_measures(devices)),
+                ("device", device_measures(devices[0], quants, dtype, sizes)),
+                ("CPU", host_measures(devices[0], quants, dtype, sizes)),
+            ):
+                shown.before_pass(what)
+                found += measures
+        finally:
+            for device in devices:
+                device.close()
+    return tuple(found)
+
+
+def _told(source: Source) -> str:
+    request = source.plan.request
+    return f"{Path(request.model).stem} in {request.quant}"
+
+
+def _fit(sources: Sequence[Source]) -> ProbedCosts:
+    layouts = [source_layout(one) for one in sources]
+    samples = [
+        take_samples(one.capture, layout, fitted_passes(one)) for one, layout in zip(sources, layouts, strict=True)
+    ]
+    return fit_probed(samples, layouts, sources[0].plan.session.dtype)

@@ -1,0 +1,180 @@
+"""What a device and the CPU compute and read, measured by themselves: products, dequantisation, attention, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+
+from executor.devices.base import CopyRange, Device, DeviceKind, StreamName, Work
+from executor.host.products import PrepareJob, StoredTensor, make_product, run_jobs
+from executor.host.steps import host_dtype
+from executor.layers.attention_kernels import attend
+from executor.layers.moe import grouped_mm
+from executor.model import TensorInfo
+from executor.quants import row_bytes
+from executor.quants.dispatch import dequantise
+from executor.quants.random_blocks import fill_random
+from executor.units import format_memory
+from profiler.predicting.probe import Measure
+from profiler.probing.timed import cost, rate, stream_ns
+
+_HEADS, _KV_HEADS, _HEAD = 32, 8, 128
+_LAUNCHES: Final = 100
+_STD: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured, which depends on how fast the device is."""
+
+    width: int
+    rows: tuple[int, ...]
+    memory_bytes: int
+    depths: tuple[int, ...]
+    attention_rows: int
+    experts: tuple[tuple[int, int], ...]
+    """(n_ff, hidden) of the experts that the CPU multiplies, one row each."""
+
+
+SIZES: Final[dict[DeviceKind, Sizes]] = {
+    "cpu": Sizes(1024, (1, 16, 128, 512), 64 << 20, (0, 512, 2048), 32, ((256, 512), (768, 1024))),
+    "cuda": Sizes(4096, (1, 32, 512, 4096), 512 << 20, (0, 4096, 16_384), 512, ((768, 2048), (2048, 4096))),
+}
+
+
+def device_measures(device: Device, quants: Sequence[str], dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
+    """What the device computes and reads."""
+    where = device.torch_device
+    one = torch.zeros(1, device=where)
+    times = _compute_ns(device, lambda: [one.add_(1) for _ in range(_LAUNCHES)])
+    yield cost("launch", f"each of {_LAUNCHES}", "us", times, _LAUNCHES)
+    memory = torch.zeros(sizes.memory_bytes, dtype=torch.uint8, device=where)
+    other = torch.empty_like(memory)
+    times = _compute_ns(device, lambda: other.copy_(memory))
+    yield rate("device memory, read and written", format_memory(len(memory)), "GB/s", 2 * len(memory), times)
+    yield from _dequantisation(device, quants, dtype, sizes.width)
+    yield from _dense(device, dtype, sizes)
+    if device.kind == "cuda":
+        yield from _grouped(device, dtype)
+    yield from _attention(device, dtype, sizes)
+
+
+def host_measures(device: Device, quants: Sequence[str], dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
+    """What the CPU reads and multiplies, alone and while the bus is busy: they share the host's memory."""
+    memory = torch.ones(sizes.memory_bytes // 8, dtype=torch.int64)
+    times = _host_ns(device, memory.sum)
+    yield rate("host memory, read", format_memory(sizes.memory_bytes), "GB/s", sizes.memory_bytes, times)
+    busy = _busy_link(device)
+    for quant in quants:
+        for n_ff, hidden in sizes.experts:
+            experts = _HostExperts(quant, n_ff, hidden, host_dtype(dtype))
+            at = f"{quant} {n_ff}x{hidden}"
+            for n_used in (1, 8):
+                for how, beside in (("", None), (", link busy", busy)):
+                    times = _host_ns(device, partial(experts.multiply, n_used), beside)
+                    yield rate(
+                        f"CPU, experts for a token{how}",
+                        f"{n_used} of {at}",
+                        "GB/s",
+                        n_used * experts.expert_bytes,
+                        times,
+                    )
+
+
+def _compute_ns(device: Device, fn: Callable[[], object]) -> list[int]:
+    return _launched_ns(device, "compute", fn)
+
+
+def _host_ns(device: Device, fn: Callable[[], object], beside: Callable[[], None] | None = None) -> list[int]:
+    return _launched_ns(device, "host", fn, beside)
+
+
+def _launched_ns(
+    device: Device, stream: StreamName, fn: Callable[[], object], beside: Callable[[], None] | None = None
+) -> list[int]:
+    def launched() -> None:
+        with torch.inference_mode():
+            fn()
+
+    return stream_ns(device, stream, lambda: device.launch(stream, launched, Work()), beside)
+
+
+def _dequantisation(device: Device, quants: Sequence[str], dtype: torch.dtype, width: int) -> Iterator[Measure]:
+    for quant in quants:
+        raw = _stored(quant, width, width).to(device.torch_device)
+        times = _compute_ns(device, lambda raw=raw, quant=quant: dequantise(raw, quant, dtype))  # type: ignore[misc]
+        yield rate("dequantised", f"{quant} {width}x{width}", "Gweight/s", width * width, times)
+
+
+def _dense(device: Device, dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
+    width, where = sizes.width, device.torch_device
+    weight = torch.ones((width, width), dtype=dtype, device=where)
+    for n in sizes.rows:
+        rows = torch.ones((n, width), dtype=dtype, device=where)
+        times = _compute_ns(device, lambda rows=rows: F.linear(rows, weight))  # type: ignore[misc]
+        yield rate("product", f"{n} rows, {width}x{width}", "Gflop/s", 2 * n * width * width, times)
+
+
+def _grouped(device: Device, dtype: torch.dtype) -> Iterator[Measure]:
+    n_experts, n_ff, hidden, n_used = 128, 768, 2048, 8
+    stack = torch.ones((n_experts, n_ff, hidden), dtype=dtype, device=device.torch_device)
+    for n in (64, 512, 4096):
+        rows = torch.ones((n * n_used, hidden), dtype=dtype, device=device.torch_device)
+        ends = (torch.arange(1, n_experts + 1, device=device.torch_device) * (n * n_used // n_experts)).int()
+
+        def product(rows: torch.Tensor = rows, ends: torch.Tensor = ends) -> torch.Tensor:
+            return grouped_mm(rows, stack.transpose(-1, -2), offs=ends)
+
+        at = f"{n} tokens, top {n_used} of {n_experts} of {n_ff}x{hidden}"
+        times = _compute_ns(device, product)
+        yield rate("grouped product", at, "Gflop/s", 2 * n * n_used * n_ff * hidden, times)
+
+
+def _attention(device: Device, dtype: torch.dtype, sizes: Sizes) -> Iterator[Measure]:
+    n, where = sizes.attention_rows, device.torch_device
+    q = torch.ones((n, _HEADS, _HEAD), dtype=dtype, device=where)
+    for depth in sizes.depths:
+        keys = torch.ones((depth + n, _KV_HEADS, _HEAD), dtype=dtype, device=where)
+        times = _compute_ns(device, lambda keys=keys: attend(q, keys, keys))  # type: ignore[misc]
+        yield cost("attention", f"{n} tokens at depth {depth}, {_HEADS}/{_KV_HEADS} heads of {_HEAD}", "us", times, 1)
+
+
+class _HostExperts:
+    """Experts on the CPU, a row each; other ones each time, so that no cache holds them."""
+
+    n_experts: Final = 32
+
+    def __init__(self, quant: str, n_ff: int, hidden: int, dtype: torch.dtype) -> None:
+        raw = _stored(quant, self.n_experts * n_ff, hidden).view(self.n_experts, n_ff, -1)
+        info = TensorInfo("blk.0.ffn_up_exps.weight", quant, (self.n_experts, n_ff, hidden), raw.numel())
+        jobs: list[PrepareJob] = []
+        self._product = make_product([StoredTensor(info, raw)], dtype, jobs)
+        run_jobs(jobs)
+        self._row = torch.ones((1, hidden), dtype=dtype)
+        self._next = 0
+        self.expert_bytes = raw.numel() // self.n_experts
+
+    def multiply(self, n_used: int) -> None:
+        """One token's product with so many experts."""
+        for _ in range(n_used):
+            self._product(self._row, self._next)
+            self._next = (self._next + 1) % self.n_experts
+
+
+def _busy_link(device: Device) -> Callable[[], None]:
+    """Copies into the device that last longer than what is measured beside them."""
+    n = 32 << 20
+    here, there = device.host_slab(n, pinned=True), device.allocate(n, "the probe's copies")
+    ranges = [CopyRange(here, 0, there, 0, n)] * 4
+    return lambda: device.copy_in("copy", ranges)
+
+
+def _stored(quant: str, n_rows: int, n_cols: int) -> torch.Tensor:
+    raw = torch.empty(n_rows * row_bytes(quant, n_cols), dtype=torch.uint8)
+    fill_random(raw, quant, _STD, 0)
+    return raw.view(n_rows, -1)

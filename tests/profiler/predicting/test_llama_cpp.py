@@ -1,0 +1,133 @@
+"""llama.cpp as an engine: its last layer, its splits, and rates fitted to a few of llama-bench's rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hprof
+from executor.devices.factory import DeviceOptions
+from executor.errors import HprofError
+from profiler.planning.plan import RunPlan, plan_run
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
+from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
+from profiler.predicting.llama_rows import LlamaRow, fit_llama_rows, read_llama_rows, request_of, two_rows
+from profiler.predicting.predictor import ArmPredictor, Prediction
+
+MACHINE = LlamaCppMachine(
+    gemm_tflop_s=40.0, experts_tflop_s=10.0, memory_gb_s=500.0, link_gb_s=20.0, host_memory_gb_s=40.0
+)
+ROW = {"model_filename": "/models/moe.gguf", "n_gpu_layers": 99, "n_threads": 8, "load_mode": "none", "n_depth": 0}
+
+
+def planned(model: str, cell: GridPoint, placement: PlacementOptions | None = None) -> RunPlan:
+    placements = (placement or PlacementOptions(),)
+    device = DeviceOptions("sim")
+    return plan_run(RunRequest((cell,), device, model=model, quant="Q4_0", arms=("off",), placements=placements))
+
+
+def predicted(plan: RunPlan, machine: LlamaCppMachine = MACHINE, arm: str = "off") -> Prediction:
+    costs, placement = LlamaCppCosts(machine), plan.setups[0].placement
+    return ArmPredictor(plan, arm, placement, costs).predict(arm, plan.request.cells)[0]
+
+
+def host_bytes(plan: RunPlan, layer: int) -> int:
+    host = plan.setups[0].placement.host
+    return sum(plan.model.tensors[name].n_bytes for name in host if name.startswith(f"blk.{layer}."))
+
+
+def test_the_last_layer_copies_nothing_since_one_row_is_left_for_the_cpu() -> None:
+    plan = planned("tiny-dense", GridPoint(128, 0, 64, 0))
+    n_layers = len(plan.model.shape.layers)
+    row = plan.model.shape.hidden * 2  # what comes back from the CPU
+    assert predicted(plan).bytes_h2d == 2 * sum(host_bytes(plan, layer) for layer in range(n_layers - 1)) + row
+
+
+def test_a_split_more_is_paid_for_each_tensor_copied() -> None:
+    plan = planned("tiny-moe", GridPoint(64, 0, 64, 0))
+    n_layers = len(plan.model.shape.layers)
+    slower = replace(MACHINE, split_us=MACHINE.split_us + 50)
+    before, after = predicted(plan), predicted(plan, slower)
+    assert before.prefill_ns is not None
+    assert after.prefill_ns is not None
+    trip = 2 * 50e3  # of the last layer's one row to the CPU
+    assert after.prefill_ns - before.prefill_ns == pytest.approx(3 * 50e3 * (n_layers - 1) + trip)
+
+
+def test_below_the_threshold_the_cpu_computes() -> None:
+    faster = replace(MACHINE, host_memory_gb_s=2 * MACHINE.host_memory_gb_s, host_gflop_s=1e9)
+    for n, changes in ((31, True), (64, False)):
+        plan = planned("tiny-dense", GridPoint(n, 0, 64, 0))
+        layers = [predicted(plan, machine).busy_prefill.get("ffn on host", 0.0) for machine in (MACHINE, faster)]
+        assert (layers[0] > 1.5 * layers[1]) == (changes or layers[0] > 0)
+        assert (predicted(plan).busy_prefill.get("copies of weights", 0.0) == 0) == changes
+
+
+def bench_rows(tmp_path: Path, tests: list[dict[str, int | str]]) -> Path:
+    """A file of rows that a machine of MACHINE's rates would have given, but for a tenth of scatter."""
+    path = tmp_path / "rows.jsonl"
+    scatter = np.random.default_rng(0).uniform(0.98, 1.02, len(tests))
+    lines = []
+    for test, off in zip(tests, scatter, strict=True):
+        cell = GridPoint(int(test["n_prompt"]), int(test["n_gen"]), int(test["n_ubatch"]), 0)
+        placement = PlacementOptions(n_cpu_moe=int(test["n_cpu_moe"]), n_gpu_layers=99)
+        ns = LlamaRow(planned("tiny-moe", cell, placement), 0.0, 8, "r").predicted_ns(MACHINE, None) * off
+        lines.append(json.dumps({**ROW, **test, "avg_ns": round(ns), "samples_ns": [round(ns)]}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+TESTS: list[dict[str, int | str]] = [
+    {"n_prompt": p, "n_gen": n, "n_ubatch": ub, "n_cpu_moe": moe}
+    for moe in (0, 99)
+    for p, n, ub in ((1024, 0, 512), (1024, 0, 1024), (256, 0, 512), (0, 16, 512))
+]
+
+
+def test_two_rows_tell_the_others(tmp_path: Path) -> None:
+    rows = read_llama_rows(bench_rows(tmp_path, TESTS), {"": request_of("tiny-moe", "Q4_0")})
+    assert len(rows) == len(TESTS)
+    chosen = two_rows(rows)
+    assert [(row.cell.n_prompt, row.has_host_weights) for row in chosen] == [(1024, False), (1024, True)]
+    far = replace(MACHINE, gemm_tflop_s=60.0, experts_tflop_s=6.0, memory_gb_s=400.0)
+    fit = fit_llama_rows(chosen, far)
+    before = [abs(row.predicted_ns(far, fit.use(row)) / row.ns - 1) for row in rows]
+    after = [abs(fit.predicted_ns(row) / row.ns - 1) for row in rows]
+    assert np.median(after) < min(0.1, float(np.median(before)))
+
+
+def test_rows_of_pageable_memory_and_of_other_models_are_left_out(tmp_path: Path) -> None:
+    path = bench_rows(tmp_path, [TESTS[4], {**TESTS[5], "load_mode": "mmap"}])
+    (only,) = read_llama_rows(path, {"": request_of("tiny-moe", "Q4_0")})
+    assert only.cell.n_ubatch == TESTS[4]["n_ubatch"]
+    with pytest.raises(HprofError, match="holds no llama-bench row of this model"):
+        read_llama_rows(path, {"other.gguf": request_of("tiny-moe")})
+
+
+def test_advice_for_llama_cpp_rests_on_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = str(bench_rows(tmp_path, [TESTS[0], TESTS[4]]))
+    words = [
+        "advise",
+        "-m",
+        "tiny-moe",
+        "--quant",
+        "Q4_0",
+        "-p",
+        "512",
+        "-n",
+        "8",
+        "--vram-budget",
+        "20MiB",
+        "--fit",
+        rows,
+    ]
+    assert hprof.main([*words, "--for", "llama.cpp", "--link", "gen4x16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["spread"]["ttft"] > 0
+    assert found["llama_cpp"].startswith(("GGML_OP_OFFLOAD_MIN_BATCH=", "llama-bench"))
+    assert hprof.main(words) == 2
+    assert "add --for llama.cpp" in capsys.readouterr().err

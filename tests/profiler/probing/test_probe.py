@@ -1,0 +1,177 @@
+"""A probe of `sim`, whose rates the fit is not told, predicts models that it never ran; its file and the commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+import hprof
+from executor.devices.factory import DeviceOptions
+from executor.devices.sim import SimMachine
+from executor.errors import HprofError
+from profiler.planning.plan import plan_run
+from profiler.planning.request import GridPoint, RunRequest
+from profiler.predicting.costs import RateCosts
+from profiler.predicting.predictor import predict
+from profiler.predicting.probe import Probe, changes, probe_path, read_probe, this_machine, write_probe
+from profiler.predicting.probed import ProbedCosts
+from profiler.probing.others import OthersWork
+from profiler.probing.passes import probe
+from profiler.probing.products import SIZES, Sizes
+from profiler.probing.shapes import TINY, USUAL, dense, moe
+
+MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=30.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
+ASKED = ["-m", "tiny-moe", "-p", "40", "-n", "3", "-ub", "32", "--arms", "off,on"]
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def probed() -> Probe:
+    dense_ones, experts = (dense(512, 1536), dense(1024, 3072)), moe(256, 256, 32)
+    models = replace(USUAL["cpu"], fitted=(*dense_ones, experts), more=(), checked=(dense(768, 2048),))
+    return probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
+
+
+@pytest.fixture
+def kept(probed: Probe) -> Path:
+    """The probe where this machine's is looked for."""
+    path = probe_path("cpu")
+    write_probe(replace(probed, machine=this_machine("cpu", None), load=0.1, others=0.0), path)
+    return path
+
+
+@pytest.mark.parametrize("model", ["tiny-dense", "tiny-moe"])
+def test_models_that_were_not_probed_are_predicted(probed: Probe, model: str) -> None:
+    cells = (GridPoint(256, 4, 64, 0),)
+    request = RunRequest(cells=cells, device=DeviceOptions("sim", machine=MACHINE), model=model, arms=("off", "on"))
+    plan = plan_run(request)
+    true = predict(plan, RateCosts(MACHINE, plan.session.dtype))
+    for found, expected in zip(predict(plan, probed.costs), true, strict=True):
+        assert found.ttft_ns == pytest.approx(expected.ttft_ns, rel=0.2)
+        assert found.decode_ns == pytest.approx(expected.decode_ns, rel=0.2)
+        assert found.bytes_h2d == expected.bytes_h2d
+    assert probed.spread["ttft"] is not None
+    assert probed.spread["ttft"] < 0.3
+
+
+def test_smaller_and_larger_weights_than_were_probed_are_outside(probed: Probe) -> None:
+    def in_range(model: str, costs: ProbedCosts) -> bool:
+        device = DeviceOptions("sim", machine=MACHINE)
+        request = RunRequest((GridPoint(64, 0, 64, 0),), device, model=model, quant="Q8_0", layers=1, arms=("off",))
+        (found,) = predict(plan_run(request), costs)
+        return found.in_range
+
+    assert in_range("tiny-dense", probed.costs)
+    assert not in_range("llama-3.1-8b", probed.costs)
+    larger = {group: replace(fit, n_bytes=(1e12, 1e12)) for group, fit in probed.costs.groups.items()}
+    assert not in_range("tiny-dense", replace(probed.costs, groups=larger))
+
+
+def test_a_quant_type_of_one_size_is_not_taken_to_cost_the_same_at_all_sizes(probed: Probe) -> None:
+    ffn = [fit for group, fit in probed.costs.groups.items() if group.name == "ffn" and group.where == "device"]
+    assert all(fit.coefficients[1:].any() for fit in ffn)
+
+
+def test_a_probe_is_held_against_a_capture(kept: Path, tmp_path: Path, capsys: Printed) -> None:
+    capture = str(tmp_path / "run")
+    assert hprof.main(["run", *ASKED, "--device", "cpu", "-r", "1", "-o", capture]) == 0
+    capsys.readouterr()
+    assert hprof.main(["predict", "--against", capture, "--probe", str(kept), "--json"]) == 0
+    against = orjson.loads(capsys.readouterr().out)["against"]
+    assert against["fitted"]["ttft"] is None
+    assert against["not_fitted"]["bytes"]["median"] < 0.2
+    assert not any(cell["fitted"] for cell in against["cells"])
+
+
+def test_others_work_is_a_share() -> None:
+    looking = OthersWork()
+    assert 0 <= looking.share() <= 1
+
+
+def test_a_file_reads_back_the_same(probed: Probe, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "probe.json"
+    write_probe(probed, path)
+    found = read_probe(path)
+    assert found.machine == probed.machine
+    assert found.spread == probed.spread
+    for group, fit in probed.costs.groups.items():
+        assert found.costs.groups[group].coefficients == pytest.approx(fit.coefficients)
+    assert [one.name for one in path.parent.iterdir()] == ["probe.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"schema": 1, "source": "probe"}', b"\xff"])
+def test_what_is_no_probe_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_bytes(content)
+    with pytest.raises(HprofError, match="holds no probe"):
+        read_probe(path)
+
+
+def test_a_measure_that_cannot_be_is_refused(probed: Probe, tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    found = probed.to_json()
+    found["link"]["gb_s"]["ahead"] = -1.0
+    path.write_bytes(orjson.dumps(found))
+    with pytest.raises(HprofError, match="holds no probe"):
+        read_probe(path)
+
+
+def test_what_has_changed_is_said(probed: Probe) -> None:
+    machine = this_machine("cpu", None)
+    one = replace(probed, machine={**machine, "hprof": "0.0.1", "gpus": [{"name": "A", "driver": "1"}]})
+    told = changes(one, machine)
+    assert told[0].startswith("hprof was 0.0.1 and is ")
+    assert told[1] == "gpus was A 1 and is none"
+
+
+def test_predict_answers_by_this_machines_probe(kept: Path, capsys: Printed) -> None:
+    assert hprof.main(["predict", *ASKED, "--device", "cpu", "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["notes"][0].startswith("By the probe of ")
+    ttft = found["cells"][0]["arms"]["on"]["ttft_ns"]
+    assert ttft["low"] < ttft["median"] < ttft["high"]
+    assert hprof.main(["predict", *ASKED, "--device", "sim"]) == 0
+    assert capsys.readouterr().out.startswith("Rates of the device and the link are sim's defaults")
+
+
+def test_a_probe_that_no_longer_holds_is_not_used_silently(kept: Path, capsys: Printed) -> None:
+    words = ["predict", *ASKED, "--device", "cpu"]
+    assert hprof.main([*words, "-t", "3"]) == 2
+    assert "threads was unsaid and is 3" in capsys.readouterr().err
+    assert hprof.main([*words, "-t", "3", "--probe", str(kept)]) == 0
+    assert capsys.readouterr().out.startswith("This machine is not what ")
+
+
+def test_advise_answers_by_a_probe(kept: Path, capsys: Printed) -> None:
+    words = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "4", "--arms", "off,on", "--vram-budget", "24MiB"]
+    assert hprof.main([*words, "--probe", str(kept), "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["notes"][0].startswith("By the probe of ")
+    assert found["spread"]["decode"] > 0
+    assert hprof.main([*words, "--probe", str(kept), "--gpu", "rtx4090"]) == 2
+    assert "--gpu and rates are not for --probe" in capsys.readouterr().err
+
+
+def test_the_command_measures_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+    monkeypatch.setitem(USUAL, "cpu", TINY)
+    monkeypatch.setitem(SIZES, "cpu", Sizes(32, (1,), 1 << 20, (0,), 2, ((32, 32),)))
+    path = tmp_path / "mine.json"
+    words = ["probe", "--device", "cpu", "--quants", "Q8_0", "-o", str(path)]
+    assert hprof.main(words) == 0
+    assert "off by, in models that were not fitted: ttft ± " in capsys.readouterr().out
+    assert hprof.main(["probe", "--device", "cpu", "-o", str(path), "--show"]) == 0
+    shown = capsys.readouterr().out
+    assert "copy h2d host" in shown
+    assert "CPU, experts for a" in shown
+    assert hprof.main(["probe", "--device", "cpu", "-o", str(path), "--show", "--json"]) == 0
+    assert orjson.loads(capsys.readouterr().out) == orjson.loads(path.read_bytes())
+    assert hprof.main(["probe", "--device", "cpu", "--show"]) == 2
+    assert "make one with `hprof probe`" in capsys.readouterr().err
