@@ -58,6 +58,15 @@ class Choice:
         assert self.sizes is not None
         return next(cell for cell in report.cells if cell.key == self.sizes.key)
 
+    def cell_with(self, n_depth: int, **sizes: int) -> CellSizes | None:
+        """The capture's cell of this depth and these sizes (`n_ubatch=64`), its other sizes the chosen one's; null
+        where there is none. A depth that the capture does not know stays unknown.
+        """
+        assert self.sizes is not None
+        wanted = replace(self.sizes.key, n_depth=None if self.sizes.n_depth is None else n_depth, **sizes)
+        numbered = self.capture.passes[self.capture.passes["pass_id"].notna()]
+        return next((cell for cell in cell_sizes(numbered, self.capture.manifest.arms) if cell.key == wanted), None)
+
     @property
     def arms_of_cell(self) -> list[ManifestArm]:
         """What the manifest says of the arms on show."""

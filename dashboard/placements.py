@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from executor.units import UNKNOWN, format_bytes, format_count, number_ranges
+from dashboard.table_columns import in_one_unit
+from executor.units import format_bytes, format_count, number_ranges
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.own_baselines import placement_number
 from profiler.report.places import Residency, residency
@@ -85,33 +86,30 @@ def _whole_layers(host_layers: list[int], n_layers: int) -> str:
 
 def residency_table(found: dict[str, Residency]) -> pd.DataFrame:
     """One row an arm: what stays, what the host holds, slots, bank, and their cost in layers."""
-    rows = [
-        {
-            "arm": arm,
-            "resident": format_bytes(one.resident_bytes),
-            "in host memory": format_bytes(one.host_bytes),
-            "layers with weights in host memory": number_ranges(one.host_layers) or "none",
-            "slots": f"{one.slots}, {format_bytes(one.slots_bytes)}" if one.slots_bytes else "none",
-            "bank": format_bytes(one.bank_bytes) if one.bank_bytes else "none",
-            "room of slots and bank, in layers": UNKNOWN if one.cost_in_layers is None else f"{one.cost_in_layers:.1f}",
-        }
-        for arm, one in found.items()
-    ]
-    return pd.DataFrame(rows)
+    arms = list(found.values())
+    sizes = {
+        "resident": [one.resident_bytes for one in arms],
+        "in host memory": [one.host_bytes for one in arms],
+        "slots": [one.slots_bytes for one in arms],
+        "bank": [one.bank_bytes for one in arms],
+    }
+    told = {
+        "arm": list(found),
+        **in_one_unit({title: pd.Series(values) for title, values in sizes.items()}, "bytes"),
+        "number of slots": [one.slots for one in arms],
+        "room of slots and bank, in layers": pd.Series([one.cost_in_layers for one in arms], dtype=float),
+        "layers with weights in host memory": [number_ranges(one.host_layers) or "none" for one in arms],
+    }
+    return pd.DataFrame(told)
 
 
 def residency_by_device(found: dict[str, Residency]) -> pd.DataFrame:
     """One row an arm and device, of the arms that say it by device: weights that stay, slots, bank, and their sum."""
     rows = [
-        {
-            "arm": arm,
-            "device": held.device,
-            "resident": format_bytes(held.resident_bytes),
-            "slots": format_bytes(held.slots_bytes) if held.slots_bytes else "none",
-            "bank": format_bytes(held.bank_bytes) if held.bank_bytes else "none",
-            "VRAM held": format_bytes(held.n_bytes),
-        }
+        (arm, held.device, held.resident_bytes, held.slots_bytes, held.bank_bytes, held.n_bytes)
         for arm, one in found.items()
         for held in one.by_device
     ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows, columns=["arm", "device", "resident", "slots", "bank", "VRAM held"])
+    sizes = {str(title): table[title] for title in table.columns[2:]}
+    return table[["arm", "device"]].assign(**in_one_unit(sizes, "bytes"))

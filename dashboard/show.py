@@ -57,14 +57,29 @@ def head(title: str, choice: Choice) -> None:
         st.warning(f"The capture {state}{rest}.", icon=":material/warning:")
 
 
-def figure(figure: go.Figure, *, alt: str, key: str, table: pd.DataFrame, name: str, beside: bool = False) -> None:
-    """A chart, and the same figures as a table with downloads: beside it, or folded under it."""
+def figure(
+    figure: go.Figure,
+    *,
+    alt: str,
+    key: str,
+    table: pd.DataFrame,
+    name: str,
+    beside: bool = False,
+    on_select: Callable[[], None] | None = None,
+) -> None:
+    """A chart, and the same figures as a table with downloads: beside it, or folded under it.
+
+    on_select: called when a point is clicked; `st.session_state[key]` then says which.
+    """
     if beside:
         left, right = st.columns([3, 2], gap="medium")
     else:
         left = right = st.container()
     with left:
-        st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt)
+        if on_select is None:
+            st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt)
+        else:
+            st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt, on_select=on_select, selection_mode="points")
     with right:
         if beside:
             _table(table, alt, key, name)

@@ -89,6 +89,24 @@ _FORMATS: Final[dict[str, Callable[[float], str]]] = {
 }
 
 
+_SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
+    "ns": _TIMES,
+    "bytes": _BYTES,
+    "share": ((0.01, "%"),),
+    "tokens/s": ((1, "t/s"),),
+    "GB/s": ((1, "GB/s"),),
+    "number": ((1, ""),),
+}
+
+
+def column_scale(largest: float, unit: str) -> tuple[float, str]:
+    """By how much to divide the numbers of a column or an axis that go up to `largest`, and the unit for its title:
+    `(1e6, "ms")`; of shares `(0.01, "%")`.
+    """
+    scales = _SCALES[unit]
+    return next(((size, name) for size, name in scales if largest >= size), scales[-1])
+
+
 def format_value(value: float | None, unit: str) -> str:
     """By the unit of a Figure (`ns`, `bytes`, `tokens/s`, `share`, `number`) or `GB/s`; UNKNOWN for None."""
     return UNKNOWN if value is None else _FORMATS[unit](value)

@@ -87,6 +87,17 @@ class Manifest:
         return has_boots or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
 
     @property
+    def recorded_by(self) -> str | None:
+        """What of hprof's own recorded it: `hprof record`, `hprof.record`, `hprof.ab`, `hprof run --record`."""
+        said = self.extra.get("recorded_by")
+        return said if isinstance(said, str) and said else None
+
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it is a recording beside runs that were timed: recording cost time, so its own are not judged."""
+        return self.extra.get("untimed") is True
+
+    @property
     def has_unrecorded_copies(self) -> bool:
         """Whether a source's host copied, as its calls say, and no copy is among its rows: none is not 0 there."""
         return self._says("unrecorded_copies") or self.has_unrecorded_devices

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, byte_axis, styled
+from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, styled
 from dashboard.text import for_plotly
+from executor.units import column_scale
 from profiler.metrics.memory import MEMORY_PARTS, HeldOverTime
 
 PART_LABELS: Final = {
@@ -29,7 +30,7 @@ _MAX_SLOTS: Final = 64
 def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
     """Stacked horizontal bars of `memory_parts`, a row an arm."""
     figure = go.Figure()
-    scale, unit = byte_axis(float(parts[list(MEMORY_PARTS)].sum(axis=1).max()))
+    scale, unit = column_scale(float(parts[list(MEMORY_PARTS)].sum(axis=1).max()), "bytes")
     for part in MEMORY_PARTS:
         values = parts[part].to_numpy(float)
         if not (values > 0).any():
@@ -87,7 +88,7 @@ def held_figure(found: HeldOverTime) -> go.Figure:
     everything, is a line of its own.
     """
     peak = found.peak_bytes
-    scale, unit = byte_axis(max(found.most_bytes, peak or 0.0))
+    scale, unit = column_scale(max(found.most_bytes, peak or 0.0), "bytes")
     time, total = found.time_ns / _MS, found.held / scale
     span = [time.min(), time.max()]
     figure = go.Figure()

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import BLUE, GREY, ORANGE, SEQUENTIAL, arm_style, byte_axis, styled
+from dashboard.figures.style import BLUE, GREY, ORANGE, SEQUENTIAL, arm_style, styled
 from dashboard.text import for_plotly
+from executor.units import column_scale
 from profiler.metrics.experts import spread_by_layer
 
 _FEW_UBATCHES: Final = 4
@@ -24,7 +25,7 @@ def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Fi
     figure = go.Figure()
     longest = max(rows.values(), key=len, default=pd.DataFrame({"ubatch": [], "whole_bytes": []}))
     largest = (float(mine[["bytes_h2d", "whole_bytes"]].max().max()) for mine in rows.values())
-    scale, unit = byte_axis(max(largest, default=0.0))
+    scale, unit = column_scale(max(largest, default=0.0), "bytes")
     figure.add_bar(
         x=longest["ubatch"],
         y=longest["whole_bytes"] / scale,

@@ -56,7 +56,6 @@ SEQUENTIAL: Final = ((0.0, "rgba(43,140,201,0.03)"), (0.01, "rgba(43,140,201,0.2
 
 
 GRID = "rgba(128,136,150,0.22)"
-_BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def styled(figure: go.Figure, *, height: int, legend: bool = True, **layout: Any) -> go.Figure:
@@ -74,11 +73,6 @@ def styled(figure: go.Figure, *, height: int, legend: bool = True, **layout: Any
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(gridcolor=GRID, zeroline=False, automargin=True, separatethousands=True)
     return figure
-
-
-def byte_axis(largest: float) -> tuple[float, str]:
-    """What to divide bytes by, and the unit, so that the axis of values up to `largest` needs no thousands."""
-    return next(((scale, unit) for scale, unit in _BYTES if largest >= scale), _BYTES[-1])
 
 
 def arm_style(arm: str, arms: Sequence[str]) -> dict[str, Any]:

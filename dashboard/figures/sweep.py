@@ -1,11 +1,12 @@
-"""A sweep: lines over the ubatch, the depth or the prompt for every arm, and the change of one arm against another over
-the grid.
+"""A sweep: how many times as fast as A each arm is, over the grid of cells and along one axis, and the figures
+themselves. Arm B stands out; the others are faint and labelled at their lines' ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import DIVERGING, GREY, TEXT_ON_DIVERGING, arm_style, styled
 from dashboard.text import SIGNS, for_plotly
+from executor.units import format_factor
 from profiler.metrics import FIGURES
 from profiler.report.sweep import DEPTH, PROMPT, UBATCH, Crossover
 
@@ -22,8 +24,26 @@ AXIS_TITLES: Final = {
     "n_depth": "depth, tokens already in the KV cache",
     "n_prompt": "prompt, tokens",
 }
-_FEW: Final = 3  # columns whose words fit on a phone
 SCALES: Final = {"ttft_ns": 1e-6, "wall_ns": 1e-6}
+_FAINT: Final = 0.55
+_LEAST_SPAN: Final = 0.05  # of the heatmap's colours, in the factor's logarithm: 5 % either way are not yet dark
+_PLACE_HEIGHT: Final = 46
+_LABEL_GAP: Final = 0.055  # of the axis's height between two labels
+_DODGE: Final = 0.012  # of the axis's width between the intervals of two arms
+
+
+@dataclass(frozen=True, slots=True)
+class SweepArms:
+    """The arms of a sweep: all of them, which fixes colours and markers, and those that stand out."""
+
+    names: Sequence[str]
+    a: str
+    b: str | None
+    ceilings: Collection[str] = ()  # keep everything resident
+
+    def stands_out(self, arm: str) -> bool:
+        """Whether the arm is on show; of one arm alone, that one."""
+        return arm in (self.a, self.b)
 
 
 def axis_title(figure_name: str) -> str:
@@ -32,68 +52,218 @@ def axis_title(figure_name: str) -> str:
     return f"{figure.title or figure.label}, {'ms' if figure.unit == 'ns' else 'tokens a second'}"
 
 
-def sweep_figure(
-    rows: pd.DataFrame,
-    figure_name: str,
-    axis: str,
-    arms: Sequence[str],
-    limits_of: Sequence[str] = (),
-    crossovers: Mapping[str, Crossover] | None = None,
-    ceilings: Collection[str] = (),
-) -> go.Figure:
-    """Medians with their intervals over `axis`. `arms` fixes colours and markers; `limits_of` says for which arms the
-    max(C, T) limit is drawn; `crossovers` are marked where the axis is no depth; `ceilings` keep everything
-    resident."""
+def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen: tuple[float, float]) -> go.Figure:
+    """How many times as fast B is, over depth (down) and ubatch or prompt (across); grey: not certain. A click on a
+    place selects its point, whose `customdata` is (depth, size).
+
+    grid: factors; verdicts: the words for each place; chosen: the (depth, size) that is on show.
+    """
+    factors, words = grid.to_numpy(float), verdicts.to_numpy()
+    logs = np.log(factors)
+    shown = np.where(words == "inconclusive", np.where(np.isfinite(logs), 0.0, np.nan), logs)
+    largest = max(_LEAST_SPAN, float(np.nanmax(np.abs(shown))) if np.isfinite(shown).any() else _LEAST_SPAN)
+    sizes, depths = ([f"{value:,.0f}" for value in edge] for edge in (grid.columns, grid.index))
+    figure = go.Figure(
+        go.Heatmap(
+            z=shown, x=sizes, y=depths, zmin=-largest, zmax=largest, colorscale=DIVERGING, showscale=False,
+            xgap=3, ygap=3, hoverinfo="skip",
+        )
+    )  # fmt: skip
+    figure.add_scatter(**_places(grid, factors, words))
+    styled(figure, height=86 + _PLACE_HEIGHT * len(grid), legend=False, clickmode="event+select", dragmode=False)
+    figure.update_layout(hoverdistance=-1)  # a click anywhere in a place is meant for its point
+    for row, column in np.argwhere((grid.index.to_numpy()[:, None] == chosen[0]) & (grid.columns == chosen[1])):
+        edges = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+        figure.add_shape(type="rect", line={"width": 2.5, "color": GREY}, **edges)
+    figure.update_xaxes(title=AXIS_TITLES[across], type="category", showgrid=False, fixedrange=True)
+    figure.update_yaxes(title="depth", type="category", showgrid=False, fixedrange=True)
+    return figure
+
+
+def _places(grid: pd.DataFrame, factors: np.ndarray, words: np.ndarray) -> dict[str, Any]:
+    """The text of each place, as points, for plotly selects no places of a heatmap."""
+    places = [
+        (float(depth), float(size), factors[row, column], words[row, column])
+        for row, depth in enumerate(grid.index)
+        for column, size in enumerate(grid.columns)
+        if np.isfinite(factors[row, column])
+    ]
+    texts = [f"{format_factor(fast)} {SIGNS.get(str(word), '')}" for _, _, fast, word in places]
+    unchanged = {"marker": {"opacity": 1}}
+    return {
+        "x": [f"{size:,.0f}" for _, size, _, _ in places],
+        "y": [f"{depth:,.0f}" for depth, _, _, _ in places],
+        "customdata": [[depth, size] for depth, size, _, _ in places],
+        "mode": "markers+text",
+        "text": texts,
+        "textfont": {"color": TEXT_ON_DIVERGING},
+        "marker": {"size": _PLACE_HEIGHT - 8, "color": "rgba(0,0,0,0)"},
+        "selected": unchanged,
+        "unselected": unchanged | {"textfont": {"color": TEXT_ON_DIVERGING}},
+        "hovertext": [
+            f"depth {d:,.0f}, {s:,.0f} tokens: {format_factor(f)} x as fast, {for_plotly(w)}" for d, s, f, w in places
+        ],
+        "hoverinfo": "text",
+        "showlegend": False,
+    }
+
+
+def ratio_figure(rows: pd.DataFrame, axis: str, arms: SweepArms, crossovers: Mapping[str, Crossover]) -> go.Figure:
+    """How many times as fast as A each arm is along `axis`, with B's interval as a band and a line at 1.
+
+    rows: `profiler.report.sweep.factors_as_fast`; crossovers are marked where the axis is no depth.
+    """
     figure = go.Figure()
-    scale = SCALES.get(figure_name, 1.0)
-    for arm in [arm for arm in arms if (rows["arm"] == arm).any()]:
+    drawn = [arm for arm in arms.names if (rows["arm"] == arm).any() and arm not in arms.ceilings]
+    for arm in sorted(drawn, key=lambda arm: arm == arms.b):  # B last, over the others
         mine = rows[rows["arm"] == arm].sort_values(axis)
-        figure.add_scatter(**_line(mine, axis, scale, arm, arms, is_ceiling=arm in ceilings))
-        if arm in limits_of and mine["limit"].notna().any():
-            figure.add_scatter(**_limit(mine, axis, scale, arm, arms))
-    styled(figure, height=430)
+        if arm == arms.b and mine["fast_low"].notna().all():
+            figure.add_scatter(**_band(mine[axis], mine["fast_low"], mine["fast_high"], arm, arms))
+        figure.add_scatter(**_line(mine[axis].to_numpy(), mine["fast"].to_numpy(), arm, arms))
+    figure.add_hline(y=1, line={"color": GREY, "width": 1.5})
+    styled(figure, height=340, legend=False)
     figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
-    figure.update_yaxes(title=axis_title(figure_name), rangemode="tozero")
-    if axis != "n_depth":
-        for arm, found in (crossovers or {}).items():
+    of_b = rows[rows["arm"] == arms.b]
+    known = np.concatenate([[1.0], rows[rows["arm"].isin(drawn)]["fast"], of_b["fast_low"], of_b["fast_high"]])
+    _log_axis(figure, known, f"times as fast as {for_plotly(arms.a)}")
+    _label_ends(figure, {arm: rows[rows["arm"] == arm].sort_values(axis) for arm in drawn}, "fast", 1.0, arms)
+    if axis != DEPTH:
+        for arm, found in crossovers.items():
             _mark(figure, arm, found)
     return figure
 
 
-def _line(
-    mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: Sequence[str], *, is_ceiling: bool
-) -> dict[str, object]:
-    style = arm_style(arm, arms)
-    median = mine["median"].to_numpy() * scale
-    name = f"{arm} (the ceiling: all resident)" if is_ceiling else arm
+def sweep_figure(rows: pd.DataFrame, figure_name: str, axis: str, arms: SweepArms) -> go.Figure:
+    """Medians along `axis` on a logarithmic scale, the intervals of arms side by side; over the lines of A and B the
+    limit max(C, T) of each.
+    """
+    figure = go.Figure()
+    scale = SCALES.get(figure_name, 1.0)
+    by_arm = {arm: rows[rows["arm"] == arm].sort_values(axis) for arm in arms.names if (rows["arm"] == arm).any()}
+    for number, arm in enumerate(sorted(by_arm, key=arms.stands_out)):
+        mine = by_arm[arm]
+        x = _beside(mine[axis].to_numpy(float), number - (len(by_arm) - 1) / 2, axis)
+        figure.add_scatter(**_line(x, mine["median"].to_numpy() * scale, arm, arms), error_y=_intervals(mine, scale))
+    for arm in filter(arms.stands_out, by_arm):  # over the lines, which reach them where all is hidden
+        if by_arm[arm]["limit"].notna().any():
+            figure.add_scatter(**_limit(by_arm[arm], axis, scale, arm, arms))
+    styled(figure, height=400, legend=False)
+    figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
+    known = np.concatenate([rows[name].dropna().to_numpy() * scale for name in ("median", "low", "high", "limit")])
+    _log_axis(figure, known, axis_title(figure_name))
+    _label_ends(figure, by_arm, "median", scale, arms)
+    return figure
+
+
+def _line(x: np.ndarray, y: np.ndarray, arm: str, arms: SweepArms) -> dict[str, Any]:
+    style, on_show = arm_style(arm, arms.names), arms.stands_out(arm)
     return {
-        "x": mine[axis].to_numpy(),
-        "y": median,
-        "name": for_plotly(name),
+        "x": x,
+        "y": y,
+        "name": for_plotly(arm),
         "mode": "lines+markers",
-        "line": {"color": style["colour"], "dash": style["dash"], "width": 2.5},
-        "marker": {"symbol": style["marker"], "size": 9},
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": mine["high"].to_numpy() * scale - median,
-            "arrayminus": median - mine["low"].to_numpy() * scale,
-            "thickness": 1.3,
-            "width": 4,
-        },
+        "opacity": 1 if on_show else _FAINT,
+        "line": {"color": style["colour"], "dash": style["dash"], "width": 2.5 if on_show else 1.5},
+        "marker": {"symbol": style["marker"], "size": 9 if on_show else 6},
         "hovertemplate": f"{for_plotly(arm)}: %{{y:,.4g}}<extra></extra>",
     }
 
 
-def _limit(mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: Sequence[str]) -> dict[str, object]:
+def _band(x: pd.Series, low: pd.Series, high: pd.Series, arm: str, arms: SweepArms) -> dict[str, Any]:
+    return {
+        "x": [*x, *x[::-1]],
+        "y": [*high, *low[::-1]],
+        "name": f"interval of {for_plotly(arm)}",
+        "mode": "lines",
+        "fill": "toself",
+        "fillcolor": arm_style(arm, arms.names)["colour"],
+        "opacity": 0.2,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
+def _intervals(mine: pd.DataFrame, scale: float) -> dict[str, Any]:
+    median = mine["median"].to_numpy()
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": (mine["high"].to_numpy() - median) * scale,
+        "arrayminus": (median - mine["low"].to_numpy()) * scale,
+        "thickness": 1.3,
+        "width": 3,
+    }
+
+
+def _beside(x: np.ndarray, places: float, axis: str) -> np.ndarray:
+    """Moved aside, so that the arms' intervals do not hide one another."""
+    if len(x) < 2 or axis == DEPTH or x.min() <= 0:
+        return x
+    return np.asarray(x * (x.max() / x.min()) ** (_DODGE * places / 2))
+
+
+def _limit(mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: SweepArms) -> dict[str, Any]:
     return {
         "x": mine[axis].to_numpy(),
         "y": mine["limit"].to_numpy() * scale,
         "name": f"limit of {for_plotly(arm)}: max(C, T)",
         "mode": "lines",
-        "line": {"color": arm_style(arm, arms)["colour"], "dash": "dot", "width": 1.5},
+        "line": {"color": arm_style(arm, arms.names)["colour"], "dash": "dot", "width": 2},
         "hovertemplate": f"if {for_plotly(arm)} hid all it can: %{{y:,.4g}}<extra></extra>",
     }
+
+
+def _log_axis(figure: go.Figure, values: np.ndarray, title: str) -> None:
+    """A logarithmic axis with some air, and numbers where they fit."""
+    known = values[np.isfinite(values) & (values > 0)]
+    if not len(known):
+        return
+    low, high = np.log10(known.min()), np.log10(known.max())
+    air = max(0.06 * (high - low), 0.01)
+    ticks = _log_ticks(10 ** (low - air), 10 ** (high + air))
+    figure.update_yaxes(
+        title=title,
+        type="log",
+        range=[low - air, high + air],
+        tickvals=ticks,
+        ticktext=[f"{tick:,.0f}" if tick >= 1000 else f"{tick:.4g}" for tick in ticks],
+    )
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers inside the range: 1, 2, 5 a decade; where these are too few, evenly spaced round ones."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    found = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5) if low <= digit * 10.0**decade <= high]
+    if len(found) >= 4:
+        return found
+    step = next(
+        step for step in sorted(d * 10.0**e for e in range(-4, 13) for d in (1, 2, 5)) if (high - low) / step <= 6
+    )
+    return [round(n * step, 10) for n in range(int(np.ceil(low / step)), int(high / step) + 1)]
+
+
+def _label_ends(
+    figure: go.Figure, by_arm: Mapping[str, pd.DataFrame], column: str, scale: float, arms: SweepArms
+) -> None:
+    """Each arm's name at its line's right end, moved apart where they would overlap."""
+    ends = {
+        arm: float(np.log10(mine[column].iloc[-1] * scale)) for arm, mine in by_arm.items() if mine[column].iloc[-1] > 0
+    }
+    span = figure.layout.yaxis.range
+    if not ends or span is None:
+        return
+    gap = _LABEL_GAP * (span[1] - span[0])
+    free = -np.inf
+    for arm, at in sorted(ends.items(), key=lambda end: end[1]):
+        free = max(at, free + gap)
+        name = f"{for_plotly(arm)}{' (ceiling)' if arm in arms.ceilings else ''}"
+        text = f"<b>{name}</b>" if arms.stands_out(arm) else name
+        figure.add_annotation(
+            x=1, xref="paper", xanchor="left", xshift=4, y=free, text=text,
+            showarrow=False, font={"color": arm_style(arm, arms.names)["colour"]}, name="end",
+        )  # fmt: skip
+    longest = max(len(arm) + (10 if arm in arms.ceilings else 0) for arm in ends)
+    figure.update_layout(margin={"r": 16 + 8 * min(longest, 24)})
 
 
 def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
@@ -120,61 +290,13 @@ def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
         figure.add_vrect(x0=low, x1=high, fillcolor=GREY, opacity=0.12, line_width=0)
 
 
-def _ticks(values: pd.Series[float]) -> dict[str, object]:
+def _ticks(values: pd.Series) -> dict[str, Any]:
     """Ubatches and prompts double, so their axis is logarithmic; ticks are the measured sizes."""
     measured = np.sort(values.dropna().unique())
-    is_log = len(measured) > 0 and measured[0] > 0 and values.name != "n_depth"
+    is_log = len(measured) > 0 and measured[0] > 0 and values.name != DEPTH
     return {
         "type": "log" if is_log else "linear",
         "tickmode": "array",
         "tickvals": measured,
         "ticktext": [f"{value:,.0f}" for value in measured],
     }
-
-
-def change_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str = "n_ubatch") -> go.Figure:
-    """How much better B is than A, in per cent, over depth (down) and ubatch or prompt (across); grey: unclear.
-
-    grid: shares, +0.31 is 31 % better; verdicts: the words for each place.
-    """
-    shown = grid.to_numpy(float) * 100
-    largest = max(5.0, float(np.nanmax(np.abs(shown))) if np.isfinite(shown).any() else 5.0)
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.where(verdicts.to_numpy() == "inconclusive", np.where(np.isfinite(shown), 0.0, np.nan), shown),
-            x=[f"{value:,.0f}" for value in grid.columns],
-            y=[f"{value:,.0f}" for value in grid.index],
-            text=_place_texts(shown, verdicts.to_numpy()),
-            texttemplate="%{text}",
-            textfont={"color": TEXT_ON_DIVERGING},
-            zmid=0,
-            zmin=-largest,
-            zmax=largest,
-            colorscale=DIVERGING,
-            colorbar={"title": "better, %", "thickness": 10},
-            xgap=3,
-            ygap=3,
-            hovertemplate=f"{across.removeprefix('n_')} %{{x}}, depth %{{y}}: %{{text}}<extra></extra>",
-        )
-    )
-    styled(figure, height=110 + 62 * len(grid), legend=False)
-    figure.update_xaxes(title=AXIS_TITLES[across], type="category", showgrid=False)
-    figure.update_yaxes(title="depth", type="category", showgrid=False)
-    return figure
-
-
-def _place_texts(shown: np.ndarray, verdicts: np.ndarray) -> list[list[str]]:
-    is_short = shown.shape[1] > _FEW
-    return [
-        [_place_text(value, verdict, is_short=is_short) for value, verdict in zip(values, row, strict=True)]
-        for values, row in zip(shown, verdicts, strict=True)
-    ]
-
-
-def _place_text(percent: float, verdict: object, *, is_short: bool) -> str:
-    """The change and its verdict; many columns have no room for words on a phone, but for their signs."""
-    if not np.isfinite(percent):
-        return ""
-    if is_short and verdict in SIGNS:
-        return f"{percent:+.1f}<br>{SIGNS[str(verdict)]}"
-    return f"{percent:+.1f} %<br>{for_plotly(verdict)}"

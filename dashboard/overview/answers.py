@@ -61,25 +61,26 @@ def _room(a: Residency | None, b: Residency | None, name: str) -> str:
 
 
 def why(cell: Cell, a: str, b: str) -> str | None:
-    """Which part of the copies each arm hid, and which of copy and compute bounds B; null without recorded copies."""
+    """What each arm left exposed of its copies, and which of copy and compute bounds B; null without copies."""
     copy_ns, compute_ns = (cell.arms[b].median(name) for name in ("busy_copy_ns", "busy_compute_ns"))
     if copy_ns is None or compute_ns is None:
         return None
     if copy_ns > 0:
-        return " ".join(told for told in (_hid(cell, a, b, copy_ns), bound_sentence(cell.arms[b])) if told)
+        return " ".join(told for told in (_exposed(cell, a, b, copy_ns), bound_sentence(cell.arms[b])) if told)
     before, host_ns = cell.arms[a].median("busy_copy_ns"), cell.arms[b].median("host_compute_ns")
     spared = f", where {a} copies for {format_ns(before)}" if before else ""
     on_host = f" The host computed for {format_ns(host_ns)}." if host_ns else ""
     return f"{b} {_copies_nothing(cell.arms[b], 'copies')}{spared}; it computes for {format_ns(compute_ns)}.{on_host}"
 
 
-def _hid(cell: Cell, a: str, b: str, copy_ns: float) -> str:
-    hidden, of_a = (cell.arms[arm].median("hidden_copy_ns") for arm in (b, a))
+def _exposed(cell: Cell, a: str, b: str, copy_ns: float) -> str:
+    """Told by the exposed part, which the cards and the bars show too."""
+    of_b, of_a = (cell.arms[arm].median("exposed_copy_ns") for arm in (b, a))
     copy_a = cell.arms[a].median("busy_copy_ns")
-    against = f"; {a} hid {_part(of_a, copy_a)}" if copy_a else ""
+    against = f"; {a} {_part(of_a, copy_a)}" if copy_a else ""
     if copy_a == 0:
         against = f"; {a} {_copies_nothing(cell.arms[a], 'copied')}"
-    return f"{b} hid {_part(hidden, copy_ns)} of copying behind compute{against}."
+    return f"{b} left {_part(of_b, copy_ns)} of copying exposed, beside no compute{against}."
 
 
 def _copies_nothing(arm: ArmFigures, verb: str) -> str:
@@ -88,10 +89,11 @@ def _copies_nothing(arm: ArmFigures, verb: str) -> str:
     return f"{verb} nothing to the device{where}"
 
 
-def _part(hidden_ns: float | None, copy_ns: float) -> str:
-    if hidden_ns is None:
+def _part(exposed_ns: float | None, copy_ns: float) -> str:
+    if exposed_ns is None:
         return f"an unknown part of its {format_ns(copy_ns)}"
-    return f"{format_ns(hidden_ns) if hidden_ns else 'none'} of its {format_ns(copy_ns)}"
+    told, whole = format_ns(exposed_ns), format_ns(copy_ns)
+    return f"{'none' if not exposed_ns else 'all' if told == whole else told} of its {whole}"
 
 
 _PARTS: Final[dict[Part, str]] = {"copy": "copies", "compute": "compute", "host": "computing on the host"}

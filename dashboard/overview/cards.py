@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard.choice import Choice
 from dashboard.text import SIGNS, escape_markdown
-from executor.units import format_factor, format_value
+from executor.units import column_scale, format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
@@ -19,6 +19,7 @@ from profiler.report.verdicts import (
     as_fast,
     bounds_as_fast,
     command_for_verdict,
+    edges_as_fast,
     missing_line,
     told_as_fast,
     verdict_word,
@@ -29,6 +30,7 @@ CARDS: Final = (
     *("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes"),
 )
 _TIMES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+_ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
 
@@ -100,25 +102,32 @@ def _delta(name: str, compared: Comparison | None, found: list[Estimate | None])
 
 
 def figure_table(choice: Choice) -> pd.DataFrame:
-    """One row a figure that an arm has: A, B, ratio, interval, verdict, meaning."""
+    """One row a figure that an arm has, in the unit named beside it: A, B, how many times as fast, verdict, meaning."""
     cell, rows = choice.cell, []
     for name in FIGURES:
         found = found_of(choice, cell, name)
         if any(found):
             compared = cell.against_baseline.get(choice.b or "", {}).get(name)
             rows.append(_row(choice, name, found, compared))
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    texts = ("figure", "unit", "verdict", "meaning")
+    return table.astype({column: "float64" for column in table if column not in texts})
 
 
-def _row(choice: Choice, name: str, found: list[Estimate | None], compared: Comparison | None) -> dict[str, str]:
+def _row(
+    choice: Choice, name: str, found: list[Estimate | None], compared: Comparison | None
+) -> dict[str, str | float | None]:
     figure = FIGURES[name]
-    columns = [f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
-    row = {"figure": figure.label}
-    row |= {column: with_interval(one, figure.unit) for column, one in zip(columns, found, strict=True)}
+    scale, unit = column_scale(max(one.median for one in found if one is not None), figure.unit)
+    row: dict[str, str | float | None] = {"figure": figure.label, "unit": unit}
+    for letter, arm, one in zip("AB", choice.arms, found, strict=False):
+        edges = (None, None, None) if one is None else (one.median, one.low, one.high)
+        for part, value in zip(("", " low", " high"), edges, strict=True):
+            row[f"{letter} {arm}{part}"] = None if value is None else value / scale
     if choice.b is not None:
-        row["B as many times as fast"] = format_factor(as_fast(compared.ratio, name)) if compared else ""
-        row["interval"] = (bounds_as_fast(compared, name) if compared else None) or ""
-        row["verdict"] = verdict_word(compared) if compared else ""
+        low, high = (edges_as_fast(compared, name) if compared else None) or (None, None)
+        row["B times as fast"] = as_fast(compared.ratio, name) if compared else None
+        row |= {"times low": low, "times high": high, "verdict": verdict_word(compared) if compared else ""}
     return row | {"meaning": figure.meaning}
 
 
@@ -148,9 +157,5 @@ def judged(compared: Comparison, name: str) -> str:
 
 
 def relative(ratio: float) -> str:
-    """A change of a figure that no verdict is given on: `12 % more`."""
-    if abs(ratio - 1) < 0.0005:
-        return "= the same"
-    if ratio >= 2:
-        return f"{ratio:.2g} times as much"
-    return f"{abs(ratio - 1) * 100:.3g} % {'more' if ratio > 1 else 'less'}"
+    """A figure that no verdict is given on, against A's: `1.21 x as much`."""
+    return "= the same" if abs(ratio - 1) < _ALIKE else f"{format_factor(ratio)} x as much"

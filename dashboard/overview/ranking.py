@@ -16,7 +16,7 @@ from dashboard.text import escape_markdown
 from executor.units import format_factor
 from profiler.report.cells import Cell
 from profiler.report.shown_cells import factor, told_comparison
-from profiler.report.verdicts import as_fast, verdict_word
+from profiler.report.verdicts import as_fast, edges_as_fast, verdict_word
 
 _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how many of the figure's own unit that is
     "ttft_ns": ("TTFT, ms", 1e6),
@@ -82,8 +82,7 @@ def ranking_table(cell: Cell, names: Sequence[str]) -> pd.DataFrame:
         if name == cell.baseline:
             row[f"times as fast as {cell.baseline}"] = 1.0
         elif told is not None and not told[0].is_other_work:
-            edges = sorted(as_fast(edge, told[1]) for edge in (told[0].low, told[0].high) if edge)
-            fast = [as_fast(told[0].ratio, told[1]), *(edges if len(edges) == 2 else (None, None))]
+            fast = [as_fast(told[0].ratio, told[1]), *(edges_as_fast(*told) or (None, None))]
             row |= dict(zip(list(row)[1:], fast, strict=True))
         row["verdict"] = verdict_word(told[0]) if told is not None else ""
         medians = {header: (cell.arms[name].median(figure), unit) for figure, (header, unit) in _COLUMNS.items()}

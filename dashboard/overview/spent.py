@@ -10,6 +10,7 @@ import streamlit as st
 from dashboard import load, passes, show
 from dashboard.choice import Choice
 from dashboard.figures.time import PART_LABELS, spent_figure
+from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from executor.units import UNKNOWN, format_bytes, format_count, format_gb_s, format_ns, format_value
 from profiler.metrics import CopyFigures, DeviceFigures
@@ -60,10 +61,10 @@ def _measured(choice: Choice) -> pd.DataFrame:
 
 
 def _spent_table(spent: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    texts = spent.map(_time).T
-    texts.columns = pd.Index(labels)
-    texts.insert(0, "part", [PART_LABELS[str(part)] for part in texts.index])
-    return texts
+    columns = dict(zip(labels, (row for _, row in spent.iterrows()), strict=True))
+    return pd.DataFrame({"part": [PART_LABELS[str(part)] for part in spent.columns]}).assign(
+        **{title: values.to_numpy() for title, values in in_one_unit(columns, "ns").items()}
+    )
 
 
 def _time(ns: float) -> str:

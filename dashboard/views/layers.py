@@ -11,8 +11,9 @@ import streamlit as st
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.time import layer_figure, margin_figure
+from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
-from executor.units import format_ns, format_share
+from executor.units import format_share
 from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers
 
 _MAX_LAYERS: Final = 256  # drawn, and in the tables
@@ -84,9 +85,8 @@ def readable(layers: pd.DataFrame) -> pd.DataFrame:
         "wait_ns": "waited",
         "next_whole_copy_ns": "next layer's whole copy T'",
     }
-    told = pd.DataFrame({"layer": layers["layer"].astype(int)})
-    for column, title in titles.items():
-        told[title] = layers[column].map(format_ns, na_action="ignore")
+    times = in_one_unit({title: layers[column] for column, title in titles.items()}, "ns")
+    told = pd.DataFrame({"layer": layers["layer"].astype(int), **times})
     return told.assign(**{"bound by": layers["copy_bound"].map({True: "copy", False: "compute"})})
 
 
@@ -118,8 +118,8 @@ def margins(grid: pd.DataFrame) -> None:
     if len(grid) > _MAX_UBATCHES or len(grid.columns) > _MAX_LAYERS:
         st.caption(f"The first {_MAX_UBATCHES} ubatches and {_MAX_LAYERS} layers are shown.")
         grid = grid.iloc[:_MAX_UBATCHES, :_MAX_LAYERS]
-    table = grid.map(format_ns, na_action="ignore").rename_axis("ubatch").reset_index()
-    table.columns = [str(column) for column in table.columns]
+    columns = in_one_unit({f"layer {layer}": grid[layer] for layer in grid.columns}, "ns")
+    table = pd.DataFrame(columns).rename_axis("ubatch").reset_index()
     show.figure(
         margin_figure(grid),
         alt="time that C + T leaves over the next layer's whole copy T', by layer and ubatch; negative: prefetch loses",

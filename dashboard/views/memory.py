@@ -11,8 +11,9 @@ import streamlit as st
 from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
 from dashboard.figures.memory import MAX_BARS, PART_LABELS, held_figure, parts_figure, slots_figure
+from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
-from executor.units import format_bytes, format_ns
+from executor.units import format_bytes
 from profiler.metrics.memory import (
     HeldOverTime,
     all_held,
@@ -44,7 +45,8 @@ def at_the_peak(choice: Choice, parts: pd.DataFrame, found: Mapping[str, Residen
     st.subheader("At the peak", anchor=False)
     told = [cost_sentence(str(arm), float(row["reserved"]), found.get(str(arm))) for arm, row in parts.iterrows()]
     st.markdown("  \n".join(map(escape_markdown, told)))
-    table = parts.drop(columns="reserved").map(format_bytes, na_action="ignore").rename(columns=PART_LABELS)
+    known = parts.drop(columns="reserved")
+    table = pd.DataFrame(in_one_unit({PART_LABELS.get(str(part), str(part)): known[part] for part in known}, "bytes"))
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
     show.figure(
         parts_figure(parts, labels),
@@ -113,12 +115,14 @@ def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
 
 def held_bytes(steps: pd.DataFrame, parts: pd.Series) -> None:
     found = all_held(steps, dict(parts))
-    texts = steps.assign(t_ns=steps["t_ns"].map(format_ns), bytes=steps["bytes"].map(format_bytes))
+    table = pd.DataFrame(
+        in_one_unit({"time": steps["t_ns"]}, "ns") | in_one_unit({"held in slots": steps["bytes"]}, "bytes")
+    )
     show.figure(
         held_figure(found),
         alt="device memory over the pass: resident weights, the expert cache's bank and what the slots hold",
         key="held",
-        table=texts.rename(columns={"t_ns": "time", "bytes": "held in slots"}),
+        table=table,
         name="memory-over-time",
     )
     show.sentences(peak_sentences(found))
@@ -149,15 +153,9 @@ def slots(held: pd.DataFrame) -> None:
 
 
 def readable(held: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "slot": held["slot"],
-            "layer": held["layer"],
-            "tensor": held["tensor"],
-            "bytes": held["bytes"].map(format_bytes, na_action="ignore"),
-            "from": held["start_ns"].map(format_ns),
-            "until": held["end_ns"].map(format_ns),
-        }
+    return held[["slot", "layer", "tensor"]].assign(
+        **in_one_unit({"bytes": held["bytes"]}, "bytes"),
+        **in_one_unit({"from": held["start_ns"], "until": held["end_ns"]}, "ns"),
     )
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
+from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from executor.units import format_bytes, format_share
 from profiler.metrics.experts import (
@@ -63,14 +64,13 @@ def bytes_moved(choice: Choice) -> None:
     for arm, rows in by_arm.items():
         say_moved(arm, rows)
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
-    columns = ["bytes_h2d", "whole_bytes", "selective_saving_bytes"]
-    for column in columns:
-        table[column] = table[column].map(format_bytes, na_action="ignore")
+    moved = {"copied": "bytes_h2d", "whole copies": "whole_bytes", "saved": "selective_saving_bytes"}
+    sizes = in_one_unit({title: table[column] for title, column in moved.items()}, "bytes")
     show.figure(
         bytes_figure(by_arm, arms),
         alt="bytes that each ubatch moved from host to device, per arm, against what whole copies would have moved",
         key="bytes",
-        table=table[["arm", "ubatch", "phase", "n_tokens", *columns]],
+        table=table[["arm", "ubatch", "phase", "n_tokens"]].assign(**sizes),
         name="bytes-by-ubatch",
     )
 
@@ -91,8 +91,8 @@ def shares(experts: pa.Table) -> None:
     table = typical_use(rows)
     if table["cache_hit_rate"].isna().all():
         table = table.drop(columns="cache_hit_rate")
-    for column in table.columns[2:]:
-        table[column] = table[column].map(format_share, na_action="ignore")
+    parts = in_one_unit({column.replace("_", " "): table[column] for column in table.columns[2:]}, "share")
+    table = table[table.columns[:2]].assign(**parts)
     curve = uniform_curve(experts)
     show.figure(
         distinct_figure(spread_by_size(rows), curve),
@@ -133,7 +133,7 @@ def overlap(experts: pa.Table) -> None:
     if jaccard.empty:
         return
     st.subheader("Do adjacent layers use the same experts?", anchor=False)
-    table = spread_by_layer(jaccard)["median"].map(format_share).reset_index(name="overlap, median")
+    table = pd.DataFrame(in_one_unit({"median overlap": spread_by_layer(jaccard)["median"]}, "share")).reset_index()
     show.figure(
         overlap_figure(jaccard),
         alt="overlap (common / either) of each layer's experts with the layer before, in the same ubatch",

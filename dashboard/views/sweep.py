@@ -1,18 +1,29 @@
-"""Sweep: every arm over ubatch, depth or prompt, the ceiling and the limit, and where two arms cross."""
+"""Sweep: how many times as fast as A arm B is in every cell, then along ubatch, depth or prompt beside the other arms,
+then the figures themselves with their limits.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice, current
-from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, axis_title, change_figure, sweep_figure
-from dashboard.text import SIGNS, escape_markdown
-from executor.units import format_value
+from dashboard.figures.sweep import (
+    AXIS_NAMES,
+    AXIS_TITLES,
+    SweepArms,
+    axis_title,
+    grid_figure,
+    ratio_figure,
+    sweep_figure,
+)
+from dashboard.table_columns import in_one_unit
+from dashboard.text import SIGNS, cell_key, escape_markdown
+from executor.units import format_factor
 from profiler.metrics import FIGURES
 from profiler.metrics.passes import CellKey
 from profiler.report.sweep import (
@@ -23,28 +34,30 @@ from profiler.report.sweep import (
     axes_of,
     cell_with_rows,
     crossover,
-    improvement_grid,
-    judged_names,
+    factor_grid,
+    factors_as_fast,
     one_ubatch,
     rows_of_workload,
     rows_over,
     sweep_figures,
 )
+from profiler.report.verdicts import TELLING
 
-_SHOWN: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
-_MOST_SEGMENTS: Final = 4
+_GRID: Final = "grid"
 
 
 def main(choice: Choice) -> None:
-    show.head("Sweep", choice)
     if choice.sizes is None:
+        show.head("Sweep", choice)
         show.nothing(
             "This capture has no passes, so there is nothing to sweep over.",
             "Measure several sizes with `hprof run -ub 64-1024*2 -d 0,4096`.",
         )
         return
-    tables = {name: sweep_figures(choice.report.cells, name) for name in _SHOWN}
-    known = [name for name in judged_names() if not tables[name].empty]
+    against = f"{choice.b} beat {choice.a}" if choice.b else f"{choice.a} do best"
+    show.head(escape_markdown(f"At which sizes does {against}?"), choice)
+    tables = {name: sweep_figures(choice.report.cells, name) for name in TELLING}
+    known = [name for name in TELLING if name != "wall_ns" and not tables[name].empty]
     known = known or [name for name in ("wall_ns",) if not tables[name].empty]
     if not known:
         show.nothing("The passes of this capture say no times.")
@@ -53,48 +66,107 @@ def main(choice: Choice) -> None:
         name = address.segments("Figure", known, "figure", lambda name: FIGURES[name].headline.partition(",")[0])
         rows = tables[name]
         sizes = cell_with_rows(rows[rows["arm"].isin(choice.arms)], choice.sizes)
-        axis, shown, fixed = choose_axis(rows, sizes)
+        axes = axes_of(rows, sizes)
+        axis = axes[0] if len(axes) == 1 else address.segments("Axis", axes, "axis", AXIS_NAMES.__getitem__)
     if sizes != choice.sizes.key:
         show.sentences([f"The chosen cell does not have this figure; {workload(sizes)} is shown."])
-    lines(choice, shown, name, axis, fixed)
+    shown = rows_over(rows, axis, sizes)
+    arms = sweep_arms(choice)
     if choice.b is not None:
-        changes(choice, rows_over(rows, axis, sizes) if axis == PROMPT else rows_of_workload(rows, sizes), name, axis)
+        everywhere(
+            choice, rows_over(rows, axis, sizes) if axis == PROMPT else rows_of_workload(rows, sizes), name, axis
+        )
+        along(choice, shown, name, axis, arms)
+    absolute(shown, name, axis, arms, at_which(axis, sizes))
 
 
-def lines(choice: Choice, shown: pd.DataFrame, name: str, axis: str, fixed: str) -> None:
-    arms = list(dict.fromkeys(arm for cell in choice.report.cells for arm in cell.arms))
-    found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
-    compared = [arm for arm in arms if arm in choice.arms] or arms[:1]
+def sweep_arms(choice: Choice) -> SweepArms:
+    names = list(dict.fromkeys(arm for cell in choice.report.cells for arm in cell.arms))
     ceilings = [arm.name for arm in choice.capture.manifest.arms if arm.is_resident]
+    return SweepArms(names, choice.a or names[0], choice.b, ceilings)
+
+
+def everywhere(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None:
+    """B against A in every cell of the workload; a click chooses the cell."""
+    mine = rows[rows["arm"] == choice.b]
+    across = PROMPT if axis == PROMPT else UBATCH
+    grid, verdicts = factor_grid(mine.assign(n_ubatch=mine[across]), name)
+    if grid.empty:
+        show.nothing(f"{choice.b} and {choice.a} were not measured side by side.")
+        return
+    word = across.removeprefix("n_")
+    table = grid.rename(columns={size: f"{word} {size:,.0f}" for size in grid.columns})
+    assert choice.sizes is not None
+    place = float(choice.sizes.n_depth or 0), float(getattr(choice.sizes, across) or 0)
+    least, most = float(np.nanmin(grid.to_numpy())), float(np.nanmax(grid.to_numpy()))
+    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    st.markdown(
+        f"**{escape_markdown(choice.b)}, times as fast as {escape_markdown(choice.a)}** in "
+        f"{escape_markdown(FIGURES[name].label)}: above 1 it is faster. {signs}. Click a place to choose that cell."
+    )
+    show.figure(
+        grid_figure(grid, verdicts, across, place),
+        alt=f"how many times as fast {choice.b} is as {choice.a} in each cell: {format_factor(least)} to "
+        f"{format_factor(most)}",
+        key=_GRID,
+        table=table.rename_axis("depth").reset_index(),
+        name="times-as-fast",
+        on_select=lambda: choose_cell(choice, across),
+    )
+
+
+def choose_cell(choice: Choice, across: str) -> None:
+    """What a click on the grid asks for: the cell of that depth and size with the chosen one's other sizes."""
+    points = st.session_state[_GRID].selection.points
+    if not points:
+        return
+    depth, size = (int(value) for value in points[0]["customdata"])
+    if found := choice.cell_with(depth, **{across: size}):
+        address.put(cell=cell_key(found))
+
+
+def along(choice: Choice, shown: pd.DataFrame, name: str, axis: str, arms: SweepArms) -> None:
+    """How many times as fast as A every arm is along the axis, at the chosen cell's other size."""
+    factors = factors_as_fast(shown, name)
+    if len(factors[axis].dropna().unique()) < 2:
+        st.caption("One size was measured along this axis; a line needs more: `hprof run -ub 64-1024*2 -d 0,4096`.")
+        return
+    found = crossovers(choice, one_ubatch(shown) if axis == PROMPT else shown) if axis != DEPTH else {}
     for at in found.values():
         st.markdown(escape_markdown(crossover_sentence(choice.b_as_subject, choice.a or "", at, axis)))
+    columns = {"arm": factors["arm"]} | {axis.removeprefix("n_"): factors[axis]}
+    table = pd.DataFrame(columns).assign(
+        **{"times as fast": factors["fast"], "low": factors["fast_low"], "high": factors["fast_high"]},
+        verdict=factors["verdict"],
+    )
     show.figure(
-        sweep_figure(shown, name, axis, arms, limits_of=compared, crossovers=found, ceilings=ceilings),
-        alt=f"{axis_title(name)} over {AXIS_TITLES[axis]}, a line an arm{fixed}",
+        ratio_figure(factors, axis, arms, found),
+        alt=f"times as fast as {choice.a} over {AXIS_TITLES[axis]}, a line an arm, 1 where both take as long",
+        key="ratios",
+        table=table,
+        name="times-as-fast-over-sizes",
+    )
+    if axis == PROMPT and (shown["n_prompt"] <= shown["n_ubatch"]).all():
+        st.caption("Every prompt fits into one ubatch, so its length is what goes through the layers together.")
+
+
+def absolute(shown: pd.DataFrame, name: str, axis: str, arms: SweepArms, at: str) -> None:
+    """The figure itself for every arm, with the limit of the two on show."""
+    st.markdown(f"**{axis_title(name).capitalize()}**{at}; dotted: what A and B would reach if all copies were hidden.")
+    show.figure(
+        sweep_figure(shown, name, axis, arms),
+        alt=f"{axis_title(name)} over {AXIS_TITLES[axis]}, a line an arm{at}",
         key="lines",
         table=readable(shown, name),
         name="sweep",
     )
-    if len(shown[axis].dropna().unique()) < 2:
-        st.caption("One size was measured; a line needs more: `hprof run -ub 64-1024*2 -d 0,4096`.")
-    elif axis == PROMPT and (shown["n_prompt"] <= shown["n_ubatch"]).all():
-        st.caption("Every prompt fits into one ubatch, so its length is what goes through the layers together.")
 
 
-def choose_axis(rows: pd.DataFrame, sizes: CellKey) -> tuple[str, pd.DataFrame, str]:
-    """What runs along the axis, the rows at the chosen cell's other size, and that size in words."""
-    axes = axes_of(rows, sizes)
-    axis = axes[0] if len(axes) == 1 else address.segments("Axis", axes, "axis", AXIS_NAMES.__getitem__)
+def at_which(axis: str, sizes: CellKey) -> str:
+    """The size that stays the same along the axis: `, depth 4,096`."""
     other = UBATCH if axis == DEPTH else DEPTH
     value = getattr(sizes, other)
-    values = sorted(rows_over(rows, axis, sizes, free=other)[other].dropna().unique().tolist())
-    if len(values) > 1:
-        label = {DEPTH: "At depth", UBATCH: "At ubatch"}[other]
-        first = values.index(value) if value in values else 0
-        choose = address.segments if len(values) <= _MOST_SEGMENTS else address.select  # a phone has no room for more
-        value = choose(label, [int(v) for v in values], "at", lambda v: f"{v:,}", first=first)
-    shown = rows_over(rows, axis, replace(sizes, **{other: value}))
-    return axis, shown, f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
+    return f", {other.removeprefix('n_')} {value:,.0f}" if value is not None else ""
 
 
 def workload(sizes: CellKey) -> str:
@@ -117,37 +189,13 @@ def crossover_sentence(who: str, baseline: str, at: Crossover, axis: str) -> str
     return f"{told} Each prompt is one ubatch." if axis == PROMPT else told
 
 
-def changes(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None:
-    st.subheader(f"{escape_markdown(choice.b)} against {escape_markdown(choice.a)}", anchor=False)
-    mine = rows[rows["arm"] == choice.b]
-    across = PROMPT if axis == PROMPT else UBATCH
-    mine = mine.assign(n_ubatch=mine[across])
-    grid, verdicts = improvement_grid(mine, lower_is_better=FIGURES[name].better == "lower")
-    if grid.empty:
-        show.nothing(f"{choice.b} and {choice.a} were not measured side by side.")
-        return
-    table = grid.mul(100).round(2).rename_axis("depth").reset_index()
-    word = across.removeprefix("n_")
-    table.columns = pd.Index(["depth", *(f"{word} {size:,.0f}, %" for size in grid.columns)])
-    show.figure(
-        change_figure(grid, verdicts, across),
-        alt=f"how many per cent better {choice.b} is than {choice.a} in each cell; negative is worse",
-        key="changes",
-        table=table,
-        name="changes",
-    )
-    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    st.caption(f"In per cent: positive (blue) is better for B, negative (orange) worse, grey not certain. {signs}.")
-
-
 def readable(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The drawn figures as text."""
-    unit = FIGURES[name].unit
+    """The drawn figures as a table."""
     sizes = {"prompt": "n_prompt", "ubatch": "n_ubatch", "depth": "n_depth"}
     told = pd.DataFrame({"arm": rows["arm"], **{title: rows[column] for title, column in sizes.items()}})
-    for column, title in (("median", "median"), ("low", "low"), ("high", "high"), ("limit", "max(C, T) limit")):
-        told[title] = rows[column].map(lambda value: format_value(value, unit), na_action="ignore")
-    return told.assign(ratio=rows["ratio"].round(4), verdict=rows["verdict"])
+    measured = {"median": "median", "low": "low", "high": "high", "max(C, T) limit": "limit"}
+    columns = in_one_unit({title: rows[column] for title, column in measured.items()}, FIGURES[name].unit)
+    return told.assign(**columns, ratio=rows["ratio"], verdict=rows["verdict"])
 
 
 main(current())

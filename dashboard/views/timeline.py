@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pandas as pd
@@ -9,8 +10,8 @@ import streamlit as st
 
 from dashboard import passes, show
 from dashboard.choice import Choice, current
+from dashboard.table_columns import in_one_unit
 from dashboard.timeline import component
-from executor.units import format_bytes, format_gb_s, format_ns
 from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
 
@@ -63,27 +64,25 @@ def lanes(choice: Choice, shown: list[passes.ShownPass]) -> None:
     st.subheader("How busy each lane was", anchor=False)
     figure, frames = passes.busy(choice, shown)
     lines = passes.lines(choice, shown)
-    tables = [_lane_table(line, frame, one.title) for line, frame, one in zip(lines, frames, shown, strict=True)]
     show.figure(
         figure,
         alt="heatmap of the busy share of every lane over time; the table gives each lane's total",
         key="busy",
-        table=pd.concat(tables, ignore_index=True),
+        table=_lane_table(lines, frames, [one.title for one in shown]),
         name="lanes",
     )
 
 
-def _lane_table(line: Timeline, frame: pd.DataFrame, title: str) -> pd.DataFrame:
-    told = {
-        "pass": title,
-        "lane": [lane_title(lane, line.lanes) for lane in line.lanes],
-        "events": frame["events"],
-        "busy": frame["busy_ns"].map(format_ns),
-        "exposed": frame["exposed_ns"].map(format_ns, na_action="ignore"),
-        "bytes": frame["bytes"].map(format_bytes, na_action="ignore"),
-        "speed while busy": frame["gb_s"].map(format_gb_s, na_action="ignore"),
-    }
-    return pd.DataFrame(told)
+def _lane_table(lines: Sequence[Timeline], frames: Sequence[pd.DataFrame], titles: Sequence[str]) -> pd.DataFrame:
+    """A row a lane of each pass, in the same units for all."""
+    found = pd.concat(frames, ignore_index=True)
+    names = [
+        (title, lane_title(lane, line.lanes)) for line, title in zip(lines, titles, strict=True) for lane in line.lanes
+    ]
+    told = pd.DataFrame(names, columns=["pass", "lane"]).assign(events=found["events"])
+    times = in_one_unit({"busy": found["busy_ns"], "exposed": found["exposed_ns"]}, "ns")
+    sizes = in_one_unit({"bytes": found["bytes"]}, "bytes") | in_one_unit({"speed while busy": found["gb_s"]}, "GB/s")
+    return told.assign(**times, **sizes)
 
 
 main(current())

@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 from typing import Final
 
-from executor.errors import HprofError
+from executor.errors import HprofError, did_you_mean
 from executor.model import Model, ModelShape
 from executor.models.file_tensors import needed_tensors
 from executor.models.from_gguf import model_from_gguf
 from executor.models.hf_config import read_config
+from executor.models.mixtures import MIXTURE_NAMES, MixturePlan
 from executor.models.presets import load_preset, preset_names
-from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
-from executor.quants import quant_type
+from executor.models.synthetic import QuantPlan, SyntheticSource, TypeOfTensor, model_tensors
+from executor.quants import QUANTS, quant_type
 
 _MAX_MODEL_BYTES: Final = 2**60
 
@@ -22,8 +23,9 @@ _MAX_MODEL_BYTES: Final = 2**60
 def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
     """The model that `spec` names: a GGUF file, a Hugging Face config (ends in .json), else a preset.
 
-    `quant` stores synthetic matrices in that type (a GGUF file's are what they are), `layers` keeps only the first
-    so many, `seed` makes a preset's or config's weights. HprofError says what is wrong with any of them.
+    `quant` stores synthetic matrices in that type, or as llama.cpp's mixture of that name has them (a GGUF file's are
+    what they are), `layers` keeps only the first so many, `seed` makes a preset's or config's weights. HprofError says
+    what is wrong with any of them.
     """
     if spec.endswith(".json"):
         return _from_config(spec, quant, layers, seed)
@@ -46,21 +48,30 @@ def _folder(path: str) -> str:
 
 def _from_preset(name: str, quant: str | None, layers: int | None, seed: int) -> Model:
     preset = load_preset(name)
-    plan = preset.quant if quant is None else QuantPlan.uniform(quant_type(quant).name)
-    return _synthetic(_sliced(preset.shape, layers), plan, seed, f"preset:{name}")
+    return _synthetic(_sliced(preset.shape, layers), preset.quant, quant, seed, f"preset:{name}")
 
 
 def _from_config(path: str, quant: str | None, layers: int | None, seed: int) -> Model:
     shape, published = read_config(Path(path))
-    plan = published if quant is None else QuantPlan.uniform(quant_type(quant).name)
-    return _synthetic(_sliced(shape, layers), plan, seed, f"config:{path}")
+    return _synthetic(_sliced(shape, layers), published, quant, seed, f"config:{path}")
 
 
-def _synthetic(shape: ModelShape, plan: QuantPlan, seed: int, origin: str) -> Model:
-    tensors = model_tensors(shape, plan)
+def _synthetic(shape: ModelShape, published: QuantPlan, quant: str | None, seed: int, origin: str) -> Model:
+    tensors = model_tensors(shape, published if quant is None else plan_of(quant, shape))
     if (n_bytes := sum(tensor.n_bytes for tensor in tensors.values())) > _MAX_MODEL_BYTES:
         raise HprofError(f"{origin} describes a model of {n_bytes:.1e} bytes, which cannot be; correct its numbers.")
     return Model(shape, tensors, SyntheticSource(tensors, seed), origin)
+
+
+def plan_of(quant: str, shape: ModelShape) -> TypeOfTensor:
+    """What `--quant` asks for: one type for all matrices, or a mixture of llama.cpp's; HprofError lists them."""
+    if quant.upper() in MIXTURE_NAMES:
+        return MixturePlan(shape, quant.upper())
+    if quant.upper() not in QUANTS:
+        near = did_you_mean(quant, [name.lower() for name in (*QUANTS, *MIXTURE_NAMES)])
+        known = f"choose one of {', '.join(QUANTS)}, or of llama.cpp's mixtures {', '.join(MIXTURE_NAMES)}."
+        raise HprofError(f"--quant {quant[:40]}: that type is not known; {near or known}")
+    return QuantPlan.uniform(quant_type(quant).name)
 
 
 def _from_file(path: str, layers: int | None) -> Model:

@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from executor import quants
 from executor.model import ModelShape, TensorInfo, short_name_of
@@ -49,22 +49,29 @@ class QuantPlan:
         return cls(quant, quant, quant)
 
     def of(self, name: str) -> str:
-        """The quant type planned for the tensor called `name` (without `blk.N.`)."""
+        """The quant type planned for the matrix of this full name."""
         if name in ("token_embd.weight", "output.weight"):
             return self.embeddings
         return self.experts if "_exps." in name else self.weights
 
 
-def model_tensors(shape: ModelShape, plan: QuantPlan) -> dict[str, TensorInfo]:
+class TypeOfTensor(Protocol):
+    """What says which type a matrix is stored in: one for all (QuantPlan), or a mixture."""
+
+    def of(self, name: str) -> str:
+        """The quant type planned for the matrix of this full name."""
+
+
+def model_tensors(shape: ModelShape, plan: TypeOfTensor) -> dict[str, TensorInfo]:
     """What a synthetic model of this shape consists of."""
     return {name: _planned(name, dims, plan) for name, dims in all_shapes(shape)}
 
 
-def _planned(name: str, dims: tuple[int, ...], plan: QuantPlan) -> TensorInfo:
+def _planned(name: str, dims: tuple[int, ...], plan: TypeOfTensor) -> TensorInfo:
     short_name = short_name_of(name)
     quant = "F32"
     if len(dims) > 1 and short_name.endswith(".weight") and short_name not in _ALWAYS_F32:
-        quant = fitting(plan.of(short_name), dims[-1])
+        quant = fitting(plan.of(name), dims[-1])
     return TensorInfo(name, quant, dims, tensor_bytes(quant, dims))
 
 

@@ -19,10 +19,18 @@ from executor.errors import HprofError
 from executor.model import layer_of, short_name_of
 
 DEFAULT_OVERRIDE: Final = "ffn_(gate|up|down).*=CPU"
+DEFAULT_OF_EXPERTS: Final = "ffn_(gate|up|down)_exps.*=CPU"  # what -ncmoe moves of all layers
 _HOST_BUFFERS: Final = ("CPU", "HOST")
 _OUTPUT: Final = "output.weight"  # a file with tied embeddings has none, and people name it all the same
 _MAX_PATTERN: Final = 4096  # characters; a pattern that lists every layer has some hundreds
 _PATTERN_S: Final = 2.0  # for all names together: nested repetitions could take years
+
+
+def default_override(names: Iterable[str]) -> str:
+    """What goes to host memory where nothing is said: all experts, as users of `-ncmoe` mean it, so that shared experts
+    and dense first layers stay resident; of a model without experts every FFN.
+    """
+    return DEFAULT_OF_EXPERTS if any("_exps." in name for name in names) else DEFAULT_OVERRIDE
 
 
 @dataclass(frozen=True, slots=True)

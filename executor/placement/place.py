@@ -15,7 +15,7 @@ import numpy as np
 
 from executor.errors import HprofError
 from executor.model import TensorInfo, layer_of
-from executor.placement.overrides import DEFAULT_OVERRIDE, overridden, parse_overrides
+from executor.placement.overrides import default_override, overridden, parse_overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ def place(
 ) -> Placement:
     """Decide which tensors live in host memory.
 
-    `overrides` is one `-ot` configuration; None with neither of the others given means `DEFAULT_OVERRIDE`.
+    `overrides` is one `-ot` configuration; None with neither of the others given means `default_override`.
     `n_cpu_moe` keeps the experts of the first N layers in host memory; `n_gpu_layers` is as `first_resident_layer`
     counts it; both leave alone what an override matches, as in llama.cpp. `device_of`, as `layers_to_devices` gives
     it, is what `=CUDA1` is held against; without it there is one device. Raises HprofError when a pattern matches no
     movable tensor, or names a device that the tensor's layer is not on.
     """
     if overrides is None and not n_cpu_moe and n_gpu_layers is None:
-        overrides = DEFAULT_OVERRIDE
+        overrides = default_override(tensors)
     movable = [t for t in tensors.values() if is_movable(t)]
     decided = overridden(tensors, [t.name for t in movable], parse_overrides(overrides or ""), device_of)
     open_ = [t for t in movable if t.name not in decided.is_host]

@@ -34,9 +34,7 @@ QUANTS: Final[dict[str, QuantType]] = {
 def quant_type(name: str) -> QuantType:
     """The type called `name`, in capitals or not; HprofError lists the known ones."""
     if (found := QUANTS.get(name.upper())) is None:
-        mixture = name.upper().rpartition("_")[0]  # llama.cpp's Q4_K_M is mostly Q4_K
-        nearest = f"its matrices are mostly {mixture}: give that, or " if mixture in _K_QUANTS else ""
-        raise HprofError(f"Quant type {name!r} is not known; {nearest}choose one of {', '.join(QUANTS)}.")
+        raise HprofError(f"Quant type {name!r} is not known; choose one of {', '.join(QUANTS)}.")
     return found
 
 

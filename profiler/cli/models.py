@@ -18,7 +18,7 @@ from executor.model import Model, TensorInfo
 from executor.models.fetch import DEFAULT_DEST
 from executor.models.load import load_model
 from executor.models.presets import preset_names
-from executor.placement.overrides import DEFAULT_OVERRIDE
+from executor.placement.overrides import default_override
 from executor.placement.place import place
 from executor.units import format_memory
 from profiler.cli.options import json_option
@@ -158,7 +158,7 @@ def describe_model(model: Model) -> dict[str, Any]:
             for k in kinds
         ],
         "default_placement": {
-            "spelled": f"-ot {DEFAULT_OVERRIDE}",
+            "spelled": f"-ot {default_override(model.tensors)}",
             "host_bytes": host_bytes,
             "resident_bytes": model.n_bytes - host_bytes,
         },

@@ -117,7 +117,9 @@ _MODEL: Final = [
         default="tiny-dense",
         help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
     ),
-    click.option("--quant", metavar="TYPE", help="Store a preset's weights in this quant type, e.g. Q4_K."),
+    click.option(
+        "--quant", metavar="TYPE", help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M."
+    ),
     click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
 ]
@@ -140,7 +142,8 @@ _PLACEMENT: Final = [
         multiple=True,
         metavar="REGEX=CPU",
         help="Weights to keep in host memory; ';' joins overrides, ',' or another -ot begins another configuration, as "
-        "for llama-bench (llama-server's ',' is ';' here).  [default: ffn_(gate|up|down).*=CPU]",
+        "for llama-bench (llama-server's ',' is ';' here).  [default: all experts, ffn_(gate|up|down)_exps.*=CPU; "
+        "without any, ffn_(gate|up|down).*=CPU]",
     ),
     click.option("-ncmoe", "--n-cpu-moe", multiple=True, metavar="N,…", help="Keep the first N layers' experts there."),
     click.option(

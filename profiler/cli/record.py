@@ -103,7 +103,7 @@ def command(
     from profiler.cli.run_output import default_output
     from profiler.recording.launch import run_recorded
     from profiler.recording.session import Recording, RecordingSettings
-    from profiler.storage.writer import check_place
+    from profiler.storage.place import check_place
 
     path = output or default_output(Path(program[0]).name)
     check_place(path, force=force)
@@ -145,7 +145,8 @@ def _convert(recording: Recording, finished: Finished, path: str, *, force: bool
         say(_NOTHING, err=True)
         return
     try:
-        written = import_files([recording.folder], path, force=force, argv=sys.argv)
+        known = {"extra": {"recorded_by": "hprof record"}}
+        written = import_files([recording.folder], path, force=force, argv=sys.argv, known=known)
     except BaseException:
         say(f"hprof: what was recorded is in {recording.folder}; hprof import reads it.", err=True)
         raise

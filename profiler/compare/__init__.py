@@ -27,10 +27,11 @@ __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_cap
 def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: Sequence[str] = ()) -> CompareResult:
     """Compare B with A, each `CAPTURE` or `CAPTURE#ARM,ub=512` (cell sizes p, n, ub, d).
 
-    fail_on: limits such as "ttft>+5%". Raises HprofError for what cannot be read or matched.
+    fail_on: limits such as "ttft>+5%", or of what the programs printed, "step_ms>+5%". Raises HprofError for what
+    cannot be read or matched.
     """
-    limits = [parse_limit(text) for text in fail_on]
     left, right = open_side(a), open_side(b)
+    limits = [parse_limit(text, {**left.readings, **right.readings}) for text in fail_on]
     pairs = matched(left, right)
     found = changes(left, right, pairs, noise=noise)
     return CompareResult(

@@ -17,9 +17,19 @@ from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison, CountUnit
 from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
-from profiler.metrics import FIGURES, CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
+from profiler.metrics import (
+    FIGURES,
+    CaptureTables,
+    DeviceFigures,
+    Figure,
+    device_figures,
+    load_tables,
+    pass_figures,
+    reading_columns,
+    reading_figures,
+)
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
-from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
+from profiler.report.judged_cells import AFTER_FIRST_TOKEN, JUDGED, OTHER_EXPERTS
 from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
 
 
@@ -38,9 +48,16 @@ class OpenedSide:
         return load_tables(self.capture)
 
     @cached_property
+    def readings(self) -> dict[str, Figure]:
+        """What the measured programs printed themselves, by name."""
+        return reading_figures(self.capture.manifest)
+
+    @cached_property
     def figures(self) -> pd.DataFrame:
-        """One row a pass (index: pass_id), a column a figure."""
-        return pass_figures(*self.tables)["pass"]
+        """One row a pass (index: pass_id), a column a figure or reading."""
+        frame = pass_figures(*self.tables)["pass"]
+        printed = pd.DataFrame(reading_columns(self.tables.passes, list(self.readings)), frame.index)
+        return pd.concat([frame, printed], axis=1)
 
     @cached_property
     def passes(self) -> pd.DataFrame:
@@ -161,23 +178,25 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
     work = different_work(a, b, x[0], y[0])
     is_moe = any(side.tables.experts.num_rows for side in (a, b))
     after_first = OTHER_EXPERTS if is_moe and _has_other_tokens(a, b, x, y) else None
-    for name in FIGURES:
-        design = pair_design(a, b, name)
+    readings = {name: figure for name, figure in a.readings.items() if name in b.readings}
+    for name, figure in {**FIGURES, **readings}.items():
+        design = pair_design(a, b, figure)
         per: Literal["token", "pass"] = "token" if _by_token(name, x[0], y[0]) else "pass"
-        of_a, of_b = _samples(a, b, x, y, name, per)
+        of_a, of_b = _samples(a, b, x, y, name, per, design)
         if of_a and of_b:
             different = work or (after_first if name in AFTER_FIRST_TOKEN else None)
+            if different is None and name in JUDGED and any(side.capture.manifest.is_untimed for side in (a, b)):
+                different = "a recording beside timed runs, whose own times are not to be taken"
             medians = tuple(float(np.median(list(counted(of, design.unit).values()))) for of in (of_a, of_b))
-            better = FIGURES[name].better or "lower"
+            better = figure.better or "lower"
             against: Comparison | None = None
             if min(medians) > 0:
                 against = judge(of_a, of_b, design, better=better, noise=noise, grounds=Grounds(different))
-            yield Change(
-                x[0], y[0], x[1], y[1], name, per, medians[0], medians[1], len(of_a), len(of_b), against, different
-            )
+            sizes = medians[0], medians[1], len(of_a), len(of_b)
+            yield Change(x[0], y[0], x[1], y[1], name, per, *sizes, against, different, readings.get(name))
 
 
-def pair_design(a: OpenedSide, b: OpenedSide, figure: str) -> PairDesign:
+def pair_design(a: OpenedSide, b: OpenedSide, figure: Figure) -> PairDesign:
     """The arms of one capture were measured in turn; two captures were not, and are resampled apart.
 
     Two captures are different processes, so what takes time counts once a process; so does all that another tool
@@ -187,13 +206,13 @@ def pair_design(a: OpenedSide, b: OpenedSide, figure: str) -> PairDesign:
     if a.capture.path == b.capture.path:
         return PairDesign(are_pairs=True, unit="boots" if manifests[0].has_process_per_arm else "pairs")
     is_own = all(manifest.source == "hprof" for manifest in manifests)
-    is_steady = FIGURES[figure].unit == "bytes" or all(m.machine.get("device") == "sim" for m in manifests)
+    is_steady = figure.unit == "bytes" or all(m.machine.get("device") == "sim" for m in manifests)
     return PairDesign(are_pairs=False, unit="pairs" if is_own and is_steady else "boots")
 
 
 def process_warnings(a: OpenedSide, b: OpenedSide) -> list[str]:
     """A sentence where captures of hprof are one process each, so that their times get no verdict."""
-    design = pair_design(a, b, "ttft_ns")
+    design = pair_design(a, b, FIGURES["ttft_ns"])
     is_own = all(side.capture.manifest.source == "hprof" for side in (a, b))
     if design.are_pairs or design.unit == "pairs" or not is_own or not (a.groups and b.groups):
         return []
@@ -205,13 +224,18 @@ def process_warnings(a: OpenedSide, b: OpenedSide) -> list[str]:
 
 
 def _samples(
-    a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, name: str, per: Literal["token", "pass"]
+    a: OpenedSide,
+    b: OpenedSide,
+    x: GroupKey,
+    y: GroupKey,
+    name: str,
+    per: Literal["token", "pass"],
+    design: PairDesign,
 ) -> tuple[Repeats, Repeats]:
     of_a, of_b = (
         _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
         for side, key in ((a, x), (b, y))
     )
-    design = pair_design(a, b, name)
     if not design.are_pairs:
         return of_a, of_b
     return _paired(of_a, of_b, design.unit), _paired(of_b, of_a, design.unit)

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError, did_you_mean
 from profiler.arithmetic.stats import MIN_PAIRS, Comparison, Verdict
 from profiler.metrics import FIGURES
-from profiler.metrics.figures import Unit
+from profiler.metrics.figures import Figure, Unit
 from profiler.metrics.passes import CellKey
 
 COMPARE_SCHEMA: Final = 1
@@ -47,7 +47,7 @@ class Change:
     cell_b: CellKey
     arm_a: str
     arm_b: str
-    figure: str  # a name of FIGURES
+    figure: str  # a name of FIGURES, or of a reading
     per: Literal["token", "pass"]
     a: float
     b: float
@@ -55,15 +55,21 @@ class Change:
     n_b: int
     against: Comparison | None  # None: there is no ratio, as a value is zero
     different: str | None  # why the two did not do the same work
+    reading: Figure | None = None  # what the programs printed themselves, described by their captures
+
+    @property
+    def described(self) -> Figure:
+        """Its label, unit and good direction."""
+        return self.reading or FIGURES[self.figure]
 
     @property
     def unit(self) -> Unit:
-        return FIGURES[self.figure].unit
+        return self.described.unit
 
     @property
     def is_judged(self) -> bool:
         """Whether one way is better, so that there is a verdict."""
-        return FIGURES[self.figure].better is not None
+        return self.described.better is not None
 
     @property
     def is_memory(self) -> bool:
@@ -172,7 +178,7 @@ ALIASES: Final = {
     "idle": "idle_ns",
     "vram": "vram_peak_bytes",
 }
-_EXPRESSION: Final = re.compile(r"^\s*([a-z0-9_]{1,40})\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$")
+_EXPRESSION: Final = re.compile(r"^\s*([A-Za-z][\w./% -]{0,39}?)\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +191,18 @@ class Limit:
     share: float
 
 
-def parse_limit(text: str) -> Limit:
-    """Read `FIGURE>+N%` or `FIGURE<-N%`; HprofError says what is wrong with it."""
+def parse_limit(text: str, readings: Collection[str] = ()) -> Limit:
+    """Read `FIGURE>+N%` or `FIGURE<-N%`; HprofError says what is wrong with it.
+
+    readings: names of figures that the compared programs printed themselves, which a limit may be about too.
+    """
     match = _EXPRESSION.match(text)
     if match is None:
         raise HprofError(f'--fail-on "{text[:60]}" is no limit; write for example "ttft>+5%" or "decode<-3%".')
-    name = ALIASES.get(match[1], match[1])
-    if name not in FIGURES:
-        hint = did_you_mean(match[1], [*ALIASES, *FIGURES]) or f"the figures are {', '.join(ALIASES)}."
+    name = match[1] if match[1] in readings else ALIASES.get(match[1], match[1])
+    if name not in FIGURES and name not in readings:
+        known = [*readings, *ALIASES]
+        hint = did_you_mean(match[1], [*known, *FIGURES]) or f"the figures are {', '.join(known)}."
         raise HprofError(f'--fail-on "{text[:60]}" names no figure; {hint}')
     return Limit(text.strip(), name, match[2] == ">", float(match[3]) / 100)
 
@@ -201,7 +211,7 @@ def decide(limit: Limit, changes: Sequence[Change]) -> Gate:
     """The worst of the limit's states over all cells and arms."""
     decided = [(_state(limit, change), change) for change in changes if change.figure == limit.figure]
     if not decided:
-        return Gate(limit.text, "inconclusive", f"neither side has {FIGURES[limit.figure].label} to compare")
+        return Gate(limit.text, "inconclusive", f"neither side has {_label(limit.figure)} to compare")
     for state in ("failed", "inconclusive", "passed"):
         hit = [change for found, change in decided if found == state]
         if hit:
@@ -209,6 +219,10 @@ def decide(limit: Limit, changes: Sequence[Change]) -> Gate:
             more = f", and {len(hit) - 1} more" if len(hit) > 1 else ""
             return Gate(limit.text, state, f"{_told(worst)}{more}")
     raise AssertionError(decided)
+
+
+def _label(figure: str) -> str:
+    return FIGURES[figure].label if figure in FIGURES else figure
 
 
 def _state(limit: Limit, change: Change) -> GateState:

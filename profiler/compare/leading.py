@@ -1,5 +1,5 @@
-"""What a comparison says first: time to first token, prefill and decode of each cell and arm, and in one sentence where
-the time went.
+"""What a comparison says first: time to first token, prefill and decode of each cell and arm, or the time of the whole
+where there are none, what the programs printed themselves, and in one sentence where the time went.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from profiler.compare.data import Change
 from profiler.metrics import FIGURES
 
 LEADING: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+_WHOLE: Final = ("wall_ns",)
 MAX_PLACES: Final = 4  # cells and arms with rows of their own
 # what a device's time divides into: compute, copies that no compute covers, and nothing
 _PARTS: Final = {"busy_compute_ns": "compute", "exposed_copy_ns": "exposed copy", "idle_ns": "idle"}
 
 
 def leading_changes(changes: Sequence[Change]) -> list[Change]:
-    """TTFT, prefill and decode in this order, of every cell and arm, those with the largest change of one first."""
-    return [of_place[name] for of_place in _by_place(changes) for name in LEADING if name in of_place]
+    """TTFT, prefill and decode in this order, else the wall time, and then what the programs printed: of every cell and
+    arm, those with the largest change of one first.
+    """
+    return [change for of_place in _by_place(changes) for change in _leading(of_place)]
 
 
 def cause(changes: Sequence[Change]) -> str | None:
@@ -45,8 +48,15 @@ def _by_place(changes: Sequence[Change]) -> list[dict[str, Change]]:
     found: dict[object, dict[str, Change]] = {}
     for change in changes:
         found.setdefault((change.cell_a, change.arm_a, change.cell_b, change.arm_b), {})[change.figure] = change
-    led = [of_place for of_place in found.values() if any(name in of_place for name in LEADING)]
-    return sorted(led, key=lambda of_place: -max(of_place[name].size for name in LEADING if name in of_place))
+    led = [of_place for of_place in found.values() if _leading(of_place)]
+    return sorted(led, key=lambda of_place: -max(change.size for change in _leading(of_place)))
+
+
+def _leading(of_place: Mapping[str, Change]) -> list[Change]:
+    timed = [of_place[name] for name in LEADING if name in of_place] or [
+        of_place[name] for name in _WHOLE if name in of_place
+    ]
+    return [*timed, *(change for change in of_place.values() if change.reading is not None and change.is_judged)]
 
 
 def _accounts(wall: Change, of_place: Mapping[str, Change]) -> Iterator[str]:

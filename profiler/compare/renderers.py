@@ -12,11 +12,10 @@ from executor.units import UNKNOWN, format_change, format_count, format_factor, 
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
 from profiler.compare.leading import MAX_PLACES, cause, leading_changes
 from profiler.compare.settings import setting_text
-from profiler.metrics import FIGURES
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
 from profiler.report.renderers import block_lines, drawn_block, escape
-from profiler.report.verdicts import as_fast, verdict_word
+from profiler.report.verdicts import times_as_fast, verdict_word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +40,7 @@ def differences_table(result: CompareResult) -> Table:
 
 
 def leading_table(result: CompareResult) -> Table:
-    """TTFT, prefill and decode, how many times as fast B is as A, and the verdict; the places that changed most."""
+    """What leads, how many times as fast B is as A, and the verdict; the places that changed most."""
     leading = leading_changes(result.changes)
     places = list(dict.fromkeys(change.where for change in leading))
     shown = [change for change in leading if change.where in places[:MAX_PLACES]]
@@ -111,18 +110,18 @@ def _counted(result: CompareResult, n_shown: int) -> str:
 
 
 def _leading_row(change: Change) -> list[str]:
-    figure = FIGURES[change.figure]
+    figure = change.described
     values = [format_in_words(value, figure.unit) for value in (change.a, change.b)]
     if (found := change.against) is None:
         return [figure.label, *values, "", "", ""]
     known = [edge for edge in (found.low, found.high) if edge]
-    edges = sorted(as_fast(edge, change.figure) for edge in known) if len(known) == 2 else []
-    factor = format_factor(as_fast(found.ratio, change.figure))
+    edges = sorted(times_as_fast(edge, figure.better) for edge in known) if len(known) == 2 else []
+    factor = format_factor(times_as_fast(found.ratio, figure.better))
     return [figure.label, *values, factor, " .. ".join(map(format_factor, edges)), verdict_word(found)]
 
 
 def _change_row(change: Change) -> list[str]:
-    figure = FIGURES[change.figure]
+    figure = change.described
     suffix = {"token": " / token", "pass": ""}[change.per]
     bounds = ""
     if change.against is not None and change.against.low is not None and change.against.high is not None:

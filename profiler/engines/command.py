@@ -21,7 +21,7 @@ from executor.units import format_count
 from profiler.engines.arms import EngineArm, check_distinct, command_arm
 from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_ended
 from profiler.engines.process import FinishedProgram, run_program
-from profiler.engines.readings import Reading, ReadingRule, read_figures
+from profiler.engines.readings import Reading, ReadingRule, no_number, read_figures
 from profiler.engines.recorded import check_recordable, record_processes
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
@@ -68,8 +68,8 @@ def run_commands(
     """Run every arm `boots` times and write the capture at `out`; gives its address.
 
     say: told what starts, between processes. Raises HprofError where a process does not end well or in time, or an
-    arm's first one prints none of the figures asked for; the capture then keeps the processes before it, and its state
-    is `interrupted`. There is none where no process ended well.
+    arm's first one does not print a figure asked for as a number; the capture then keeps the processes before it, and
+    its state is `interrupted`. There is none where no process ended well.
     """
     if request.record:
         check_recordable(os.fspath(out), force=force)
@@ -112,9 +112,13 @@ class _CommandRun:
         _check_ending(done, arm, self.request.timeout_s)
 
     def _check_read(self, turn: Turn, readings: Sequence[Reading], done: FinishedProgram) -> None:
-        """A rule that never fits is told at once; one that does not fit a later process leaves a null."""
+        """A rule that never fits is told at once; what a later process does not print as a number is null, since the
+        hours before it are not to be lost.
+        """
         for rule, reading in zip(self.request.rules, readings, strict=True):
             if reading.value is None:
+                if turn.boot == 0 and reading.text is not None:
+                    raise HprofError(f"arm {turn.arm.name}: {no_number(rule, reading.text)}")
                 if turn.boot == 0:
                     raise HprofError(
                         f"arm {turn.arm.name}: no line of what it printed matches {rule.spelled}, its last words: "
@@ -126,7 +130,7 @@ class _CommandRun:
         """A warning for each figure that some processes did not print."""
         if self.n_missing:
             told = [
-                f"{format_count(n, 'process')} of {arm} printed no {name}: it is unknown there."
+                f"{format_count(n, 'process')} of {arm} printed no {name} that is a number: it is unknown there."
                 for (arm, name), n in self.n_missing.items()
             ]
             self.writer.update_manifest(warnings=[*self.writer.manifest.warnings, *told])

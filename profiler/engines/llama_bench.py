@@ -43,6 +43,7 @@ from profiler.manifest import Manifest, ManifestArm
 from profiler.storage.writer import CaptureWriter, new_capture
 
 DEFAULT_TIMEOUT_S: Final = 3600.0
+_BESIDE_TIMES: Final = {"extra": {"recorded_by": "hprof run --nsys", "untimed": True}}
 _NSYS: Final = ("profile", "-t", "cuda,nvtx", "--cuda-graph-trace=node", "--force-overwrite", "true")
 
 
@@ -145,7 +146,7 @@ class _BenchRun:
                 self.end_well(arm, {}, under=[str(self.nsys), *_NSYS, "-o", str(report)])
                 reports.append((arm.name, report))
             self.say("importing the traces")
-            return import_files([], out, arms=reports, force=force, argv=argv)
+            return import_files([], out, arms=reports, force=force, argv=argv, known=_BESIDE_TIMES)
 
     def end_well(self, arm: EngineArm, variables: Mapping[str, str], under: Sequence[str] = ()) -> None:
         """Run an arm that is not timed, `under` another program; HprofError where it does not end well."""

@@ -6,7 +6,6 @@ can take for ever, and nothing ends it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,10 +44,11 @@ class ReadingRule:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one program printed; `value` is null where it printed none."""
+    """What one program printed; `value` is None where it printed none, or nothing that can be judged."""
 
     name: str
     value: float | None
+    text: str | None  # what matched; None: nothing did
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[ReadingRule, ...]:
@@ -107,12 +107,15 @@ def _check_regex(rule: ReadingRule) -> None:
 
 
 def read_figures(done: FinishedProgram, rules: Sequence[ReadingRule]) -> list[Reading]:
-    """What the program printed, on either stream (its output counts before its errors).
-
-    Raises HprofError where what matches is no number.
-    """
+    """What the program printed, on either stream (its output counts before its errors)."""
     lines = [*done.errors.splitlines(), *done.output.splitlines()] if rules else []
-    return [Reading(rule.name, _number(rule, _last_match(lines, rule))) for rule in rules]
+    matches = [_last_match(lines, rule) for rule in rules]
+    return [Reading(rule.name, _number(text), text) for rule, text in zip(rules, matches, strict=True)]
+
+
+def no_number(rule: ReadingRule, text: str) -> str:
+    """What is wrong with what a rule found, and what to do."""
+    return f"{rule.spelled} found {text[:_SHOWN]!r}, which is no number that can be judged; put the group around one."
 
 
 def _last_match(lines: Sequence[str], rule: ReadingRule) -> str | None:
@@ -123,15 +126,11 @@ def _last_match(lines: Sequence[str], rule: ReadingRule) -> str | None:
     return str(told[0]) if len(told) else None
 
 
-def _number(rule: ReadingRule, text: str | None) -> float | None:
+def _number(text: str | None) -> float | None:
     if text is None:
         return None
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not can_be_judged(value):
-        raise HprofError(
-            f"{rule.spelled} found {text[:_SHOWN]!r}, which is no number that can be judged; put the group around one."
-        )
-    return value
+        return None
+    return value if can_be_judged(value) else None

@@ -23,11 +23,13 @@ from profiler.importers import import_files
 from profiler.metrics import load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
 from profiler.recording.session import Recording, RecordingSettings
-from profiler.storage.writer import CaptureWriter, check_place
+from profiler.storage.place import check_place
+from profiler.storage.writer import CaptureWriter
 
 FIGURES_TOLD: Final = ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "busy_compute_ns", "idle_ns", "host_compute_ns")
 ENDING: Final = "-recorded"  # of the recording's folder, after that of the times
 _HOW: Final = "Each arm ran in one more process, recorded as `hprof record` does, with loading, and not timed."
+BESIDE_TIMES: Final = {"extra": {"recorded_by": "hprof run --record", "untimed": True}}
 RunArm = Callable[[EngineArm, Mapping[str, str]], None]  # runs an arm's process with these variables to its end
 
 
@@ -66,7 +68,7 @@ def record_processes(
             seen = [(name, recording.folder) for name, recording in recordings if recording.spools()]
             if not seen:
                 return None
-            traces = import_files([], writer.path + ENDING, arms=seen, force=force, argv=argv)
+            traces = import_files([], writer.path + ENDING, arms=seen, force=force, argv=argv, known=BESIDE_TIMES)
         finally:
             for _, recording in recordings:
                 recording.remove()

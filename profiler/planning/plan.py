@@ -100,13 +100,14 @@ def _routing(request: RunRequest, model: Model) -> Routing | None:
     own_router = request.routing == "model" or (request.routing is None and not model.is_synthetic and not is_simulated)
     if not layers or own_router:
         return None
-    from executor.routing.spec import DEFAULT_ROUTING, routing_from_spec
+    from executor.routing.spec import default_routing, routing_from_spec
 
-    spec = request.routing or DEFAULT_ROUTING
     sizes = {(moe.n_experts, moe.n_used) for moe in layers.values()}
     if len(sizes) > 1:
-        raise HprofError(f"--routing {spec[:80]}: {model.shape.name} has layers of different expert counts.")
+        asked = f"--routing {request.routing[:80]}" if request.routing else "routing"
+        raise HprofError(f"{asked}: {model.shape.name} has layers of different expert counts.")
     [(n_experts, n_used)] = sizes
+    spec = request.routing or default_routing(n_experts)
     return routing_from_spec(spec, layers=layers, n_experts=n_experts, n_used=n_used, seed=request.seed)
 
 

@@ -22,7 +22,7 @@ from executor.errors import HprofError
 from executor.units import plain
 from profiler.facts import describe_machine, result_variables
 from profiler.importers import import_files
-from profiler.storage.writer import check_place
+from profiler.storage.place import check_place
 
 DEFAULT_ARM: Final = "recorded"
 WITHOUT_CUDA: Final = (
@@ -65,7 +65,7 @@ class InProcessRecording:
     ) -> None:
         with self._folder:
             self._tracing.__exit__(None, None, None)
-            known = recorded_fields()
+            known = recorded_fields("hprof.record")
             known["warnings"] = [_BEFORE, _COST]
             if error is not None:
                 known["warnings"].append(f"The code ended with {plain(f'{type(error).__name__}: {error}')[:300]}")
@@ -111,9 +111,13 @@ def import_traces(
     )
 
 
-def recorded_fields() -> dict[str, Any]:
-    """What the manifest of a recording in this process says beside the trace."""
+def recorded_fields(recorded_by: str, *, is_timed: bool = True) -> dict[str, Any]:
+    """What the manifest of a recording in this process says beside the trace.
+
+    is_timed: whether its times may be judged; not those of a recording beside runs that were timed without one.
+    """
     fields: dict[str, Any] = {"machine": describe_machine(), "environment": result_variables()}
+    fields["extra"] = {"recorded_by": recorded_by} | ({} if is_timed else {"untimed": True})
     return fields if records_cuda() else fields | {"cannot_say": [WITHOUT_CUDA]}
 
 

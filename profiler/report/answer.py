@@ -73,7 +73,10 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
         yield Heading(report.capture, report.state)
     yield Lines("fact", list(_circumstances(report)))
     yield Lines("fault", list(_faults(report)))
-    if report.cells:
+    if report.cells and report.measured.is_untimed:
+        yield Lines("answer", ["Recorded beside runs that were timed: what the arms did is to be read here, no times."])
+        yield Lines("fact", list(_seen(telling_cell(report.cells), room)))
+    elif report.cells:
         yield from _Answer(report, room).blocks()
         yield Lines("fact", [*_readings(report.cells[0], room), *report.recorded])
     else:
@@ -94,13 +97,21 @@ def _circumstances(report: Report) -> Iterator[str]:
         yield f"The machine was loaded when the run began: {report.measured.load_told()}. Repeat it on a quiet one."
 
 
+def _seen(cell: Cell, room: AnswerRoom) -> Iterator[str]:
+    """What each arm copied and computed, without a word on speed."""
+    for name in list(cell.arms)[: room.arms + 1]:
+        told = _work(cell, cell.baseline, name) or "its copies and what devices computed were not recorded"
+        yield f"{name}: {told}."
+
+
 def _readings(cell: Cell, room: AnswerRoom) -> Iterator[str]:
     """What the programs printed themselves, as each arm's share of the baseline's."""
     for name in list(cell.arms)[1 : room.told + 1]:
         for key, figure in cell.readings.items():
-            if (found := cell.against_baseline[name].get(key)) is not None:
+            if (found := cell.against_baseline.get(name, {}).get(key)) is not None:
                 ratio = format_ratio(found.ratio, found.low, found.high)
                 yield f"{figure.label}: {name} is {ratio} of {cell.baseline}, {found.verdict}."
+    yield from cell.not_positive_sentences()
 
 
 def _faults(report: Report) -> Iterator[str]:

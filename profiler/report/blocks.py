@@ -96,6 +96,7 @@ def cell_blocks(cell: Cell, room: Room, load: str | None = None) -> Iterator[Blo
     yield from cell_tables(cell, room.max_arms)
     yield from by_device_table(cell)
     yield Lines("note", list(_reasons(cell, load)))
+    yield Lines("note", list(cell.not_positive_sentences()))
     if sameness := " ".join(sameness_sentences(cell)):
         yield Lines("fault" if False in (cell.same_tokens, cell.bit_identical) else "note", [sameness])
 

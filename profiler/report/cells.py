@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pandas as pd
 
+from executor.units import format_count
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.manifest import ManifestArm
-from profiler.metrics import Figure, Scope
+from profiler.metrics import FIGURES, Figure, Scope
 from profiler.metrics.passes import CellKey, by_cell
 
 Figures = dict[str, Estimate | None]  # by the names in FIGURES and of readings; null: the source cannot give it
@@ -62,12 +63,20 @@ class Cell(CellKey):
     own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
     against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
     readings: Mapping[str, Figure] = field(default_factory=dict)  # what the program printed itself, by name
+    n_not_positive: Mapping[str, int] = field(default_factory=dict)  # judged figure -> passes in which it is 0 or less
     unexcused: tuple[str, ...] = ()  # arms with other tokens than the baseline's, and nothing that lets them
 
     @property
     def baseline(self) -> str:
         """The arm that the others are held against."""
         return next(iter(self.arms))
+
+    def not_positive_sentences(self) -> Iterator[str]:
+        """What is left out of comparisons because no ratio can be made of it."""
+        for name, count in self.n_not_positive.items():
+            label = (self.readings.get(name) or FIGURES[name]).label
+            n_passes = sum(arm.n_passes for arm in self.arms.values())
+            yield f"{label} is 0 or less in {count} of {format_count(n_passes, 'pass')}, of which no ratio can be made."
 
     def held_against(self, name: str) -> tuple[str, dict[str, Comparison | None]]:
         """What an arm is best compared with, and how it compares: its own placement's first arm, else the baseline."""

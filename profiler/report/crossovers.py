@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 from profiler.metrics.passes import CellKey
 from profiler.report.cells import Cell
 from profiler.report.sweep import Crossover, axis_of_most, crosses_once, crossover, sweep_figures
-
-_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s")  # the first that the cells have
+from profiler.report.verdicts import TELLING
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def all_crossovers(cells: Sequence[Cell]) -> list[ArmCrossover]:
     """Of every arm, in the order of baselines, arms and cells; each line of sizes once. Cells of different baselines
     are never on one line.
     """
-    figure = next((name for name in _FIGURES if any(_has(cell, name) for cell in cells)), None)
+    figure = next((name for name in TELLING if any(_has(cell, name) for cell in cells)), None)
     if figure is None:
         return []
     baselines = dict.fromkeys(cell.baseline for cell in cells)

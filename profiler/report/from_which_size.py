@@ -11,9 +11,8 @@ from typing import Final
 from executor.units import listed
 from profiler.report.cells import Cell
 from profiler.report.sweep import Crossover, axis_of_most, crosses_once, crossover, sweep_figures
-from profiler.report.verdicts import SAME_WORK, as_fast, factor_range, missing_line
+from profiler.report.verdicts import SAME_WORK, TELLING, as_fast, factor_range, missing_line
 
-_FIGURES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 _ALONE: Final = {
     "no difference": "takes as long as",
     "unclear": "is not certain to differ from",
@@ -26,6 +25,7 @@ class OverSizes:
     """How arm B does against A over ubatches, or over prompts of one ubatch."""
 
     a: str
+    figure: str  # the first of TELLING that was judged
     axis: str
     sizes: list[float]  # tokens in the ubatch, ascending
     verdicts: list[str]  # in a word
@@ -82,7 +82,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
     """Over the cells that differ from this one in the ubatch (or the prompt) alone. None: nothing was judged, or its
     size is not known.
     """
-    for figure in _FIGURES:
+    for figure in TELLING:
         rows = sweep_figures(cells, figure)
         rows = rows[(rows["arm"] == b) & rows["verdict"].notna() & rows["n_ubatch"].notna()]
         axis, found = axis_of_most(rows, cell)
@@ -96,6 +96,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
         where += [f"That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and n_depths > 1 else []
         return OverSizes(
             a=a,
+            figure=figure,
             axis=axis,
             sizes=[min(ubatch, prompt or ubatch) for ubatch, prompt in found[["n_ubatch", "n_prompt"]].to_numpy()],
             verdicts=found["word"].tolist(),

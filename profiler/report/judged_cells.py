@@ -47,6 +47,7 @@ class _CellJudge:
         self._design = PairDesign(are_pairs=True, unit=_unit(manifest, is_routed=tables.experts.num_rows > 0))
         arms = manifest.arms
         self._same_work = SameWork(tables.ubatches, frames, arms)
+        self._is_untimed = manifest.is_untimed
         self._order = arm_order(arms)
         self._on_host = {arm.name for arm in arms if arm.computes_on_host}
         self._arms = arms
@@ -78,7 +79,13 @@ class _CellJudge:
             own_baselines=own,
             against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
             readings=self._readings,
+            n_not_positive=self._not_positive(rows),
         )
+
+    def _not_positive(self, rows: pd.DataFrame) -> dict[str, int]:
+        """How many passes have a judged figure of 0 or less, of which no ratio can be made."""
+        counts = (self._of_pass.loc[rows["pass_id"], self._judged] <= 0).sum()
+        return {str(name): int(count) for name, count in counts.items() if count}
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
         picked = {scope: self._frames[scope].loc[rows["pass_id"]] for scope in SCOPES}
@@ -102,6 +109,8 @@ class _CellJudge:
     def _comparisons(
         self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
     ) -> dict[str, Comparison | None]:
+        if self._is_untimed:
+            return {}
         is_other = has_other_tokens and self._tokens_route
         return {
             name: judge(

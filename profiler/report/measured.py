@@ -9,12 +9,13 @@ from typing import Any, Final, Literal, TypeGuard
 from executor.units import format_bytes, format_gb_s, format_memory, format_rate
 from profiler.manifest import Manifest
 
-Nature = Literal["measured", "simulated", "predicted", "imported"]
+Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
 
 _FIRST_WORD: Final[dict[Nature, str]] = {
     "measured": "Measured",
     "simulated": "SIMULATED",
     "predicted": "PREDICTED",
+    "recorded": "Recorded",
     "imported": "Imported",
 }
 _RATES: Final = {
@@ -48,6 +49,7 @@ class Provenance:
     rates: Mapping[str, float] = field(default_factory=dict)  # of an imagined machine
     load: float | None = None  # running programs, on average over the minute before the run
     n_processors: int | None = None
+    is_untimed: bool = False  # recorded beside runs that were timed: its own times are not to be taken
 
     @property
     def is_exact(self) -> bool:
@@ -56,7 +58,7 @@ class Provenance:
 
     @property
     def first_word(self) -> str:
-        """`Measured`, `SIMULATED`, `PREDICTED` or `Imported`."""
+        """`Measured`, `SIMULATED`, `PREDICTED`, `Recorded` or `Imported`."""
         return _FIRST_WORD[self.nature]
 
     def line(self) -> str:
@@ -69,7 +71,7 @@ class Provenance:
             f"VRAM budget {format_memory(self.budget_bytes)}" if self.budget_bytes else self.placement,
             f"routing {self.routing.partition(':')[0]}" if self.routing else None,
         ]
-        timed = ", nothing was timed" if self.is_exact else ""
+        timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""
         told = "; ".join(part for part in parts if part)
         return f"{self.first_word}{timed}{f': {told}' if told else ''}."
 
@@ -82,7 +84,7 @@ class Provenance:
     @property
     def is_loaded(self) -> bool:
         """Whether other programs kept processors busy when the run began; nothing that is not timed minds."""
-        if self.is_exact or self.load is None or not self.n_processors:
+        if self.is_exact or self.is_untimed or self.load is None or not self.n_processors:
             return False
         return self.load > self.n_processors * _CROWDED
 
@@ -99,6 +101,7 @@ class Provenance:
             "rates": dict(self.rates),
             "load": self.load,
             "processors": self.n_processors,
+            "untimed": self.is_untimed,
         }
 
 
@@ -123,6 +126,7 @@ def what_was_measured(manifest: Manifest) -> Provenance:
         rates={name: value for name, value in rates.items() if _is_number(value)} if isinstance(rates, dict) else {},
         load=machine["load_1min"] if _is_number(machine.get("load_1min")) else None,
         n_processors=machine["usable_threads"] if _is_number(machine.get("usable_threads")) else None,
+        is_untimed=manifest.is_untimed,
     )
 
 
@@ -131,6 +135,8 @@ def _nature(manifest: Manifest) -> Nature:
         return "predicted"
     if manifest.source == "hprof":
         return "simulated" if manifest.machine.get("device") == "sim" else "measured"
+    if manifest.recorded_by is not None:
+        return "recorded"
     is_own = manifest.source in _OWN_SOURCES or manifest.argv[:2] == ["hprof", "run"]
     return "measured" if is_own else "imported"
 

@@ -112,6 +112,8 @@ def _unmeasured(measured: Provenance) -> Iterator[str]:
         yield measured.line()
         if (rates := measured.rates_line()) is not None:
             yield rates
+    elif measured.is_untimed:
+        yield f"{measured.line()} It was recorded beside runs that were timed; its own times are not to be taken."
 
 
 def _facts_as_json(report: Report) -> dict[str, Any]:

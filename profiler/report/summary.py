@@ -188,7 +188,8 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
         yield bound
     for name in told[1:]:
         yield from said_against(report, cell, name)
-    yield from said_best(cell, report.arms)
+    if not report.measured.is_untimed:
+        yield from said_best(cell, report.arms)
     if more := len(cell.arms) - len(told):
         yield f"{more} more {'arm is' if more == 1 else 'arms are'} in the table."
 

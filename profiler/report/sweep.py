@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pandas as pd
 
-from profiler.metrics.figures import FIGURES
 from profiler.metrics.passes import CELL_KEYS, CellKey
-from profiler.report.verdicts import SAME_WORK, verdict_word
+from profiler.report.verdicts import SAME_WORK, as_fast, verdict_word
 
 if TYPE_CHECKING:
     from profiler.report.cells import ArmFigures, Cell
@@ -225,22 +224,28 @@ def crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
     return bool((is_less == is_below).all() or (is_less != is_below).all())
 
 
-def judged_names() -> list[str]:
-    """The figures that a sweep is drawn of."""
-    return [name for name in ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s") if name in FIGURES]
+def factors_as_fast(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """The rows of `sweep_figures` that were compared, with `fast`, `fast_low` and `fast_high`: how many times as fast
+    the arm is as the baseline, and the interval (NaN where there is none).
+    """
+    rows = rows.dropna(subset=["ratio"])
+    fast = rows[["ratio", "ratio_low", "ratio_high"]].astype(float).map(lambda ratio: as_fast(ratio, figure))
+    edges = fast[["ratio_low", "ratio_high"]]
+    return rows.assign(
+        fast=fast["ratio"], fast_low=edges.min(axis=1, skipna=False), fast_high=edges.max(axis=1, skipna=False)
+    )
 
 
-def improvement_grid(rows: pd.DataFrame, *, lower_is_better: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(shares, verdicts) over n_depth (rows) and n_ubatch (columns): +0.31 is a time 31 % shorter, a rate 31 % higher.
+def factor_grid(rows: pd.DataFrame, figure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(how many times as fast as the baseline, verdicts) over n_depth (rows) and n_ubatch (columns).
 
     rows: one arm's rows of `sweep_figures`.
     """
-    rows = rows.dropna(subset=["ratio"])
-    better = 1 - rows["ratio"] if lower_is_better else rows["ratio"] - 1
-    places = rows.assign(better=better, n_depth=rows["n_depth"].fillna(0), n_ubatch=rows["n_ubatch"].fillna(0))
+    rows = factors_as_fast(rows, figure)
+    places = rows.assign(n_depth=rows["n_depth"].fillna(0), n_ubatch=rows["n_ubatch"].fillna(0))
     places = places.drop_duplicates(["n_depth", "n_ubatch"], keep="last")
     grid, verdicts = (
         places.pivot_table(index="n_depth", columns="n_ubatch", values=name, aggfunc="first", dropna=False)
-        for name in ("better", "verdict")
+        for name in ("fast", "verdict")
     )
     return grid, verdicts.reindex(index=grid.index, columns=grid.columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from executor.units import format_count, format_factor
 from profiler.arithmetic.stats import NEEDED, Comparison
@@ -21,7 +21,12 @@ _NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o"
 
 def as_fast(ratio: float, figure: str) -> float:
     """How many times as fast the arm is: its rate over the baseline's, or the baseline's time over its own."""
-    return 1 / ratio if FIGURES[figure].better == "lower" else ratio
+    return times_as_fast(ratio, FIGURES[figure].better)
+
+
+def times_as_fast(ratio: float, better: Literal["lower", "higher"] | None) -> float:
+    """The ratio of two values turned so that more is faster."""
+    return 1 / ratio if better == "lower" else ratio
 
 
 def told_as_fast(found: Comparison, figure: str) -> str:
@@ -31,8 +36,16 @@ def told_as_fast(found: Comparison, figure: str) -> str:
 
 def bounds_as_fast(found: Comparison, figure: str) -> str | None:
     """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or it has no width."""
-    edges = sorted({as_fast(edge, figure) for edge in (found.low, found.high) if edge})
-    return " to ".join(map(format_factor, edges)) if len(edges) == 2 else None
+    edges = edges_as_fast(found, figure)
+    return None if edges is None or edges[0] == edges[1] else " to ".join(map(format_factor, edges))
+
+
+def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:
+    """The ends of the interval of how many times as fast, the lower first; None where there is none."""
+    if not found.low or not found.high:
+        return None
+    first, second = (as_fast(edge, figure) for edge in (found.low, found.high))
+    return min(first, second), max(first, second)
 
 
 def factor_range(factors: Sequence[float]) -> str:

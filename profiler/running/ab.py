@@ -35,7 +35,8 @@ from profiler.recording.in_process import (
     torch_trace,
 )
 from profiler.running.collection import no_collection
-from profiler.storage.writer import CaptureWriter, PassKey, check_place, new_capture
+from profiler.storage.place import check_place
+from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
 SOURCE: Final = "python"
 _MOST_REPETITIONS: Final = 100_000
@@ -126,7 +127,9 @@ class AB:
                 with torch_trace(trace):
                     arm.step()
                 traces.append((arm.name, trace))
-            return import_traces(traces, self._recording_path, recorded_fields(), force=self._force)
+            return import_traces(
+                traces, self._recording_path, recorded_fields("hprof.ab", is_timed=False), force=self._force
+            )
 
     def _fields(self) -> dict[str, Any]:
         return {

@@ -142,7 +142,8 @@ def _translated(where: str, verb: str) -> Any:
 
 
 def _told(where: str, verb: str, reason: str) -> HprofError:
-    advice = "check the address and its permissions" if verb == "read" else "free space or choose another -o"
+    elsewhere = "free space or choose another folder (-o; in Python another path)"
+    advice = "check the address and its permissions" if verb == "read" else elsewhere
     return HprofError(f"cannot {verb} {where}: {reason}; {advice}.")
 
 

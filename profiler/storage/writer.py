@@ -26,12 +26,13 @@ import pyarrow.parquet as pq
 from executor.errors import HprofError
 from executor.passes import PassResult
 from executor.version import __version__
-from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State, is_manifest
+from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, State
 from profiler.schema import TABLES
 from profiler.storage import compact
 from profiler.storage.compact import parquet_options, stored_schema
 from profiler.storage.parts import mark_of, part_names
-from profiler.storage.store import Store, is_under_way
+from profiler.storage.place import ELSEWHERE, claim
+from profiler.storage.store import Store
 
 ROW_GROUP_ROWS: Final = 1 << 18  # small enough to skip by statistics, large enough to compress
 _TIMES: Final = ("t_start", "t_end", "t_issued")
@@ -78,7 +79,7 @@ class CaptureWriter:
         self._parts: set[str] = set()
         self._is_whole = True  # all parts are written here, so that their rows are known
         self._made_folder = not self._store.exists()
-        self._is_new = _claim(self._store, force=force)
+        self._is_new = claim(self._store, force=force)
         self._at_once = at_once
         self.is_in_place = self._is_new and not at_once
         """Whether a reader finds this capture at the path."""
@@ -243,7 +244,9 @@ class CaptureWriter:
             return
         found = {f"{table}/{part}.parquet" for table in TABLES for part in part_names(self._store, table)}
         if not self._parts <= found:
-            raise HprofError(f"{self.path} was written to by another run meanwhile; run again with another -o.")
+            raise HprofError(
+                f"{self.path} was written to by another run meanwhile; run again into another folder ({ELSEWHERE})."
+            )
         self._store.write(MANIFEST_NAME, self.manifest.to_json(), is_new=self._is_new)
         self.is_in_place = True
         with suppress(HprofError):  # what cannot be removed is nobody's, and read by nobody
@@ -264,7 +267,7 @@ class CaptureWriter:
                 _remove_found(self._store, self._parts)
             raise HprofError(
                 f"{self.path} was replaced by another run with --force, and this one's passes with it; "
-                "run again with another -o."
+                f"run again into another folder ({ELSEWHERE})."
             )
 
     def _commit(self, pass_id: int, key: Mapping[str, Any], figures: Mapping[str, Any], shift_ns: int) -> None:
@@ -297,11 +300,6 @@ def new_capture(
     defaults = {"hprof_version": __version__, "created_utc": now, "run_id": uuid4().hex, "state": "running"}
     manifest = Manifest(**(defaults | manifest_fields))
     return CaptureWriter(path, manifest, force=force, at_once=at_once, origin_ns=origin_ns)
-
-
-def check_place(path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Raise HprofError now where `new_capture` would: before long work whose capture would find no place."""
-    _claim(Store(path), force=force)
 
 
 def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
@@ -352,29 +350,6 @@ def _part_name(pass_id: int) -> str:
 def _pending_name(run_id: str) -> str:
     """Of the manifest of a capture that is not in place yet, for the other processes of its run."""
     return f".{MANIFEST_NAME}.{run_id}.tmp"
-
-
-def _claim(store: Store, *, force: bool) -> bool:
-    """Check that the folder may become ours: empty, or a capture that `force` allows to replace. Changes nothing.
-
-    Whether there was no capture. What a killed import left is none, and counts as nothing.
-    """
-    if not store.is_folder() and store.exists():
-        raise HprofError(f"{store.where()} is a file, where a capture needs a folder; choose another -o.")
-    entries = [name for name in store.entries() if not is_under_way(name)]
-    if not entries or (MANIFEST_NAME not in entries and all(_is_left_over(store, name) for name in entries)):
-        return True
-    if MANIFEST_NAME not in entries or not is_manifest(store.read(MANIFEST_NAME, MAX_MANIFEST_BYTES)):
-        raise HprofError(f"{store.where()} holds other files and no capture; choose another folder with -o.")
-    if not force:
-        raise HprofError(f"{store.where()} already holds a capture; choose another -o or add --force to replace it.")
-    return False
-
-
-def _is_left_over(store: Store, name: str) -> bool:
-    """Whether it is a table's folder that holds nothing but parts which never got a manifest."""
-    files = store.entries(name) if name in TABLES else ["other people's"]
-    return all(is_under_way(file) or mark_of(file) for file in files)
 
 
 def _holds_measured(passes: pa.Table) -> bool:

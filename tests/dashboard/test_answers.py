@@ -99,21 +99,25 @@ def test_cost_names_bytes_memory_and_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copy_ms", "hidden_ms", "told"),
+    ("copy_ms", "exposed_ms", "told"),
     [
-        (700, 400, "on hid 400 ms of its 700 ms of copying behind compute; off hid none of its 500 ms. Its pass holds"),
+        (
+            700,
+            300,
+            "on left 300 ms of its 700 ms of copying exposed, beside no compute; off all of its 500 ms. Its pass holds",
+        ),
         (0, 0, "on copies nothing to the device, where off copies for 500 ms; it computes for 420 ms."),
     ],
 )
-def test_why(copy_ms: float, hidden_ms: float, told: str) -> None:
-    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
-    on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=420e6, hidden_copy_ns=hidden_ms * 1e6)
+def test_why(copy_ms: float, exposed_ms: float, told: str) -> None:
+    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, exposed_copy_ns=500e6)
+    on = arm(busy_copy_ns=copy_ms * 1e6, busy_compute_ns=420e6, exposed_copy_ns=exposed_ms * 1e6)
     assert told in (answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on") or "")
 
 
 def test_a_median_of_no_copying_is_not_said_of_every_pass() -> None:
     on = replace(arm(busy_copy_ns=0.0, busy_compute_ns=420e6), n_copying=2)
-    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, hidden_copy_ns=0.0)
+    off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6, exposed_copy_ns=500e6)
     pair = Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None)
     assert "on copies nothing to the device in 4 of 6 passes" in (answers.why(pair, "off", "on") or "")
     assert "; on copied nothing to the device in 4 of 6 passes." in (answers.why(pair, "on", "off") or "")
@@ -151,7 +155,7 @@ def test_what_is_unknown_of_the_hiding_is_not_none() -> None:
     off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6)
     on = arm(busy_copy_ns=600e6, busy_compute_ns=400e6)
     told = answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on")
-    assert "on hid an unknown part of its 600 ms" in (told or "")
+    assert "on left an unknown part of its 600 ms" in (told or "")
 
 
 def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,7 +163,7 @@ def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     text = said(open_page(monkeypatch, tmp_path, "overview"))
     assert "**From which ubatch:** Only ubatches of 4 tokens were measured" in text
     assert "**What it costs:** No more bytes to copy" in text
-    assert "**Why:** on hid " in text
+    assert "**Why:** on left 300 us of its 600 us of copying exposed" in text
 
 
 def test_axes_of_a_sweep_over_prompts() -> None:

@@ -29,7 +29,7 @@ PATHS = ("", "timeline", "sweep", "selective", "layers", "memory", "what-if", "i
 TITLES = (
     "Prefetch made|Prefetch against",
     "Timeline",
-    "Sweep",
+    "At which sizes",
     "Selective copy",
     "Layers",
     "Memory",

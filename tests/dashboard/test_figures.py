@@ -13,13 +13,13 @@ import pytest
 from dashboard.figures.memory import held_figure, parts_figure, slots_figure
 from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
 from dashboard.figures.style import arm_style
-from dashboard.figures.sweep import change_figure, sweep_figure
+from dashboard.figures.sweep import SweepArms, grid_figure, ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
 from profiler.metrics.experts import spread_by_size
 from profiler.metrics.memory import all_held
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
-from profiler.report.sweep import Crossover, improvement_grid, sweep_figures
+from profiler.report.sweep import Crossover, factor_grid, factors_as_fast, sweep_figures
 from tests.profiler import makers
 
 
@@ -60,16 +60,57 @@ def test_arms_differ_in_more_than_colour() -> None:
 def test_sweep_has_a_line_an_arm_and_the_limit(tmp_path: Path) -> None:
     report = build_report(makers.dense_off_on(tmp_path / "c"))
     rows = sweep_figures(report.cells, "ttft_ns")
-    near, wide = Crossover(3.0, 6.0, 4.0, 3.0, 5.0), Crossover(3.0, 9.0, None, None, None)
-    figure = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], ["on"], {"on": near})
-    assert set(traces(figure)) == {"off", "on", "limit of on: max(C, T)"}
-    assert figure.layout.annotations[0].text == "crossover of on: 4"
-    spanned = sweep_figure(rows, "ttft_ns", "n_ubatch", ["off", "on"], (), {"on": wide}).layout
-    assert spanned.annotations[0].text == "crossover of on: between 3 and 9"
-    assert [(shape.type, shape.x0, shape.x1) for shape in spanned.shapes] == [("rect", 3.0, 9.0)], "and no line"
+    figure = sweep_figure(rows, "ttft_ns", "n_ubatch", SweepArms(["off", "on"], "off", "on"))
+    limits = ["limit of off: max(C, T)", "limit of on: max(C, T)"]
+    assert list(traces(figure)) == ["off", "on", *limits], "limits over the lines"
     assert figure.data[0].y[0] == pytest.approx(report.cells[0].arms["off"].figures["pass"]["ttft_ns"].median / 1e6)  # type: ignore[union-attr]
-    grid, verdicts = improvement_grid(rows[rows["arm"] == "on"], lower_is_better=True)
-    assert "faster" in change_figure(grid, verdicts).data[0].text[0][0]
+    assert figure.layout.yaxis.type == "log"
+    assert {"<b>off</b>", "<b>on</b>"} == {note.text for note in figure.layout.annotations if note.name == "end"}
+
+
+def swept() -> pd.DataFrame:
+    """Rows of `sweep_figures` of `on` and `hot` at two sizes."""
+    sizes = {"n_prompt": 512.0, "n_gen": 1.0, "n_ubatch": [64.0, 128.0] * 2, "n_depth": 0.0}
+    ratios = {"ratio": [1.25, 0.8, 0.99, 0.98], "ratio_low": [1.2, 0.7, 0.9, 0.9], "ratio_high": [1.3, 0.9, 1.1, 1.1]}
+    verdicts = {"verdict": ["slower", "faster", "inconclusive", "inconclusive"]}
+    return pd.DataFrame({**sizes, "arm": ["on", "on", "hot", "hot"], "median": 1e6, **ratios, **verdicts})
+
+
+def test_ratios_over_sizes_have_a_line_at_one_a_band_of_b_and_the_crossover() -> None:
+    near, wide = Crossover(64.0, 128.0, 91.0, 80.0, 100.0), Crossover(64.0, 256.0, None, None, None)
+    rows, arms = factors_as_fast(swept(), "ttft_ns"), SweepArms(["off", "on", "hot"], "off", "on")
+    figure = ratio_figure(rows, "n_ubatch", arms, {"on": near})
+    assert list(traces(figure)) == ["hot", "interval of on", "on"], "B over the others, and its band alone"
+    assert list(figure.data[-1].y) == pytest.approx([0.8, 1.25])
+    assert figure.data[0].opacity < figure.data[-1].opacity
+    assert (figure.layout.shapes[0].y0, figure.layout.shapes[0].y1) == (1, 1)
+    assert "crossover of on: 91" in [note.text for note in figure.layout.annotations]
+    spanned = ratio_figure(rows, "n_ubatch", arms, {"on": wide}).layout
+    assert "crossover of on: between 64 and 256" in [note.text for note in spanned.annotations]
+    assert [(shape.x0, shape.x1) for shape in spanned.shapes if shape.type == "rect"] == [(64.0, 256.0)], "and no line"
+
+
+def test_labels_at_the_lines_ends_do_not_overlap() -> None:
+    rows = pd.concat([swept().assign(arm=f"arm {n}") for n in range(6)])
+    layout = ratio_figure(
+        factors_as_fast(rows, "ttft_ns"), "n_ubatch", SweepArms([f"arm {n}" for n in range(6)], "a", None), {}
+    ).layout
+    places = sorted(note.y for note in layout.annotations if note.name == "end")
+    least = 0.05 * (layout.yaxis.range[1] - layout.yaxis.range[0])
+    assert np.diff(places).min() > least
+
+
+def test_the_grid_tells_factors_and_greys_what_is_not_certain() -> None:
+    rows = swept()
+    grid, verdicts = factor_grid(rows[rows["arm"] == "on"], "ttft_ns")
+    figure = grid_figure(grid, verdicts, "n_ubatch", (0.0, 128.0))
+    heat, points = figure.data
+    assert list(points.text) == ["0.80 ▼", "1.25 ▲"]
+    assert list(points.customdata) == [[0, 64], [0, 128]]
+    assert heat.z[0][0] < 0 < heat.z[0][1]
+    assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.5, 1.5)]
+    grid, verdicts = factor_grid(rows[rows["arm"] == "hot"], "ttft_ns")
+    assert list(grid_figure(grid, verdicts, "n_ubatch", (0.0, 1.0)).data[0].z[0]) == [0, 0]
 
 
 def test_heatmap_of_busy_shares_stays_small(tmp_path: Path) -> None:

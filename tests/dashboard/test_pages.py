@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -14,14 +15,17 @@ import hprof
 from dashboard.overview.ranking import ranked
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
-from executor.units import format_bytes
+from executor.units import format_ns
 from profiler.importers import import_files
+from profiler.report.from_which_size import from_which_size
 from profiler.report.places import all_residency
+from profiler.report.shown_cells import telling_figure
 from tests.dashboard.pages import PAGES, open_page, said, turn_to
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request
 
 DATA = Path(__file__).parents[1] / "data"
+_MEASURED = re.compile(r"^[-+]?[\d,.]+ (ns|us|ms|s|B|kB|MB|GB|%|GB/s)$")
 KINETO = DATA / "kineto" / "h200_llama8b_4layers_off.json.gz"
 
 
@@ -151,7 +155,7 @@ def test_address_names_the_whole_choice(monkeypatch: pytest.MonkeyPatch, root: P
 
 @pytest.mark.parametrize("value", ["../../etc", "<script>", "", "a" * 5000])
 def test_unknown_values_in_the_address_fall_back(monkeypatch: pytest.MonkeyPatch, root: Path, value: str) -> None:
-    names = ("capture", "a", "b", "cell", "rep", "figure", "axis", "arm", "ubatch", "at")
+    names = ("capture", "a", "b", "cell", "rep", "figure", "axis", "arm", "ubatch")
     app = open_page(monkeypatch, root, "sweep", **dict.fromkeys(names, value))
     assert not app.error
     assert value not in said(app) or not value
@@ -204,14 +208,55 @@ def test_charts_have_alternative_text_and_a_table(monkeypatch: pytest.MonkeyPatc
 
 def test_sweep_draws_the_judged_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "sweep", capture="dense", figure="prefill_tokens_per_s")
-    spec = orjson.loads(app.get("plotly_chart")[0].proto.spec)
-    assert [trace["name"] for trace in spec["data"]] == [
-        "off",
-        "limit of off: max(C, T)",
-        "on",
-        "limit of on: max(C, T)",
-    ]
+    spec = orjson.loads(app.get("plotly_chart")[-1].proto.spec)
+    limits = ["limit of off: max(C, T)", "limit of on: max(C, T)"]
+    assert [trace["name"] for trace in spec["data"]] == ["off", "on", *limits], "limits are drawn over the lines"
     assert app.query_params["figure"] == "prefill_tokens_per_s"
+
+
+def test_cells_are_found_by_the_sizes_that_differ(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "sweep", capture="predicted")
+    choice = app.session_state["_choice"]
+    assert choice.cell_with(n_depth=0, n_ubatch=32).n_ubatch == 32
+    assert choice.cell_with(n_depth=4096, n_ubatch=32) is None
+
+
+def test_one_arms_exposed_copy_is_told_in_one_value(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense")
+    (card,) = (one.value for one in app.metric if one.label == "Exposed copy time")
+    assert f"on left {card} of its" in said(app)
+    (spent,) = (one.value for one in app.dataframe if "part" in one.value)
+    row = spent[spent["part"] == "exposed copy"].iloc[0]
+    assert format_ns(row["B  on, us"] * 1000) == card
+    (figures,) = (one.value for one in app.dataframe if "meaning" in one.value)
+    exposed = figures[figures["figure"] == "exposed copy"].iloc[0]
+    assert (exposed["unit"], format_ns(exposed["B on"] * 1000)) == ("us", card)
+
+
+def test_page_and_terminal_tell_the_same_figure_first(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    report = hprof.open(str(root / "predicted")).report()
+    app = open_page(monkeypatch, root, "overview", capture="predicted")
+    over = from_which_size(report.cells, report.cells[-1], "off", "on")
+    assert over is not None
+    assert over.figure == telling_figure(report.cells[0]) == "prefill_tokens_per_s"
+    assert over.sentence("Prefetch") in said(app)
+    turn_to(app, "sweep")
+    assert app.query_params["figure"] == over.figure
+    factors = app.dataframe[0].value.drop(columns="depth").to_numpy()[0]
+    assert factors.tolist() == pytest.approx(over.factors)
+
+
+@pytest.mark.parametrize("capture", ["dense", "moe", "imported", "predicted"])
+def test_tables_hold_numbers(monkeypatch: pytest.MonkeyPatch, root: Path, capture: str) -> None:
+    app = open_page(monkeypatch, root, "overview", capture=capture)
+    for page in ("overview", "timeline", "sweep", "selective", "layers", "memory"):
+        turn_to(app, page)
+        for table in (one.value for one in app.dataframe):
+            if "setting" in table:
+                continue  # what was asked for, as it was written
+            texts = table.select_dtypes(include=["object", "string", "category"])
+            told = [text for column in texts for text in texts[column].dropna().astype(str) if _MEASURED.match(text)]
+            assert not told, f"{page}: {told[:2]!r}"
 
 
 def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
@@ -228,7 +273,7 @@ def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
     assert (card.value, card.delta) == ("35.1 ms", "? 1.34 x as fast: 1 of 6 boots")
     turn_to(app, "sweep")
     assert "say no times" not in said(app)
-    assert "35.1 ms" in app.dataframe[0].value["median"].tolist()
+    assert app.dataframe[-1].value["median, ms"].round(1).tolist()[-1] == 35.1
 
 
 def test_memory_says_what_slots_cost(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -239,16 +284,16 @@ def test_memory_says_what_each_device_holds(monkeypatch: pytest.MonkeyPatch, tmp
     device = DeviceOptions("sim", n_devices=2)
     capture = make_capture(tmp_path / "two", small_request(device=device, repetitions=1))
     app = open_page(monkeypatch, tmp_path, "memory", capture="two")
-    (table,) = (one.value for one in app.dataframe if "VRAM held" in one.value)
+    (table,) = (one.value for one in app.dataframe if "VRAM held, MB" in one.value)
     assert table[["arm", "device"]].to_numpy().tolist() == [["off", 0], ["off", 1], ["on", 0], ["on", 1]]
     held = all_residency(capture.manifest)["on"].by_device
-    assert table["VRAM held"].tolist()[2:] == [format_bytes(one.n_bytes) for one in held]
+    assert (table["VRAM held, MB"] * 1e6).tolist()[2:] == pytest.approx([one.n_bytes for one in held])
 
 
 def test_memory_of_one_device_has_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     make_capture(tmp_path / "one", small_request(repetitions=1))
     app = open_page(monkeypatch, tmp_path, "memory", capture="one")
-    assert not [one for one in app.dataframe if "VRAM held" in one.value]
+    assert not [one for one in app.dataframe if "VRAM held, MB" in one.value]
 
 
 def test_csv_defuses_formulas_and_parquet_keeps_types() -> None:

@@ -34,6 +34,16 @@ def test_the_default_is_every_ffn_matrix(dense: Model, moe: Model) -> None:
     }  # routers and norms stay
 
 
+def test_shared_experts_and_dense_first_layers_stay_as_with_ncmoe() -> None:
+    model = load_model("glm-4.5-air", layers=3)
+    assert any("_shexp" in name for name in model.tensors)
+    assert any(name.startswith("blk.0.ffn_up.") for name in model.tensors)
+    assert place(model.tensors).host == place(model.tensors, n_cpu_moe=3).host
+    assert {name.split(".")[2] for name in place(model.tensors).host} == {
+        f"ffn_{k}_exps" for k in ("gate", "up", "down")
+    }
+
+
 def test_the_first_override_that_matches_decides(dense: Model) -> None:
     placement = place(dense.tensors, overrides=r"blk\.[0-3]\.=GPU;ffn_up=CPU")
     assert placement.host == {f"blk.{i}.ffn_up.weight" for i in range(4, 8)}

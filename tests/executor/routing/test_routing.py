@@ -10,7 +10,7 @@ import pytest
 
 from executor.errors import HprofError
 from executor.routing.routers import RandomRouting, Routing, draw_popularity
-from executor.routing.spec import DEFAULT_ROUTING, routing_from_spec
+from executor.routing.spec import DEFAULT_ROUTING, default_routing, routing_from_spec
 from tests.executor.routing.law import expected_distinct, inclusion, predicted_distinct
 
 
@@ -30,6 +30,15 @@ def test_default_reproduces_the_measured_distinct_shares(seed: int, n_tokens: in
     routing = make(DEFAULT_ROUTING, seed=seed)
     mean = np.mean([distinct_share(routing, layer, n_tokens) for layer in range(28)])
     assert mean == pytest.approx(share, abs=0.01)
+
+
+def test_few_experts_are_used_nearly_evenly_and_none_is_dead() -> None:
+    spec = default_routing(8)
+    routing = routing_from_spec(spec, layers=range(32), n_experts=8, n_used=2, seed=0)
+    shares = np.stack([np.bincount(routing.ids(layer, 0, 2048).ravel(), minlength=8) / 4096 for layer in range(32)])
+    assert shares.min() > 0.03
+    assert shares.max() < 0.3
+    assert default_routing(128) == DEFAULT_ROUTING
 
 
 @pytest.mark.parametrize("spec", ["lognormal", "uniform", "zipf", "dirichlet", "lognormal:repeat=0.3"])

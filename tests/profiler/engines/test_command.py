@@ -20,7 +20,9 @@ from profiler.engines import process
 from profiler.engines.command import CommandRequest, parse_commands, run_commands
 from profiler.engines.process import run_program
 from profiler.engines.readings import parse_rules
+from profiler.report.answer import ANSWER_ROOMS, answer_blocks
 from profiler.report.build import build_report
+from profiler.report.renderers import render_markdown
 
 
 def printing(text: str, *, seconds: float = 0) -> str:
@@ -109,7 +111,27 @@ def test_a_figure_that_a_later_process_does_not_print_is_null_and_said(tmp_path:
         [{"name": "t/s", "value": 7.0}],
         [{"name": "t/s", "value": None}],
     ]
-    assert "1 process of a printed no t/s: it is unknown there." in capture.manifest.warnings
+    assert "1 process of a printed no t/s that is a number: it is unknown there." in capture.manifest.warnings
+
+
+def test_a_figure_that_is_no_number_ends_the_first_boot_and_is_null_later(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    command = f"sh -c 'test -e {once} && echo speed: nan || echo speed: 7; touch {once}'"
+    rules = parse_rules(["t/s=speed: (.*)"])
+    capture = Capture.open(run_commands(CommandRequest(parse_commands([f"a={command}"]), 2, rules), tmp_path / "out"))
+    assert [[one["value"] for one in row] for row in capture.table("passes")["readings"].to_pylist()] == [[7.0], [None]]
+    assert capture.manifest.state == "complete"
+    with pytest.raises(HprofError, match=r"arm a: --metric t/s=.* found 'nan', which is no number"):
+        run_commands(CommandRequest(parse_commands([f"a={command}"]), 2, rules), tmp_path / "again")
+
+
+def test_figures_of_zero_or_less_are_said_to_be_left_out(tmp_path: Path) -> None:
+    arms = parse_commands([f"off={printing('gain: 0')}", f"on={printing('gain: 2')}"])
+    request = CommandRequest(arms, 1, parse_rules(["gain:higher=gain: (.*)"]))
+    report = build_report(Capture.open(run_commands(request, tmp_path / "out")))
+    said = "gain is 0 or less in 1 of 2 passes, of which no ratio can be made."
+    assert said in render_markdown(report)
+    assert said in [line for block in answer_blocks(report, ANSWER_ROOMS[0]) for line in getattr(block, "lines", ())]
 
 
 def test_readings_of_a_strangers_manifest_are_taken_for_what_they_are(tmp_path: Path) -> None:

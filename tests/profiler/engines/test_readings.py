@@ -6,7 +6,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.engines.process import FinishedProgram
-from profiler.engines.readings import parse_rules, read_figures
+from profiler.engines.readings import no_number, parse_rules, read_figures
 
 
 def value(rule: str, output: str, errors: str = "") -> float | None:
@@ -78,9 +78,11 @@ def test_what_cannot_be_asked_for_is_one_sentence(rules: list[str], said: str) -
 
 
 @pytest.mark.parametrize("text", ["fast", "", "1,234", "nan", "inf", "1e999", "1e308", "1e-320", "0x10"])
-def test_what_matches_and_is_no_number_is_told(text: str) -> None:
-    with pytest.raises(HprofError, match="which is no number"):
-        value("t/s=speed:(.*)$", f"speed:{text}")
+def test_what_matches_and_is_no_number_is_unknown_and_kept_to_be_told(text: str) -> None:
+    (rule,) = parse_rules(["t/s=speed:(.*)$"])
+    [reading] = read_figures(FinishedProgram(0, f"speed:{text}", "", False, 1), [rule])
+    assert (reading.value, reading.text) == (None, text)
+    assert f"found {text!r}, which is no number" in no_number(rule, text)
 
 
 def test_an_expression_that_backtracks_for_ever_elsewhere_takes_no_time_here() -> None:

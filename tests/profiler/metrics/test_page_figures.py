@@ -20,7 +20,7 @@ from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts
 from profiler.metrics.timeline import timeline
 from profiler.report.as_json import device_as_json
 from profiler.report.build import build_report
-from profiler.report.sweep import Crossover, crossover, improvement_grid, overlap_limit, sweep_figures
+from profiler.report.sweep import Crossover, crossover, factor_grid, factors_as_fast, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
@@ -124,12 +124,21 @@ def test_no_crossover_where_the_order_never_changes(values: list[float]) -> None
     assert crossover(ratios(values)) is None
 
 
-def test_improvement_is_a_shorter_time_or_a_higher_rate() -> None:
-    grid, verdicts = improvement_grid(ratios([0.8, 1.25]), lower_is_better=True)
-    assert grid.to_numpy()[0].tolist() == pytest.approx([0.2, -0.25])
+def test_as_fast_is_a_shorter_time_or_a_higher_rate() -> None:
+    grid, verdicts = factor_grid(ratios([0.8, 1.25]), "ttft_ns")
+    assert grid.to_numpy()[0].tolist() == pytest.approx([1.25, 0.8])
     assert verdicts.to_numpy()[0].tolist() == ["faster", "faster"]
-    grid, _ = improvement_grid(ratios([0.8, 1.25]), lower_is_better=False)
-    assert grid.to_numpy()[0].tolist() == pytest.approx([-0.2, 0.25])
+    grid, _ = factor_grid(ratios([0.8, 1.25]), "prefill_tokens_per_s")
+    assert grid.to_numpy()[0].tolist() == pytest.approx([0.8, 1.25])
+
+
+def test_the_interval_of_how_fast_is_in_order_and_unknown_where_one_end_is() -> None:
+    rows = ratios([0.8, 1.25], spread=0.1)
+    rows.loc[1, "ratio_high"] = float("nan")
+    found = factors_as_fast(rows, "ttft_ns")
+    first, second = found[["fast_low", "fast", "fast_high"]].to_numpy().tolist()
+    assert first == pytest.approx([1 / 0.9, 1.25, 1 / 0.7])
+    assert [math.isnan(value) for value in second] == [True, False, True]
 
 
 def test_memory_parts_and_what_they_cost(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import torch
 import hprof
 from executor.errors import HprofError
 from profiler.capture import Capture
+from profiler.compare import compare_captures
+from profiler.report.answer import ANSWER_ROOMS, answer_blocks
 from profiler.report.build import build_report
 
 
@@ -64,6 +66,20 @@ def test_each_arm_is_recorded_once_beside_its_times(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         assert told["one"]["bytes_h2d"] is None
         assert lines[1].startswith("  one: host compute ")
+
+
+def test_the_recording_is_told_and_never_judged(tmp_path: Path) -> None:
+    with hprof.ab(tmp_path / "out", repetitions=1) as ab:
+        ab.arm("off", lambda: torch.ones(256, 256) @ torch.ones(256, 256))
+        ab.arm("on", lambda: torch.ones(4, 4) @ torch.ones(4, 4))
+    report = build_report(Capture.open(str(ab.recording)))
+    said = [line for block in answer_blocks(report, ANSWER_ROOMS[0]) for line in getattr(block, "lines", ())]
+    assert said[0].startswith("Recorded, not timed")
+    assert not [line for line in said if line.startswith("Set") or "fast" in line]
+    assert report.cells[0].against_baseline == {"on": {}}
+    assert report.measured.to_json()["untimed"]
+    compared = compare_captures(f"{ab.recording}#off", f"{ab.recording}#on")
+    assert {change.verdict for change in compared.changes if change.figure == "wall_ns"} == {"inconclusive"}
 
 
 def test_what_an_arm_raises_comes_through_and_the_calls_before_it_stay(tmp_path: Path) -> None:

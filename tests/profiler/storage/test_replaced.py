@@ -261,7 +261,7 @@ def test_of_two_imports_at_once_one_is_refused_and_the_other_whole(tmp_path: Pat
     for writer in (first, second):
         writer.write_part("events", {"kind": ["h2d"], "t_start": [0], "t_end": [1]}, "file-000-0000")
     second.finish()
-    with pytest.raises(HprofError, match="run again with another -o"):
+    with pytest.raises(HprofError, match="run again into another folder"):
         first.finish()
     first.abandon()
     capture = Capture.open(tmp_path / "c")

@@ -144,7 +144,7 @@ def test_what_a_killed_process_left_is_no_stranger(tmp_path: Path) -> None:
 
 def test_of_two_captures_begun_at_once_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new_capture(tmp_path / "c", argv=["first"])
-    monkeypatch.setattr("profiler.storage.writer._claim", lambda *_args, **_options: True)  # an instant before
+    monkeypatch.setattr("profiler.storage.writer.claim", lambda *_args, **_options: True)  # an instant before
     with pytest.raises(HprofError, match="File exists"):
         new_capture(tmp_path / "c", argv=["second"])
     assert Capture.open(tmp_path / "c").manifest.argv == ["first"]
