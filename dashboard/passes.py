@@ -27,7 +27,7 @@ from dashboard.trace_root import CaptureRef, Fingerprint
 from profiler.capture import Capture
 from profiler.export.tracks import typical_passes
 from profiler.metrics.timeline import Timeline, lane_figures, load_timeline
-from profiler.metrics.timeline_detail import ubatch_spans
+from profiler.metrics.timeline_detail import UbatchSpan, ubatch_spans
 from profiler.ordering.check import check_capture
 from profiler.ordering.on_timeline import MATCHED_COLUMNS, MarkedPair, marked_pairs
 from profiler.ordering.violation import OrderingViolation
@@ -108,8 +108,17 @@ def _packed(
             sides.append(PassToDraw(one.title, line, wanted=window))
             continue
         spans = ubatch_spans(line, _choice.capture.table("ubatches", pass_ids=[one.pass_id]))
-        sides.append(PassToDraw(one.title, line, spans, window, _marks(_choice, one.pass_id, line)))
+        known_ns = _first_token_ns(_choice, one.pass_id, spans)
+        sides.append(PassToDraw(one.title, line, spans, window, known_ns, _marks(_choice, one.pass_id, line)))
     return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s))
+
+
+def _first_token_ns(choice: Choice, pass_id: int, spans: Sequence[UbatchSpan]) -> int | None:
+    """When the pass's first token was known, on its line's clock; null where the source does not say."""
+    rows = choice.capture.passes
+    ttft_ns = rows.loc[rows["pass_id"] == pass_id, "ttft_ns"].iloc[0]
+    prompt = [span.start_ns for span in spans if span.phase == "prefill"]
+    return None if pd.isna(ttft_ns) or not prompt else min(prompt) + int(ttft_ns)
 
 
 def _marks(choice: Choice, pass_id: int, line: Timeline) -> list[MarkedPair]:

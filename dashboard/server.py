@@ -19,10 +19,13 @@ from typing import Any, Final
 import streamlit as st
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import config
 
 ALWAYS_ALLOWED: Final = ("localhost",)
+
+
+_SHORTENING: Final = (b"accept-encoding", b"if-none-match", b"if-modified-since")
 
 
 class KnownNames:
@@ -43,6 +46,44 @@ class KnownNames:
             return
         said = f"The dashboard is not to be called by this name; start it with `hprof dashboard --allow-host {name}`.\n"
         await PlainTextResponse(said, status_code=400)(scope, receive, send)
+
+
+class WithScript:
+    """Puts a script of ours into the page, before Streamlit's: it must be there before the first address is written."""
+
+    def __init__(self, app: ASGIApp, path: Path) -> None:
+        self._app = app
+        self._tag = f"<script>{path.read_text(encoding='utf-8')}</script>".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; what is no page passes as it is."""
+        if scope["type"] != "http" or b"text/html" not in dict(scope["headers"]).get(b"accept", b""):
+            await self._app(scope, receive, send)
+            return
+        # whole and as plain text: one that the browser kept has perhaps no script, or an older one
+        asked = [pair for pair in scope["headers"] if pair[0] not in _SHORTENING]
+        start: Message | None = None
+        parts: list[bytes] = []
+
+        async def send_changed(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _is_html(message):
+                start = message  # its length is known with the last part
+            elif start is None or message["type"] != "http.response.body":
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    body = b"".join(parts).replace(b"<head>", b"<head>" + self._tag, 1)
+                    headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
+                    await send({**start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+                    await send({"type": "http.response.body", "body": body})
+
+        await self._app({**scope, "headers": asked}, receive, send_changed)
+
+
+def _is_html(start: Message) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in start["headers"])
 
 
 def host_of(scope: Scope) -> str:
@@ -78,6 +119,9 @@ async def _with_browser(_: Any) -> AsyncIterator[None]:
 
 app = st.App(
     str(Path(__file__).with_name("app.py")),
-    middleware=[Middleware(KnownNames, names=allowed_names(sys.argv))],
+    middleware=[
+        Middleware(KnownNames, names=allowed_names(sys.argv)),
+        Middleware(WithScript, path=Path(__file__).with_name("history.js")),
+    ],
     lifespan=_with_browser,
 )

@@ -36,7 +36,7 @@ from profiler.schema import label_codes
 MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
 WINDOW_EVENTS: Final = 300_000  # of more than that, as many; the rest as busy shares, until the view moves there
 MAX_BYTES: Final = 15_000_000
-FULL_SHARE: Final = 65535  # so fine that bins of little work still add up (05_coverage.js)
+FULL_SHARE: Final = 65535  # so fine that bins of little work still add up (04_coverage.js)
 _MIN_EVENTS: Final = 1000
 _LABELS: Final = ("name", "tensor", "source_memory", "detail")
 _NUMBERS: Final = ("layer", "n_tokens", "n_experts", "slot", "bytes", "whole_bytes")
@@ -86,6 +86,8 @@ class PassToDraw:
     line: Timeline
     ubatches: Sequence[UbatchSpan] = ()
     wanted: tuple[int, int] | None = None
+    first_token_ns: int | None = None
+    """When the first token was known, ns after the line's origin."""
     marks: Sequence[MarkedPair] = ()
     """Pairs of sorted rows of the line that are out of order."""
 
@@ -145,6 +147,7 @@ class DrawnWindow:
                 **lane._asdict(),
                 "label": lane_title(lane, self._line.lanes),
                 "short": short_lane_title(lane, self._line.lanes),
+                "in_group": lane_title(lane, [lane]),
                 "events": s.stop - s.start,
                 "all_events": int(np.diff(self._line.first)[i]),
                 "exposed": len(e.starts),
@@ -159,6 +162,7 @@ class DrawnWindow:
             "extent": self._line.extent,
             "layer_starts": len(self.layer_starts.layer),
             "marks": [[self._place(m.first), self._place(m.second), m.text] for m in self._side.marks],
+            "first_token_ns": self._side.first_token_ns,
             "ubatches": [[u.number, u.phase, u.n_tokens, u.policy, u.start_ns, u.end_ns] for u in self._side.ubatches],
         }
 

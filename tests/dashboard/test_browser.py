@@ -164,6 +164,101 @@ def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(p
     watch.check()
 
 
+def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.set_viewport_size({"width": 1280, "height": 620})
+    page.goto(f"{address}/timeline?capture=dense")
+    settled(page)
+    canvas, found = page.locator(".timeline canvas"), page.locator(".timeline .found")
+    canvas.wait_for()
+    page.wait_for_function(f"({_SPAN})() > 0")
+    box = canvas.bounding_box()
+    assert box is not None
+    assert 620 - 60 < box["y"] + box["height"] <= 620, "the window's height"
+    # the name of A's first ubatch chooses its stretch: 2 copies of 100 us, 2 times 60 us of compute
+    page.mouse.click(box["x"] + 300, box["y"] + 39)
+    statistics = page.locator(".timeline .statistics")
+    statistics.get_by_role("heading", name="320 µs chosen").wait_for()
+    rows = dict(line.split("\t", 1) for line in statistics.locator("table").inner_text().splitlines()[1:])
+    assert rows["copy H2D, exposed"].split("\t")[0] == "200 µs"
+    assert rows["compute, busy"].split("\t")[0] == "120 µs"
+    assert rows["copy H2D, bytes"].split("\t")[0] == "16 kB"
+    # search counts, dims and steps
+    page.locator(".timeline .search").fill("layer:1")
+    found.get_by_text(re.compile(r"^\d+ matches$")).wait_for()
+    page.get_by_role("button", name="Next match").click()
+    found.get_by_text(re.compile(r"^1 of \d+ matches$")).wait_for()
+    canvas.focus()
+    details = page.locator(".timeline .details")
+    assert "A · " in details.inner_text()
+    page.keyboard.press("o")
+    details.get_by_text("B · ").wait_for()
+    assert "Layer\n1" in details.inner_text()
+    page.locator(".timeline .search").fill("")
+    # a tooltip is of what lies under the pointer after the view has moved
+    now = canvas.bounding_box()
+    assert now is not None
+    page.mouse.move(now["x"] + 350, now["y"] + 75)
+    tip = page.locator(".timeline .tip")
+    tip.wait_for()
+    canvas.focus()
+    for _ in range(4):
+        page.keyboard.press("w")
+    assert tip.is_visible(), "zoomed at the pointer"
+    page.keyboard.press("d")
+    tip.wait_for(state="hidden")
+    page.keyboard.press("a")
+    tip.wait_for()
+    # a click on an arm's name folds it
+    n_lanes = len((page.locator(".timeline").get_attribute("data-lanes") or "").split("|"))
+    for n in (n_lanes // 2, n_lanes):
+        page.mouse.click(now["x"] + 40, now["y"] + 39)
+        page.wait_for_function(_LANES_ARE, arg=n)
+    watch.check()
+
+
+_LANES_ARE = """(n) => document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot
+  .querySelector('.timeline').dataset.lanes.split('|').length === n"""
+
+
+def test_back_leads_to_the_page_before(page: Page, address: str) -> None:
+    page.goto(f"{address}/?capture=dense")
+    settled(page)
+    page.locator("[data-testid=stSidebarNav] a[href$='/timeline']").click()
+    page.wait_for_function(f"(({_SPAN})() ?? 0) > 0")
+    page.wait_for_function("location.search.includes('view=')")
+    page.locator("[data-testid=stSidebarNav] a[href$='/sweep']").click()
+    page.get_by_role("heading", level=1, name="At which sizes").wait_for()
+    settled(page)
+    page.go_back()
+    page.wait_for_url(re.compile("/timeline"))
+    page.locator(".timeline canvas").wait_for()
+    page.go_back()
+    page.get_by_role("heading", level=1, name="Prefetch made").wait_for()
+    assert "capture=dense" in address_of(page)
+
+
+def test_a_click_on_the_sweeps_grid_chooses_the_cell(page: Page, address: str, root: Path) -> None:
+    if not (root / "example").is_dir():
+        pytest.skip("traces/example is not there")
+    watch = Watch(page)
+    page.goto(f"{address}/sweep?capture=example")
+    settled(page)
+    assert "ub128" in address_of(page)
+    grid = page.locator("[data-testid=stPlotlyChart]").first
+    place = grid.locator(".textpoint").first  # of ubatch 32
+    place.wait_for()
+    box = place.bounding_box()
+    assert box is not None
+    beside = (box["x"] - 60, box["y"] + box["height"] / 2)  # in its place, not on its point
+    page.mouse.move(*beside)
+    page.mouse.click(*beside)
+    page.wait_for_function("location.search.includes('ub32')")
+    settled(page)
+    assert page.get_by_role("combobox", name=re.compile("Cell|Ubatch")).first.input_value().endswith("32")
+    watch.check()
+
+
 def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, address: str) -> None:
     watch = Watch(page)
     page.goto(f"{address}/timeline?capture=disorder&a=on&b=off")
@@ -184,8 +279,8 @@ _COUNT_MESSAGES = """() => {
   WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
 }"""
 _SPAN = """() => {
-  const root = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline');
-  const [from, to] = root.dataset.view.split('~').map(Number);
+  const root = document.querySelector('[data-testid=stBidiComponentIsolated]')?.shadowRoot?.querySelector('.timeline');
+  const [from, to] = (root?.dataset.view ?? '0~0').split('~').map(Number);
   return to - from;
 }"""
 

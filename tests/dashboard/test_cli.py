@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import hprof
 from dashboard import cli
-from dashboard.server import KnownNames
+from dashboard.server import KnownNames, WithScript
 from tests.dashboard.browser import wait_until_up
 from tests.support import ROOT
 
@@ -131,6 +131,36 @@ def test_a_name_that_nobody_allowed_is_refused(host: str, passes: bool, kind: st
     assert (sent == ["passed on"]) is passes
     if not passes:
         assert sent[0].get("status", 400) == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "is_changed"),
+    [
+        (b"text/html; charset=utf-8", [b"<html><he", b"ad><title>"], True),
+        (b"application/json", [b'{"<head>": 1}'], False),
+    ],
+)
+def test_pages_get_the_script_first_and_nothing_else_does(
+    tmp_path: Path, kind: bytes, body: list[bytes], is_changed: bool
+) -> None:
+    (tmp_path / "history.js").write_text("first()")
+    sent: list[Any] = []
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        assert b"accept-encoding" not in dict(scope["headers"]), "what is packed could not be changed"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        for part in body:
+            await send({"type": "http.response.body", "body": part, "more_body": part is not body[-1]})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"accept", b"text/html"), (b"accept-encoding", b"gzip")]
+    asyncio.run(WithScript(page, tmp_path / "history.js")({"type": "http", "headers": headers}, None, send))  # type: ignore[arg-type]
+    told = b"".join(message.get("body", b"") for message in sent)
+    assert told == (b"<html><head><script>first()</script><title>" if is_changed else b"".join(body))
+    if is_changed:
+        assert dict(sent[0]["headers"])[b"content-length"] == str(len(told)).encode()
 
 
 def test_the_working_folder_decides_nothing(tmp_path: Path) -> None:

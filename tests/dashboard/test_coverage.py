@@ -23,7 +23,7 @@ pytestmark = pytest.mark.browser
 N_PERIODS: Final = 20_000
 PERIOD_NS: Final = 1000  # copies at 0 to 240 of each, compute at 120 to 600: half of every copy is hidden
 COPY_NS, COMPUTE_NS, HIDDEN_NS = 240, 480, 120
-LABEL_WIDTH, FIRST_LANE, LANE, GAP, STRONG = 148, 52, 26, 3, 0.95  # 05_layout.js, 06_draw.js
+LABEL_WIDTH, STRONG = 148, 0.95  # 05_layout.js, 06_lanes.js
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +78,22 @@ def pixels(page: Page) -> np.ndarray:
     return np.asarray((rgba[..., :3] * alpha + 255 * (1 - alpha))[:, LABEL_WIDTH:])
 
 
-def drawn_shares(picture: np.ndarray, lane: int, colours: list[str]) -> np.ndarray:
+def lane_edges(page: Page) -> list[tuple[int, int]]:
+    """Top and height of each lane on the canvas."""
+    told = page.locator(".timeline").get_attribute("data-lanes") or ""
+    places = [lane.rpartition("@")[2].split("+") for lane in told.split("|")]
+    return [(int(top), int(height)) for top, height in places]
+
+
+def drawn_shares(picture: np.ndarray, edges: tuple[int, int], colours: list[str]) -> np.ndarray:
     """How much of a lane's area has each colour."""
-    top = FIRST_LANE + lane * (LANE + GAP)
-    ground = picture[top + LANE + 1]  # the gap below it, column by column
+    top, height = edges
+    ground = picture[top + height + 1]  # the gap below it, column by column
     inks = np.array([[int(str(TIMELINE["light"][c])[i : i + 2], 16) for i in (1, 3, 5)] for c in colours], float)
     shares = []
     for x in range(picture.shape[1]):
         basis = (inks - ground[x]).T
-        found, *_ = np.linalg.lstsq(basis, (picture[top : top + LANE, x] - ground[x]).T, rcond=None)
+        found, *_ = np.linalg.lstsq(basis, (picture[top : top + height, x] - ground[x]).T, rcond=None)
         shares.append(found.mean(axis=1))
     return np.asarray(np.mean(shares, axis=0))
 
@@ -110,9 +117,11 @@ def test_the_area_drawn_is_the_busy_time(page: Page, periods: int) -> None:
     begin = 1000 * PERIOD_NS
     zoom_to(page, begin, begin + periods * PERIOD_NS)
     picture = pixels(page)
-    (computing,) = drawn_shares(picture, 1, ["compute"])
+    copying, computed = lane_edges(page)
+    assert min(copying[1], computed[1]) >= 16
+    (computing,) = drawn_shares(picture, computed, ["compute"])
     assert computing / STRONG == pytest.approx(COMPUTE_NS / PERIOD_NS, rel=0.02)
     if picture.shape[1] / periods < 4:  # wider, exposed copies are hollow and hatched
-        hidden, exposed = drawn_shares(picture, 0, ["h2d", "exposed"])
+        hidden, exposed = drawn_shares(picture, copying, ["h2d", "exposed"])
         assert exposed == pytest.approx((COPY_NS - HIDDEN_NS) / PERIOD_NS, rel=0.02)
         assert hidden / STRONG + exposed == pytest.approx(COPY_NS / PERIOD_NS, rel=0.02)

@@ -103,14 +103,26 @@ function describeEvent(model, number) {
   const row = number - lane.first, signature = lane.signature[row], column = model.columns;
   const known = (name) => (column[`of_${name}`][signature] < 0 ? null : column[`of_${name}`][signature]);
   const text = (name) => (known(name) === null ? null : model.header.texts[known(name)]);
-  const run = firstAbove(column.run_begin, number) - 1;
   return {
     number, lane, row, start: lane.start[row], end: lane.end[row],
     name: text("name"), tensor: text("tensor"), memory: text("source_memory"), detail: text("detail"),
     layer: known("layer"), tokens: known("n_tokens"), experts: known("n_experts"), slot: known("slot"),
     bytes: known("bytes"), wholeBytes: known("whole_bytes"),
-    ubatch: run >= 0 && column.run_ubatch[run] >= 0 ? column.run_ubatch[run] : null,
+    ubatch: ubatchOf(model, number),
   };
+}
+
+function ubatchOf({ columns }, number) {
+  const run = firstAbove(columns.run_begin, number) - 1;
+  return run >= 0 && columns.run_ubatch[run] >= 0 ? columns.run_ubatch[run] : null;
+}
+
+// Calls visit(lane, row) for each event that a search found, in the order of their numbers.
+function eachMatch(model, hidden, matches, matchedKinds, visit) {
+  for (const lane of model.sides.flatMap((side) => side.lanes)) {
+    if (hidden.has(lane.category) || (matchedKinds && !matchedKinds.has(lane.category))) continue;
+    for (let i = 0; i < lane.events; i++) if (!matches || matches[lane.signature[i]]) visit(lane, i);
+  }
 }
 
 function copyWaitedFor(model, number) {

@@ -18,9 +18,15 @@ class TimeView {
     this.bounds = drawn.length ? [Math.min(...firsts), Math.max(...lasts)] : [0, 1e6];
   }
 
+  // Everything with a margin: what `fit` shows, and the strip, so that both lie one above the other.
+  get whole() {
+    const margin = (this.bounds[1] - this.bounds[0]) * 0.02;
+    return [this.bounds[0] - margin, this.bounds[1] + margin];
+  }
+
   show(from, to) {
-    const whole = this.bounds[1] - this.bounds[0], margin = whole * 0.02;
-    const span = Math.min(Math.max(to - from, 20), whole + 2 * margin);
+    const whole = this.bounds[1] - this.bounds[0];
+    const span = Math.min(Math.max(to - from, 20), this.whole[1] - this.whole[0]);
     const middle = (from + to) / 2;
     // At least a tenth of the screen keeps something to see.
     const low = this.bounds[0] - span * 0.9, high = this.bounds[1] - span * 0.1;

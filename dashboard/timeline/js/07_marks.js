@@ -1,36 +1,12 @@
-// What lies over the events: labels, the overview strip, the selection and its arrows, the pointer, a measured span.
+// What lies over the events: the overview strip, the selection and its arrows, the pointer, a chosen stretch.
 
 Object.assign(Painter.prototype, {
-  drawLabels(state) {
-    const { layout, theme, model } = state, c = this.context;
-    c.textAlign = "left";
-    for (const { side, top } of layout.sides) {
-      const badge = model.sides.length > 1 ? "AB"[side.number] : "";
-      c.fillStyle = theme.text;
-      this.font(theme, 13, "600");
-      const room = layout.labelWidth + (side.ubatches.length ? 0 : layout.width) - 14;
-      c.fillText(fitText(c, badge ? `${badge}  ${side.title}` : side.title, room), 10, top + TITLE_HEIGHT / 2);
-    }
-    this.font(theme, 12);
-    for (const { lane, y, height } of layout.lanes) {
-      c.globalAlpha = 1;
-      c.fillStyle = theme.colours[lane.category];
-      c.fillRect(2, y, 3, height);
-      c.globalAlpha = 0.85;
-      c.fillStyle = theme.text;
-      this.font(theme, height < LANE_HEIGHT ? 11 : 12);
-      const room = layout.labelWidth - 16, text = c.measureText(lane.label).width > room ? lane.short : lane.label;
-      c.fillText(fitText(c, text, room), 10, y + height / 2 + 0.5);
-    }
-    c.globalAlpha = 1;
-  },
-
   drawStrip(state) {
     const { layout, theme, view } = state, c = this.context, { top, height } = layout.strip;
-    const whole = view.bounds[1] - view.bounds[0] || 1, scale = layout.width / whole;
+    const [begin, end] = view.whole, scale = layout.width / (end - begin || 1);
     c.drawImage(this.stripImage(state), layout.left, top, layout.width, height);
-    const left = layout.left + Math.max(0, (view.from - view.bounds[0]) * scale);
-    const right = layout.left + Math.min(layout.width, (view.to - view.bounds[0]) * scale);
+    const left = layout.left + Math.max(0, (view.from - begin) * scale);
+    const right = layout.left + Math.min(layout.width, (view.to - begin) * scale);
     c.fillStyle = theme.background;
     c.globalAlpha = 0.65;
     c.fillRect(layout.left, top, left - layout.left, height);
@@ -51,13 +27,13 @@ Object.assign(Painter.prototype, {
   // Thousands of bins that only change with the data, the alignment, the size and the theme: drawn once, then copied.
   stripImage(state) {
     const { model, layout, theme, view } = state, offsets = model.sides.map((side) => side.offset), ratio = window.devicePixelRatio || 1;
-    const key = [layout.width, ratio, theme.panel, ...offsets].join("|");
+    const key = [layout.width, ratio, theme.panel, state.query, ...offsets].join("|");
     if (this.strip?.key === key && this.strip.model === model) return this.strip.image;
     const image = document.createElement("canvas"), height = layout.strip.height;
     image.width = Math.round(layout.width * ratio);
     image.height = Math.round(height * ratio);
     const c = image.getContext("2d"), edges = model.header.extent, row = height / Math.max(model.sides.length, 1);
-    const scale = layout.width / (view.bounds[1] - view.bounds[0] || 1);
+    const [begin, end] = view.whole, scale = layout.width / (end - begin || 1);
     c.scale(ratio, ratio);
     c.fillStyle = theme.panel;
     c.fillRect(0, 0, layout.width, height);
@@ -69,18 +45,31 @@ Object.assign(Painter.prototype, {
           for (let i = 0; i < lane[key].length; i++) {
             if (!lane[key][i]) continue;
             c.globalAlpha = (lane[key][i] / FULL_SHARE) * 0.8;
-            const x = (edges[0] + i * bin - side.offset - view.bounds[0]) * scale;
+            const x = (edges[0] + i * bin - side.offset - begin) * scale;
             c.fillRect(x, y, Math.max(bin * scale, 0.5), share * (row - 2));
           }
         }
       }
     });
+    if (state.query) this.markMatches(c, state, row, begin, scale);
     this.strip = { key, model, image };
     return image;
   },
 
+  // Where the search found something, so that one sees it wherever the view is.
+  markMatches(c, { model, hidden, matches, matchedKinds, theme }, row, begin, scale) {
+    c.fillStyle = theme.text;
+    c.globalAlpha = 0.9;
+    let last = -1;
+    eachMatch(model, hidden, matches, matchedKinds, (lane, i) => {
+      const side = model.sides[lane.side], x = Math.round((lane.start[i] - side.offset - begin) * scale);
+      if (x !== last) c.fillRect(x, side.number * row, 1.5, 5);
+      last = x;
+    });
+  },
+
   drawMarks(state) {
-    const { layout } = state, bottom = layout.strip.top - STRIP_GAP;
+    const { layout } = state, bottom = layout.bodyBottom;
     this.inside(state, 0, bottom, () => {
       for (const side of state.model.sides) for (const mark of side.marks) this.drawDisorder(mark, state);
       if (state.selected !== null) this.drawSelection(state);
@@ -91,10 +80,10 @@ Object.assign(Painter.prototype, {
 
   box(number, state) {
     const place = state.layout.lanes.find(({ lane }) => number >= lane.first && number < lane.first + lane.events);
-    if (!place) return null;
-    const row = number - place.lane.first, side = place.side;
-    const left = this.x(place.lane.start[row] - side.offset, state), right = this.x(place.lane.end[row] - side.offset, state);
-    return { left, right, top: place.y, height: place.height, middle: place.y + place.height / 2 };
+    if (!place || !(place.isPinned || isInBody(state.layout, place))) return null;
+    const at = number - place.lane.first, side = place.side, { top, tall } = rowBox(place, at);
+    const left = this.x(place.lane.start[at] - side.offset, state), right = this.x(place.lane.end[at] - side.offset, state);
+    return { left, right, top, height: tall, middle: top + tall / 2 };
   },
 
   // Both operations of a finding: framed, under a flag that shows where they are narrower than a pixel.

@@ -52,7 +52,7 @@ function exposedWithin(event) {
   return sum;
 }
 
-function showDetails(panel, model, number, goTo) {
+function showDetails(panel, model, number, goTo, goToOther) {
   panel.replaceChildren();
   if (number === null) {
     panel.append(element("p", "hint", "Click an event to see what it was, what it waited for and what waited for it."));
@@ -69,6 +69,7 @@ function showDetails(panel, model, number, goTo) {
     panel.append(element("p", "disorder", `Out of order: ${text}`));
     if (other !== null) panel.append(linkTo("The other operation", () => goTo(other)));
   }
+  if (model.sides.length > 1 && event.layer !== null) panel.append(linkTo(`The same in ${model.sides[1 - event.lane.side].title} (O)`, goToOther));
   for (const waiter of waiters.slice(0, 4)) panel.append(linkTo(`Read by: ${gapText(model, number, waiter)}`, () => goTo(waiter)));
 }
 

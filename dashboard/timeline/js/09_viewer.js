@@ -1,17 +1,23 @@
 // Ties data, view, drawing and controls together; one for each place on the page.
 
+const STATUS_HEIGHT = 44, LEAST_HEIGHT = 280;
+
 class Viewer {
   constructor(root) {
     this.root = root;
     this.find = (selector) => root.querySelector(selector);
     this.canvas = this.find("canvas");
     this.painter = new Painter(this.canvas);
-    this.state = { view: new TimeView(), selected: null, measured: null, pointer: null, matches: null, matchedKinds: null };
-    this.hidden = new Set();
+    this.state = {
+      view: new TimeView(), selected: null, measured: null, pointer: null, query: "", matches: null, matchedKinds: null, nMatching: 0,
+      hidden: new Set(), folded: new Set(), pinned: new Set(), scroll: 0,
+    };
     this.align = { at: "pass", ubatch: 0, layer: 0 };
     this.measuring = false;
     this.observer = new ResizeObserver(() => this.relayout());
     this.observer.observe(this.find(".stage"));
+    this.onResize = () => this.relayout();
+    window.addEventListener("resize", this.onResize);
     connectPointer(this);
     connectKeys(this);
     connectBar(this);
@@ -19,6 +25,7 @@ class Viewer {
 
   dispose() {
     this.observer.disconnect();
+    window.removeEventListener("resize", this.onResize);
     clearTimeout(this.urlTimer);
     clearTimeout(this.windowTimer);
   }
@@ -41,13 +48,14 @@ class Viewer {
     this.showLegend();
     this.search(this.find(".search").value);
     this.relayout();
-    showDetails(this.find(".details"), this.state.model, this.state.selected, (n) => this.goTo(n));
+    showDetails(this.find(".details"), this.state.model, this.state.selected, (n) => this.goTo(n), () => this.goToOther());
+    showStatistics(this.find(".statistics"), this.state.model, this.state.measured);
   }
 
   startOver() {
     const asked = readUrl();
     this.align = asked.align ?? { at: "pass", ubatch: 0, layer: 0 };
-    this.state.measured = null;
+    this.choose(null);
     fillAlignment(this);
     this.applyAlignment();
     const first = asked.view ?? this.state.model.header.first_view;
@@ -77,9 +85,38 @@ class Viewer {
     if (!this.state.model) return;
     const width = Math.floor(this.find(".stage").clientWidth);
     if (width < 60) return;
-    this.state.layout = layOut(this.state.model, this.hidden, width);
-    this.painter.resize(width, this.state.layout.height);
+    const { state } = this;
+    state.layout = layOut(state.model, { ...state, room: this.room() }, width);
+    state.scroll = Math.min(state.scroll, state.layout.mostScroll);
+    this.painter.resize(width, state.layout.height);
+    this.root.dataset.lanes = state.layout.lanes.map((p) => `${p.lane.label}@${p.y}+${p.height}`).join("|");
     this.paint();
+  }
+
+  // What the window leaves below the timeline's top, when the page is not scrolled, less a line for its status.
+  room() {
+    const page = document.querySelector("[data-testid=stMain]"), top = this.find(".stage").getBoundingClientRect().top + (page?.scrollTop ?? 0);
+    return Math.max(window.innerHeight - top - STATUS_HEIGHT, LEAST_HEIGHT);
+  }
+
+  scrollBy(pixels) {
+    const { state } = this, now = Math.min(Math.max(state.scroll + pixels, 0), state.layout.mostScroll);
+    if (now === state.scroll) return;
+    state.scroll = now;
+    this.relayout();
+  }
+
+  // Fold a side or a group; pin a lane above all sides, or take it back.
+  toggle(set, key) {
+    if (!set.delete(key)) set.add(key);
+    this.relayout();
+  }
+
+  // The stretch whose statistics are shown, on the common clock; null: none.
+  choose(span) {
+    this.state.measured = span;
+    showStatistics(this.find(".statistics"), this.state.model, span);
+    this.changed();
   }
 
   changed() {
@@ -99,6 +136,8 @@ class Viewer {
     this.find(".status").textContent = statusText(state, counts);
     clearTimeout(this.urlTimer);
     this.urlTimer = setTimeout(() => writeUrl(state.view, this.align), 250);
+    if (this.tipIsOld && state.pointer) this.showTip(state.pointer.x, state.pointer.y);
+    this.tipIsOld = false;
     if (counts.shares) this.askForWindow();
   }
 
@@ -122,7 +161,8 @@ class Viewer {
 
   select(number) {
     this.state.selected = number;
-    showDetails(this.find(".details"), this.state.model, number, (n) => this.goTo(n));
+    showDetails(this.find(".details"), this.state.model, number, (n) => this.goTo(n), () => this.goToOther());
+    this.showFound();
     this.changed();
   }
 
@@ -131,7 +171,46 @@ class Viewer {
     const { view, model } = this.state, event = describeEvent(model, number), offset = model.sides[event.lane.side].offset;
     const middle = (event.start + event.end) / 2 - offset;
     if (middle < view.from || middle > view.to) view.show(middle - view.span / 2, middle + view.span / 2);
+    this.uncover(event.lane);
     this.select(number);
+  }
+
+  // Unfold and scroll to a lane, so that its event can be seen.
+  uncover(lane) {
+    const { state } = this, side = state.model.sides[lane.side], group = groupsOf(side).find((one) => one.lanes.includes(lane));
+    const wasFolded = [state.folded.delete(`${side.number}`), state.folded.delete(group.key)].some(Boolean);
+    if (state.hidden.delete(lane.category)) this.showLegend();
+    if (wasFolded || !state.layout.lanes.some((p) => p.lane === lane)) this.relayout();
+    const { layout } = state, place = layout.lanes.find((p) => p.lane === lane);
+    if (place.isPinned) return;
+    if (place.y < layout.bodyTop) this.scrollBy(place.y - layout.bodyTop);
+    else if (place.y + place.height > layout.bodyBottom) this.scrollBy(place.y + place.height - layout.bodyBottom);
+  }
+
+  // To the same layer's event in the other arm.
+  goToOther() {
+    const { model, selected } = this.state;
+    if (selected === null || model.sides.length < 2) return;
+    const other = counterpartOf(model, selected), event = describeEvent(model, selected), { title } = model.sides[1 - event.lane.side];
+    this.find(".missing").textContent = other === null ? `${title} has no ${model.header.categories[event.lane.category]} of this layer and ubatch here.` : "";
+    if (other !== null) this.goTo(other);
+  }
+
+  // What zooming by keys leaves in its place: the pointer, else the chosen event, else the middle.
+  pivot() {
+    const { pointer, layout, view, selected, model } = this.state;
+    if (pointer) return view.from + ((pointer.x - layout.left) / layout.width) * view.span;
+    if (selected === null) return undefined;
+    const event = describeEvent(model, selected), middle = (event.start + event.end) / 2 - model.sides[event.lane.side].offset;
+    return middle >= view.from && middle <= view.to ? middle : undefined;
+  }
+
+  // Calls act(lane, key of its group) for the lane of the chosen event.
+  ofSelected(act) {
+    const { selected, model } = this.state;
+    if (selected === null) return;
+    const { lane } = describeEvent(model, selected), side = model.sides[lane.side], groups = groupsOf(side);
+    act(lane, groups.length > 1 ? groups.find((one) => one.lanes.includes(lane)).key : `${side.number}`);
   }
 
   zoomToSelected() {
@@ -144,16 +223,19 @@ class Viewer {
 
   // The event at a point of the canvas: the one that covers it, else one within three pixels.
   pick(x, y) {
-    const { layout, view, model } = this.state;
-    const place = layout?.lanes.find((p) => y >= p.y && y <= p.y + p.height);
+    const { layout, view } = this.state, place = layout ? laneAt(layout, y) : null;
     if (!place || x < layout.left) return null;
     const scale = layout.width / view.span, { lane, side } = place, slack = 3 / scale;
-    const time = view.from + (x - layout.left) / scale + side.offset;
+    const time = view.from + (x - layout.left) / scale + side.offset, merged = this.mergedAround(lane, time, scale);
+    const isHere = (i) => {
+      const { top, tall } = rowBox(place, i);
+      return y >= top - 1 && y <= top + tall + 1;
+    };
     for (let i = firstAbove(lane.start, time) - 1, steps = 0; i >= 0 && steps < 500 && lane.latest[i] >= time - slack; i--, steps++) {
-      if (lane.end[i] >= time - slack) return { number: lane.first + i, merged: this.mergedAround(lane, time, scale) };
+      if (lane.end[i] >= time - slack && isHere(i)) return { number: lane.first + i, merged };
     }
     const next = firstAbove(lane.start, time);
-    if (next < lane.events && lane.start[next] - time <= slack) return { number: lane.first + next, merged: this.mergedAround(lane, time, scale) };
+    if (next < lane.events && lane.start[next] - time <= slack) return { number: lane.first + next, merged };
     return null;
   }
 
@@ -176,41 +258,6 @@ class Viewer {
     tip.style.top = `${y + 18}px`;
   }
 
-  search(query) {
-    const { state } = this, { model } = state;
-    const kinds = [...query.matchAll(/kind:(\w+)/gi)].map((found) => found[1].toLowerCase()), rest = query.replace(/kind:\w*/gi, "").trim();
-    if (rest) state.haystacks ??= haystacks(model);
-    const fits = matcher(rest);
-    state.matches = rest ? Uint8Array.from(state.haystacks, (text) => (fits(text) ? 1 : 0)) : null;
-    state.matchedKinds = kinds.length ? new Set(kinds) : null;
-    state.nMatching = 0;
-    if (state.matches || state.matchedKinds) this.eachMatch(() => state.nMatching++);
-    this.find(".found").textContent = query.trim() ? plural(state.nMatching, "match").replace("matchs", "matches") : "";
-    this.changed();
-  }
-
-  eachMatch(visit) {
-    const { matches, matchedKinds, model } = this.state;
-    for (const lane of model.sides.flatMap((side) => side.lanes)) {
-      if (this.hidden.has(lane.category) || (matchedKinds && !matchedKinds.has(lane.category))) continue;
-      for (let i = 0; i < lane.events; i++) if (!matches || matches[lane.signature[i]]) visit(lane.first + i);
-    }
-  }
-
-  nextMatch(step) {
-    if (!this.state.matches && !this.state.matchedKinds) return;
-    let first = null, last = null, before = null, after = null;
-    const now = this.state.selected ?? -1;
-    this.eachMatch((number) => {
-      first ??= number;
-      last = number;
-      if (number < now) before = number;
-      if (number > now) after ??= number;
-    });
-    const target = step > 0 ? after ?? first : before ?? last;
-    if (target !== null) this.goTo(target);
-  }
-
   // Neighbour in the lane (arrows left and right) or the nearest event in the lane above or below.
   step(sideways, down) {
     const { state } = this, places = state.layout.lanes.filter((p) => p.lane.events);
@@ -222,37 +269,5 @@ class Viewer {
     const other = places[Math.min(Math.max(at + down, 0), places.length - 1)];
     const time = lane.start[row] - places[at].side.offset + other.side.offset;
     this.goTo(other.lane.first + Math.min(firstAbove(other.lane.start, time, true), other.lane.events - 1));
-  }
-
-  showLegend() {
-    const { model, theme } = this.state, legend = this.find(".legend"), shown = new Map();
-    for (const lane of model.sides.flatMap((side) => side.lanes)) shown.set(lane.category, model.header.categories[lane.category]);
-    legend.replaceChildren();
-    for (const [category, text] of shown) {
-      const chip = element("button", "chip", text);
-      chip.type = "button";
-      chip.title = "Show or hide";
-      chip.style.setProperty("--colour", theme.colours[category]);
-      chip.setAttribute("aria-pressed", String(!this.hidden.has(category)));
-      chip.addEventListener("click", () => {
-        if (!this.hidden.delete(category)) this.hidden.add(category);
-        chip.setAttribute("aria-pressed", String(!this.hidden.has(category)));
-        this.relayout();
-      });
-      legend.append(chip);
-    }
-    const first = model.sides.flatMap((side) => side.marks)[0];
-    if (first) {
-      const n = model.sides.reduce((sum, side) => sum + side.marks.length, 0);
-      const chip = linkTo(`${plural(n, "pair")} out of order`, () => this.goTo(first.second ?? first.first));
-      chip.classList.add("disorder");
-      chip.style.setProperty("--colour", theme.colours.exposed);
-      legend.append(chip);
-    }
-    if (shown.has("h2d")) {
-      const exposed = element("span", "exposed", "exposed copy (nothing computes meanwhile)");
-      exposed.style.setProperty("--colour", theme.colours.exposed);
-      legend.append(exposed);
-    }
   }
 }

@@ -9,7 +9,7 @@ function connectPointer(viewer) {
   };
   const timeAt = (x) => state.view.from + ((x - state.layout.left) / state.layout.width) * state.view.span;
   const centreOn = (x) => {
-    const { bounds, span } = state.view, middle = bounds[0] + ((x - state.layout.left) / state.layout.width) * (bounds[1] - bounds[0]);
+    const { whole, span } = state.view, middle = whole[0] + ((x - state.layout.left) / state.layout.width) * (whole[1] - whole[0]);
     state.view.show(middle - span / 2, middle + span / 2);
   };
 
@@ -19,8 +19,9 @@ function connectPointer(viewer) {
     const at = place(event);
     held.set(event.pointerId, at);
     const onStrip = at.y >= state.layout.strip.top;
-    const kind = onStrip ? "strip" : event.shiftKey || viewer.measuring ? "measure" : "pan";
-    drag = { kind, at, moved: false, from: state.view.from, to: state.view.to, spread: spread(held) };
+    const onLabel = !onStrip && at.x < state.layout.left;
+    const kind = onStrip ? "strip" : onLabel ? "label" : event.shiftKey || viewer.measuring ? "measure" : "pan";
+    drag = { kind, at, moved: false, from: state.view.from, to: state.view.to, scroll: state.scroll, spread: spread(held) };
     if (onStrip) centreOn(at.x);
     if (kind === "measure") state.measured = [timeAt(at.x), timeAt(at.x)];
     viewer.changed();
@@ -34,16 +35,15 @@ function connectPointer(viewer) {
     if (drag && held.size === 2) pinch();
     else if (drag && held.size === 1) follow(at);
     else viewer.showTip(at.x, at.y);
+    canvas.style.cursor = labelAt(state.layout, at.x, at.y) ? "pointer" : viewer.measuring ? "crosshair" : "";
     viewer.changed();
   });
 
   const release = (event) => {
     const at = place(event);
     held.delete(event.pointerId);
-    if (drag && !drag.moved && drag.kind !== "strip" && event.type === "pointerup") {
-      if (drag.kind === "measure") state.measured = null;
-      viewer.select(viewer.pick(at.x, at.y)?.number ?? null);
-    }
+    if (drag && drag.kind === "measure" && drag.moved) viewer.choose(state.measured);
+    else if (drag && !drag.moved && drag.kind !== "strip" && event.type === "pointerup") click(at);
     if (held.size === 0) drag = null;
     viewer.changed();
   };
@@ -67,16 +67,36 @@ function connectPointer(viewer) {
     if (!state.layout || !(focused || event.ctrlKey || event.metaKey)) return;
     event.preventDefault();
     const at = place(event);
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) state.view.pan(event.deltaX / state.layout.width);
+    if (at.x < state.layout.left || event.shiftKey) viewer.scrollBy(event.deltaY || event.deltaX);
+    else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) state.view.pan(event.deltaX / state.layout.width);
     else state.view.zoom(Math.exp(Math.max(-300, Math.min(300, event.deltaY)) * 0.0022), timeAt(Math.max(at.x, state.layout.left)));
     viewer.changed();
   }, { passive: false });
+
+  // A label folds or pins, a ubatch's name chooses its stretch, anything else is the event there or none.
+  function click(at) {
+    const label = labelAt(state.layout, at.x, at.y), ubatch = ubatchAt(at);
+    if (drag.kind === "measure") viewer.choose(null);
+    if (label?.header) viewer.toggle(state.folded, label.header.key);
+    else if (label) viewer.toggle(state.pinned, laneKey(label.lane));
+    else if (ubatch) viewer.choose(ubatch);
+    else viewer.select(viewer.pick(at.x, at.y)?.number ?? null);
+  }
+
+  function ubatchAt(at) {
+    const header = state.layout.headers.find((one) => one.kind === "side" && at.y >= one.y && at.y < one.y + one.height);
+    if (!header) return null;
+    const time = timeAt(at.x) + header.side.offset, found = header.side.ubatches.find((u) => u[4] <= time && time < u[5]);
+    return found ? [found[4] - header.side.offset, found[5] - header.side.offset] : null;
+  }
 
   function follow(at) {
     if (Math.abs(at.x - drag.at.x) > 3) drag.moved = true;
     if (drag.kind === "strip") centreOn(at.x);
     else if (drag.kind === "measure") state.measured = [state.measured[0], timeAt(at.x)];
+    else if (drag.moved && drag.kind === "label") viewer.scrollBy(drag.scroll + drag.at.y - at.y - state.scroll);
     else if (drag.moved) {
+      viewer.scrollBy(drag.scroll + drag.at.y - at.y - state.scroll);
       const shift = ((drag.at.x - at.x) / state.layout.width) * (drag.to - drag.from);
       state.view.show(drag.from + shift, drag.to + shift);
     }
@@ -97,14 +117,18 @@ function spread(held) {
 
 function connectKeys(viewer) {
   const { view } = viewer.state;
+  const zoom = (factor) => view.zoom(factor, viewer.pivot());
   const actions = {
-    w: () => view.zoom(0.7), s: () => view.zoom(1 / 0.7), a: () => view.pan(-0.2), d: () => view.pan(0.2),
-    "+": () => view.zoom(0.5), "-": () => view.zoom(2), 0: () => view.fit(), Home: () => view.fit(),
+    w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => view.pan(-0.2), d: () => view.pan(0.2),
+    "+": () => zoom(0.5), "-": () => zoom(2), 0: () => view.fit(), Home: () => view.fit(),
     f: () => viewer.zoomToSelected(), m: () => viewer.toggleMeasuring(), "/": () => viewer.find(".search").focus(),
-    n: () => viewer.nextMatch(1), p: () => viewer.nextMatch(-1),
+    n: () => viewer.nextMatch(1), p: () => viewer.nextMatch(-1), o: () => viewer.goToOther(),
+    l: () => viewer.ofSelected((lane) => viewer.toggle(viewer.state.pinned, laneKey(lane))),
+    g: () => viewer.ofSelected((lane, group) => viewer.toggle(viewer.state.folded, group)),
+    PageUp: () => viewer.scrollBy(-120), PageDown: () => viewer.scrollBy(120),
     ArrowLeft: () => viewer.step(-1, 0), ArrowRight: () => viewer.step(1, 0), ArrowUp: () => viewer.step(0, -1), ArrowDown: () => viewer.step(0, 1),
     Escape: () => {
-      viewer.state.measured = null;
+      viewer.choose(null);
       viewer.select(null);
     },
   };
@@ -115,6 +139,7 @@ function connectKeys(viewer) {
     event.preventDefault();
     event.stopPropagation();
     act();
+    viewer.tipIsOld = true;
     viewer.changed();
   });
 }
@@ -123,7 +148,7 @@ function connectBar(viewer) {
   const { find } = viewer, { view } = viewer.state, keys = find(".keys");
   const actions = {
     fit: () => view.fit(), in: () => view.zoom(0.5), out: () => view.zoom(2),
-    measure: () => viewer.toggleMeasuring(), clear: () => (viewer.state.measured = null),
+    measure: () => viewer.toggleMeasuring(), next: () => viewer.nextMatch(1), previous: () => viewer.nextMatch(-1),
     help: () => (keys.hidden = !keys.hidden),
   };
   for (const button of viewer.root.querySelectorAll("button[data-do]")) {
