@@ -24,6 +24,7 @@ import torch
 
 from executor.quants import QUANTS, fill_random, row_bytes, unpack
 from executor.quants import dispatch as dequant
+from executor.triton_support import has_triton
 
 if TYPE_CHECKING:
     from executor.quants.fused import Tiling
@@ -233,7 +234,7 @@ def _failures(figures: dict[str, Any]) -> list[str]:
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures here as well.")
 def main(types: str | None, sweeping: bool, json_path: Path | None) -> None:
     """Time fused dequantisation on the current CUDA device."""
-    if not (torch.cuda.is_available() and dequant.has_fused()):
+    if not (torch.cuda.is_available() and has_triton()):
         print("dequant_cuda: no NVIDIA GPU, or no Triton: nothing measured")
         return
     device = torch.device("cuda", torch.cuda.current_device())

@@ -18,9 +18,10 @@ from executor.engine.routed import RoutedFlags
 from executor.engine.via_host import ExpertsOnHost, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
-from executor.layers.dense import Weights, dense_ffn
-from executor.layers.mixer import mix
-from executor.layers.moe import combine, experts, route, route_given, shared_expert, used_flags
+from executor.layers.dense import Weights, add_residual, added_by_ffn
+from executor.layers.mixer import mixed
+from executor.layers.moe import combine, experts, route, route_given, route_one, shared_expert, used_flags
+from executor.layers.one_token import router_serves
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
@@ -71,7 +72,7 @@ class StepRunner:
         one_token = shard.one_token(layer, ubatch.n_past) if ubatch.n_tokens == 1 else None
 
         def compute(w: Weights) -> None:
-            a.x.copy_(mix(a.x, w, shape, state, ubatch.n_past, self._eps, one_token))
+            add_residual(a.x, mixed(a.x, w, shape, state, ubatch.n_past, self._eps, one_token), shape.residual_scale)
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
@@ -88,7 +89,7 @@ class StepRunner:
         a = placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
-            a.x.copy_(dense_ffn(a.x, w, ffn, self._eps, scale))
+            add_residual(a.x, added_by_ffn(a.x, w, ffn, self._eps), scale)
 
         work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
         self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]))
@@ -101,6 +102,10 @@ class StepRunner:
         kept = a.routed(moe.n_used)
 
         def compute(w: Weights) -> None:
+            if router_serves(a.x, moe):
+                rows = None if given is None else shard.given_ids[layer]
+                route_one(a.x, w, moe, self._eps, kept, flags, rows, shard.begin)
+                return
             if given is None:
                 routed = route(a.x, w, moe, self._eps)
             else:
@@ -188,7 +193,7 @@ class StepRunner:
             if substitutes is not None:
                 routed, own = with_substitutes(routed, substitutes)
             added = experts(routed, stack, moe, biases, own)
-            a.x.copy_(combine(a.x, added, a.shared if moe.n_ff_shared else None, scale))
+            combine(a.x, added, a.shared if moe.n_ff_shared else None, scale)
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         from_bank = place_of is not None

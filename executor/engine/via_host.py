@@ -108,7 +108,7 @@ class ExpertsOnHost:
 
         def add() -> None:
             shared = device.shared if is_first and moe.n_ff_shared else None
-            device.x.copy_(combine(device.x, device.added, shared, scale))
+            combine(device.x, device.added, shared, scale)
 
         self._trip.receive((device.added, self._on_host.added), self._done)
         key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")

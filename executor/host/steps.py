@@ -22,7 +22,7 @@ from executor.host.products import (
     product_kind,
     run_jobs,
 )
-from executor.layers.dense import MOST_ROWS, activate, close_ffn, completed, ffn_norm
+from executor.layers.dense import MOST_ROWS, activate, closed_ffn, completed, ffn_norm, with_residual
 from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
@@ -167,7 +167,8 @@ def host_ffn(
 ) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
     pieces = [_gated_ffn(rows, products, weights, ffn) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
-    return close_ffn(x, pieces[0] if len(pieces) == 1 else torch.cat(pieces), weights, ffn, eps, scale)
+    added = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    return with_residual(x, closed_ffn(added, weights, ffn, eps), scale)
 
 
 def _gated_ffn(h: torch.Tensor, products: StepProducts, weights: HostStepWeights, ffn: DenseFfn) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import torch
 import torch.nn.functional as F
 
+from executor.layers import one_token
 from executor.model import Activation, DenseFfn, ModelShape
 
 # gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
@@ -50,6 +51,8 @@ class ExpertStack(Protocol):
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight over the last dimension (any leading shape)."""
+    if one_token.norm_serves(x):
+        return one_token.rms_norm(x, weight, eps)
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
@@ -64,21 +67,27 @@ def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
 
 def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float = 1.0) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
-    return close_ffn(x, gated_ffn(ffn_norm(x, w, eps), w, ffn.activation), w, ffn, eps, scale)
+    return with_residual(x, added_by_ffn(x, w, ffn, eps), scale)
 
 
-def close_ffn(
-    x: torch.Tensor, added: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float
-) -> torch.Tensor:
-    """The residual x plus what the FFN adds, normed once more where the model does that."""
-    if ffn.post_norm:
-        added = rms_norm(added, w("post_ffw_norm.weight"), eps)
-    return with_residual(x, added, scale)
+def added_by_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float) -> torch.Tensor:
+    """What the FFN makes of the normed x (n, hidden)."""
+    return closed_ffn(gated_ffn(ffn_norm(x, w, eps), w, ffn.activation), w, ffn, eps)
+
+
+def closed_ffn(added: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float) -> torch.Tensor:
+    """What the FFN adds, normed once more where the model does that."""
+    return rms_norm(added, w("post_ffw_norm.weight"), eps) if ffn.post_norm else added
 
 
 def with_residual(x: torch.Tensor, added: torch.Tensor, scale: float) -> torch.Tensor:
     """x + scale * added."""
-    return x + added if scale == 1.0 else torch.add(x, added, alpha=scale)
+    return torch.add(x, added, alpha=scale)
+
+
+def add_residual(x: torch.Tensor, added: torch.Tensor, scale: float) -> None:
+    """The same in place, which saves a copy of x."""
+    x.add_(added, alpha=scale)
 
 
 def gated_ffn(h: torch.Tensor, w: Weights, activation: Activation, suffix: str = "") -> torch.Tensor:
@@ -115,9 +124,14 @@ def activate(gate: torch.Tensor, up: torch.Tensor, activation: Activation) -> to
 
 
 def ffn_norm(x: torch.Tensor, w: Weights, eps: float) -> torch.Tensor:
-    """The norm before the FFN; some architectures' files call it `post_attention_norm`."""
+    """The norm before the FFN."""
+    return rms_norm(x, ffn_norm_weight(w), eps)
+
+
+def ffn_norm_weight(w: Weights) -> torch.Tensor:
+    """That norm's weight; some architectures' files call it `post_attention_norm`."""
     weight = w.maybe("ffn_norm.weight")
-    return rms_norm(x, w("post_attention_norm.weight") if weight is None else weight, eps)
+    return w("post_attention_norm.weight") if weight is None else weight
 
 
 def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from executor.layers import one_token as fused
 from executor.layers.attention_kernels import OneToken, attend, attend_in_chunks, attend_one
 from executor.layers.delta_net import delta_net
 from executor.layers.dense import Weights, project, rms_norm, with_residual
@@ -31,19 +32,20 @@ def mix(
 
     With `one_token` attention takes the position from the device and not from `n_past`.
     """
-    h = rms_norm(x, w("attn_norm.weight"), eps)
-    return with_residual(x, _mixed(h, w, layer, state, n_past, eps, one_token), layer.residual_scale)
+    return with_residual(x, mixed(x, w, layer, state, n_past, eps, one_token), layer.residual_scale)
 
 
-def _mixed(
-    h: torch.Tensor,
+def mixed(
+    x: torch.Tensor,
     w: Weights,
     layer: LayerShape,
     state: MixerState,
     n_past: int,
     eps: float,
-    one_token: OneToken | None,
+    one_token: OneToken | None = None,
 ) -> torch.Tensor:
+    """What the mixer adds to x (n, hidden), before `residual_scale`; arguments as of `mix`."""
+    h = rms_norm(x, w("attn_norm.weight"), eps)
     match layer.mixer, state:
         case AttentionShape() as shape, AttentionState():
             out = attention(h, w, shape, state, n_past if one_token is None else one_token, eps)
@@ -63,23 +65,14 @@ def attention(
     `at`: the number of tokens before these, or one token's place that lies on the device.
     """
     n = h.shape[0]
-    q, gate = _gqa_queries(h, w, shape, eps)
-    k = _normed(project(h, w, "attn_k").view(n, shape.n_kv_heads, shape.head_dim), "attn_k_norm", w, shape, eps)
-    v = project(h, w, "attn_v").view(n, shape.n_kv_heads, shape.head_dim)
+    q, gate = _gqa_queries(h, w, shape)
+    k, v = (project(h, w, name).view(n, shape.n_kv_heads, shape.head_dim) for name in ("attn_k", "attn_v"))
     sinks = w("attn_sinks.weight") if shape.sinks else None
-    if shape.temperature is not None:
-        q = tempered(q, shape.temperature, at.position.index if isinstance(at, OneToken) else at)
-    if isinstance(at, OneToken):
-        rope = state.rope.at(at.position.index)
-        keys, values = state.append_one(rotate(k, rope, 0), v, at)
-        out = attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks, shape.scale)
+    if isinstance(at, OneToken) and fused.attention_serves(q, shape):
+        out = fused.attend(q, k, v, _norms(w, shape), sinks, shape, state, at, eps)
     else:
-        keys, values = state.append(k, v, at)
-        q = rotate(q, state.rope, at)
-        if shape.chunk is None:
-            out = attend(q, keys, values, shape.window, sinks, shape.scale)
-        else:
-            out = attend_in_chunks(q, keys, values, shape.chunk)
+        q, k = _normed(q, "attn_q_norm", w, shape, eps), _normed(k, "attn_k_norm", w, shape, eps)
+        out = _attended(q, k, v, sinks, shape, state, at)
     if gate is not None:
         out = out * torch.sigmoid(gate)
     if shape.head_gate:
@@ -87,15 +80,43 @@ def attention(
     return project(out.flatten(1), w, "attn_output")
 
 
-def _gqa_queries(
-    h: torch.Tensor, w: Weights, shape: AttentionShape, eps: float
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Queries (n, heads, head_dim) before rotation; the gate of the same shape where there is one."""
+def _attended(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    shape: AttentionShape,
+    state: AttentionState,
+    at: int | OneToken,
+) -> torch.Tensor:
+    """The heads' outputs (n, heads, head_dim) of normed q and k, and v; keys and values join the state."""
+    if shape.temperature is not None:
+        q = tempered(q, shape.temperature, at.position.index if isinstance(at, OneToken) else at)
+    if isinstance(at, OneToken):
+        rope = state.rope.at(at.position.index)
+        keys, values = state.append_one(rotate(k, rope, 0), v, at)
+        return attend_one(rotate(q, rope, 0), keys, values, at, shape.window, sinks, shape.scale)
+    keys, values = state.append(k, v, at)
+    q = rotate(q, state.rope, at)
+    if shape.chunk is None:
+        return attend(q, keys, values, shape.window, sinks, shape.scale)
+    return attend_in_chunks(q, keys, values, shape.chunk)
+
+
+def _gqa_queries(h: torch.Tensor, w: Weights, shape: AttentionShape) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Projected queries (n, heads, head_dim); the gate of the same shape where there is one."""
     q = project(h, w, "attn_q").view(h.shape[0], shape.n_heads, -1)
     gate = None
     if shape.output_gate:  # each head's rows hold its queries, then its gate
         q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :]
-    return _normed(q, "attn_q_norm", w, shape, eps), gate
+    return q, gate
+
+
+def _norms(w: Weights, shape: AttentionShape) -> fused.HeadNorms | None:
+    """The norms of queries and keys, head by head; None where there are none."""
+    if shape.qk_unit:
+        return None, None
+    return (w("attn_q_norm.weight"), w("attn_k_norm.weight")) if shape.qk_norm else None
 
 
 def _normed(x: torch.Tensor, name: str, w: Weights, shape: AttentionShape, eps: float) -> torch.Tensor:

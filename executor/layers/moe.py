@@ -15,7 +15,16 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from executor.layers.dense import ExpertStack, Weights, activate, ffn_norm, gated_ffn, with_residual
+from executor.layers import one_token
+from executor.layers.dense import (
+    ExpertStack,
+    Weights,
+    activate,
+    add_residual,
+    ffn_norm,
+    ffn_norm_weight,
+    gated_ffn,
+)
 from executor.model import MoeFfn
 
 # llama.cpp's floor for the sum that chosen weights are divided by: the smallest normal float16.
@@ -67,6 +76,25 @@ def _product(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tens
     if one is None or other is None:
         return other if one is None else one
     return one * other
+
+
+def route_one(
+    x: torch.Tensor,
+    w: Weights,
+    moe: MoeFfn,
+    eps: float,
+    kept: Routed,
+    flags: torch.Tensor,
+    given: torch.Tensor | None,
+    begin: torch.Tensor,
+) -> None:
+    """One token's choice in two kernels, where `one_token.router_serves`: into `kept` and flags (n_experts,).
+
+    `given` (rows, n_used) int64 and `begin` (1,): the choice is that row of them, and not the router's.
+    """
+    biases = (w.maybe("ffn_gate_inp.bias"), w.maybe("exp_probs_b.bias") if moe.score_bias else None)
+    into = (kept.h, kept.ids, kept.weights, flags)
+    one_token.route(x, ffn_norm_weight(w), w("ffn_gate_inp.weight"), biases, moe, eps, into, given, begin)
 
 
 def route(x: torch.Tensor, w: Weights, moe: MoeFfn, eps: float) -> Routed:
@@ -143,12 +171,11 @@ def shared_expert(h: torch.Tensor, w: Weights, moe: MoeFfn) -> torch.Tensor:
     return out
 
 
-def combine(
-    x: torch.Tensor, routed_sum: torch.Tensor, shared: torch.Tensor | None = None, scale: float = 1.0
-) -> torch.Tensor:
-    """Close the block: the residual x plus `scale` times what the routed experts and the shared one add."""
-    total = with_residual(x, routed_sum, scale)
-    return total if shared is None else with_residual(total, shared, scale)
+def combine(x: torch.Tensor, routed_sum: torch.Tensor, shared: torch.Tensor | None = None, scale: float = 1.0) -> None:
+    """Close the block: to the residual x add `scale` times what the routed experts and the shared one add."""
+    add_residual(x, routed_sum, scale)
+    if shared is not None:
+        add_residual(x, shared, scale)
 
 
 def _router_logits(h: torch.Tensor, w: Weights) -> torch.Tensor:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import os
-import shutil
 from types import ModuleType
 
 import torch
 
 from executor.model import TensorInfo
 from executor.quants import quant_type, unpack
-
-_OLDEST_TRITON = (3, 3)  # kernels return tuples, and a compiled kernel takes all arguments of its function
+from executor.triton_support import has_triton
 
 
 def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype) -> torch.Tensor:
@@ -27,7 +23,7 @@ def dequantise(raw: torch.Tensor, quant: str, dtype: torch.dtype) -> torch.Tenso
     `raw`: uint8 of (..., row_bytes); leading dimensions may be strided, the last is contiguous.
     Returns (..., n_cols), contiguous, never sharing memory with `raw`.
     """
-    out = _fused().dequantise(raw, quant, dtype) if raw.is_cuda and has_fused() else None
+    out = _fused().dequantise(raw, quant, dtype) if raw.is_cuda and has_triton() else None
     return unpack.dequantise(raw, quant, dtype) if out is None else out
 
 
@@ -42,24 +38,14 @@ def dequantise_experts(
     """
     if not raw.is_cuda:
         return _one_by_one(raw, quant, dtype, flags, place_of)
-    out = _fused().dequantise_experts(raw, quant, dtype, flags, place_of) if has_fused() else None
+    out = _fused().dequantise_experts(raw, quant, dtype, flags, place_of) if has_triton() else None
     return _all_at_once(raw, quant, dtype, flags, place_of) if out is None else out
 
 
 def dequantise_chosen(raw: torch.Tensor, quant: str, dtype: torch.dtype, places: torch.Tensor) -> torch.Tensor:
     """The weights of the experts at `places` (n,) int32 or int64, as (n, n_rows, n_cols); `raw` as above."""
-    out = _fused().dequantise_chosen(raw, quant, dtype, places) if raw.is_cuda and has_fused() else None
+    out = _fused().dequantise_chosen(raw, quant, dtype, places) if raw.is_cuda and has_triton() else None
     return unpack.dequantise(raw.index_select(0, places), quant, dtype) if out is None else out
-
-
-@functools.cache
-def has_fused() -> bool:
-    """Whether Triton is installed, new enough, and finds the C compiler that it builds its launchers with."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or importlib.util.find_spec("triton") is None:
-        return False
-    version = importlib.import_module("triton").__version__
-    return tuple(int(part) for part in version.split(".")[:2]) >= _OLDEST_TRITON
 
 
 @functools.cache

@@ -14,11 +14,12 @@ from executor.host.steps import host_products
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.placement.place import Placement, devices_of
 from executor.policies.base import Policy
-from executor.quants.dispatch import has_fused, is_stored_as
+from executor.quants.dispatch import is_stored_as
 from executor.session.options import SessionOptions
 from executor.streaming.expert_cache import ExpertCacheBuffer, build_banks
 from executor.streaming.streamer import Streamer
 from executor.streaming.substitutes import Substitutes
+from executor.triton_support import has_triton
 from executor.weights.transfer_units import LoadMode, StepKind, TransferUnit
 
 
@@ -101,7 +102,7 @@ def _make_substitutes(placed: PlacedModel, policy: Policy, shard: DeviceShard) -
 def _make_banks(placed: PlacedModel, policy: Policy, shard: DeviceShard) -> dict[int, ExpertCacheBuffer]:
     if not policy.cache_bytes:
         return {}
-    if shard.device.kind == "cuda" and not has_fused():
+    if shard.device.kind == "cuda" and not has_triton():
         raise HprofError(
             f"arm '{policy.name}' is refused: without Triton this GPU has no kernel for products with cached "
             "experts, and copying the bank for each ubatch would cost more than it saves; install triton"

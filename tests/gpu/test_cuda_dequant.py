@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from executor.quants import QUANTS, dispatch, unpack
+from executor.triton_support import has_triton
 from tests.executor.quants.dequant_cases import Stack, assert_same_weights, expected, rows, stack
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU"),
-    pytest.mark.skipif(not dispatch.has_fused(), reason="no Triton, or no C compiler"),
+    pytest.mark.skipif(not has_triton(), reason="no Triton, or no C compiler"),
 ]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 POISON = 12345.0

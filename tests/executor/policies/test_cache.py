@@ -232,13 +232,13 @@ def test_the_cache_is_refused_where_the_device_has_no_kernel_for_it(monkeypatch:
         return [Gpu(n_threads=1)]
 
     monkeypatch.setattr(session_module, "make_devices", one_gpu)
-    monkeypatch.setattr(arms, "has_fused", lambda: False)
+    monkeypatch.setattr(arms, "has_triton", lambda: False)
     with (
         pytest.raises(HprofError, match=r"arm 'hot\+cache' is refused.*no kernel.*cached experts.*install triton"),
         moe_session(["off", "hot+cache"]),
     ):
         pass
-    monkeypatch.setattr(arms, "has_fused", lambda: True)
+    monkeypatch.setattr(arms, "has_triton", lambda: True)
     with moe_session(["off", "hot+cache"]) as session:
         assert vram(session, "hot+cache")["vram_bank"] > 0
 

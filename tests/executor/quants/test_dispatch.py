@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
 import pytest
 import torch
@@ -72,34 +68,6 @@ def test_a_stack_larger_than_the_bank() -> None:
     got = dispatch.dequantise_experts(case.raw, "Q8_0", torch.float32, flags, place_of)
     assert len(got) == 21
     assert_same_weights(got[20], expected(case.raw[4], "Q8_0", torch.float32))
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """`has_fused` looks again, at a machine with a C compiler."""
-    monkeypatch.setenv("CC", "cc")
-    dispatch.has_fused.cache_clear()
-    yield monkeypatch
-    dispatch.has_fused.cache_clear()
-
-
-def test_no_fused_kernel_without_triton(fresh: pytest.MonkeyPatch) -> None:
-    fresh.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not dispatch.has_fused()
-
-
-@pytest.mark.parametrize(("version", "enough"), [("3.2.0", False), ("3.3.1", True), ("4.0.0+git1a2b", True)])
-def test_triton_must_be_new_enough(fresh: pytest.MonkeyPatch, version: str, enough: bool) -> None:
-    triton = ModuleType("triton")
-    triton.__dict__.update(__version__=version, __spec__=ModuleSpec("triton", None))
-    fresh.setitem(sys.modules, "triton", triton)
-    assert dispatch.has_fused() is enough
-
-
-def test_no_fused_kernel_without_a_compiler(fresh: pytest.MonkeyPatch) -> None:
-    fresh.delenv("CC")
-    fresh.setattr(shutil, "which", lambda name: None)
-    assert not dispatch.has_fused()
 
 
 @st.composite
