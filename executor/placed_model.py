@@ -20,6 +20,7 @@ from executor.layers.moe import Routed
 from executor.layers.state import AttentionState, MixerState, new_state
 from executor.model import LayerShape, Model, MoeFfn, TensorInfo
 from executor.placement.place import Placement
+from executor.token_report import TokenReport, report_bytes, token_report
 from executor.weights.device_weights import ResidentStore
 from executor.weights.transfer_units import StepKind, TransferUnit, step_kind
 
@@ -41,8 +42,8 @@ class Activations:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of all buffers."""
-        buffers = (self.x, self.h, self.ids, self.weights, self.added, self.shared, self.token)
+        """Memory of all buffers but the token's."""
+        buffers = (self.x, self.h, self.ids, self.weights, self.added, self.shared)
         return sum(buffer.nbytes for buffer in buffers)
 
     def rows(self, n: int) -> Activations:
@@ -55,10 +56,12 @@ class Activations:
         return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.weights[: n * n_used].view(n, n_used))
 
 
-def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *, host: bool) -> Activations:
+def new_activations(
+    model: Model, device: Device, dtype: torch.dtype, n: int, token: torch.Tensor | None = None, *, host: bool
+) -> Activations:
     """Zeroed buffers for ubatches of up to `n` tokens, on the device or (`host`) in its pinned host memory.
 
-    A model without experts gets rows for none.
+    A model without experts gets rows for none. `token` (1,) int64 is where the sampled one lies, if not in a new place.
     """
 
     def buffer(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -79,7 +82,7 @@ def new_activations(model: Model, device: Device, dtype: torch.dtype, n: int, *,
         weights=buffer(torch.float32, n_moe * n_used),
         added=buffer(dtype, n_moe, hidden),
         shared=buffer(dtype, n_shared, hidden),
-        token=buffer(torch.int64, 1),
+        token=buffer(torch.int64, 1) if token is None else token,
     )
 
 
@@ -93,8 +96,8 @@ class DeviceShard:
     states: dict[int, MixerState]
     on_device: Activations
     on_host: Activations
-    flags: torch.Tensor
-    """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
+    report: TokenReport
+    """What the host wants to know of a decoded token; the router's choice and the token of every ubatch lie there."""
     max_tokens: int
     begin: torch.Tensor
     """(1,) int64 on the device: where the ubatch begins among the pass's tokens."""
@@ -105,6 +108,11 @@ class DeviceShard:
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
 
     @property
+    def flags(self) -> torch.Tensor:
+        """(layers, experts) uint8 on the device: the router's choice, one flag an expert."""
+        return self.report.flags
+
+    @property
     def state_bytes(self) -> int:
         """Device memory of the layers' mixer states (KV caches and others)."""
         return sum(state.n_bytes for state in self.states.values())
@@ -113,7 +121,7 @@ class DeviceShard:
     def fixed_bytes(self) -> int:
         """Device memory of states and activations, which every arm needs alike."""
         given = sum(ids.nbytes for ids in self.given_ids.values())
-        return self.state_bytes + self.on_device.n_bytes + self.flags.nbytes + given
+        return self.state_bytes + self.on_device.n_bytes + self.report.n_bytes + given
 
     def give_ids(self, layer: int, ids: torch.Tensor) -> torch.Tensor:
         """Keep a layer's choice (n, n_used) for the pass that begins; returns where it lies on the device."""
@@ -131,6 +139,11 @@ class DeviceShard:
         """
         self.begin.fill_(row)
         self.position.set(position)
+
+    def advance(self) -> None:
+        """The same for the token after the one before."""
+        self.begin.add_(1)
+        self.position.advance()
 
     def one_token(self, layer: int, position: int) -> OneToken | None:
         """Where one token stands, for a step that is recorded once for many positions; None where each is recorded."""
@@ -163,12 +176,13 @@ def make_device_shard(
     store = ResidentStore(model, device, dtype)
     shapes = model.shape.layers
     states = {i: new_state(shapes[i].mixer, max_tokens, device.torch_device, dtype) for i in layers}
-    flags = torch.zeros((len(shapes), max(model.shape.most_experts, 1)), dtype=torch.uint8, device=device.torch_device)
-    on_device = new_activations(model, device, dtype, max_ubatch, host=False)
+    raw = torch.zeros(report_bytes(model.shape), dtype=torch.uint8, device=device.torch_device)
+    report = token_report(model.shape, raw)
+    on_device = new_activations(model, device, dtype, max_ubatch, report.token, host=False)
     on_host = new_activations(model, device, dtype, max_ubatch, host=True)
     begin = torch.zeros(1, dtype=torch.int64, device=device.torch_device)
     position = position_on_device(device.torch_device)
-    return DeviceShard(device, tuple(layers), store, states, on_device, on_host, flags, max_tokens, begin, position)
+    return DeviceShard(device, tuple(layers), store, states, on_device, on_host, report, max_tokens, begin, position)
 
 
 @dataclass(slots=True)

@@ -34,10 +34,10 @@ from profiler.cupti import cuda_trace
 
 SHAPES: Final[dict[str, Callable[[], ModelShape]]] = {"moe": moe_shape, "dense": dense_shape}
 KINDS: Final = (
-    ("dequantisation", re.compile(r"unpack_stack")),
-    ("products", re.compile(r"nvjet|gemm|gemv|splitK|cutlass|product|direct", re.IGNORECASE)),
     ("attention", re.compile(r"flash|fmha|_attend")),
     ("copies", re.compile(r"^Mem(cpy|set)")),
+    ("dequantisation", re.compile(r"unpack_stack")),
+    ("products", re.compile(r"nvjet|gemm|gemv|splitK|product|direct", re.IGNORECASE)),
 )
 """What a kernel's name says of it; others are small kernels."""
 

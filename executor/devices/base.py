@@ -37,6 +37,12 @@ class ReplayKey(NamedTuple):
     variant: Hashable
 
 
+class Recording:
+    """Work of one stream that a device recorded (`Device.record_work`) and replays."""
+
+    __slots__ = ()
+
+
 class Event:
     """A point in a stream: recorded once a use, waited for by streams or by the host, and it tells its time.
 
@@ -91,6 +97,8 @@ class Device(ABC):
     """Where tensors live: "cpu", "cuda:N", or "meta" for `sim`."""
     replays: bool = False
     """Whether it records launches that have a key and replays them."""
+    records_work: bool = False
+    """Whether it records whatever is issued to a stream, with stamps of its clock in between."""
     link_gb_s: float | None
     """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
 
@@ -149,6 +157,25 @@ class Device(ABC):
         With a `key`, `fn` does the same to the same memory whenever the key is the same, so that a device may
         record what it launches and replay that. `touches` says what `fn` reads and writes.
         """
+
+    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> Recording:
+        """Record what `issue` launches, copies and stamps on `stream`, and run nothing of it.
+
+        It must have run once before, waits for no event and records none.
+        """
+        raise NotImplementedError
+
+    def replay(self, stream: StreamName, recording: Recording) -> None:
+        """Queue recorded work on the stream that it was recorded on."""
+        raise NotImplementedError
+
+    def stamp(self, stream: StreamName, into: torch.Tensor) -> None:
+        """Queue a reading of the device's clock into `into` (1,) int64 on the device; `stamped_ns` understands it."""
+        raise NotImplementedError
+
+    def stamped_ns(self, stamp: int) -> int:
+        """When a stamp of this pass was written, in ns since `begin_pass`."""
+        raise NotImplementedError
 
     @abstractmethod
     def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:

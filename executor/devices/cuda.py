@@ -16,8 +16,20 @@ from typing import Any
 
 import torch
 
-from executor.devices.base import CopyRange, Device, Event, ReplayKey, SourceMemory, StreamName, Touches, Work
+from executor.devices.base import (
+    CopyRange,
+    Device,
+    Event,
+    Recording,
+    ReplayKey,
+    SourceMemory,
+    StreamName,
+    Touches,
+    Work,
+)
+from executor.devices.cuda_clock import GpuClock
 from executor.errors import HprofError, PinningRefusedError
+from executor.triton_support import has_triton
 from executor.units import format_memory
 
 _MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
@@ -44,7 +56,7 @@ class GraphReplays:
         fn()
         if len(self._graphs) < _MOST_GRAPHS and self._variants[key.step] < _MOST_VARIANTS:
             self._variants[key.step] += 1
-            self._graphs[key] = self._record(fn)
+            self._graphs[key] = self.record(fn)
 
     def clear(self) -> None:
         """Forget all recorded graphs, and give their memory back."""
@@ -52,7 +64,8 @@ class GraphReplays:
         self._variants.clear()
         self._pool = None
 
-    def _record(self, fn: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def record(self, fn: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """What `fn` launches, which is not run: for the caller to keep, in the memory that all recordings share."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
@@ -62,6 +75,15 @@ class GraphReplays:
         finally:
             graph.capture_end()
         return graph
+
+
+class GraphRecording(Recording):
+    """A CUDA graph."""
+
+    __slots__ = ("graph",)
+
+    def __init__(self, graph: torch.cuda.CUDAGraph) -> None:
+        self.graph = graph
 
 
 class CudaEvent(Event):
@@ -93,6 +115,9 @@ class CudaDevice(Device):
         self._pool: list[CudaEvent] = []
         self._registered: list[torch.Tensor] = []
         self._replays = GraphReplays()
+        self._is_recording = False
+        self.records_work = has_triton()  # whose kernel reads the clock
+        self._clock = GpuClock(self.torch_device) if self.records_work else None
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()
         self.begin_pass()
@@ -189,10 +214,32 @@ class CudaDevice(Device):
             fn()
             return
         with torch.cuda.stream(self._streams[stream]):
-            if key is None:
+            if key is None or self._is_recording:
                 fn()
             else:
                 self._replays.launch(key, fn)
+
+    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> GraphRecording:
+        self._is_recording = True
+        try:
+            with torch.cuda.stream(self._streams[stream]):
+                return GraphRecording(self._replays.record(issue))
+        finally:
+            self._is_recording = False
+
+    def replay(self, stream: StreamName, recording: Recording) -> None:
+        assert isinstance(recording, GraphRecording)
+        with torch.cuda.stream(self._streams[stream]):
+            recording.graph.replay()
+
+    def stamp(self, stream: StreamName, into: torch.Tensor) -> None:
+        assert self._clock is not None
+        with torch.cuda.stream(self._streams[stream]):
+            self._clock.stamp(into)
+
+    def stamped_ns(self, stamp: int) -> int:
+        assert self._clock is not None
+        return stamp - self._clock.zero_ns
 
     def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
         with torch.cuda.stream(self._streams[stream]):
@@ -214,6 +261,9 @@ class CudaDevice(Device):
         self._zero.record(self._streams["compute"])
         self._zero.synchronize()
         self._zero_ns = time.perf_counter_ns()
+        if self._clock is not None:
+            with torch.cuda.stream(self._streams["compute"]):
+                self._clock.align(self._zero)
 
     def drain(self) -> None:
         torch.cuda.synchronize(self.torch_device)

@@ -8,23 +8,23 @@ layer's steps in `engine.steps`; the pass's figures are read from its marks when
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from executor.devices.base import Device, Event, Touched, Touches, Work, whole_copy_range
+from executor.devices.base import Device, Event
+from executor.engine.ends import EmbeddingAndHead
+from executor.engine.recorded_tokens import RecordedTokens, records_tokens
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner
+from executor.engine.token_replay import ReplayedDecode
 from executor.engine.via_host import transfer_activations
-from executor.engine.work import dense_work
-from executor.layers.dense import embed, logits
 from executor.passes import PassJob, PassResult, Ubatch, UbatchRecord
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Item, Policy
 from executor.streaming.streamer import Streamer
-from executor.tracing.pass_trace import PassTrace, compute_range, copy_range, pass_range, ubatch_range
-from executor.weights.device_weights import StepWeights
+from executor.tracing.pass_trace import PassTrace, pass_range, ubatch_range
 from executor.weights.transfer_units import TransferUnit
 
 
@@ -32,7 +32,8 @@ class PassRun:
     """One pass. Use once: `PassRun(...).run()`.
 
     `streamers`: one a device. `host_flags`: (ubatches, layers, experts) uint8 on the host, where routers' choices
-    land; None where nothing is computed or nothing routed.
+    land; None where nothing is computed or nothing routed. `recorded`: the session's recorded tokens, None where
+    devices record none.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class PassRun:
         streamers: Sequence[Streamer],
         job: PassJob,
         host_flags: torch.Tensor | None,
+        recorded: RecordedTokens | None = None,
         *,
         record: bool,
     ) -> None:
@@ -50,12 +52,13 @@ class PassRun:
         self._ubatches = job.ubatches()
         self._routed = RoutedFlags(placed, self._ubatches, job.token_set, host_flags)
         self._items = plan_items(placed, policy, self._ubatches)
-        by_step = {(item.ubatch.number, item.unit.number): item for shard in self._items for item in shard}
-        self._steps = StepRunner(placed, policy, streamers, by_step, self._routed, self._trace)
+        self._recorded = recorded if recorded is not None and records_tokens(placed) else None
+        self._steps = self._steps_of(self._trace)
         self._first, self._last = placed.shards[0], placed.shards[-1]
         self._ends = EmbeddingAndHead(placed, job, self._trace)
         self._prompt = self._prompt_ids()
         self._marks: list[UbatchMarks] = []
+        self._replayed: ReplayedDecode | None = None
 
     def run(self) -> PassResult:
         """Run the pass and give its figures, tokens and records."""
@@ -92,10 +95,27 @@ class PassRun:
         return self._ends.take_token() if prefill else None
 
     def _run_decode(self) -> None:
-        for ubatch in self._ubatches:
-            if ubatch.phase == "decode":
-                self._run_ubatch(ubatch, self._first.on_device.token, wants_logits=True)
-                self._ends.take_token()
+        decode = [ubatch for ubatch in self._ubatches if ubatch.phase == "decode"]
+        if self._recorded is None:
+            for ubatch in decode:
+                self._run_token(ubatch)
+            return
+        first = self._job.n_depth
+        parts = (self._placed, self._recorded, self._ends, self._routed, self._trace, first)
+        self._replayed = ReplayedDecode(*parts)
+        self._replayed.run(decode, self._steps_of, self._run_token)
+
+    def _run_token(self, ubatch: Ubatch) -> None:
+        self._run_ubatch(ubatch, self._first.on_device.token, wants_logits=True)
+        self._ends.take_token()
+
+    def _steps_of(self, trace: PassTrace) -> StepRunner:
+        """What issues the layers, with its marks in `trace`."""
+        by_step = {(item.ubatch.number, item.unit.number): item for shard in self._items for item in shard}
+        recorded = self._recorded is not None
+        return StepRunner(
+            self._placed, self._policy, self._streamers, by_step, self._routed, trace, records_tokens=recorded
+        )
 
     def _run_ubatch(self, ubatch: Ubatch, ids: torch.Tensor, *, wants_logits: bool) -> None:
         start = self._trace.mark(self._first.device, "compute")
@@ -136,6 +156,8 @@ class PassRun:
 
     def _result(self, t_start: int, t_first: int | None, t_end: int) -> PassResult:
         is_simulated, last = self._placed.is_simulated, self._last.device
+        replayed = [] if self._replayed is None else self._replayed.finish(self._policy)
+        ubatches = [*ubatch_records(self._marks, self._policy, self._first.device, last), *replayed]
         at_logits = self._ends.prompt_logits
         times = PassTimes(t_start, None if at_logits is None else last.time_ns(at_logits), t_first, t_end)
         return PassResult(
@@ -153,7 +175,7 @@ class PassRun:
             vram_bank=None,
             logits_digest=None if is_simulated else logits_digest(self._ends.logits),
             events=self._trace.records(),
-            ubatches=ubatch_records(self._marks, self._policy, self._first.device, last),
+            ubatches=sorted(ubatches, key=lambda record: record.ubatch),
             experts=self._routed.records() if self._trace.enabled else [],
         )
 
@@ -172,88 +194,6 @@ def plan_items(placed: PlacedModel, policy: Policy, ubatches: Sequence[Ubatch]) 
 def _is_on_device(policy: Policy, ubatch: Ubatch, unit: TransferUnit) -> bool:
     """Mixers and shared experts work beside what is on the device: their weights stream whatever the regime."""
     return unit.what not in ("ffn", "experts") or policy.regime(ubatch.n_tokens, unit) == "stream"
-
-
-class EmbeddingAndHead:
-    """The ends of one pass: what goes in lies on the first shard, what comes out on the last."""
-
-    def __init__(self, placed: PlacedModel, job: PassJob, trace: PassTrace) -> None:
-        self._placed, self._job, self._trace = placed, job, trace
-        self._first, self._last = placed.shards[0], placed.shards[-1]
-        shape = (job.n_logits, placed.model.shape.n_vocab)
-        self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
-        """(n_logits, vocab) float32 on the last device: after the prompt, then after each decode step."""
-        self.prompt_logits: Event | None = None
-        """When the prompt's logits are known on the last device; None without a prompt."""
-        self.tokens: list[int] = []
-        """The sampled ids so far; on `sim`, which computes none, -1 each."""
-
-    def embed(self, ubatch: Ubatch, ids: torch.Tensor) -> None:
-        """Token ids (n_tokens,), on the first device, to the rows of its residual stream."""
-        placed = self._placed
-        weights = StepWeights(placed.model, self._first.store, None, None, None)
-        x = self._first.on_device.rows(ubatch.n_tokens).x
-
-        def compute() -> None:
-            self._first.set_begin(ubatch.n_past - self._job.n_depth, ubatch.n_past)
-            x.copy_(embed(ids, weights, placed.model.shape))
-
-        self._launch(self._first, ubatch, "embed", compute, Work(), lambda: Touched(reads=[ids], writes=[x]))
-
-    def head(self, ubatch: Ubatch) -> None:
-        """Logits of the ubatch's last token, and the likeliest next token."""
-        placed, shard = self._placed, self._last
-        weights = StepWeights(placed.model, shard.store, None, None, None)
-        x, token = shard.on_device.rows(ubatch.n_tokens).x, shard.on_device.token
-        row = self.logits[len(self.tokens)]
-
-        def compute() -> None:
-            row.copy_(logits(x[-1:], weights, placed.model.shape)[0])
-
-        def sample() -> None:
-            token.copy_(row.argmax().view(1))
-
-        work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
-        self._launch(shard, ubatch, "logits", compute, work, lambda: Touched(reads=[x], writes=[row]))
-        if ubatch.phase == "prefill":
-            self.prompt_logits = shard.device.event()
-            shard.device.record("compute", self.prompt_logits)
-        self._launch(shard, ubatch, "sample", sample, Work(), lambda: Touched(reads=[row], writes=[token]))
-
-    def take_token(self) -> int:
-        """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
-        shard = self._last
-        n_bytes = shard.on_device.token.nbytes
-        with copy_range(None, None, "token", n_bytes):
-            shard.device.copy_out("compute", shard.on_device.token, shard.on_host.token)
-        known = shard.device.event()
-        shard.device.record("compute", known)
-        shard.device.synchronize(known)
-        at_ns = shard.device.now_ns()
-        shard.device.on_thread("read the token", lambda: Touched(reads=[shard.on_host.token]))
-        self.tokens.append(-1 if self._placed.is_simulated else int(shard.on_host.token[0]))
-        if shard is not self._first:
-            first = self._first
-            first.device.on_thread("hand the token on", lambda: Touched(writes=[first.on_host.token]))
-            first.on_host.token.copy_(shard.on_host.token)
-            with copy_range(None, None, "token", n_bytes):
-                first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
-        return at_ns
-
-    def _launch(
-        self,
-        shard: DeviceShard,
-        ubatch: Ubatch,
-        name: str,
-        compute: Callable[[], None],
-        work: Work,
-        touches: Touches,
-    ) -> None:
-        start = self._trace.mark(shard.device, "compute")
-        with compute_range(None, name):
-            shard.device.launch("compute", compute, work, touches=touches)
-        end = self._trace.mark(shard.device, "compute")
-        self._trace.add(shard.device, "compute", "compute", name, ubatch, start, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,7 @@ class RoutedFlags:
         self._events: dict[tuple[int, int], Event] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
         self._given = self._load_given() if placed.routing is not None else {}
+        self._stays_on_device = False
 
     def _load_given(self) -> dict[int, torch.Tensor]:
         """Each MoE layer's ids for every token of the pass, on its device, before the clock starts."""
@@ -60,6 +62,8 @@ class RoutedFlags:
 
     def read_back(self, ubatch: Ubatch, layer: int, trace: PassTrace) -> None:
         """Queue the copy of the flags to the host, behind the router on the compute stream."""
+        if self._stays_on_device:
+            return
         shard = self._placed.shard(layer)
         device, source = shard.device, shard.flags[layer]
         start = trace.mark(device, "compute")
@@ -70,6 +74,21 @@ class RoutedFlags:
         device.record("compute", event)
         self._events[ubatch.number, layer] = event
         trace.add(device, "compute", "d2h", "copy flags", ubatch, start, event, layer=layer, bytes=source.numel())
+
+    @contextmanager
+    def left_on_device(self) -> Iterator[None]:
+        """Inside, flags are not read back: their ubatch is recorded, and `note_flags` will tell them."""
+        self._stays_on_device = True
+        try:
+            yield
+        finally:
+            self._stays_on_device = False
+
+    def note_flags(self, ubatch: Ubatch, layer: int, flags: torch.Tensor, known: Event) -> None:
+        """A layer's choice, flags (experts,) uint8 on the host, known there since an event."""
+        assert self._host_flags is not None
+        self._host_flags[ubatch.number, layer].copy_(flags)
+        self._events[ubatch.number, layer] = known
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""

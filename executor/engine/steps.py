@@ -21,14 +21,14 @@ from executor.layers.attention_kernels import OneToken
 from executor.layers.dense import Weights, add_residual, added_by_ffn
 from executor.layers.mixer import mixed
 from executor.layers.moe import combine, experts, route, route_given, route_one, shared_expert, used_flags
-from executor.layers.one_token import router_serves
+from executor.layers.one_token import norm_serves, router_serves
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags, Item, Policy
 from executor.streaming.streamer import StagedWeights, Streamer
 from executor.streaming.substitutes import with_substitutes
-from executor.tracing.pass_trace import PassTrace, compute_range
+from executor.tracing.pass_trace import Inside, PassTrace, compute_range
 from executor.weights.device_weights import SlotExperts, StepWeights
 from executor.weights.transfer_units import StepKind
 
@@ -47,9 +47,12 @@ class StepRunner:
         items: Mapping[tuple[int, int], Item],
         routed: RoutedFlags,
         trace: PassTrace,
+        *,
+        records_tokens: bool = False,
     ) -> None:
+        """`records_tokens`: decoded tokens are recorded whole, so that their steps need no recording of their own."""
         self._placed, self._policy, self._routed, self._trace = placed, policy, routed, trace
-        self._launches = StepLauncher(placed, streamers, items, trace)
+        self._launches = StepLauncher(placed, streamers, items, trace, records_tokens=records_tokens)
         self._eps = placed.model.shape.norm_eps
 
     def layer(self, ubatch: Ubatch, layer: int) -> None:
@@ -76,7 +79,8 @@ class StepRunner:
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
-        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, Touched([a.x], [a.x]), key)
+        inside: Inside = "begin" if norm_serves(a.x) else "nothing"
+        self._launches.dense(ubatch, layer, "mix", "attn", compute, work, Touched([a.x], [a.x]), key, inside)
 
     def _ffn(self, ubatch: Ubatch, layer: int, ffn: DenseFfn) -> None:
         placed = self._placed
@@ -92,7 +96,8 @@ class StepRunner:
             add_residual(a.x, added_by_ffn(a.x, w, ffn, self._eps), scale)
 
         work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
-        self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]))
+        inside: Inside = "begin" if norm_serves(a.x) else "nothing"
+        self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]), inside=inside)
 
     def _route(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         shard = self._placed.shard(layer)
@@ -101,8 +106,10 @@ class StepRunner:
         a = shard.on_device.rows(ubatch.n_tokens)
         kept = a.routed(moe.n_used)
 
+        in_kernels = router_serves(a.x, moe)
+
         def compute(w: Weights) -> None:
-            if router_serves(a.x, moe):
+            if in_kernels:
                 rows = None if given is None else shard.given_ids[layer]
                 route_one(a.x, w, moe, self._eps, kept, flags, rows, shard.begin)
                 return
@@ -117,7 +124,8 @@ class StepRunner:
 
         work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
         touched = Touched([a.x], [kept.h, kept.ids, kept.weights, flags])
-        self._launches.dense(ubatch, layer, "router", "router", compute, work, touched)
+        inside: Inside = "begin and end" if in_kernels else "nothing"
+        self._launches.dense(ubatch, layer, "router", "router", compute, work, touched, inside=inside)
         self._routed.read_back(ubatch, layer, self._trace)
 
     def _shared(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
@@ -230,8 +238,11 @@ class StepLauncher:
         streamers: Sequence[Streamer],
         items: Mapping[tuple[int, int], Item],
         trace: PassTrace,
+        *,
+        records_tokens: bool,
     ) -> None:
         self._placed, self._streamers, self._items, self._trace = placed, streamers, items, trace
+        self._records_tokens = records_tokens
 
     def item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
         """What a step streams in this ubatch; None where its weights are resident, or used on the host."""
@@ -252,6 +263,7 @@ class StepLauncher:
         work: Work,
         touched: Touched,
         key: Hashable = None,
+        inside: Inside = "nothing",
     ) -> None:
         """Launch a dense step, streaming its unit first where it has one in this ubatch."""
         placed, shard = self._placed, self._placed.shard(layer)
@@ -260,7 +272,7 @@ class StepLauncher:
         staged = streamer.fetch(item, None) if item is not None else None
         unit = item.unit if item is not None else None
         weights = StepWeights(placed.model, shard.store, layer, unit, staged.buffer if staged else None)
-        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, touched, key)
+        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, touched, key, inside)
         if item is not None:
             streamer.release(item)
 
@@ -274,16 +286,18 @@ class StepLauncher:
         staged: StagedWeights | None,
         touched: Touched,
         key: Hashable,
+        inside: Inside = "nothing",
     ) -> None:
         """Launch a step that reads what was `staged` (None: resident weights only).
 
         `touched` is what else it reads and writes; `key` names what it depends on besides its layer, name, tokens and
-        slot.
+        slot. `inside`: which of its marks its own kernels can make.
         """
         device = self._placed.shard(layer).device
         buffer = None if staged is None else staged.buffer.data_ptr()
-        start = self._trace.mark(device, "compute")
-        replay = None if key is NOT_REPLAYABLE else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
+        start = self._trace.mark(device, "compute", inside)
+        alone = key is not NOT_REPLAYABLE and not (self._records_tokens and ubatch.phase == "decode")
+        replay = None if not alone else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
         with compute_range(layer, name):
             device.launch("compute", compute, work, replay, partial(_with_weights, touched, staged))
         end = self._trace.mark(device, "compute")

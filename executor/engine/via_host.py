@@ -28,25 +28,38 @@ def transfer_activations(
     ubatch: Ubatch, source: DeviceShard, target: DeviceShard, begin: int, trace: PassTrace
 ) -> None:
     """Carry a ubatch's residual stream to the next shard; the ubatch begins at token `begin` of the pass."""
-    on_source, on_host = (a.rows(ubatch.n_tokens).x for a in (source.on_device, source.on_host))
-    start = trace.mark(source.device, "compute")
-    n_bytes = on_source.numel() * on_source.element_size()
-    with copy_range(None, None, _WHAT, n_bytes):
-        source.device.copy_out("compute", on_source, on_host)
+    send_activations(ubatch, source, trace)
     sent = source.device.event()
     source.device.record("compute", sent)
-    trace.add(source.device, "compute", "d2h", _NAME, ubatch, start, sent, bytes=n_bytes)
     target.device.wait("compute", sent)
-    start = trace.mark(target.device, "compute")
-    with copy_range(None, None, _WHAT, n_bytes):
-        target.device.copy_in("compute", [whole_copy_range(on_host, target.on_device.rows(ubatch.n_tokens).x)])
-    end = trace.mark(target.device, "compute")
-    target.device.launch("compute", lambda: target.set_begin(begin, ubatch.n_past), Work())
+    receive_activations(ubatch, source, target, trace, lambda: target.set_begin(begin, ubatch.n_past))
     received = target.device.event()
     target.device.record("compute", received)
     source.device.wait("compute", received)  # its next ubatch overwrites the rows in host memory
-    trace.count_h2d(n_bytes)
-    trace.add(target.device, "compute", "h2d", _NAME, ubatch, start, end, bytes=n_bytes)
+
+
+def send_activations(ubatch: Ubatch, source: DeviceShard, trace: PassTrace) -> None:
+    """Queue the copy of a ubatch's residual stream to host memory."""
+    on_source, on_host = (a.rows(ubatch.n_tokens).x for a in (source.on_device, source.on_host))
+    start = trace.mark(source.device, "compute")
+    with copy_range(None, None, _WHAT, on_source.nbytes):
+        source.device.copy_out("compute", on_source, on_host)
+    end = trace.mark(source.device, "compute")
+    trace.add(source.device, "compute", "d2h", _NAME, ubatch, start, end, bytes=on_source.nbytes)
+
+
+def receive_activations(
+    ubatch: Ubatch, source: DeviceShard, target: DeviceShard, trace: PassTrace, set_begin: Callable[[], None]
+) -> None:
+    """Queue the copy of what `source` sent to the next shard; `set_begin` tells that one where the ubatch begins."""
+    on_host, on_target = source.on_host.rows(ubatch.n_tokens).x, target.on_device.rows(ubatch.n_tokens).x
+    start = trace.mark(target.device, "compute")
+    with copy_range(None, None, _WHAT, on_host.nbytes):
+        target.device.copy_in("compute", [whole_copy_range(on_host, on_target)])
+    end = trace.mark(target.device, "compute")
+    trace.count_h2d(on_host.nbytes)
+    trace.add(target.device, "compute", "h2d", _NAME, ubatch, start, end, bytes=on_host.nbytes)
+    target.device.launch("compute", set_begin, Work())
 
 
 def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, work: Work, trace: PassTrace) -> None:

@@ -183,6 +183,11 @@ class PositionOnDevice:
         self.index.fill_(position)
         self.lengths[1:].fill_(position + 1)
 
+    def advance(self) -> None:
+        """To the next position."""
+        self.index.add_(1)
+        self.lengths[1:].add_(1)
+
 
 @dataclass(frozen=True, slots=True)
 class OneToken:

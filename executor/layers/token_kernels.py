@@ -6,7 +6,7 @@ computes. Needs Triton, so only `executor.layers.one_token` imports it. Everythi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 from triton import jit, next_power_of_2
@@ -15,6 +15,8 @@ from triton import language as tl
 from executor.layers.attention_kernels import OneToken
 from executor.layers.rope import RopeTable
 from executor.model import MoeFfn
+from executor.stamp_kernels import stamp_by_one
+from executor.stamps import AT_BEGIN, AT_END
 
 _LOG2_E: Final = 1.4426950408889634
 _TILE: Final = 64  # positions that a program of attention reads at once
@@ -24,8 +26,11 @@ _SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.moe`
 _counters: Final[dict[torch.device, torch.Tensor]] = {}
 
 
-@jit
-def _rms_norm(x: Any, weight: Any, out: Any, n: Any, eps: Any, BLOCK: tl.constexpr) -> None:
+@jit(do_not_specialize=["stamp"])
+def _rms_norm(
+    x: tl.tensor, weight: tl.tensor, out: tl.tensor, stamp: tl.tensor, n: tl.tensor, eps: tl.tensor, BLOCK: tl.constexpr
+) -> None:
+    stamp_by_one(stamp)
     column = tl.arange(0, BLOCK)
     inside = column < n
     numbers = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
@@ -38,16 +43,17 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight for one row x (1, n)."""
     n = x.shape[1]
     out = torch.empty_like(x)
-    _rms_norm[(1,)](x, weight, out, n, eps, BLOCK=next_power_of_2(n), num_warps=8)
+    _rms_norm[(1,)](x, weight, out, AT_BEGIN.take(x.device), n, eps, BLOCK=next_power_of_2(n), num_warps=8)
     return out
 
 
-@jit
+@jit(do_not_specialize=["stamp"])
 def _norm_and_score(
-    x: Any, norm: Any, router: Any, h: Any, logits: Any, n: Any, n_experts: Any, eps: Any,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    x: tl.tensor, norm: tl.tensor, router: tl.tensor, h: tl.tensor, logits: tl.tensor, stamp: tl.tensor,
+    n: tl.tensor, n_experts: tl.tensor, eps: tl.tensor, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Each program norms the row again, which costs less than a launch between norm and router."""
+    stamp_by_one(stamp)
     column = tl.arange(0, BLOCK)
     inside = column < n
     numbers = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
@@ -71,15 +77,26 @@ def norm_and_score(
     logits = torch.empty((1, n_experts), dtype=torch.float32, device=x.device)
     grid = (-(-n_experts // _ROUTER_ROWS),)
     _norm_and_score[grid](
-        x, norm, router, h, logits, n, n_experts, eps, ROWS=_ROUTER_ROWS, BLOCK=next_power_of_2(n), num_warps=4
+        x,
+        norm,
+        router,
+        h,
+        logits,
+        AT_BEGIN.take(x.device),
+        n,
+        n_experts,
+        eps,
+        ROWS=_ROUTER_ROWS,
+        BLOCK=next_power_of_2(n),
+        num_warps=4,
     )
     return logits
 
 
-@jit
+@jit(do_not_specialize=["stamp"])
 def _choose(
-    logits: Any, bias: Any, given: Any, begin: Any, ids: Any, weights: Any, flags: Any, factor: Any,
-    SCORING: tl.constexpr, NORMALISE: tl.constexpr,
+    logits: tl.tensor, bias: tl.tensor, given: tl.tensor, begin: tl.tensor, ids: tl.tensor, weights: tl.tensor,
+    flags: tl.tensor, stamp: tl.tensor, factor: tl.tensor, SCORING: tl.constexpr, NORMALISE: tl.constexpr,
     N_EXPERTS: tl.constexpr, EXPERTS: tl.constexpr, N_USED: tl.constexpr, USED: tl.constexpr,
 ) -> None:  # fmt: skip
     """`EXPERTS` and `USED` are powers of two that hold `N_EXPERTS` and `N_USED`."""
@@ -118,6 +135,7 @@ def _choose(
     tl.store(ids + place, chosen.to(tl.int64), mask=place < N_USED)
     tl.store(weights + place, counts * factor, mask=place < N_USED)
     tl.store(flags + expert, (tl.sum(is_chosen.to(tl.int32), 0) > 0).to(tl.uint8), mask=known)
+    stamp_by_one(stamp)
 
 
 def choose(
@@ -135,7 +153,7 @@ def choose(
     With `given` (rows, n_used) the choice is its row `begin` (1,).
     """
     _choose[(1,)](
-        logits, bias, given, begin, ids, weights, flags, moe.scale,
+        logits, bias, given, begin, ids, weights, flags, AT_END.take(logits.device), moe.scale,
         SCORING=moe.scoring, NORMALISE=moe.normalise,
         N_EXPERTS=moe.n_experts, EXPERTS=next_power_of_2(moe.n_experts),
         N_USED=moe.n_used, USED=next_power_of_2(moe.n_used), num_warps=4,
@@ -144,9 +162,10 @@ def choose(
 
 @jit
 def _turned(
-    heads: Any, dim: Any, inside: Any, weight: Any, cos: Any, sin: Any, position: Any, eps: Any,
-    DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-) -> Any:  # fmt: skip
+    heads: tl.tensor, dim: tl.tensor, inside: tl.tensor, weight: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    position: tl.tensor, eps: tl.tensor, DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
     """Heads (rows, DIM) normed and rotated, float32. Each number's partner is read from memory once more."""
     own = tl.load(heads + dim, mask=inside, other=0.0).to(tl.float32)
     scale = 1.0
@@ -175,12 +194,12 @@ def _turned(
 
 @jit
 def _attend(
-    q: Any, k: Any, v: Any, q_norm: Any, k_norm: Any, cos: Any, sin: Any, sinks: Any, index: Any,
-    keys: Any, values: Any, sums: Any, bounds: Any, counters: Any, out: Any,
-    q_stride: Any, window: Any, eps: Any, scale: Any,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-    PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr, TILE: tl.constexpr,
+    q: tl.tensor, k: tl.tensor, v: tl.tensor, q_norm: tl.tensor, k_norm: tl.tensor, cos: tl.tensor,
+    sin: tl.tensor, sinks: tl.tensor, index: tl.tensor, keys: tl.tensor, values: tl.tensor, sums: tl.tensor,
+    bounds: tl.tensor, counters: tl.tensor, out: tl.tensor, q_stride: tl.tensor, window: tl.tensor,
+    eps: tl.tensor, scale: tl.tensor, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, SPLITS: tl.constexpr,
+    SPLIT_ROWS: tl.constexpr, TILE: tl.constexpr,
 ) -> None:  # fmt: skip
     """Program (kv, split): the queries of a key's head over a split of its positions.
 

@@ -14,6 +14,7 @@ from executor.devices.faults import FAULTS
 from executor.devices.out_of_memory import Memory, explain_oom
 from executor.devices.recording import OrderingLog, RecordingDevice
 from executor.engine.pass_run import PassRun
+from executor.engine.recorded_tokens import RecordedTokens
 from executor.errors import HprofError, PinningRefusedError
 from executor.host.steps import HostWeights, host_dtype
 from executor.model import Model, ModelShape
@@ -67,6 +68,8 @@ class Session:
         if self._ordering is not None:
             _name_weights(self._ordering, self._placed.units)
         self._host_flags = reserve_flags(self.devices[0], model.shape, options.max_ubatches)
+        records = all(device.records_work for device in self.devices)
+        self._recorded = RecordedTokens(self._placed, options.max_ubatches) if records else None
         self._arms = make_arms(self._placed, self.policies, self.placements)
 
     def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:
@@ -82,7 +85,7 @@ class Session:
         with explain_oom(f"a pass of arm '{job.arm}' ran", self._memory_advice):
             # warm-ups are recorded whatever is asked: arms that learn, learn from their intervals
             marks = record or job.warmup
-            run = PassRun(arm.placed, arm.policy, arm.streamers, job, self._host_flags, record=marks)
+            run = PassRun(arm.placed, arm.policy, arm.streamers, job, self._host_flags, self._recorded, record=marks)
             result = run.run()
         self.last_logits = run.logits
         arm.policy.learn(result)

@@ -6,10 +6,11 @@ when no tool listens (`benchmarks/recording_overhead.py`). `executor.tracing.nvt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import nvtx
 
@@ -75,6 +76,9 @@ def compute_range(layer: int | None, what: str) -> NvtxRange:
     return NvtxRange(_attributes(format_step(StepName(layer, what)), "compute"))
 
 
+Inside = Literal["nothing", "begin", "begin and end"]
+
+
 @dataclass(slots=True)
 class _Span:
     device: Device
@@ -97,6 +101,7 @@ class PassTrace:
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         self._spans: list[_Span] = []
+        self._known: list[EventRecord] = []
         self._next_copy = 0
         self.bytes_h2d = 0
 
@@ -109,8 +114,11 @@ class PassTrace:
         """Count bytes that cross the bus towards a device, whether or not marks are kept."""
         self.bytes_h2d += n_bytes
 
-    def mark(self, device: Device, stream: StreamName) -> Event | None:
-        """A mark at the stream's present end; None when recording is off."""
+    def mark(self, device: Device, stream: StreamName, inside: Inside = "nothing") -> Event | None:
+        """A mark at the stream's present end; None when recording is off.
+
+        `inside` says which marks of the step that follows its own kernels can make (`tracing.token_trace`).
+        """
         if not self.enabled:
             return None
         event = device.event()
@@ -133,6 +141,10 @@ class PassTrace:
         if start is None or end is None:
             return
         self._spans.append(_Span(device, stream, kind, name, ubatch, start, end, fields))
+
+    def add_known(self, rows: Iterable[EventRecord]) -> None:
+        """Keep intervals whose times are known."""
+        self._known.extend(rows)
 
     def records(self) -> list[EventRecord]:
         """All intervals with their times, and a `wait` row for each gap before work that waited for a copy."""
@@ -157,7 +169,7 @@ class PassTrace:
                 rows.append(_wait_row(row, before))
             last_end[key] = row.t_end
             rows.append(row)
-        return rows
+        return rows + self._known
 
 
 def _wait_row(row: EventRecord, since_ns: int) -> EventRecord:

@@ -25,7 +25,7 @@ class Recorded:
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(GraphReplays, "_record", lambda self, fn: Recorded(fn))
+    monkeypatch.setattr(GraphReplays, "record", lambda self, fn: Recorded(fn))
     return GraphReplays()
 
 

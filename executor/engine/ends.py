@@ -1,0 +1,123 @@
+"""What stands before a model's layers and after them: the embedding, the logits, the sampled token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from executor.devices.base import Event, Touched, Touches, Work, whole_copy_range
+from executor.engine.work import dense_work
+from executor.layers.dense import embed, logits
+from executor.layers.one_token import norm_serves
+from executor.passes import PassJob, Ubatch
+from executor.placed_model import DeviceShard, PlacedModel
+from executor.tracing.pass_trace import Inside, PassTrace, compute_range, copy_range
+from executor.weights.device_weights import StepWeights
+
+
+class EmbeddingAndHead:
+    """The ends of one pass: what goes in lies on the first shard, what comes out on the last."""
+
+    def __init__(self, placed: PlacedModel, job: PassJob, trace: PassTrace) -> None:
+        self._placed, self._job, self._trace = placed, job, trace
+        self._first, self._last = placed.shards[0], placed.shards[-1]
+        shape = (job.n_logits, placed.model.shape.n_vocab)
+        self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
+        """(n_logits, vocab) float32 on the last device: after the prompt, then after each decode step."""
+        self._n_rows = 0  # of logits so far
+        self.prompt_logits: Event | None = None
+        """When the prompt's logits are known on the last device; None without a prompt."""
+        self.tokens: list[int] = []
+        """The sampled ids so far; on `sim`, which computes none, -1 each."""
+
+    def embed(self, ubatch: Ubatch, ids: torch.Tensor) -> None:
+        """Token ids (n_tokens,), on the first device, to the rows of its residual stream."""
+        placed = self._placed
+        weights = StepWeights(placed.model, self._first.store, None, None, None)
+        x = self._first.on_device.rows(ubatch.n_tokens).x
+
+        def compute() -> None:
+            self._set_begin(ubatch)
+            x.copy_(embed(ids, weights, placed.model.shape))
+
+        self._launch(self._first, ubatch, "embed", compute, Work(), lambda: Touched(reads=[ids], writes=[x]))
+
+    def head(self, ubatch: Ubatch) -> None:
+        """Logits of the ubatch's last token, and the likeliest next token."""
+        placed, shard = self._placed, self._last
+        weights = StepWeights(placed.model, shard.store, None, None, None)
+        x, token = shard.on_device.rows(ubatch.n_tokens).x, shard.on_device.token
+        row = self.next_row()[0]
+
+        def compute() -> None:
+            row.copy_(logits(x[-1:], weights, placed.model.shape)[0])
+
+        def sample() -> None:
+            token.copy_(row.argmax().view(1))
+
+        work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
+        inside: Inside = "begin" if norm_serves(x[-1:]) else "nothing"
+        self._launch(shard, ubatch, "logits", compute, work, lambda: Touched(reads=[x], writes=[row]), inside)
+        if ubatch.phase == "prefill":
+            self.prompt_logits = shard.device.event()
+            shard.device.record("compute", self.prompt_logits)
+        self._launch(shard, ubatch, "sample", sample, Work(), lambda: Touched(reads=[row], writes=[token]))
+
+    def next_row(self) -> torch.Tensor:
+        """Where the next token's logits belong, (1, vocab)."""
+        self._n_rows += 1
+        return self.logits[self._n_rows - 1 : self._n_rows]
+
+    def take_token(self) -> int:
+        """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""
+        shard = self._last
+        n_bytes = shard.on_device.token.nbytes
+        with copy_range(None, None, "token", n_bytes):
+            shard.device.copy_out("compute", shard.on_device.token, shard.on_host.token)
+        known = shard.device.event()
+        shard.device.record("compute", known)
+        shard.device.synchronize(known)
+        at_ns = shard.device.now_ns()
+        shard.device.on_thread("read the token", lambda: Touched(reads=[shard.on_host.token]))
+        self.tokens.append(-1 if self._placed.is_simulated else int(shard.on_host.token[0]))
+        if shard is not self._first:
+            first = self._first
+            first.device.on_thread("hand the token on", lambda: Touched(writes=[first.on_host.token]))
+            first.on_host.token.copy_(shard.on_host.token)
+            with copy_range(None, None, "token", n_bytes):
+                first.device.copy_in("compute", [whole_copy_range(first.on_host.token, first.on_device.token)])
+        return at_ns
+
+    def _set_begin(self, ubatch: Ubatch) -> None:
+        """Tell the first shard where the ubatch begins; part of the embedding."""
+        self._first.set_begin(ubatch.n_past - self._job.n_depth, ubatch.n_past)
+
+    def _launch(
+        self,
+        shard: DeviceShard,
+        ubatch: Ubatch,
+        name: str,
+        compute: Callable[[], None],
+        work: Work,
+        touches: Touches,
+        inside: Inside = "nothing",
+    ) -> None:
+        start = self._trace.mark(shard.device, "compute", inside)
+        with compute_range(None, name):
+            shard.device.launch("compute", compute, work, touches=touches)
+        end = self._trace.mark(shard.device, "compute")
+        self._trace.add(shard.device, "compute", "compute", name, ubatch, start, end)
+
+
+class RecordedEnds(EmbeddingAndHead):
+    """The ends of a token that is recorded for all positions: it stands behind the one before it.
+
+    Its logits (1, vocab) stay where they are until the next token.
+    """
+
+    def __init__(self, placed: PlacedModel, trace: PassTrace) -> None:
+        super().__init__(placed, PassJob(0, "", n_prompt=0, n_gen=1, n_ubatch=1, n_depth=0, repetition=0), trace)
+
+    def _set_begin(self, ubatch: Ubatch) -> None:
+        self._first.advance()

@@ -1,0 +1,45 @@
+"""What the host wants to know of a decoded token, in one piece of memory, so that one copy brings it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from executor.model import ModelShape
+
+_NUMBER_BYTES = 8
+_STEPS_OF_A_LAYER = 4  # mixer, router, shared expert, experts
+_OTHER_STEPS = 8  # embedding, logits, sampling, copies between devices, and where each device begins
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReport:
+    """Views of one buffer, on a device or where it was copied to."""
+
+    raw: torch.Tensor  # (report_bytes,) uint8
+    token: torch.Tensor  # (1,) int64, the sampled token
+    stamps: torch.Tensor  # (n,) int64, readings of the device's clock at the ends of steps
+    flags: torch.Tensor  # (layers, experts) uint8, the routers' choice
+
+    @property
+    def n_bytes(self) -> int:
+        """Its memory."""
+        return self.raw.nbytes
+
+
+def _n_stamps(model: ModelShape) -> int:
+    return len(model.layers) * _STEPS_OF_A_LAYER + _OTHER_STEPS
+
+
+def report_bytes(model: ModelShape) -> int:
+    """The size of a report."""
+    return (1 + _n_stamps(model)) * _NUMBER_BYTES + len(model.layers) * max(model.most_experts, 1)
+
+
+def token_report(model: ModelShape, raw: torch.Tensor) -> TokenReport:
+    """The report in `raw` (report_bytes,) uint8."""
+    n_stamps, n_experts = _n_stamps(model), max(model.most_experts, 1)
+    numbers, flags = raw.split([(1 + n_stamps) * _NUMBER_BYTES, len(model.layers) * n_experts])
+    token, stamps = numbers.view(torch.int64).split([1, n_stamps])
+    return TokenReport(raw, token, stamps, flags.view(len(model.layers), n_experts))

@@ -1,0 +1,128 @@
+"""Decoded tokens as one replay, without a GPU: the same tokens, logits and records as step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from executor import placed_model
+from executor.devices.cpu import CpuDevice
+from executor.passes import PassJob, PassResult
+from tests.executor.engine.recording_cpu import Recorder
+from tests.executor.engine_runs import open_session, run_pass
+
+N_GEN = 6
+Passes = list[tuple[PassResult, torch.Tensor]]
+
+
+def three_passes(spec: str, **options: Any) -> Passes:
+    """Of the same arm, the last like the first."""
+    found: Passes = []
+    with open_session(spec, ["full"], dtype=torch.float32, **options) as session:
+        for repetition in (0, 1, 0):
+            result, logits = run_pass(session, "full", 64, N_GEN, repetition=repetition)
+            assert logits is not None
+            found.append((result, logits))
+    return found
+
+
+@pytest.fixture
+def stepwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions lie on the device, as where steps are replayed, so that arithmetic is the same."""
+    monkeypatch.setattr(CpuDevice, "replays", True)
+    monkeypatch.setattr(placed_model, "flash_serves", lambda keys: True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("tiny-dense", {}),
+        ("tiny-moe", {}),
+        ("tiny-moe", {"synthetic_routing": True}),
+        ("tiny-dense", {"n_devices": 3}),
+        ("tiny-moe", {"n_devices": 2}),
+        ("tiny-moe", {"n_devices": 2, "synthetic_routing": True}),
+    ],
+)
+@pytest.mark.usefixtures("stepwise")
+def test_the_same_tokens_logits_and_records(spec: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = three_passes(spec, **options)
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    n_devices = options.get("n_devices", 1)
+    found = three_passes(spec, **options)
+    for number, ((got, logits), (want, its_logits)) in enumerate(zip(found, wanted, strict=True)):
+        assert got.tokens == want.tokens
+        assert torch.equal(logits, its_logits)
+        assert got.experts == want.experts or sorted(map(repr, got.experts)) == sorted(map(repr, want.experts))
+        assert got.bytes_h2d == want.bytes_h2d
+        assert [(u.ubatch, u.n_past, u.policy) for u in got.ubatches] == [
+            (u.ubatch, u.n_past, u.policy) for u in want.ubatches
+        ]
+        if number:
+            assert steps(got) == steps(want)
+    assert recorder.n_recorded == n_devices
+    assert recorder.n_replayed == n_devices * (3 * (N_GEN - 1) - 1)
+
+
+def steps(result: PassResult) -> Counter[tuple[Any, ...]]:
+    """What was done, but for the flags' copies: a recorded token brings them in one."""
+    return Counter(
+        (e.kind, e.name, e.phase, e.ubatch, e.layer, e.device, e.stream, e.n_tokens, e.bytes)
+        for e in result.events
+        if e.name != "copy flags"
+    )
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_steps_follow_each_other_inside_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    Recorder().install(monkeypatch)
+    result, _ = three_passes("tiny-moe")[-1]
+    decoded = [event for event in result.events if event.phase == "decode"]
+    assert all(result.t_start <= event.t_start <= event.t_end <= result.t_end for event in decoded)
+    for event, after in pairwise(decoded):
+        assert event.ubatch != after.ubatch or event.t_end == after.t_start
+    for ubatch in result.ubatches:
+        inside = [event for event in decoded if event.ubatch == ubatch.ubatch]
+        assert all(ubatch.t_start <= event.t_start <= event.t_end <= ubatch.t_end for event in inside)
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_without_records_nothing_is_stamped(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    with open_session("tiny-dense", ["full"], dtype=torch.float32) as session:
+        with_records = [session.run_pass(PassJob(0, "full", 0, 4, 1, 8, 0)) for _ in range(2)]
+        monkeypatch.setattr(CpuDevice, "stamp", None)
+        without = session.run_pass(PassJob(0, "full", 0, 4, 1, 8, 0), record=False)
+    assert without.logits_digest == with_records[1].logits_digest
+    assert without.events == []
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_a_context_that_outgrows_its_rows_is_recorded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode() -> list[Any]:
+        with open_session("tiny-moe", ["full"], dtype=torch.float32, max_positions=300) as session:
+            return [session.run_pass(PassJob(0, "full", 0, 12, 1, 250, 0)) for _ in range(2)]
+
+    wanted = decode()
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    got = decode()
+    assert [result.logits_digest for result in got] == [result.logits_digest for result in wanted]
+    assert [result.tokens for result in got] == [result.tokens for result in wanted]
+    assert recorder.n_recorded == 2
+
+
+@pytest.mark.usefixtures("stepwise")
+@pytest.mark.parametrize("arm", ["off", "cpu"])
+def test_arms_that_need_the_host_run_step_by_step(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    with open_session("tiny-moe", [arm], overrides="exps=CPU", dtype=torch.float32) as session:
+        run_pass(session, arm, 16, N_GEN)
+    assert recorder.n_recorded == 0
