@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,7 +144,11 @@ def main(names: tuple[str, ...], quant: str, n_gen: int, n_depth: int, pairs: in
     rows = []
     for name in names:
         model = in_memory(SHAPES[name](), quant)
-        for figures in (lambda session: speed(session, cell, pairs), lambda session: kernels(session, cell)):
+        parts: tuple[Callable[[Session], dict[str, Any]], ...] = (
+            partial(speed, cell=cell, n_pairs=pairs),
+            partial(kernels, cell=cell),
+        )
+        for figures in parts:
             with open_session(model, ["full"], [cell], synthetic_routing=False) as session:
                 rows.append({"model": name, **figures(session)})
             click.echo(json.dumps(rows[-1]))

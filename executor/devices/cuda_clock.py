@@ -11,9 +11,7 @@ import importlib
 import torch
 
 _N_BRACKETS = 8
-_QUEUED_CYCLES = (
-    800_000  # about half a millisecond, in which the brackets are issued: they then follow each other closely
-)
+_QUEUED_CYCLES = 800_000  # some half a millisecond: brackets that are issued meanwhile follow each other closely
 
 
 class GpuClock:

@@ -85,7 +85,7 @@ class ReplayedDecode:
                 reached = device.event()
                 device.record("compute", reached)
             assert reached is not None
-            device.launch("compute", lambda: row.copy_(token.logits), Work())
+            device.launch("compute", partial(_keep, token.logits, row), Work())
         self._next = ubatch.n_past + 1
         self._waiting.append(_Issued(ubatch, token, reached))
 
@@ -141,3 +141,7 @@ class ReplayedDecode:
             t_start=stamps_ns[0][0],
             t_end=stamps_ns[-1][-1],
         )
+
+
+def _keep(logits: torch.Tensor, row: torch.Tensor) -> None:
+    row.copy_(logits)

@@ -1,8 +1,9 @@
-"""Decoded tokens as one CUDA graph each: bit for bit what steps give, with times that fit, and little work for the host."""
+"""Decoded tokens as one CUDA graph each: bit for bit what steps give, times that fit, little work for the host."""
 
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -74,7 +75,7 @@ def test_steps_follow_each_other_inside_their_pass() -> None:
         opened.close()
     decoded = [event for event in result.events if event.phase == "decode"]
     slack_ns = 20_000  # the pass's zero on the GPU's clock is found between two events
-    for event, after in zip(decoded, decoded[1:], strict=False):
+    for event, after in pairwise(decoded):
         assert event.t_start <= event.t_end
         assert event.t_end <= after.t_start + slack_ns
     assert decoded[0].t_start >= max(e.t_end for e in result.events if e.phase == "prefill") - slack_ns

@@ -65,7 +65,7 @@ class Recorder:
             call()
 
     def stamp(self, device: CpuDevice, stream: StreamName, into: torch.Tensor) -> None:
-        self.launch(device, stream, lambda: into.fill_(time.perf_counter_ns()) and None)
+        self.launch(device, stream, partial(_read_clock, into))
 
     def stamped_ns(self, device: CpuDevice, stamp: int) -> int:
         return stamp - device._zero_ns
@@ -76,3 +76,7 @@ class Recorder:
             self._open.calls.append(call)
         else:
             call()
+
+
+def _read_clock(into: torch.Tensor) -> None:
+    into.fill_(time.perf_counter_ns())
