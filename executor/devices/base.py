@@ -37,7 +37,7 @@ class ReplayKey(NamedTuple):
     variant: Hashable
 
 
-class Recording:
+class RecordedWork:
     """Work of one stream that a device recorded (`Device.record_work`) and replays."""
 
     __slots__ = ()
@@ -158,14 +158,14 @@ class Device(ABC):
         record what it launches and replay that. `touches` says what `fn` reads and writes.
         """
 
-    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> Recording:
+    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> RecordedWork:
         """Record what `issue` launches, copies and stamps on `stream`, and run nothing of it.
 
         It must have run once before, waits for no event and records none.
         """
         raise NotImplementedError
 
-    def replay(self, stream: StreamName, recording: Recording) -> None:
+    def replay(self, stream: StreamName, recording: RecordedWork) -> None:
         """Queue recorded work on the stream that it was recorded on."""
         raise NotImplementedError
 

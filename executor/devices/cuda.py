@@ -20,7 +20,7 @@ from executor.devices.base import (
     CopyRange,
     Device,
     Event,
-    Recording,
+    RecordedWork,
     ReplayKey,
     SourceMemory,
     StreamName,
@@ -77,7 +77,7 @@ class GraphReplays:
         return graph
 
 
-class GraphRecording(Recording):
+class RecordedGraph(RecordedWork):
     """A CUDA graph."""
 
     __slots__ = ("graph",)
@@ -219,16 +219,16 @@ class CudaDevice(Device):
             else:
                 self._replays.launch(key, fn)
 
-    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> GraphRecording:
+    def record_work(self, stream: StreamName, issue: Callable[[], None]) -> RecordedGraph:
         self._is_recording = True
         try:
             with torch.cuda.stream(self._streams[stream]):
-                return GraphRecording(self._replays.record(issue))
+                return RecordedGraph(self._replays.record(issue))
         finally:
             self._is_recording = False
 
-    def replay(self, stream: StreamName, recording: Recording) -> None:
-        assert isinstance(recording, GraphRecording)
+    def replay(self, stream: StreamName, recording: RecordedWork) -> None:
+        assert isinstance(recording, RecordedGraph)
         with torch.cuda.stream(self._streams[stream]):
             recording.graph.replay()
 

@@ -9,7 +9,7 @@ import torch
 from executor.devices.base import Event, Touched, Touches, Work, whole_copy_range
 from executor.engine.work import dense_work
 from executor.layers.dense import embed, logits
-from executor.layers.one_token import norm_serves
+from executor.layers.one_token import arg_max, norm_serves
 from executor.passes import PassJob, Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.tracing.pass_trace import Inside, PassTrace, compute_range, copy_range
@@ -54,7 +54,7 @@ class EmbeddingAndHead:
             row.copy_(logits(x[-1:], weights, placed.model.shape)[0])
 
         def sample() -> None:
-            token.copy_(row.argmax().view(1))
+            arg_max(row, token)
 
         work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
         inside: Inside = "begin" if norm_serves(x[-1:]) else "nothing"

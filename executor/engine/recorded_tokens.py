@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from executor.devices.base import Device, Recording
+from executor.devices.base import Device, RecordedWork
 from executor.engine.ends import RecordedEnds
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner
@@ -35,7 +35,7 @@ class TokenPiece:
     """What one device has to do for a token."""
 
     shard: DeviceShard
-    recording: Recording
+    recording: RecordedWork
     n_stamps: int
 
 
@@ -68,15 +68,17 @@ class RecordedTokens:
 
         So it has the first time for each number of rows, in which libraries initialise and kernels are compiled.
         """
-        if not is_recordable(placed, ubatch.n_past):
-            return None
         n_rows = rows_for(ubatch.n_past, self._max_tokens)
         key = n_rows, marked
-        if key not in self._recorded and n_rows in self._seen and len(self._recorded) < _MOST_RECORDED:
+        known = self._recorded.get(key)
+        # what the first position alone and the number of rows decide is not asked again for every token
+        if (known is None or not ubatch.n_past) and not is_recordable(placed, ubatch.n_past):
+            return None
+        if known is None and n_rows in self._seen and len(self._recorded) < _MOST_RECORDED:
             with routed.left_on_device():
-                self._recorded[key] = self._record(placed, ubatch, steps_of, marked=marked)
+                known = self._recorded[key] = self._record(placed, ubatch, steps_of, marked=marked)
         self._seen.add(n_rows)
-        return self._recorded.get(key)
+        return known
 
     def _record(self, placed: PlacedModel, ubatch: Ubatch, steps_of: StepsOf, *, marked: bool) -> RecordedToken:
         trace = TokenTrace(enabled=marked)

@@ -1,4 +1,4 @@
-"""One token's small kernels, where a GPU has them fused (`executor.layers.token_kernels`): what layers call.
+"""One token's small kernels, where a GPU has them fused (`token_kernels`, `token_attention`): what layers call.
 
 Where they do not serve (no Triton, float32, a rare kind of layer), layers go on with PyTorch's operations. Which of
 the two is taken depends on the model and the machine alone, so that all arms do the same.
@@ -26,6 +26,11 @@ _MOST_USED = 64  # experts a token: the kernel finds one after the other
 @functools.cache
 def _kernels() -> ModuleType:
     return importlib.import_module("executor.layers.token_kernels")
+
+
+@functools.cache
+def _attention() -> ModuleType:
+    return importlib.import_module("executor.layers.token_attention")
 
 
 def serves(x: torch.Tensor) -> bool:
@@ -66,7 +71,7 @@ def attend(
 
     q (1, heads, head_dim), k and v (1, kv_heads, head_dim); `sinks` (heads,) as of `attention_kernels.attend`.
     """
-    out: torch.Tensor = _kernels().attend(
+    out: torch.Tensor = _attention().attend(
         q, k, v, norms, state.rope, (state.keys, state.values), at,
         window=shape.window, sinks=sinks, scale=shape.scale, eps=eps,
     )  # fmt: skip
@@ -100,3 +105,11 @@ def route(
     if on_logits is not None:
         logits = logits + on_logits.float()
     _kernels().choose(logits, on_scores, moe, ids, weights, flags, given, begin)
+
+
+def arg_max(row: torch.Tensor, out: torch.Tensor) -> None:
+    """Put the index of the largest of row (n,) float32 into `out` (1,) int64."""
+    if row.is_cuda and has_triton():
+        _kernels().arg_max(row, out)
+    else:
+        out.copy_(row.argmax().view(1))

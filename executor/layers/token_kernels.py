@@ -1,6 +1,6 @@
-"""The small kernels of one token in Triton: norm, router, and attention with all that comes before it.
+"""The small kernels of one token in Triton: norm, router, and the likeliest next token.
 
-PyTorch needs some fifty launches a layer for them, each of which costs a token about two microseconds whatever it
+PyTorch needs some thirty launches a layer for them, each of which costs a token a microsecond or two whatever it
 computes. Needs Triton, so only `executor.layers.one_token` imports it. Everything is summed in float32.
 """
 
@@ -12,18 +12,26 @@ import torch
 from triton import jit, next_power_of_2
 from triton import language as tl
 
-from executor.layers.attention_kernels import OneToken
-from executor.layers.rope import RopeTable
 from executor.model import MoeFfn
 from executor.stamp_kernels import stamp_by_one
 from executor.stamps import AT_BEGIN, AT_END
 
-_LOG2_E: Final = 1.4426950408889634
-_TILE: Final = 64  # positions that a program of attention reads at once
-_MOST_SPLITS: Final = 32  # of one head's positions: more would take longer to join than they save
 _ROUTER_ROWS: Final = 4  # experts that a program of the router scores
 _SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.moe`
+_SCAN: Final = 4096  # logits that a program compares
+MOST_COUNTERS: Final = 1024
 _counters: Final[dict[torch.device, torch.Tensor]] = {}
+
+
+def counters_of(device: torch.device) -> torch.Tensor:
+    """Zeros (MOST_COUNTERS,) int32 by which programs find out who is done last; every launch leaves zeros behind.
+
+    They stay where they are, as recorded launches know their address, and serve one launch at a time.
+    """
+    if device not in _counters:
+        with torch.inference_mode(mode=False):
+            _counters[device] = torch.zeros(MOST_COUNTERS, dtype=torch.int32, device=device)
+    return _counters[device]
 
 
 @jit(do_not_specialize=["stamp"])
@@ -161,179 +169,32 @@ def choose(
 
 
 @jit
-def _turned(
-    heads: tl.tensor, dim: tl.tensor, inside: tl.tensor, weight: tl.tensor, cos: tl.tensor, sin: tl.tensor,
-    position: tl.tensor, eps: tl.tensor, DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
-    NORM: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Heads (rows, DIM) normed and rotated, float32. Each number's partner is read from memory once more."""
-    own = tl.load(heads + dim, mask=inside, other=0.0).to(tl.float32)
-    scale = 1.0
-    if NORM:
-        scale = (1.0 / tl.sqrt(tl.sum(own * own, 1) / DIM + eps))[:, None]
-        own = own * scale
-        if weight is not None:
-            own = own * tl.load(weight + dim).to(tl.float32)
-    if PAIRS == 0:
-        return own
-    turns = dim < 2 * PAIRS
-    if INTERLEAVED:
-        partner, pair, is_first = dim ^ 1, dim // 2, dim % 2 == 0
-    else:
-        partner, pair, is_first = tl.where(dim < PAIRS, dim + PAIRS, dim - PAIRS), dim % PAIRS, dim < PAIRS
-    partner = tl.where(turns, partner, dim)
-    other = tl.load(heads + partner, mask=inside, other=0.0).to(tl.float32) * scale
-    if NORM:  # noqa: SIM102 - each is decided by itself when compiling
-        if weight is not None:
-            other = other * tl.load(weight + partner).to(tl.float32)
-    turn = position * PAIRS + pair
-    across = tl.load(sin + turn, mask=turns, other=0.0).to(tl.float32)
-    along = tl.load(cos + turn, mask=turns, other=1.0).to(tl.float32)
-    return own * along + tl.where(is_first, -other, other) * across
-
-
-@jit
-def _attend(
-    q: tl.tensor, k: tl.tensor, v: tl.tensor, q_norm: tl.tensor, k_norm: tl.tensor, cos: tl.tensor,
-    sin: tl.tensor, sinks: tl.tensor, index: tl.tensor, keys: tl.tensor, values: tl.tensor, sums: tl.tensor,
-    bounds: tl.tensor, counters: tl.tensor, out: tl.tensor, q_stride: tl.tensor, window: tl.tensor,
-    eps: tl.tensor, scale: tl.tensor, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-    DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, SPLITS: tl.constexpr,
-    SPLIT_ROWS: tl.constexpr, TILE: tl.constexpr,
+def _arg_max(
+    row: tl.tensor, highest: tl.tensor, places: tl.tensor, counter: tl.tensor, out: tl.tensor, n: tl.tensor,
+    BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Program (kv, split): the queries of a key's head over a split of its positions.
-
-    The token's own key and value never come from the cache: split 0 begins with them, and stores them there. The
-    program that is done last joins the splits, in their order.
-    """
-    kv, split = tl.program_id(0), tl.program_id(1)
-    position = tl.load(index).to(tl.int32)
-    row, dim = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
-    is_head = row < GROUP
-    dtype = keys.dtype.element_ty
-    queries = _turned(
-        q + (kv * GROUP + row) * q_stride, dim, is_head, q_norm, cos, sin, position, eps, DIM, PAIRS, INTERLEAVED, NORM
-    ).to(dtype)
-    own_key = _turned(
-        k + kv * DIM + row * 0, dim, row < 1, k_norm, cos, sin, position, eps, DIM, PAIRS, INTERLEAVED, NORM
-    ).to(dtype)
-    own_value = tl.load(v + kv * DIM + dim)
-    new_row = (position.to(tl.int64) * KV_HEADS + kv) * DIM
-    if split == 0:
-        tl.store(keys + new_row + dim + row * 0, own_key, mask=row < 1)
-        tl.store(values + new_row + dim, own_value)
-    own_key_row = tl.sum(own_key.to(tl.float32), 0)[None, :]  # its other rows are zeros
-    most = tl.sum(queries.to(tl.float32) * own_key_row, 1) * scale
-    total = tl.full((ROWS,), 1.0, tl.float32)
-    share = total
-    if sinks is not None:
-        sink = tl.load(sinks + kv * GROUP + tl.arange(0, ROWS), mask=tl.arange(0, ROWS) < GROUP, other=0.0)
-        sink = sink.to(tl.float32) * 1.4426950408889634
-        own, most = most, tl.maximum(most, sink)
-        share = tl.exp2(own - most)
-        total = share + tl.exp2(sink - most)
-    summed = share[:, None] * own_value.to(tl.float32)
-    if split != 0:
-        most = tl.full((ROWS,), float("-inf"), tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
-        summed = tl.zeros((ROWS, DIM), tl.float32)
-    begin = split * SPLIT_ROWS
-    if window is not None:
-        begin = tl.maximum(begin, position - window + 1)
-    end = tl.minimum(split * SPLIT_ROWS + SPLIT_ROWS, position)
-    for start in range(begin, end, TILE):
-        past = start + tl.arange(0, TILE)
-        seen = past < end
-        at = (past.to(tl.int64) * KV_HEADS + kv) * DIM
-        some_keys = tl.load(keys + at[None, :] + tl.arange(0, DIM)[:, None], mask=seen[None, :], other=0.0)
-        logits = tl.where(seen[None, :], tl.dot(queries, some_keys) * scale, float("-inf"))
-        higher = tl.maximum(most, tl.max(logits, 1))
-        fades = tl.exp2(most - higher)
-        powers = tl.exp2(logits - higher[:, None])
-        some_values = tl.load(values + at[:, None] + dim, mask=seen[:, None], other=0.0)
-        summed = summed * fades[:, None] + tl.dot(powers.to(dtype), some_values)
-        total = total * fades + tl.sum(powers, 1)
-        most = higher
-    targets = out + (kv * GROUP + row) * DIM + dim
-    if SPLITS == 1:
-        tl.store(targets, (summed / total[:, None]).to(dtype), mask=is_head)
-        return
-    head = tl.arange(0, ROWS)
-    mine = (kv * SPLITS + split) * ROWS
-    tl.store(sums + (mine + row) * DIM + dim, summed, mask=is_head)
-    tl.store(bounds + (mine + head) * 2, most)
-    tl.store(bounds + (mine + head) * 2 + 1, total)
+    """The program that is done last compares what all found; of equal numbers the first counts."""
+    program = tl.program_id(0)
+    column = program * BLOCK + tl.arange(0, BLOCK)
+    numbers = tl.load(row + column, mask=column < n, other=float("-inf"))
+    tl.store(highest + program, tl.max(numbers, 0))
+    tl.store(places + program, program * BLOCK + tl.argmax(numbers, 0))
     tl.debug_barrier()
-    if tl.atomic_add(counters + kv, 1, sem="acq_rel") != SPLITS - 1:
+    if tl.atomic_add(counter, 1, sem="acq_rel") != PROGRAMS - 1:
         return
-    tl.store(counters + kv, 0)  # for the next launch
-    every = (kv * SPLITS + tl.arange(0, SPLITS)[:, None]) * ROWS + head[None, :]
-    mosts = tl.load(bounds + every * 2, cache_modifier=".cg")
-    totals = tl.load(bounds + every * 2 + 1, cache_modifier=".cg")
-    highest = tl.max(mosts, 0)
-    total = tl.sum(totals * tl.exp2(mosts - highest[None, :]), 0)
-    summed = tl.zeros((ROWS, DIM), tl.float32)
-    for number in tl.static_range(SPLITS):
-        of_split = (kv * SPLITS + number) * ROWS
-        most = tl.load(bounds + (of_split + head) * 2, cache_modifier=".cg")
-        part = tl.load(sums + (of_split + row) * DIM + dim, mask=is_head, other=0.0, cache_modifier=".cg")
-        summed += part * tl.exp2(most - highest)[:, None]
-    tl.store(targets, (summed / total[:, None]).to(dtype), mask=is_head)
+    tl.store(counter, 0)
+    every = tl.arange(0, PROGRAMS_PADDED)
+    found = tl.load(highest + every, mask=every < PROGRAMS, other=float("-inf"), cache_modifier=".cg")
+    best = tl.argmax(found, 0)
+    tl.store(out, tl.load(places + best, cache_modifier=".cg").to(tl.int64))
 
 
-def attend(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    norms: tuple[torch.Tensor | None, torch.Tensor | None] | None,
-    rope: RopeTable,
-    cache: tuple[torch.Tensor, torch.Tensor],
-    at: OneToken,
-    *,
-    window: int | None,
-    sinks: torch.Tensor | None,
-    scale: float | None,
-    eps: float,
-) -> torch.Tensor:
-    """Norm and rotate one token's queries and keys, store key and value, attend: (1, heads, dim).
-
-    q (1, heads, dim), whose heads may lie apart; k and v (1, kv_heads, dim); `norms` are the weights of the two norms
-    (a weight None: brought to one length), None where there is no norm; `cache` keys and values (rows, kv_heads, dim).
-    """
-    _, n_heads, dim = q.shape
-    n_kv_heads = k.shape[1]
-    keys, values = cache
-    splits = splits_of(at.n_rows, n_kv_heads)
-    split_rows = -(-at.n_rows // (splits * _TILE)) * _TILE
-    rows = max(16, next_power_of_2(n_heads // n_kv_heads))  # tensor cores take sixteen
-    out = torch.empty((1, n_heads, dim), dtype=q.dtype, device=q.device)
-    sums = bounds = counters = out  # not read where there is one split
-    if splits > 1:
-        sums = torch.empty((n_kv_heads, splits, rows, dim), dtype=torch.float32, device=q.device)
-        bounds = torch.empty((n_kv_heads, splits, rows, 2), dtype=torch.float32, device=q.device)
-        counters = _counters_of(q.device, n_kv_heads)
-    q_norm, k_norm = norms if norms is not None else (None, None)
-    _attend[(n_kv_heads, splits)](
-        q, k, v, q_norm, k_norm, rope.cos, rope.sin, sinks, at.position.index,
-        keys, values, sums, bounds, counters, out,
-        q.stride(1), window, eps, _LOG2_E * (dim**-0.5 if scale is None else scale),
-        KV_HEADS=n_kv_heads, GROUP=n_heads // n_kv_heads, ROWS=rows, DIM=dim,
-        PAIRS=rope.rope.dims // 2, INTERLEAVED=rope.rope.interleaved, NORM=norms is not None,
-        SPLITS=splits, SPLIT_ROWS=split_rows, TILE=_TILE, num_warps=4, num_stages=2,
+def arg_max(row: torch.Tensor, out: torch.Tensor) -> None:
+    """Where the largest of row (n,) float32 stands, into `out` (1,) int64."""
+    programs = -(-row.numel() // _SCAN)
+    highest = torch.empty(programs, dtype=torch.float32, device=row.device)
+    places = torch.empty(programs, dtype=torch.int32, device=row.device)
+    _arg_max[(programs,)](
+        row, highest, places, counters_of(row.device), out, row.numel(),
+        BLOCK=_SCAN, PROGRAMS=programs, PROGRAMS_PADDED=next_power_of_2(programs), num_warps=4,
     )  # fmt: skip
-    return out
-
-
-def splits_of(n_rows: int, n_kv_heads: int) -> int:
-    """Into how many parts a head's positions are cut: a power of two, and enough programs for a whole GPU."""
-    enough = max(1, 256 // n_kv_heads)
-    return 1 << (min(enough, _MOST_SPLITS, max(1, n_rows // _TILE)).bit_length() - 1)
-
-
-def _counters_of(device: torch.device, n: int) -> torch.Tensor:
-    """Zeros (at least n,) int32 that every launch leaves as zeros; kept, as recorded launches know their address."""
-    known = _counters.get(device)
-    if known is None or known.numel() < n:
-        with torch.inference_mode(mode=False):
-            known = _counters[device] = torch.zeros(max(n, 256), dtype=torch.int32, device=device)
-    return known

@@ -126,6 +126,7 @@ def fit_costs(samples: Sequence[Samples], layout: Layout, dtype: torch.dtype) ->
         if key in by_key:
             fits[key, phase, setting] = _fit_step(by_key[key], rows)
     fits = {key: _with_one_row(key, fit, by_key[key[0]], fits) for key, fit in fits.items()}
+    fits |= _flags_that_took_no_time(layout, fits)
     per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
     gaps = {name: float(np.mean([one.gaps[name] for one in samples])) for name in ("begin", "token", "routed")}
     machine = _fit_machine(steps, by_key, dtype, per_copy, per_byte)
@@ -142,6 +143,23 @@ def all_steps(layout: Layout) -> list[Step]:
         for step in (*kind.steps, *filter(None, [kind.flags]), *(s for trip in kind.on_host.values() for s in trip))
     ]
     return [*inner, layout.embed, layout.logits, layout.sample, *layout.move]
+
+
+def _flags_that_took_no_time(
+    layout: Layout, fits: Mapping[tuple[StepKey, Phase, Setting], StepFit]
+) -> dict[tuple[StepKey, Phase, Setting], StepFit]:
+    """Of phases and settings whose routers ran and whose flags were never copied alone: recorded tokens bring them."""
+    found = {}
+    for kind in layout.kinds:
+        router = next((step for step in kind.steps if step.name == "router"), None)
+        if kind.flags is None or router is None:
+            continue
+        seen = [(phase, setting, fit) for (key, phase, setting), fit in fits.items() if key == key_of(router)]
+        for phase, setting, fit in seen:
+            flags = key_of(kind.flags), phase, setting
+            if flags not in fits:
+                found[flags] = replace(fit, coefficients=np.zeros(4), one_row_ns=None)
+    return found
 
 
 def _fit_step(step: Step, rows: pd.DataFrame) -> StepFit:

@@ -33,6 +33,11 @@ def test_norm(cuda: torch.device, n: int, dtype: torch.dtype) -> None:
     cases.check_norm(n, cuda, dtype)
 
 
+@pytest.mark.parametrize("n", [1, 300, 32000, 151936])
+def test_arg_max(cuda: torch.device, n: int) -> None:
+    cases.check_arg_max(n, cuda)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BITS])
 @pytest.mark.parametrize("name", [*cases.ROUTERS, "qwen3-30b-a3b"] if has_triton() else [])
 def test_router(cuda: torch.device, name: str, dtype: torch.dtype) -> None:

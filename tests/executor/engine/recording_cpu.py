@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from executor import placed_model
-from executor.devices.base import CopyRange, Recording, StreamName, Work
+from executor.devices.base import CopyRange, RecordedWork, StreamName, Work
 from executor.devices.cpu import CpuDevice
 
 
-class Calls(Recording):
+class Calls(RecordedWork):
     """What was issued, in order."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Recorder:
             self._open = None
         return recorded
 
-    def replay(self, device: CpuDevice, stream: StreamName, recording: Recording) -> None:
+    def replay(self, device: CpuDevice, stream: StreamName, recording: RecordedWork) -> None:
         assert isinstance(recording, Calls)
         self.n_replayed += 1
         for call in recording.calls:

@@ -48,6 +48,7 @@ KERNELS: dict[str, Callable[[], object]] = {
     "stamp": lambda: stamp_kernels.stamp(torch.zeros(1, dtype=torch.int64)),
     "norm": lambda: token_kernels.rms_norm(ROW, VECTOR, 1e-5),
     "scores": lambda: token_kernels.norm_and_score(ROW, VECTOR, torch.zeros(128, 2048, dtype=BF16), ROW, 1e-5),
+    "arg-max": lambda: token_kernels.arg_max(torch.zeros(151936), torch.zeros(1, dtype=torch.int64)),
     **{f"router, {name}": router(name) for name in cases.ROUTERS},
     **{f"attention, {name}": attention(name, 64) for name in ("plain", "window", "half turns, gate", "no positions")},
     **{f"attention in splits, {name}": attention(name, 512) for name in ("norms", "sinks", "one length")},

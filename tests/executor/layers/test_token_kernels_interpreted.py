@@ -25,6 +25,11 @@ def test_norm(n: int) -> None:
     cases.check_norm(n, CPU, torch.float32)
 
 
+@pytest.mark.parametrize("n", [1, 300, 9000])
+def test_arg_max(n: int) -> None:
+    cases.check_arg_max(n, CPU)
+
+
 @pytest.mark.parametrize("name", cases.ROUTERS)
 def test_router(name: str) -> None:
     cases.check_router(cases.ROUTERS[name], CPU, torch.float32)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from executor.layers import token_kernels
+from executor.layers import token_attention, token_kernels
 from executor.layers.attention_kernels import OneToken, attend_one, position_on_device
 from executor.layers.moe import route, route_given, used_flags
 from executor.layers.one_token import HeadNorms
@@ -50,6 +50,16 @@ def check_norm(n: int, device: torch.device, dtype: torch.dtype) -> None:
     x, weight = (torch.randn(shape, generator=generator).to(device, dtype) for shape in ((1, n), (n,)))
     want = F.rms_norm(x.double(), (n,), weight.double(), 1e-5)
     assert_close(token_kernels.rms_norm(x, weight, 1e-5), want, dtype)
+
+
+def check_arg_max(n: int, device: torch.device) -> None:
+    """Twice in a row; of equal numbers the first."""
+    row = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(device)
+    out = torch.full((1,), -1, device=device)
+    for place in (n - 1, n // 2, 0):
+        row[place:] = row.max() + 1
+        token_kernels.arg_max(row, out)
+        assert out.tolist() == [place]
 
 
 def check_router(moe: MoeFfn, device: torch.device, dtype: torch.dtype, hidden: int = 40) -> None:
@@ -128,7 +138,7 @@ class _Attention:
 
     def fused(self) -> torch.Tensor:
         """Outputs (1, heads, head_dim); key and value join the cache."""
-        out: torch.Tensor = token_kernels.attend(
+        out: torch.Tensor = token_attention.attend(
             self.q, self.k, self.v, self.norms, self.state.rope, (self.state.keys, self.state.values), self.at,
             window=self.shape.window, sinks=self.sinks, scale=self.shape.scale, eps=1e-5,
         )  # fmt: skip

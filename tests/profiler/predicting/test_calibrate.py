@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,13 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import RunRequest, grid
-from profiler.predicting.calibrate import Source, calibrate, interval, usual_cells
+from profiler.predicting.calibrate import Source, calibrate, fitted_passes, interval, usual_cells
+from profiler.predicting.costs import Points
+from profiler.predicting.fitted import fit_costs
+from profiler.predicting.layout import build_layout
 from profiler.predicting.measured import cell_key, misses_of
 from profiler.predicting.predictor import predict
+from profiler.predicting.samples import key_of, take_samples
 from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import run_capture
 from profiler.storage.writer import new_capture
@@ -113,3 +118,19 @@ def test_two_devices_wait_for_each_other(tmp_path: Path) -> None:
     for miss in misses_of(predict(plan, costs), capture, ()):
         assert miss.error("ttft_ns") == pytest.approx(0, abs=0.03)
         assert miss.error("decode_ns") == pytest.approx(0, abs=0.03)
+
+
+def test_flags_that_recorded_tokens_bring_cost_nothing(recorded: tuple[Capture, RunPlan]) -> None:
+    """A token that is replayed brings all its layers' flags in its report, so that no copy of them has a time."""
+    capture, plan = recorded
+    layout = build_layout(plan.model, plan.setups[0].placement, [0] * 3, plan.session.dtype)
+    samples = take_samples(capture, layout, fitted_passes(Source(capture, plan)))
+    flags = [kind.flags for kind in layout.kinds if kind.flags is not None]
+    token = Points(np.ones(1), np.full(1, 256.0), "decode")
+    none, as_recorded = np.zeros(1), fit_costs([samples], layout, plan.session.dtype)
+    is_flag = samples.steps["step"].isin([key_of(step) for step in flags]) & (samples.steps["phase"] == "decode")
+    replayed = fit_costs([replace(samples, steps=samples.steps[~is_flag])], layout, plan.session.dtype)
+    for step in flags:
+        assert as_recorded.step_ns(step, token, none) > 0
+        assert replayed.step_ns(step, token, none) == 0
+    assert bool(flags) == bool(layout.moe_layers)
