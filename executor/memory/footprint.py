@@ -21,6 +21,7 @@ from executor.placed_model import DeviceShard
 from executor.placement.place import Placement
 from executor.quants.dispatch import is_stored_as
 from executor.session import Session, SessionOptions
+from executor.token_report import report_bytes
 from executor.weights.transfer_units import LOADERS, TransferUnit
 
 
@@ -165,10 +166,12 @@ def _on_host(
     held = units if load_mode == "register" else packed
     experts = [part.info.n_bytes for unit in packed if unit.n_experts for part in unit.parts]
     unmapped = [t.n_bytes for shard in shards for t in shard.store.tensors if model.source.mapped(t.name) is None]
-    flags = options.max_ubatches * len(model.shape.layers) * model.shape.most_experts
+    per_ubatch = len(model.shape.layers) * model.shape.most_experts
+    if options.device.kind == "cuda":
+        per_ubatch += len(shards) * report_bytes(model.shape)
     return HostFootprint(
         weights=sum(unit.n_bytes for unit in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
-        activations=sum(shard.on_host.n_bytes for shard in shards) + flags,
+        activations=sum(shard.on_host.n_bytes for shard in shards) + options.max_ubatches * per_ubatch,
         products=host_product_bytes(model, units, host_dtype(options.dtype)) if computes_on_host else 0,
     )
