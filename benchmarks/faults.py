@@ -14,7 +14,7 @@ of file sizes stands for the full one. Exit code 1 where a try was lost. Seen: b
 from __future__ import annotations
 
 import argparse
-import hashlib
+import itertools
 import os
 import random
 import resource
@@ -26,177 +26,35 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import orjson
-
-from benchmarks.forked_commands import EndedCommand, RunningCommand, load_commands, start
+from benchmarks.fault_tries import (
+    COMMANDS,
+    REFUSED,
+    SIGNALS,
+    FaultBench,
+    FaultRow,
+    n_passes,
+    read_back,
+    run_whole,
+    tried,
+    wrong_end,
+)
+from benchmarks.forked_commands import RunningCommand, load_commands, start
 from benchmarks.kineto_trace import write_kineto
+from benchmarks.older_captures import older_and_newer, with_keys
 from benchmarks.small_disks import mounted, remount_read_only, unmount
-from executor.errors import HprofError
-from profiler.capture import Capture
+from profiler.recording.build import built_library, find_compiler
+from profiler.recording.cupti_files import find_headers
+from tests.profiler.recording.standin import PROGRAM, compiled_standin
 
-RUN: Final = "run --device cpu --threads 1 --layers 2 -p 64 -n 2 -ub 32 -r 6 --record-ordering"
-COMMANDS: Final = {
-    "run": f"{RUN} -o OUT",
-    "run --force": f"{RUN} -o OUT --force",
-    "import": "import TRACE -o OUT",
-    "import --force": "import TRACE -o OUT --force",
-    "export chrome": "export OLD -o OUT",
-    "export html": "export OLD --format html -o OUT",
-    "export csv --force": "export OLD --format csv -o OUT --force",
-    "record": "record -o OUT -- sleep 0.5",
-    "compare": "compare OLD OLD --json",
-    "report": "report OLD --json",
-    "check": "check OLD --json",
-    "predict": "predict --fit OLD --json",
-    "advise": "advise --fit OLD --vram-budget 1GiB --json",
-}
-"""OLD is a capture that is only read, TRACE a trace, OUT what is written. `record` records a program without CUDA."""
-SIGNALS: Final = {"SIGKILL": 137, "SIGTERM": 143, "Ctrl-C": 130}
 _NUMBERS: Final = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "Ctrl-C": signal.SIGINT}
-_REFUSED: Final = 2
 _JUMP_S: Final = 3600 * 24 * 400
 _FREE_DISK: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class FaultBench:
-    """Where tries are made: the folder, and what the commands read."""
-
-    root: Path
-    old: Path
-    trace: Path
-    whole: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """A command's output when nothing disturbs it, as its digest, and the seconds that it takes."""
-
-    def words(self, name: str, out: Path) -> list[str]:
-        """The command's arguments, with its paths."""
-        paths = {"OLD": str(self.old), "TRACE": str(self.trace), "OUT": str(out)}
-        return [paths.get(word, word) for word in COMMANDS[name].split()]
-
-    def fresh(self) -> Path:
-        """An empty folder for a try."""
-        return Path(tempfile.mkdtemp(dir=self.root))
-
-
-@dataclass(slots=True)
-class FaultRow:
-    """A line of the table."""
-
-    fault: str
-    command: str
-    tried: int = 0
-    lost: list[str] = field(default_factory=list)
-
-    def count(self, problem: str | None) -> None:
-        """One more try, and what was wrong with it."""
-        self.tried += 1
-        if problem is not None:
-            self.lost.append(problem)
-
-
-def digest(path: Path) -> str:
-    """Of all that lies there; of nothing: an empty text."""
-    found = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    parts = [f"{file.relative_to(path)}:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in found]
-    return "\n".join(parts)
-
-
-def n_passes(path: Path) -> int:
-    """How many passes lie whole in a run's folder, by its files."""
-    return len(list(path.glob("passes/*pass-*.parquet")))
-
-
-def read_back(out: Path) -> tuple[int, int, str] | str:
-    """Passes, measured passes and state of a capture with all its events read, or why it cannot be read."""
-    try:
-        capture = Capture.open(out)
-        capture.table("events")
-        passes = capture.table("passes", ["warmup"]).column("warmup").to_pylist()
-    except HprofError as error:
-        return str(error)
-    return len(passes), passes.count(False) + passes.count(None), capture.manifest.state
-
-
-def lost_output(name: str, out: Path, before: str, n_before: int, whole: str | None) -> str | None:
-    """What of the output is lost: passes, the old one, or a part of what must be whole; None where nothing is.
-
-    `whole` is the digest of an export; null: the command says that it is whole. An export of tables is as many files.
-    """
-    now = digest(out)
-    if now == before:
-        return None  # nothing there as before, or the old one
-    if name.startswith("export"):
-        known = {*before.splitlines(), *(whole or now).splitlines()}
-        return None if known >= set(now.splitlines()) else "an export is partly there"
-    found = read_back(out)
-    if isinstance(found, str):
-        return "no capture, and not the old one" if before or n_before else None if not now else found
-    n, n_measured, state = found
-    if name.startswith("import"):
-        return None if state == "complete" else f"an import is {state}"
-    if n < n_before:
-        return f"{n_before} passes were finished, {n} are read"
-    return "the old capture gave way to one without a measured pass" if before and not n_measured else None
-
-
-def tried(
-    bench: FaultBench,
-    name: str,
-    codes: set[int],
-    *,
-    prepare: Callable[[], None] | None = None,
-    act: Callable[[RunningCommand], None] | None = None,
-    folder: Path | None = None,
-    stdout: str = os.devnull,
-) -> str | None:
-    """One try of a command; what was wrong, or None."""
-    work = bench.fresh()
-    place = folder or work
-    out = place / "out"
-    if "--force" in name:
-        shutil.copytree(bench.old, out)
-    before, inputs = digest(out), digest(bench.old)
-    child = start(bench.words(name, out), work / "log", prepare, stdout)
-    if act is not None:
-        act(child)
-    n_before = n_passes(out) if not before else 0
-    ended = child.end()
-    problem = wrong_end(ended, codes) or lost_output(
-        name, out, before, n_before, None if ended.code == 0 else bench.whole[name][0]
-    )
-    beside = [path.name for path in place.iterdir() if path not in (out, work / "log")]
-    if problem is None and beside and ended.code != SIGNALS["SIGKILL"]:
-        problem = f"left behind: {beside}"
-    if digest(bench.old) != inputs:
-        problem = "an input changed"
-    shutil.rmtree(work)
-    return problem
-
-
-def wrong_end(ended: EndedCommand, codes: set[int]) -> str | None:
-    """What is wrong with how a command ended."""
-    if ended.fault is not None:
-        return f"{ended.fault}: {ended.stderr.strip()[-400:]}"
-    if ended.code not in codes:
-        return f"exit code {ended.code}: {ended.stderr.strip()[-200:]}"
-    if ended.code == _REFUSED and not ended.stderr.strip():
-        return "exit code 2 without a sentence"
-    return None
-
-
-def run_whole(bench: FaultBench, names: list[str]) -> None:
-    """Run every command once without a fault."""
-    for name in names:
-        out = bench.fresh() / "out"
-        ended = start(bench.words(name, out), out.with_name("log")).end()
-        if wrong_end(ended, {0}):
-            raise SystemExit(f"without a fault, {name} ended with {ended.code}: {ended.stderr}")
-        bench.whole[name] = digest(out), ended.seconds
+_SCRIPT: Final = ("kernels('gemm', 1000)", "copy(1, 1, 2, 4096, 3000, 4000)", "time.sleep(0.3)")
 
 
 def send(number: signal.Signals, after_s: float, child: RunningCommand) -> None:
@@ -224,7 +82,7 @@ def disks(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) -
     if can_mount := mounted(probe, _FREE_DISK):
         unmount(probe)
     for name in names:
-        writes = "OUT" in COMMANDS[name] and "record" not in name
+        writes = "OUT" in COMMANDS[name]
         row = FaultRow("disk full" if writes else "stdout's disk full", name)
         for _ in range(tries):
             row.count(full_disk(bench, name, rng) if writes else tried(bench, name, {2}, stdout="/dev/full"))
@@ -242,8 +100,8 @@ def full_disk(bench: FaultBench, name: str, rng: random.Random) -> str | None:
     disk = bench.fresh() / "disk"
     if not mounted(disk, size + 16 * 4096 * bool(old)):
         limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size // 8, size // 8))
-        return tried(bench, name, {0, _REFUSED}, prepare=limit)
-    problem = tried(bench, name, {0, _REFUSED}, folder=disk)
+        return tried(bench, name, {0, REFUSED}, prepare=limit)
+    problem = tried(bench, name, {0, REFUSED}, folder=disk)
     unmount(disk)
     return problem
 
@@ -253,7 +111,7 @@ def read_only(bench: FaultBench, name: str) -> str | None:
     disk = bench.fresh() / "disk"
     if not mounted(disk, _FREE_DISK):
         return "no file system could be mounted"
-    problem = tried(bench, name, {_REFUSED}, folder=disk, prepare=partial(remount_read_only, disk))
+    problem = tried(bench, name, {REFUSED}, folder=disk, prepare=partial(remount_read_only, disk))
     unmount(disk)
     return problem
 
@@ -281,10 +139,10 @@ def limits(bench: FaultBench, rng: random.Random, tries: int, names: list[str]) 
             clock.count(tried(bench, name, {0}, prepare=jump))
             n = rng.randrange(8, 40)
             few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (n, n))
-            files.count(tried(bench, name, {0, _REFUSED}, prepare=few))
+            files.count(tried(bench, name, {0, REFUSED}, prepare=few))
             n_bytes = resident_map_bytes() + rng.randrange(1 << 20, 1 << 28)
             little = partial(resource.setrlimit, resource.RLIMIT_AS, (n_bytes, n_bytes))
-            memory.count(tried(bench, name, {0, _REFUSED}, prepare=little))
+            memory.count(tried(bench, name, {0, REFUSED}, prepare=little))
         yield from (clock, files, memory)
 
 
@@ -318,7 +176,7 @@ def read_while_written(bench: FaultBench) -> str | None:
     writing = start(bench.words("run", out), work / "log")
     while os.waitid(os.P_PID, writing.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         n_before = n_passes(out)
-        problem = wrong_end(start(["report", str(out), "--json"], work / "report").end(), {0, _REFUSED})
+        problem = wrong_end(start(["report", str(out), "--json"], work / "report").end(), {0, REFUSED})
         found = read_back(out)
         if problem is not None or (not isinstance(found, str) and found[0] < max(n_seen, n_before)):
             writing.end()
@@ -328,22 +186,39 @@ def read_while_written(bench: FaultBench) -> str | None:
 
 
 def schemas(bench: FaultBench, names: list[str]) -> Iterator[FaultRow]:
-    """Captures of another time: keys that are not there yet, keys that are not known yet, another schema."""
-    changes: dict[str, tuple[dict[str, object], set[int]]] = {
-        "older manifest": ({"rows": None, "machine": None, "link_h2d_gb_s": None}, {0}),
-        "newer keys": ({"later": {"a": [1]}}, {0}),
-        "newer schema": ({"schema": 2}, {_REFUSED}),
-    }
-    for fault, (change, codes) in changes.items():
-        other = bench.fresh() / "old"
-        shutil.copytree(bench.old, other)
-        path = other / "manifest.json"
-        manifest = {k: v for k, v in (orjson.loads(path.read_bytes()) | change).items() if v is not None}
-        path.write_bytes(orjson.dumps(manifest))
-        for name in (name for name in names if "OLD" in COMMANDS[name]):
-            row = FaultRow(fault, name)
-            row.count(tried(FaultBench(bench.root, other, bench.trace, bench.whole), name, codes))
-            yield row
+    """Captures of another time, each read by one command, in turn; one of another schema by all."""
+    readers = [name for name in names if "OLD" in COMMANDS[name]]
+    turns = itertools.cycle(readers)
+    for kind, changes in older_and_newer(bench.old).items():
+        row = FaultRow(f"capture of another time: {kind}", "all that read, in turn")
+        for what, change in changes.items() if readers else ():
+            name = next(turns)
+            problem = tried(changed(bench, change), name, {0, REFUSED})
+            row.count(problem and f"{what}, {name}: {problem}")
+        yield row
+    row = FaultRow("capture of another time: schema 2", "all that read")
+    for name in readers:
+        row.count(tried(changed(bench, with_keys({"schema": 2})), name, {REFUSED}))
+    yield row
+
+
+def changed(bench: FaultBench, change: Callable[[Path], None]) -> FaultBench:
+    """The same with a changed copy of its capture."""
+    old = bench.fresh() / "old"
+    shutil.copytree(bench.old, old)
+    change(old)
+    return replace(bench, old=old)
+
+
+def program_in(root: Path) -> list[str]:
+    """A program whose CUDA is a stand-in; one without CUDA where no compiler or no header of CUPTI is."""
+    compiler, headers = find_compiler(), find_headers()
+    if compiler is None or not headers:
+        return ["sleep", "0.5"]
+    standin = compiled_standin(compiler, headers[0], root)
+    os.environ |= {"HPROF_LIBCUPTI": str(standin), "XDG_CACHE_HOME": str(root / "cache")}
+    built_library()
+    return [sys.executable, str(PROGRAM), str(standin), *_SCRIPT]
 
 
 def lines_of(rows: list[FaultRow]) -> Iterator[str]:
@@ -365,7 +240,7 @@ def main() -> int:
     parser.add_argument("--faults", default="signals,disks,limits,together,schemas", help="which kinds [all]")
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="hprof-faults-"))  # no context manager: a child would leave it too
-    bench = FaultBench(root, root / "old", root / "trace.json")
+    bench = FaultBench(root, root / "old", root / "trace.json", program_in(root))
     write_kineto(bench.trace, 4_000)
     subprocess.run([sys.executable, "-m", "hprof", *bench.words("run", bench.old)], check=True, capture_output=True)
     load_commands()

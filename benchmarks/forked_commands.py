@@ -25,7 +25,16 @@ from hprof.command_line import main as hprof
 
 HUNG: Final = -1
 _TRACES: Final = ("Traceback", "terminate called", "Fatal Python error", "core dumped")
-_LOADED_TOO: Final = ("torch", "pyarrow.parquet", "pandas", "executor.session", "profiler.running.runner")
+# Importing SciPy's C code with little address space left can spin in OpenBLAS for good, which is no fault of hprof's.
+_LOADED_TOO: Final = (
+    "torch",
+    "pyarrow.parquet",
+    "pandas",
+    "scipy.optimize",
+    "scipy.stats",
+    "executor.session",
+    "profiler.running.runner",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,7 @@ class RunningCommand:
     log: Path
     began_s: float
 
-    def end(self, limit_s: float = 60.0) -> EndedCommand:
+    def end(self, limit_s: float = 300.0) -> EndedCommand:
         """Wait for it, and kill it where it takes longer than `limit_s`; it then says where it was."""
         while time.monotonic() - self.began_s < limit_s:
             pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -13,6 +13,7 @@ from executor.quants import QUANTS
 _OF_THE_DECODER: Final = ("blk.", "output", "token_", "position_", "rope_")
 _HARMLESS: Final = ("rope_freqs.weight", "attn_rot_embd.weight")  # read with the shape; a table that old files hold
 _OF_4_BIT_ACTIVATIONS: Final = ".input_scale"  # NVFP4's, which llama.cpp loads and multiplies nothing by
+_OF_PREDICTION: Final = "nextn."  # of extra layers that predict tokens further ahead
 _BY_LENGTH: Final = frozenset({"rope_factors_short.weight", "rope_factors_long.weight"})
 
 
@@ -25,19 +26,26 @@ def needed_tensors(shape: ModelShape, tensors: Tensors) -> dict[str, TensorInfo]
 def left_out(shape: ModelShape, tensors: Tensors, origin: str) -> list[str]:
     """A sentence on the tensors that no layer reads, such as a vision tower's.
 
-    HprofError names one that would change what the layers compute, as llama.cpp refuses a file with unread tensors.
+    HprofError names one that would change what is computed, as llama.cpp refuses a file with unread tensors: one of the
+    layers that run, or of a layer more than the metadata say, but for those of prediction.
     """
     read = {name for name, _ in all_shapes(shape)}
     if any(isinstance(layer.mixer, AttentionShape) and layer.mixer.rope.long_factors for layer in shape.layers):
         read |= _BY_LENGTH
     unread = [info for info in tensors.values() if info.name not in read and info.short_name not in _HARMLESS]
+    n_layers, predicting = len(shape.layers), {i.layer for i in unread if i.short_name.startswith(_OF_PREDICTION)}
     for info in unread:
-        if _changes_results(info, len(shape.layers)):
+        if _changes_results(info, n_layers):
             raise HprofError(
                 f"{origin}: the tensor {info.name} is none that hprof reads for the architecture {shape.architecture}, "
                 "and without it the results would be others; use --engine llama-bench for this file."
             )
-    names = [info.name for info in unread if info.layer is None or info.layer < len(shape.layers)]
+        if info.layer is not None and info.layer >= n_layers and info.layer not in predicting:
+            raise HprofError(
+                f"{origin}: it holds {info.name}, but its metadata say {n_layers} layers; the file is damaged, fetch "
+                "or convert it again."
+            )
+    names = [info.name for info in unread if info.layer is None or info.layer < n_layers]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [f"no layer reads the tensor {names[0]}{more} of the file: left out"] if names else []
 

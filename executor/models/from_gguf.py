@@ -92,7 +92,7 @@ def _model_shape(name: str, fields: Fields, tensors: Tensors, rope_factors: Rope
             LayerShape(read_mixer(file, i), read_layer_ffn(file, i), times.residual) for i in range(file.n_layers)
         ),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        tied_embeddings="output.weight" not in tensors,
+        tied_embeddings="output.weight" not in (*tensors, *known.requires),
         output_bias=known.output_bias and "output.bias" in tensors,
         embedding_scale=times.embedding,
         logit_scale=times.logits,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults import FaultRow, digest, lines_of, lost_output, wrong_end
+from benchmarks.fault_tries import FaultRow, digest, lost_output, lost_recording, wrong_end
+from benchmarks.faults import lines_of
 from benchmarks.forked_commands import HUNG, EndedCommand
 from tests.profiler import makers
 
@@ -46,6 +47,17 @@ def test_exports_in_part(tmp_path: Path) -> None:
     assert lost_output("export html", out, "", 0, whole) is None
     out.write_text("who")
     assert lost_output("export html", out, "", 0, whole) == "an export is partly there"
+
+
+def test_recordings_in_part(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    n = len(makers.dense_off_on(out, 1).table("events"))
+    ended = EndedCommand(0, "", 1.0)
+    assert lost_recording(out, ended, n) is None
+    assert lost_recording(out, ended, n + 1) == f"{n} of {n + 1} recorded events are there, and nothing is said"
+    assert lost_recording(out, EndedCommand(0, "hprof: recording stopped", 1.0), n + 1) is None
+    assert lost_recording(tmp_path / "nothing", ended, n) is not None
+    assert lost_recording(tmp_path / "nothing", EndedCommand(143, "", 1.0), n) is None
 
 
 def test_the_table_adds_up() -> None:

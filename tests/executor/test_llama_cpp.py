@@ -143,6 +143,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gpt-oss, the windows' rotation": ("gpt-oss", {**WINDOW, "rope.freq_base_swa": 100.0}, WITH_BIASES),
     "glm4moe without its router's keys": ("glm4moe", GLM, WITH_BIASES),
     "glm4moe, normalised": ("glm4moe", {**GLM, "expert_weights_norm": True, "expert_weights_scale": 2.5}, WITH_BIASES),
+    "a factor of 0 is none": ("llama", {"rope.scaling.factor": 0.0}, {}),
+    "an older factor of 0": ("llama", {"rope.scale_linear": 0.0}, {}),
+    "dense layers first, which is ignored": ("qwen3moe", {**MOE, "leading_dense_block_count": 1}, {"experts": True}),
+    "glm4moe, a shared width that is ignored": (
+        "glm4moe",
+        {**GLM, "expert_shared_feed_forward_length": 17},
+        WITH_BIASES,
+    ),
     "glm4moe, softmax": ("glm4moe", {**GLM, "expert_gating_func": 1}, WITH_BIASES),
 }
 

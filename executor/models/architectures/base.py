@@ -45,6 +45,8 @@ class Architecture:
     ffn_bias: bool = False  # whether a dense FFN may have biases
     scaled: tuple[str, ...] = ATTENTION_SCALES  # whose products llama.cpp multiplies by `*.scale`, where there is one
     output_bias: bool = False
+    requires: tuple[str, ...] = ()  # tensors, by short name, that other architectures' files may lack
+    leading_dense: bool = False  # whether leading_dense_block_count is read
     splits_n_ff: bool = False  # the width of all experts of a token together is what feed_forward_length is
 
 
@@ -80,8 +82,9 @@ class ModelFile:
     hidden: int
 
     def has(self, layer: int, *short_names: str) -> bool:
-        """Whether the file has one of the tensors."""
-        return any(f"blk.{layer}.{name}" in self.tensors for name in short_names)
+        """Whether the file has one of the tensors, or must have it."""
+        required = self.architecture.requires
+        return any(name in required or f"blk.{layer}.{name}" in self.tensors for name in short_names)
 
     def scaled(self, layer: int, pattern: str, *names: str) -> tuple[str, ...]:
         """Of `names` those whose tensor, called `pattern` with the name in its place, the file and llama.cpp scale."""

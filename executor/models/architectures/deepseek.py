@@ -70,6 +70,11 @@ def read_layer_ffn(file: ModelFile, layer: int) -> Ffn:
 
 DEEPSEEK = {
     "deepseek2": Architecture(
-        mixer=read_mla, ffn=read_layer_ffn, interleaved_rope=True, normalise=False, router_keys=ROUTER_KEYS
+        mixer=read_mla,
+        ffn=read_layer_ffn,
+        interleaved_rope=True,
+        normalise=False,
+        router_keys=ROUTER_KEYS,
+        leading_dense=True,
     ),
 }

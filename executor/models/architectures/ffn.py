@@ -14,10 +14,10 @@ _GATING_FUNCTIONS: Final[dict[int, Scoring]] = {1: "softmax", 2: "sigmoid", 3: "
 
 def read_ffn(file: ModelFile, layer: int) -> Ffn:
     """The FFN of layer number `layer`: dense where no experts are stated, and in the leading dense blocks."""
-    n_experts = file.fields.integer("expert_count", 0, low=0)
-    if not n_experts or layer < file.fields.integer("leading_dense_block_count", 0, low=0):
-        return read_dense(file, layer)
-    return read_moe(file, layer)
+    n_experts, n_dense = file.fields.integer("expert_count", 0, low=0), 0
+    if file.architecture.leading_dense:
+        n_dense = file.fields.integer("leading_dense_block_count", 0, low=0)
+    return read_moe(file, layer) if n_experts and layer >= n_dense else read_dense(file, layer)
 
 
 def read_dense(file: ModelFile, layer: int) -> DenseFfn:
@@ -58,13 +58,14 @@ def read_moe(file: ModelFile, layer: int) -> MoeFfn:
 
 
 def _n_ff_shared(file: ModelFile, layer: int, n_ff: int) -> int:
-    """The shared experts' width together; 0 where there are none."""
-    fields, key = file.fields, "expert_shared_feed_forward_length"
-    if file.architecture.shared == "always":
-        return fields.integer(key, fields.integer("feed_forward_length", n_ff))
-    if not file.has(layer, "ffn_up_shexp.weight"):
-        return 0
-    return fields.integer(key, fields.integer("expert_shared_count", 1) * n_ff)
+    """The shared experts' width together, as their tensor has it; 0 where there are none.
+
+    Of the keys that say it each architecture reads others, and their products are the tensor's rows.
+    """
+    up = file.tensors.get(f"blk.{layer}.ffn_up_shexp.weight")
+    if up is None:
+        return n_ff if file.architecture.shared == "always" else 0  # which is then found to be missing
+    return up.shape[0]
 
 
 def _scoring(file: ModelFile, read: Fields) -> Scoring:

@@ -28,5 +28,12 @@ def _ffn(file: ModelFile, layer: int) -> DenseFfn:
 
 GLM = {
     "glm4": Architecture(mixer=_attention, ffn=_ffn, interleaved_rope=True),
-    "glm4moe": Architecture(qk_norm="optional", scoring="sigmoid", normalise=False, router_keys=ROUTER_KEYS),
+    "glm4moe": Architecture(
+        qk_norm="optional",
+        scoring="sigmoid",
+        normalise=False,
+        router_keys=ROUTER_KEYS,
+        leading_dense=True,
+        requires=("exp_probs_b.bias",),
+    ),
 }

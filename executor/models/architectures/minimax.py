@@ -15,6 +15,10 @@ def _attention(file: ModelFile, layer: int) -> AttentionShape:
 
 MINIMAX = {
     "minimax-m2": Architecture(
-        mixer=_attention, qk_norm="always", scoring="sigmoid", router_keys=("expert_gating_func",)
+        mixer=_attention,
+        qk_norm="always",
+        scoring="sigmoid",
+        router_keys=("expert_gating_func",),
+        requires=("output.weight", "exp_probs_b.bias"),
     ),
 }

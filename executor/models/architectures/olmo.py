@@ -13,4 +13,4 @@ def _attention(file: ModelFile, layer: int) -> AttentionShape:
     return replace(read_attention(file, layer), qk_norm_joint=True)
 
 
-OLMO = {"olmoe": Architecture(mixer=_attention, qk_norm="always", normalise=False)}
+OLMO = {"olmoe": Architecture(mixer=_attention, qk_norm="always", normalise=False, requires=("output.weight",))}

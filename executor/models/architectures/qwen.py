@@ -6,7 +6,7 @@ from executor.models.architectures.base import ATTENTION_SCALES, EXPERT_SCALES, 
 
 QWEN = {
     "qwen2": Architecture(output_bias=True),
-    "qwen2moe": Architecture(normalise=False, shared="always", splits_n_ff=True),
+    "qwen2moe": Architecture(normalise=False, shared="always", splits_n_ff=True, requires=("output.weight",)),
     "qwen3": Architecture(qk_norm="always", scaled=(*ATTENTION_SCALES, *FFN_SCALES)),
     "qwen3moe": Architecture(qk_norm="always", splits_n_ff=True, scaled=(*ATTENTION_SCALES, *EXPERT_SCALES)),
     "qwen2vl": Architecture(sections="in a row", output_bias=True),

@@ -22,7 +22,8 @@ def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
         factors=file.rope_factors.plain,
     )
     check_sections(file, plain.dims)
-    factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 1.0))
+    older = fields.number("rope.scale_linear", 1.0, or_zero=True)
+    factor = fields.number("rope.scaling.factor", older, or_zero=True) or 1.0  # 0 means that there is none
     rule = fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     scaled = _scaled(file, plain, rule, factor)
     return _by_length(file, scaled) if file.architecture.long_rope or rule == "longrope" else scaled

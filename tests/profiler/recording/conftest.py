@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from profiler.importers import Imported, read_file
-from profiler.recording.build import find_compiler, header_flags
-from profiler.recording.cupti_files import CuptiHeaders, find_headers
+from profiler.recording.build import find_compiler
+from profiler.recording.cupti_files import find_headers
 from profiler.recording.session import Recording, RecordingSettings
-
-HERE = Path(__file__).parent
+from tests.profiler.recording.standin import PROGRAM, compiled_standin
 
 
 @pytest.fixture(scope="session")
@@ -34,20 +33,7 @@ def standins(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     if not headers:
         pytest.skip("no headers of CUPTI: pip install 'hprof[record]'")
     folder = tmp_path_factory.mktemp("standin")
-    return {one.cuda_major: _compiled(compiler, one, folder) for one in headers}
-
-
-def _compiled(compiler: str, headers: CuptiHeaders, folder: Path) -> Path:
-    name = f"libcupti.so.{headers.cuda_major}"
-    command = [compiler, "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", *header_flags(headers)]
-    done = subprocess.run(
-        [*command, str(HERE / "standin_cupti.cpp"), f"-Wl,-soname,{name}", "-o", str(folder / name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / name
+    return {one.cuda_major: compiled_standin(compiler, one, folder) for one in headers}
 
 
 @dataclass
@@ -61,7 +47,7 @@ class Stage:
 
     def start(self, *script: str, cuda: bool = True, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
         """Run the lines of a script in the stand-in program."""
-        words = [sys.executable, str(HERE / "program.py"), str(self.standin) if cuda else "-", *script]
+        words = [sys.executable, str(PROGRAM), str(self.standin) if cuda else "-", *script]
         program = subprocess.Popen(
             words,
             env=self.environment | dict(variables),

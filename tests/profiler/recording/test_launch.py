@@ -15,7 +15,7 @@ import pytest
 
 import hprof
 from profiler.capture import Capture
-from tests.profiler.recording.conftest import HERE
+from tests.profiler.recording.standin import PROGRAM
 from tests.support import ROOT
 
 Hprof = Callable[..., subprocess.CompletedProcess[str]]
@@ -29,7 +29,7 @@ def words(standins: dict[int, Path], cache: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HPROF_LIBCUPTI", str(standin))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
-    return [sys.executable, str(HERE / "program.py"), str(standin)]
+    return [sys.executable, str(PROGRAM), str(standin)]
 
 
 def record(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
