@@ -74,7 +74,11 @@ def test_no_text_of_a_capture_steers_the_terminal(
     steering = {c for c in told.out + told.err if not c.isprintable() and c != "\n"}
     assert not steering
     is_unchecked = words[0] in ("check", "predict")  # it has no records of the order, and no command line
-    is_refused = is_unchecked or (EVIL in words[-1] and "#" not in words[-1]) or words[1:2] == ["{c}#" + EVIL + "3"]
+    is_refused = (
+        is_unchecked
+        or (EVIL in words[-1] and "#" not in words[-1] and words[0] != "doctor")
+        or words[1:2] == ["{c}#" + EVIL + "3"]
+    )
     assert code == (2 if is_refused else 0), told.err
     if "--json" in words and not is_unchecked:
         assert "skull" in json.dumps(orjson.loads(told.out))
