@@ -1,28 +1,47 @@
 """The public face of hprof: `import hprof`, `python -m hprof`, and the `hprof` command.
 
-`hprof.open` reads a capture; `hprof.ab`, `hprof.record` and `hprof.range` measure PyTorch code, as
+`hprof.open` reads a capture, `hprof.list` finds some, `hprof.run` makes one and `hprof.compare` holds two against each
+other (docs/python.md). `hprof.ab`, `hprof.record` and `hprof.range` measure PyTorch code, as
 docs/measuring-your-code.md shows; `hprof.check` proves the order of its CUDA work.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hprof.command_line import foreign_package, main
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
+    from typing import Literal
+
+    import pandas as pd
 
     from executor.errors import HprofError
     from executor.version import __version__
-    from profiler.opened import OpenedCapture
+    from hprof.compared import Compared
+    from hprof.opened import OpenedCapture
+    from hprof.started import Sizes
     from profiler.recording.in_process import InProcessRecording
     from profiler.recording.ranges import NamedRange
     from profiler.running.ab import AB
     from profiler.watching.checking import Check
 
-__all__ = ["HprofError", "__version__", "ab", "check", "main", "open", "range", "record"]
+__all__ = [
+    "HprofError",
+    "__version__",
+    "ab",
+    "check",
+    "compare",
+    "list",
+    "main",
+    "open",
+    "range",
+    "record",
+    "run",
+]
 
 # Read when asked for: `executor` may be another project's package, which is to be told in a sentence.
 _LATE = {"HprofError": "executor.errors", "__version__": "executor.version"}
@@ -31,12 +50,90 @@ _LATE = {"HprofError": "executor.errors", "__version__": "executor.version"}
 def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.open` is the name users expect
     """Open the capture at `path` (a folder or any fsspec URL); tables and metrics come as pandas frames.
 
+    hprof.open("traces/mine")                       # the answer, where a notebook shows it
+    hprof.open("traces/mine").figures(arm="on")     # docs/python.md has the rest
+
     Raises `hprof.HprofError` where there is no capture that can be read.
     """
     _refuse_foreign_packages()
-    from profiler.opened import OpenedCapture
+    from hprof.opened import OpenedCapture
 
     return OpenedCapture.open(path)
+
+
+def run(
+    model: str | PathLike[str] = "tiny-dense",
+    path: str | PathLike[str] | None = None,
+    *,
+    arms: Sequence[str] = ("off", "on"),
+    n_prompt: Sizes = 512,
+    n_gen: Sizes = 16,
+    n_ubatch: Sizes = (32, 256),
+    n_depth: Sizes = 0,
+    repetitions: int = 6,
+    boots: int = 1,
+    device: Literal["cpu", "cuda", "sim"] | None = None,
+    options: Sequence[str] = (),
+    force: bool = False,
+) -> OpenedCapture:
+    """Run A/B passes as `hprof run` does and open the capture that they leave at `path` (default: traces/<model>).
+
+    hprof.run("qwen3-30b-a3b", "traces/q", device="sim", n_gen=0, n_ubatch=[128, 512, 2048])
+
+    options: further words of `hprof run`, such as ["-ncmoe", "24", "--quant", "Q4_K_M"]. force: replace a capture that
+    is there. Raises `hprof.HprofError` for what cannot be run, as the command says it.
+    """
+    _refuse_foreign_packages()
+    from hprof.opened import OpenedCapture
+    from hprof.started import words_of_run
+    from profiler.cli.run import run_words
+
+    words = words_of_run(
+        model,
+        path,
+        arms=arms,
+        n_prompt=n_prompt,
+        n_gen=n_gen,
+        n_ubatch=n_ubatch,
+        n_depth=n_depth,
+        repetitions=repetitions,
+        boots=boots,
+        device=device,
+        options=options,
+        force=force,
+    )
+    return OpenedCapture.open(run_words(words))
+
+
+def compare(
+    a: str | OpenedCapture, b: str | OpenedCapture, *, noise: float = 0.01, fail_on: Sequence[str] = ()
+) -> Compared:
+    """Hold capture B against A, as `hprof compare` does; either may be a part, "traces/run#on,ub=512".
+
+    fail_on: limits such as "ttft>+5%", which `.failed()` answers. Raises `hprof.HprofError` for what cannot be matched.
+    """
+    _refuse_foreign_packages()
+    from hprof.compared import Compared
+    from profiler.compare import compare_captures
+
+    sides = [side if isinstance(side, str) else side.path for side in (a, b)]
+    return Compared(compare_captures(*sides, noise=noise, fail_on=fail_on))
+
+
+def list(folder: str | PathLike[str] = "traces") -> pd.DataFrame:  # noqa: A001 - as `hprof.open`
+    """The captures in a folder, newest first: name, path, state, source, model, arms, created_utc, n_passes, problem.
+
+    Raises `hprof.HprofError` where there is no such folder.
+    """
+    _refuse_foreign_packages()
+    from dataclasses import asdict, fields
+
+    import pandas as pd
+
+    from profiler.capture import CaptureSummary, list_captures
+
+    columns = [field.name for field in fields(CaptureSummary)]
+    return pd.DataFrame([asdict(found) for found in list_captures(folder)], columns=columns)
 
 
 def check(*, raises: bool = True) -> Check:
@@ -89,7 +186,7 @@ def range(name: str) -> NamedRange:  # noqa: A001 - as `hprof.open`
 
 if not TYPE_CHECKING:  # for a type checker, a module with __getattr__ has every attribute
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name not in _LATE:
             raise AttributeError(f"module 'hprof' has no attribute {name!r}")
         _refuse_foreign_packages()

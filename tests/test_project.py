@@ -165,7 +165,7 @@ STAIRS = {
         {"metrics", "ordering", "cupti", "recording"},
         {"findings", "planning", "engines", "watching", "doctor"},
         {"report", "running", "predicting"},
-        {"compare", "export", "cluster", "opened", "probing"},
+        {"compare", "export", "cluster", "probing"},
         {"cli"},
     ),
 }

@@ -5,7 +5,7 @@ that `hprof run --help` is light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,19 +50,39 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         _dispatch(ctx, values, ctx.meta["hprof.arguments"])
 
 
+def run_words(words: Sequence[str]) -> str:
+    """Run what these words of `hprof run` ask for, and give the capture's address; nothing but progress is printed.
+
+    Raises HprofError, also for words that are no options.
+    """
+    from profiler.running.termination import terminable
+
+    try:
+        with terminable(), command.make_context("run", [*words], auto_envvar_prefix="HPROF_RUN") as ctx:
+            return _written(ctx, ctx.params, ctx.meta["hprof.arguments"])
+    except click.ClickException as error:
+        raise HprofError(error.format_message()) from error
+
+
 def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
+    if values["boot"] is not None and values["engine"] == "hprof" and values["dask"] is None:
+        _run_boot(ctx, settle_llama_flags(values, given_values(ctx)))
+        return
+    written = _written(ctx, values, arguments)
+    show_report(written, as_json=values["as_json"], is_whole=values["is_whole"])
+
+
+def _written(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
+    """Run the passes by whoever is to run them; gives the capture's address."""
     if values["engine"] == "hprof":
         values = settle_llama_flags(values, given_values(ctx))
     if values["dask"] is not None:
-        show_report(run_on_cluster(values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
-    elif values["engine"] != "hprof":
+        return run_on_cluster(values, arguments)
+    if values["engine"] != "hprof":
         from profiler.cli.run_engines import run_engine
 
-        show_report(run_engine(ctx, values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
-    elif values["boot"] is not None:
-        _run_boot(ctx, values)
-    else:
-        show_report(_run(ctx, values, arguments), as_json=values["as_json"], is_whole=values["is_whole"])
+        return run_engine(ctx, values, arguments)
+    return _run(ctx, values, arguments)
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:

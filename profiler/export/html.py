@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from profiler.arithmetic.intervals import Int64
 from profiler.export.tracks import Track, sub_lanes
-from profiler.findings import Finding
 from profiler.metrics.lane_titles import lane_title
-from profiler.report.blocks import Block, FindingList, Heading, Lines, Listing, Table
+from profiler.report.blocks import Block
+from profiler.report.html_blocks import block_html
 from profiler.report.report import Report, blocks
 
 MAX_SLICES: Final = 24_000  # a track: about 1 MB of page
@@ -148,9 +148,6 @@ def _packed(columns: Sequence[Int64], kind: str) -> str:
     return base64.b64encode(clipped.astype(kind).tobytes()).decode()
 
 
-_VERDICTS: Final = ("faster", "slower", "no difference", "inconclusive")
-
-
 def render_html(report: Report, tracks: Sequence[Track]) -> str:
     """The page; `tracks` are the passes of its timeline."""
     style, script = (
@@ -181,48 +178,7 @@ def _sections(report: Report, timeline: dict[str, Any]) -> Iterator[str]:
 
 
 def _drawn(found: dict[str, list[Block]], names: Iterable[str]) -> Iterator[str]:
-    return (line for name in names for block in found[name] for line in _block(block))
-
-
-def _block(block: Block) -> Iterator[str]:
-    match block:
-        case Heading(capture, state):
-            yield f"<h1>{escape(capture.rstrip('/').rsplit('/', 1)[-1])} <small>{escape(state)}</small></h1>"
-        case Lines(kind, lines):
-            yield from (f'<p class="{kind}">{escape(line)}</p>' for line in lines if line)
-        case Listing(title, lines):
-            if lines:
-                items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-                yield f"<h2>{escape(title)}</h2>\n<ul>{items}</ul>"
-        case FindingList(findings):
-            if findings:
-                yield "<h2>What to change</h2>"
-            yield from map(_finding, findings)
-        case Table():
-            yield _table(block)
-
-
-def _finding(finding: Finding) -> str:
-    return (
-        f'<div class="finding {escape(finding.severity, quote=True)}"><b>{escape(finding.severity)}: '
-        f"{escape(finding.rule)}</b><p>{escape(finding.evidence)}</p><p>{escape(finding.advice)}</p></div>"
-    )
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.columns)
-    rows = "".join(f"<tr{_class_of(row)}>{''.join(map(_cell, row))}</tr>\n" for row in table.rows)
-    return f"<h2>{escape(table.title)}</h2>\n<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
-
-
-def _class_of(row: Sequence[str]) -> str:
-    return ' class="against"' if row and row[0].startswith("  ") else ""
-
-
-def _cell(text: str) -> str:
-    verdict = next((name for name in _VERDICTS if text.endswith(name)), None)
-    css = f' class="{verdict.replace(" ", "-")}"' if verdict else ""
-    return f"<td{css}>{escape(text.strip())}</td>"
+    return (line for name in names for block in found[name] for line in block_html(block))
 
 
 def _timeline(timeline: dict[str, Any]) -> str:

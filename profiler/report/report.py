@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from executor.units import format_gb_s
 from profiler.findings import Finding
@@ -29,14 +29,20 @@ from profiler.report.blocks import (
 )
 from profiler.report.cells import Cell
 from profiler.report.crossovers import ArmCrossover, all_crossovers
+from profiler.report.frames import report_frame
+from profiler.report.html_blocks import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 REPORT_SCHEMA: Final = 1
+_CELLS_NAMED: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """Everything that `hprof report` shows of one capture."""
 
@@ -72,6 +78,21 @@ class Report:
     def crossovers(self) -> list[ArmCrossover]:
         """Where each arm crosses the baseline."""
         return all_crossovers(self.cells)
+
+    def __repr__(self) -> str:
+        cells = ", ".join(cell.named() or "one cell" for cell in self.cells[:_CELLS_NAMED]) or "no cells"
+        return f"<report of {self.capture}, {self.state}: {cells}. {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: every section, as the page of `hprof export` has it."""
+        drawn = (line for found in blocks(self).values() for block in found for line in block_html(block))
+        return "\n".join(["<div>", *drawn, "</div>"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a figure of an arm in a cell and phase (`pass`, `prefill`, `decode`): its median with the interval,
+        and of the whole pass's judged figures the ratio to the baseline, its interval and the verdict.
+        """
+        return report_frame(self.cells)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON contract of `hprof report --json` (schema 1) as plain dicts; no NaN, no infinity."""

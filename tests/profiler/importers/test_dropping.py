@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hprof.opened import OpenedCapture
 from profiler.importers import import_files, read_file
 from profiler.importers.base import Imported
 from profiler.importers.dropping import (
@@ -25,7 +26,6 @@ from profiler.importers.dropping import (
     scaled_ns,
     time_limits,
 )
-from profiler.opened import OpenedCapture
 from profiler.report.build import build_report
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys import exports

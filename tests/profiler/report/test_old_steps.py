@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from hprof.opened import OpenedCapture
 from profiler.importers import import_files
 from profiler.manifest import Manifest
-from profiler.opened import OpenedCapture
 from profiler.report.build import build_report
 from profiler.report.old_steps import old_steps_warnings
 from profiler.schema import PASSES

@@ -11,11 +11,11 @@ import pytest
 
 from executor.errors import HprofError
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, format_pass, format_step, format_ubatch
+from hprof.opened import OpenedCapture
 from profiler.importers import import_files
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
 from profiler.metrics import FIGURES
-from profiler.opened import OpenedCapture
 from profiler.report.build import build_report
 from profiler.schema import EVENTS, PASSES, UBATCHES
 from tests.profiler.importers.kineto.traces import annotation, call, h2d, imported, kernel, rows, write, x

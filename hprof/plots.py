@@ -1,0 +1,119 @@
+"""The dashboard's pictures of a capture, outside the dashboard: the same figures drawn by the same functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.figures.sweep import SweepArms, ratio_figure, sweep_figure
+from dashboard.figures.time import layer_figure, spent_figure
+from executor.errors import HprofError, did_you_mean
+from executor.units import listed
+from profiler.compare.data import ALIASES
+from profiler.metrics.devices import TIME_PARTS, typical_time_spent
+from profiler.metrics.layers import typical_layers
+from profiler.report.cells import Cell, telling_cell
+from profiler.report.report import Report
+from profiler.report.sweep import DEPTH, Crossover, axes_of, crossover, factors_as_fast, rows_over, sweep_figures
+from profiler.report.verdicts import TELLING
+
+if TYPE_CHECKING:
+    from hprof.opened import OpenedCapture
+
+Picture = Literal["factors", "sweep", "time", "layers"]
+_PICTURES: Final[tuple[str, ...]] = get_args(Picture)
+
+
+def draw(capture: OpenedCapture, picture: Picture, figure: str | None, arm: str | None) -> go.Figure:
+    """The picture of that name. Raises HprofError where there is none, or the capture does not hold what it shows."""
+    if picture not in _PICTURES:
+        hint = did_you_mean(picture, _PICTURES) or f"the pictures are {listed(_PICTURES)}."
+        raise HprofError(f"plot({picture!r}): there is no such picture; {hint}")
+    report = capture.report()
+    if not report.cells:
+        raise HprofError(f"{capture.path} has no measured pass, so there is nothing to plot; frame('events') has rows.")
+    drawn = _Drawn(capture, report, figure, arm)
+    figures: Mapping[str, Callable[[], go.Figure]] = {
+        "factors": drawn.factors,
+        "sweep": drawn.sweep,
+        "time": drawn.time,
+        "layers": drawn.layers,
+    }
+    return figures[picture]()
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    capture: OpenedCapture
+    report: Report
+    figure: str | None  # as it was asked for; None: the first of TELLING that was measured
+    arm: str | None
+
+    @cached_property
+    def _cell(self) -> Cell:
+        return telling_cell(self.report.cells)
+
+    @cached_property
+    def _name(self) -> str:
+        known = [name for name in TELLING if not sweep_figures(self.report.cells, name).empty]
+        if self.figure is None:
+            if not known:
+                raise HprofError(f"{self.capture.path} says no times of its passes; plot('time') may show their parts.")
+            return known[0]
+        name = ALIASES.get(self.figure, self.figure)
+        if name not in known:
+            raise HprofError(f"figure={self.figure!r} is not one that can be plotted here: {listed(known) or 'none'}.")
+        return name
+
+    @cached_property
+    def _along(self) -> tuple[str, pd.DataFrame]:
+        """The axis along which most was measured, and the rows along it."""
+        rows = sweep_figures(self.report.cells, self._name)
+        axis = axes_of(rows, self._cell)[0]
+        return axis, rows_over(rows, axis, self._cell)
+
+    @cached_property
+    def _arms(self) -> SweepArms:
+        names = list(dict.fromkeys(name for cell in self.report.cells for name in cell.arms))
+        others = [name for name in names if name != self._cell.baseline]
+        b = self.arm if self.arm in others else next(iter(others), None)
+        ceilings = [arm.name for arm in self.report.arms if arm.is_resident]
+        return SweepArms(names, self._cell.baseline, b, ceilings)
+
+    def sweep(self) -> go.Figure:
+        axis, rows = self._along
+        return sweep_figure(rows, self._name, axis, self._arms)
+
+    def factors(self) -> go.Figure:
+        axis, rows = self._along
+        factors = factors_as_fast(rows, self._name)
+        if factors.empty:
+            raise HprofError(f"{self.capture.path} holds no arm against {self._cell.baseline}; plot('sweep') shows it.")
+        found: dict[str, Crossover] = {}
+        if axis != DEPTH and self._arms.b is not None:
+            at = crossover(rows[rows["arm"] == self._arms.b])
+            found = {self._arms.b: at} if at is not None else {}
+        return ratio_figure(factors, axis, self._arms, found)
+
+    def time(self) -> go.Figure:
+        figures = self.capture.figures()
+        for key, size in zip(("n_prompt", "n_gen", "n_ubatch", "n_depth"), self._cell.sizes, strict=True):
+            figures = figures[figures[key].isna() if size is None else figures[key] == size]
+        at_work = {name: arm.n_devices for name, arm in self._cell.arms.items()}
+        spent = typical_time_spent(figures, figures["arm"].map(at_work)).reindex(list(self._cell.arms))
+        parts = spent[list(TIME_PARTS)]
+        if parts[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
+            raise HprofError(f"{self.capture.path} recorded no copies or kernels, so where time went is unknown.")
+        return spent_figure(parts, list(spent.index))
+
+    def layers(self) -> go.Figure:
+        arm = self.arm or self._cell.baseline
+        rows = self.capture.figures("layer", arm=arm)
+        if rows.empty:
+            raise HprofError(f"{self.capture.path} says of no event which layer it belongs to (docs/importing.md).")
+        return layer_figure(typical_layers(rows[rows["ubatch"] == rows["ubatch"].min()]))

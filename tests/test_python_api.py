@@ -1,0 +1,141 @@
+"""`import hprof` as README, docs/python.md and docs/metrics.md promise it: frames, pictures, and errors that name what
+there is.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hprof
+from executor.errors import HprofError
+from hprof.opened import OpenedCapture
+from tests.profiler import makers
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> OpenedCapture:
+    return hprof.open(makers.dense_off_on(tmp_path_factory.mktemp("traces") / "dense", n_pairs=2).path)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> OpenedCapture:
+    folder = tmp_path_factory.mktemp("run") / "swept"
+    sizes = {"n_ubatch": [64, 128], "n_prompt": 128, "n_gen": 1, "repetitions": 2}
+    return hprof.run("tiny-dense", folder, arms=["off", "on", "full"], device="sim", **sizes)  # type: ignore[arg-type]
+
+
+def test_open_by_the_public_name(dense: OpenedCapture) -> None:
+    assert dense.name == "dense"
+    assert dense.arms == ["off", "on"]
+    assert dense.warnings == []
+    assert dense.report().baseline == "off"
+
+
+def test_warmups_are_left_out_unless_they_are_asked_for(dense: OpenedCapture) -> None:
+    assert dense.passes["arm"].tolist() == ["off", "on", "on", "off"]
+    assert len(dense.frame("passes")) == 6
+    assert [len(dense.figures(warmups=asked)) for asked in (False, True)] == [4, 6]
+
+
+def test_metrics_come_as_frames(dense: OpenedCapture) -> None:
+    assert dense.figures(arm="on")["hidden_copy_ns"].tolist() == [300_000.0] * 2
+    assert dense.figures("decode", warmups=True)["overlap_efficiency"].tolist() == [0, 1, 0, 1, 1, 0]
+    assert len(dense.figures("ubatch")) == 4 * 3
+    assert dense.figures("layer")["compute_ns"].unique().tolist() == [60_000]
+
+
+def test_whole_numbers_stay_whole_beside_nulls(dense: OpenedCapture) -> None:
+    slots = dense.frame("events")["correlation_id"]
+    layers = dense.frame("events", ["layer", "tensor", "slot"])["layer"]
+    assert str(slots.dtype) == "Int64"
+    assert str(layers.iloc[0]) == "0"
+
+
+def test_a_notebook_shows_the_answer_and_no_markup_of_the_capture(tmp_path: Path) -> None:
+    capture = hprof.open(makers.dense_off_on(tmp_path / "<b>evil</b>").path)
+    assert "Arms: off, on." in repr(capture)
+    assert "12 measured passes in 1 cell, 2 warm-ups beside them." in repr(capture)
+    for shown in (capture, capture.report(), hprof.compare(f"{capture.path}#off", f"{capture.path}#on")):
+        html = shown._repr_html_()
+        assert "faster" in html
+        assert "<b>evil" not in html
+
+
+def test_a_capture_that_goes_still_has_a_repr(tmp_path: Path) -> None:
+    capture = hprof.open(makers.dense_off_on(tmp_path / "c").path)
+    shutil.rmtree(tmp_path / "c")
+    assert "cannot be read" in repr(capture)
+    assert capture._repr_html_() == ""
+
+
+def test_a_run_from_python_is_the_commands(swept: OpenedCapture) -> None:
+    assert swept.manifest.argv[:2] == ["hprof", "run"]
+    assert "-ub" in swept.manifest.argv
+    assert len(swept.passes) == 3 * 2 * 2
+
+
+def test_a_report_is_a_tidy_frame(swept: OpenedCapture) -> None:
+    frame = swept.report().to_frame()
+    told = frame[(frame["arm"] == "on") & (frame["figure"] == "ttft_ns") & (frame["phase"] == "pass")]
+    assert told["n_ubatch"].tolist() == [64, 128]
+    assert (told["ratio"] < 1).all()
+    assert told["verdict"].tolist() == ["faster", "faster"]
+    assert frame[frame["arm"] == "off"]["ratio"].isna().all()
+
+
+@pytest.mark.parametrize(("picture", "drawn"), [("factors", "on"), ("sweep", "on"), ("time", "compute")])
+def test_pictures_are_the_dashboards(swept: OpenedCapture, picture: str, drawn: str) -> None:
+    figure = swept.plot(picture)  # type: ignore[arg-type]
+    assert any(drawn in str(trace.name) for trace in figure.data)
+
+
+def test_layers_of_an_arm_are_drawn(swept: OpenedCapture) -> None:
+    assert len(swept.plot("layers", arm="on").data) > 1
+
+
+def test_where_an_arm_crosses_the_baseline(swept: OpenedCapture) -> None:
+    crossings = [found for found in swept.report().crossovers if found.arm == "on"]
+    assert swept.crossover("on") == (crossings[0] if crossings else None)
+    assert swept.crossover("on", n_depth=77) is None
+
+
+def test_captures_are_compared_and_limits_answered(dense: OpenedCapture) -> None:
+    path = dense.path
+    found = hprof.compare(f"{path}#off", f"{path}#on", fail_on=["ttft<-1%"])
+    frame = found.to_frame()
+    assert frame.loc[frame["figure"] == "ttft_ns", "ratio"].tolist() == pytest.approx([462.5 / 642.5], rel=0.01)
+    assert found.failed()  # two pairs decide nothing
+    assert not found.failed(allow_inconclusive=True)
+    assert "B against A" in repr(found)
+    assert hprof.compare(dense, dense).to_frame()["a"].notna().all()
+
+
+def test_captures_are_listed_as_a_frame(dense: OpenedCapture, tmp_path: Path) -> None:
+    found = hprof.list(Path(dense.path).parent)
+    assert found[["name", "state"]].to_numpy().tolist() == [["dense", "complete"]]
+    assert list(hprof.list(tmp_path).columns) == list(found.columns)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda c: c.figures("nope"), "the levels are pass, prefill, decode, ubatch and layer"),
+        (lambda c: c.figures("lay"), "did you mean layer"),
+        (lambda c: c.figures(arm="x"), "its arms are off and on"),
+        (lambda c: c.crossover("onn"), "did you mean on"),
+        (lambda c: c.plot("pie"), "the pictures are factors, sweep, time and layers"),
+        (lambda c: c.plot("sweep", figure="ttfft"), "is not one that can be plotted here: prefill_tokens_per_s"),
+        (lambda c: c.frame("evnts"), "the tables are events"),
+        (lambda c: hprof.run("tiny-dens"), "did you mean tiny-dense"),
+        (lambda c: hprof.run(options=["--frob"]), "No such option '--frob'"),
+        (lambda c: hprof.run(path=c.path, device="sim"), "in Python force=True"),
+        (lambda c: hprof.list("nowhere"), "nowhere does not exist"),
+    ],
+)
+def test_errors_name_what_there_is(dense: OpenedCapture, ask: Callable[[OpenedCapture], object], said: str) -> None:
+    with pytest.raises(HprofError, match=said):
+        ask(dense)
