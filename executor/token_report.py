@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -33,13 +34,15 @@ def _n_stamps(model: ModelShape) -> int:
 
 
 def report_bytes(model: ModelShape) -> int:
-    """The size of a report."""
-    return (1 + _n_stamps(model)) * _NUMBER_BYTES + len(model.layers) * max(model.most_experts, 1)
+    """The size of a report: whole numbers of 8 bytes, so that reports in a row are all aligned."""
+    n_flags = len(model.layers) * max(model.most_experts, 1)
+    return (1 + _n_stamps(model) + math.ceil(n_flags / _NUMBER_BYTES)) * _NUMBER_BYTES
 
 
 def token_report(model: ModelShape, raw: torch.Tensor) -> TokenReport:
     """The report in `raw` (report_bytes,) uint8."""
     n_stamps, n_experts = _n_stamps(model), max(model.most_experts, 1)
-    numbers, flags = raw.split([(1 + n_stamps) * _NUMBER_BYTES, len(model.layers) * n_experts])
-    token, stamps = numbers.view(torch.int64).split([1, n_stamps])
+    end = (1 + n_stamps) * _NUMBER_BYTES
+    token, stamps = raw[:end].view(torch.int64).split([1, n_stamps])
+    flags = raw[end : end + len(model.layers) * n_experts]
     return TokenReport(raw, token, stamps, flags.view(len(model.layers), n_experts))
