@@ -189,6 +189,7 @@ class ModelShape:
     logit_scale: float = 1.0
     logit_cap: float | None = None  # logits are cap * tanh(logits / cap)
     context_length: int = 131072
+    keeps_rows: bool = False  # whether all rows go through the last layer whatever logits are wanted
     notes: tuple[str, ...] = ()
 
     @property

@@ -5,7 +5,7 @@ Times are integer nanoseconds. The executor imports nothing of the profiler: who
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -24,6 +24,14 @@ class Ubatch:
     phase: Phase
     n_tokens: int
     n_past: int  # positions before it: the depth, and the ubatches that came earlier
+    n_outputs: int  # tokens at its end whose logits are wanted
+
+    def outputs(self) -> Ubatch | None:
+        """Those whose logits are wanted, as a ubatch of their own; None where there are none."""
+        if self.n_outputs == self.n_tokens:
+            return self
+        n_past = self.n_past + self.n_tokens - self.n_outputs
+        return replace(self, n_tokens=self.n_outputs, n_past=n_past) if self.n_outputs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class PassJob:
     n_depth: int
     repetition: int
     warmup: bool = False
+    all_logits: bool = False
+    """Whether the logits of all of the prompt's tokens are wanted, and not of the last one alone."""
 
     @property
     def token_set(self) -> int:
@@ -56,18 +66,22 @@ class PassJob:
 
     @property
     def n_logits(self) -> int:
-        """How often logits are computed: after the prompt, and after each decode step."""
-        return self.n_decode + (1 if self.n_prompt else 0)
+        """Rows of logits: of the prompt's last token, or of all of them, and one a decode step."""
+        return self.n_decode + (self.n_prompt if self.all_logits else min(1, self.n_prompt))
 
     def ubatches(self) -> list[Ubatch]:
         """The prompt's ubatches (the last may be shorter), then one a decode step."""
-        prefill = [
-            Ubatch(number, "prefill", min(self.n_ubatch, self.n_prompt - start), self.n_depth + start)
-            for number, start in enumerate(range(0, self.n_prompt, self.n_ubatch))
-        ]
+        starts = range(0, self.n_prompt, self.n_ubatch)
+        prefill = [self._prompt_ubatch(number, start) for number, start in enumerate(starts)]
         first = self.n_depth + self.n_prompt
-        decode = [Ubatch(len(prefill) + i, "decode", 1, first + i) for i in range(self.n_decode)]
+        decode = [Ubatch(len(prefill) + i, "decode", 1, first + i, n_outputs=1) for i in range(self.n_decode)]
         return prefill + decode
+
+    def _prompt_ubatch(self, number: int, start: int) -> Ubatch:
+        n_tokens = min(self.n_ubatch, self.n_prompt - start)
+        is_last = start + n_tokens == self.n_prompt
+        n_outputs = n_tokens if self.all_logits else int(is_last)
+        return Ubatch(number, "prefill", n_tokens, self.n_depth + start, n_outputs)
 
 
 @dataclass(slots=True)

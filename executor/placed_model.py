@@ -140,6 +140,10 @@ class DeviceShard:
         self.begin.fill_(row)
         self.position.set(position)
 
+    def skip_rows(self, n: int) -> None:
+        """Launched where the first `n` rows of the ubatch under way are dropped: those that are left begin later."""
+        self.begin.add_(n)
+
     def advance(self) -> None:
         """The same for the token after the one before."""
         self.begin.add_(1)

@@ -24,7 +24,7 @@ class EmbeddingAndHead:
         self._first, self._last = placed.shards[0], placed.shards[-1]
         shape = (job.n_logits, placed.model.shape.n_vocab)
         self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
-        """(n_logits, vocab) float32 on the last device: after the prompt, then after each decode step."""
+        """(n_logits, vocab) float32 on the last device: of the prompt's tokens, then one a decode step."""
         self._n_rows = 0  # of logits so far
         self.prompt_logits: Event | None = None
         """When the prompt's logits are known on the last device; None without a prompt."""
@@ -43,31 +43,34 @@ class EmbeddingAndHead:
 
         self._launch(self._first, ubatch, "embed", compute, Work(), lambda: Touched(reads=[ids], writes=[x]))
 
-    def head(self, ubatch: Ubatch) -> None:
-        """Logits of the ubatch's last token, and the likeliest next token."""
+    def head(self, left: Ubatch) -> None:
+        """The logits that are wanted of the rows that are left, and the likeliest token after them."""
+        ubatch = left.outputs()
+        if ubatch is None:
+            return
         placed, shard = self._placed, self._last
         weights = StepWeights(placed.model, shard.store, None, None, None)
-        x, token = shard.on_device.rows(ubatch.n_tokens).x, shard.on_device.token
-        row = self.next_row()[0]
+        x, token = shard.on_device.rows(left.n_tokens).x[-ubatch.n_tokens :], shard.on_device.token
+        rows = self.next_rows(ubatch.n_tokens)
 
         def compute() -> None:
-            row.copy_(logits(x[-1:], weights, placed.model.shape)[0])
+            rows.copy_(logits(x, weights, placed.model.shape))
 
         def sample() -> None:
-            arg_max(row, token)
+            arg_max(rows[-1], token)
 
-        work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], 1, placed.dtype)
-        inside: Inside = "begin" if norm_serves(x[-1:]) else "nothing"
-        self._launch(shard, ubatch, "logits", compute, work, lambda: Touched(reads=[x], writes=[row]), inside)
+        work = dense_work([placed.model.tensors[placed.model.shape.output_tensor]], ubatch.n_tokens, placed.dtype)
+        inside: Inside = "begin" if norm_serves(x) else "nothing"
+        self._launch(shard, ubatch, "logits", compute, work, lambda: Touched(reads=[x], writes=[rows]), inside)
         if ubatch.phase == "prefill":
             self.prompt_logits = shard.device.event()
             shard.device.record("compute", self.prompt_logits)
-        self._launch(shard, ubatch, "sample", sample, Work(), lambda: Touched(reads=[row], writes=[token]))
+        self._launch(shard, ubatch, "sample", sample, Work(), lambda: Touched(reads=[rows], writes=[token]))
 
-    def next_row(self) -> torch.Tensor:
-        """Where the next token's logits belong, (1, vocab)."""
-        self._n_rows += 1
-        return self.logits[self._n_rows - 1 : self._n_rows]
+    def next_rows(self, n: int) -> torch.Tensor:
+        """Where the next n tokens' logits belong, (n, vocab)."""
+        self._n_rows += n
+        return self.logits[self._n_rows - n : self._n_rows]
 
     def take_token(self) -> int:
         """Bring the sampled token to the host (and to the first device); the host's time then, in ns."""

@@ -20,6 +20,7 @@ from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner
 from executor.engine.token_replay import ReplayedDecode
 from executor.engine.via_host import transfer_activations
+from executor.output_rows import behind_mixer
 from executor.passes import PassJob, PassResult, Ubatch, UbatchRecord
 from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Item, Policy
@@ -82,7 +83,7 @@ class PassRun:
 
     @property
     def logits(self) -> torch.Tensor:
-        """Float32 logits (n_logits, vocab): after the prompt, then after each decode step."""
+        """Float32 logits (n_logits, vocab) of `PassJob.n_logits` tokens: the prompt's, then one a decode step."""
         return self._ends.logits
 
     def _run_prompt(self) -> int | None:
@@ -91,7 +92,7 @@ class PassRun:
         for ubatch in prefill:
             start = ubatch.n_past - self._job.n_depth
             ids = self._prompt[start : start + ubatch.n_tokens]
-            self._run_ubatch(ubatch, ids, wants_logits=ubatch is prefill[-1])
+            self._run_ubatch(ubatch, ids)
         return self._ends.take_token() if prefill else None
 
     def _run_decode(self) -> None:
@@ -106,7 +107,7 @@ class PassRun:
         self._replayed.run(decode, self._steps_of, self._run_token)
 
     def _run_token(self, ubatch: Ubatch) -> None:
-        self._run_ubatch(ubatch, self._first.on_device.token, wants_logits=True)
+        self._run_ubatch(ubatch, self._first.on_device.token)
         self._ends.take_token()
 
     def _steps_of(self, trace: PassTrace) -> StepRunner:
@@ -117,21 +118,24 @@ class PassRun:
             self._placed, self._policy, self._streamers, by_step, self._routed, trace, records_tokens=recorded
         )
 
-    def _run_ubatch(self, ubatch: Ubatch, ids: torch.Tensor, *, wants_logits: bool) -> None:
+    def _run_ubatch(self, ubatch: Ubatch, ids: torch.Tensor) -> None:
         start = self._trace.mark(self._first.device, "compute")
         with ubatch_range(ubatch):
             self._ends.embed(ubatch, ids)
-            self._run_layers(ubatch)
-            if wants_logits:
-                self._ends.head(ubatch)
+            left = self._run_layers(ubatch)
+            if left is not None:
+                self._ends.head(left)
         self._marks.append(UbatchMarks(ubatch, start, self._trace.mark(self._last.device, "compute")))
 
-    def _run_layers(self, ubatch: Ubatch) -> None:
-        shard = self._first
+    def _run_layers(self, ubatch: Ubatch) -> Ubatch | None:
+        """The rows that leave the last layer, on the last shard; None where none do."""
+        shard, left = self._first, None
         for layer in range(len(self._placed.layers)):
             shard = self._move(ubatch, shard, self._placed.shard(layer))
-            self._steps.layer(ubatch, layer)
-        self._move(ubatch, shard, self._last)  # which may hold the output alone
+            left = self._steps.layer(ubatch, layer)
+        if left is not None:
+            self._move(left, shard, self._last)  # which may hold the output alone
+        return left
 
     def _move(self, ubatch: Ubatch, here: DeviceShard, there: DeviceShard) -> DeviceShard:
         """Bring the ubatch's rows to the shard `there`; gives it."""
@@ -185,9 +189,10 @@ def plan_items(placed: PlacedModel, policy: Policy, ubatches: Sequence[Ubatch]) 
     shards: list[list[Item]] = [[] for _ in placed.shards]
     for ubatch in ubatches:
         for unit in placed.units:
-            if _is_on_device(policy, ubatch, unit):
+            rows = ubatch if unit.what == "mix" else behind_mixer(placed.model.shape, unit.layer, ubatch)
+            if rows is not None and _is_on_device(policy, rows, unit):
                 shard = shards[placed.shard_of[unit.layer]]
-                shard.append(Item(len(shard), ubatch, unit))
+                shard.append(Item(len(shard), rows, unit))
     return shards
 
 

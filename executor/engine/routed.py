@@ -26,6 +26,14 @@ class _Copied:
     n_misses: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadBack:
+    """A router's choice on its way to the host, and the rows that it chose for."""
+
+    ubatch: Ubatch
+    event: Event
+
+
 class RoutedFlags:
     """One pass's expert flags: (ubatch, layer, expert), filled by copies from the device as routers run."""
 
@@ -36,7 +44,7 @@ class RoutedFlags:
         self._first = ubatches[0].n_past if ubatches else 0
         self._position0 = token_set * _STRIDE
         self._host_flags = host_flags
-        self._events: dict[tuple[int, int], Event] = {}
+        self._read: dict[tuple[int, int], _ReadBack] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
         self._given = self._load_given() if placed.routing is not None else {}
         self._stays_on_device = False
@@ -72,7 +80,7 @@ class RoutedFlags:
             device.copy_out("compute", source, target)
         event = device.event()
         device.record("compute", event)
-        self._events[ubatch.number, layer] = event
+        self._read[ubatch.number, layer] = _ReadBack(ubatch, event)
         trace.add(device, "compute", "d2h", "copy flags", ubatch, start, event, layer=layer, bytes=source.numel())
 
     @contextmanager
@@ -88,12 +96,12 @@ class RoutedFlags:
         """A layer's choice, flags (experts,) uint8 on the host, known there since an event."""
         assert self._host_flags is not None
         self._host_flags[ubatch.number, layer].copy_(flags)
-        self._events[ubatch.number, layer] = known
+        self._read[ubatch.number, layer] = _ReadBack(ubatch, known)
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
         device, flags = self._placed.shard(layer).device, self._host_flags
-        device.synchronize(self._events[ubatch.number, layer])
+        device.synchronize(self._read[ubatch.number, layer].event)
         if flags is not None:
             device.on_thread("read the router's flags", lambda: Touched(reads=[flags[ubatch.number, layer]]))
         return self.flags(ubatch, layer)
@@ -125,15 +133,14 @@ class RoutedFlags:
 
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""
-        return [self._record(number, layer) for number, layer in self._events]
+        return [self._record(read.ubatch, layer) for (_, layer), read in self._read.items()]
 
-    def _record(self, number: int, layer: int) -> ExpertsRecord:
-        ubatch = self._ubatches[number]
+    def _record(self, ubatch: Ubatch, layer: int) -> ExpertsRecord:
         used = self.flags(ubatch, layer)
-        copied = self._copied.get((number, layer), _Copied())
+        copied = self._copied.get((ubatch.number, layer), _Copied())
         return ExpertsRecord(
             phase=ubatch.phase,
-            ubatch=number,
+            ubatch=ubatch.number,
             layer=layer,
             n_tokens=ubatch.n_tokens,
             n_experts=used.size,

@@ -23,6 +23,7 @@ from executor.layers.mixer import mixed
 from executor.layers.moe import combine, experts, route, route_given, route_one, shared_expert, used_flags
 from executor.layers.one_token import norm_serves, router_serves
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
+from executor.output_rows import behind_mixer
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
 from executor.policies.base import Flags, Item, Policy
@@ -55,9 +56,15 @@ class StepRunner:
         self._launches = StepLauncher(placed, streamers, items, trace, records_tokens=records_tokens)
         self._eps = placed.model.shape.norm_eps
 
-    def layer(self, ubatch: Ubatch, layer: int) -> None:
-        """Issue one layer of one ubatch."""
-        self._mix(ubatch, layer)
+    def layer(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
+        """Issue one layer of one ubatch; gives the rows that leave it, None where none do."""
+        left = behind_mixer(self._placed.model.shape, layer, ubatch)
+        self._mix(ubatch, layer, left)
+        if left is not None:
+            self._behind_mixer(left, layer)
+        return left
+
+    def _behind_mixer(self, ubatch: Ubatch, layer: int) -> None:
         moe = self._placed.layers[layer].ffn
         if isinstance(moe, DenseFfn):
             self._ffn(ubatch, layer, moe)
@@ -67,18 +74,29 @@ class StepRunner:
             self._shared(ubatch, layer, moe)
         self._experts(ubatch, layer, moe)
 
-    def _mix(self, ubatch: Ubatch, layer: int) -> None:
+    def _mix(self, ubatch: Ubatch, layer: int, left: Ubatch | None) -> None:
+        """The mixer over all rows; those that are `left` then lie first in the buffers."""
         placed, shard = self._placed, self._placed.shard(layer)
         shape, state = placed.layers[layer], shard.states[layer]
         a = shard.on_device.rows(ubatch.n_tokens)
 
         one_token = shard.one_token(layer, ubatch.n_past) if ubatch.n_tokens == 1 else None
 
+        n_dropped = ubatch.n_tokens - (0 if left is None else left.n_tokens)
+
         def compute(w: Weights) -> None:
-            add_residual(a.x, mixed(a.x, w, shape, state, ubatch.n_past, self._eps, one_token), shape.residual_scale)
+            added = mixed(a.x, w, shape, state, ubatch.n_past, self._eps, one_token)
+            if left is None:
+                return
+            x = a.x[n_dropped:]
+            add_residual(x, added[n_dropped:], shape.residual_scale)
+            if n_dropped:
+                a.x[: left.n_tokens].copy_(x)
+                shard.skip_rows(n_dropped)
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
+        key = (key, n_dropped) if n_dropped else key
         inside: Inside = "begin" if norm_serves(a.x) else "nothing"
         self._launches.dense(ubatch, layer, "mix", "attn", compute, work, Touched([a.x], [a.x]), key, inside)
 

@@ -68,7 +68,7 @@ class ReplayedDecode:
         return [record for issued in self._done for record in self._finish(issued, policy)]
 
     def _issue(self, token: RecordedToken, ubatch: Ubatch) -> None:
-        row = self._ends.next_row()
+        row = self._ends.next_rows(1)
         with ubatch_range(ubatch):
             if self._next != ubatch.n_past:
                 self._stand_before(ubatch)

@@ -105,20 +105,15 @@ def footprint(
     arms: Sequence[str],
     options: SessionOptions,
     n_logits: int,
-    *,
-    computes_on_host: bool,
 ) -> Footprint:
-    """Count a session before it is opened, with passes of up to `n_logits` logits.
-
-    `computes_on_host`: whether any ubatch is so small, or any arm such, that host weights are used where they are.
-    """
+    """Count a session before it is opened, with passes of up to `n_logits` rows of logits."""
     sim = DeviceOptions("sim", n_devices=options.device.n_devices)
     session = Session(model, placement, arms, replace(options, device=sim, max_positions=1, madvise=False))
     try:
         shards, units = session.shards, session.units
         devices = [_on_device(model, shard, options, has_output=shard is shards[-1]) for shard in shards]
         devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
-        return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode, computes_on_host))
+        return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode))
     finally:
         session.close()
 
@@ -160,8 +155,8 @@ def _on_host(
     units: Sequence[TransferUnit],
     options: SessionOptions,
     load_mode: str,
-    computes_on_host: bool,
 ) -> HostFootprint:
+    computed = [unit for unit in units if unit.layer in options.layers_on_host]
     packed = [unit for unit in units if unit.segments[0].source.device.type == "meta"]
     held = units if load_mode == "register" else packed
     experts = [part.info.n_bytes for unit in packed if unit.n_experts for part in unit.parts]
@@ -173,5 +168,5 @@ def _on_host(
         weights=sum(unit.n_bytes for unit in held),
         loading=max(max(unmapped, default=0), max(experts, default=0) * min(LOADERS, len(experts))),
         activations=sum(shard.on_host.n_bytes for shard in shards) + options.max_ubatches * per_ubatch,
-        products=host_product_bytes(model, units, host_dtype(options.dtype)) if computes_on_host else 0,
+        products=host_product_bytes(model, computed, host_dtype(options.dtype)),
     )

@@ -147,7 +147,7 @@ def _notes(arm: SessionArm, options: SessionOptions) -> list[str]:
     """What a reader must know to compare the arm with others."""
     tensors, dtype = arm.placed.model.tensors.values(), options.dtype
     widens = any(len(tensor.shape) > 1 and not is_stored_as(tensor, dtype) for tensor in tensors)
-    if not (arm.policy.traits.is_resident and options.device.kind == "cpu" and options.computes_on_host and widens):
+    if not (arm.policy.traits.is_resident and options.device.kind == "cpu" and options.layers_on_host and widens):
         return []
     return [
         "the cpu device dequantises a resident weight each time a step reads it, as a GPU does, but the host "
@@ -158,7 +158,8 @@ def _notes(arm: SessionArm, options: SessionOptions) -> list[str]:
 
 def _host_products(arm: SessionArm, options: SessionOptions) -> dict[str, str] | None:
     """How each quant type is multiplied on the host; None where nothing is."""
-    if not options.computes_on_host or options.device.kind == "sim":
+    if options.device.kind == "sim":
         return None
     placed = arm.placed
-    return dict(host_products(placed.model, placed.units, placed.host.dtype)) or None
+    units = [unit for unit in placed.units if unit.layer in options.layers_on_host]
+    return dict(host_products(placed.model, units, placed.host.dtype)) or None

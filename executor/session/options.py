@@ -5,7 +5,7 @@ The load mode in effect, which passes fit, and what to lower where memory runs o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,8 +49,8 @@ class SessionOptions:
     """Whether passes keep the order of all that was issued, for `hprof check`."""
     inject: str | None = None
     """A fault to plant, by a name of `executor.fault_names`; the order must be recorded."""
-    computes_on_host: bool = False
-    """Whether passes will compute host tensors on the host, so that their products are made when the session opens."""
+    layers_on_host: Collection[int] = ()
+    """Layers whose host tensors passes will compute on the host, so that products are made when the session opens."""
 
 
 def effective_load_mode(options: SessionOptions, policies: Iterable[Policy]) -> tuple[LoadMode, list[str]]:

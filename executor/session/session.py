@@ -168,8 +168,8 @@ def place_model(
             model.source.will_need(name)
     units = _load(model, streamed, devices[0], load_mode)
     host = HostWeights(model, host_dtype(options.dtype), units)
-    if options.computes_on_host and options.device.kind != "sim":
-        host.prepare(units)
+    if options.device.kind != "sim":
+        host.prepare(unit for unit in units if unit.layer in options.layers_on_host)
     return PlacedModel(
         model, shards, shard_of, units, host, options.routing, options.dtype, options.seed, options.prompt
     )

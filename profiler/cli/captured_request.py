@@ -31,7 +31,7 @@ def captured_values(manifest: Manifest, where: str) -> dict[str, Any]:
     dtype = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}.get(str(manifest.grid.get("dtype")), "bf16")
     routing = manifest.model.get("routing")
     spec = {"routing": _spec(routing)} if isinstance(routing, str) else {}
-    return {**context.params, "dtype": dtype, **spec}
+    return {**context.params, "dtype": dtype, "keeps_rows": "all_logits" not in manifest.grid, **spec}
 
 
 def predicted_request(values: Mapping[str, Any]) -> RunRequest:
@@ -43,6 +43,7 @@ def predicted_request(values: Mapping[str, Any]) -> RunRequest:
         request,
         device=replace(request.device, kind="sim"),
         routing=None if request.routing == "model" else request.routing,
+        keeps_rows=values.get("keeps_rows", False),
         repetitions=1,
         recorder="native",
         record_ordering=False,

@@ -128,6 +128,11 @@ _GRID: Final = [
     _grid("-n", "--n-gen", default="16", help="Tokens to generate after the prompt."),
     _grid("-ub", "--n-ubatch", default="32,256", help="Tokens that go through the layers together."),
     _grid("-d", "--n-depth", default="0", help="Tokens in the KV cache before the prompt."),
+    click.option(
+        "--all-logits",
+        is_flag=True,
+        help="Logits of all of the prompt's tokens: its last layer and the output then compute every row, not one.",
+    ),
 ]
 _REPEATS: Final = [
     click.option(

@@ -82,6 +82,7 @@ def build_request(values: Mapping[str, Any]) -> RunRequest:
         madvise=values["madvise"],
         tensor_split=_shares(values["tensor_split"]),
         policy=_policy(values),
+        all_logits=values["all_logits"],
         routing=values["routing"],
         seed=values["seed"],
         recorder=_recorder(values["recorder"], no_record=values["no_record"]),

@@ -17,9 +17,10 @@ import torch
 
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
-from executor.memory.footprint import footprint
-from executor.model import Model
+from executor.memory.footprint import Footprint, footprint
+from executor.model import Model, ModelShape
 from executor.models.synthetic import QuantPlan, model_tensors
+from executor.output_rows import drops_rows
 from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
 from executor.session import SessionOptions
@@ -76,11 +77,15 @@ class MemoryRequest:
     arms: tuple[str, ...]
     options: SessionOptions
     cells: tuple[GridPoint, ...]
+    all_logits: bool = False
 
-    @property
-    def computes_on_host(self) -> bool:
-        """Whether any ubatch's host weights are used on the CPU."""
-        return computes_on_host(self.arms, self.cells, self.options.policy.op_offload_min_batch)
+    def counted(self) -> Footprint:
+        """What the session will hold."""
+        least = self.options.policy.op_offload_min_batch
+        on_host = layers_on_host(self.model.shape, self.arms, self.cells, least, all_logits=self.all_logits)
+        options = replace(self.options, layers_on_host=on_host)
+        n_logits = max(cell.n_logits(all_logits=self.all_logits) for cell in self.cells)
+        return footprint(self.model, self.placement, self.arms, options, n_logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +105,25 @@ class MemoryDemand:
         return self.needed <= self.free
 
 
-def computes_on_host(arms: Collection[str], cells: Iterable[GridPoint], op_offload_min_batch: int) -> bool:
-    """Whether any pass computes host weights on the CPU: by the arm's design, or in ubatches below the threshold."""
+def layers_on_host(
+    shape: ModelShape, arms: Collection[str], cells: Iterable[GridPoint], op_offload_min_batch: int, *, all_logits: bool
+) -> Collection[int]:
+    """The layers whose host weights any pass computes on the CPU.
+
+    All of them by an arm's design, or for ubatches below the threshold; else the last one, where it drops rows.
+    """
     traits = [arm_traits(arm) for arm in arms]
-    is_small = any(size < op_offload_min_batch for cell in cells for size in _ubatch_sizes(cell))
-    return any(one.computes_on_host or (is_small and not one.is_resident) for one in traits)
+    sizes = {size for cell in cells for size in _ubatch_sizes(cell)}
+    n_layers, can = len(shape.layers), any(not one.is_resident for one in traits)
+    if any(one.computes_on_host for one in traits) or (can and min(sizes) < op_offload_min_batch):
+        return range(n_layers)
+    is_last_small = drops_rows(shape) and not all_logits and op_offload_min_batch > 1
+    return range(n_layers - 1, n_layers) if can and is_last_small else ()
 
 
 def demands(wanted: MemoryRequest, free: FreeMemory) -> list[MemoryDemand]:
     """What is asked of each memory that has a limit. On `cpu`, device memory is the host's."""
-    n_logits = max(cell.n_gen for cell in wanted.cells) + 1
-    counted = footprint(
-        wanted.model,
-        wanted.placement,
-        wanted.arms,
-        wanted.options,
-        n_logits,
-        computes_on_host=wanted.computes_on_host,
-    )
+    counted = wanted.counted()
     kind = wanted.options.device.kind
     on_devices = [Counter(asdict(device)) for device in counted.devices]
     on_host = Counter(asdict(counted.host))
@@ -160,6 +166,8 @@ def check_needs(
     options: SessionOptions,
     cells: Sequence[GridPoint],
     free: FreeMemory | None = None,
+    *,
+    all_logits: bool = False,
 ) -> None:
     """Raise HprofError, saying what would fit, when host or device memory cannot hold the run.
 
@@ -168,7 +176,7 @@ def check_needs(
     free = free_memory(options.device) if free is None else free
     if all(limit is None for limit in (free.host, *free.devices)):
         return
-    wanted = MemoryRequest(model, placement, tuple(arms), options, tuple(cells))
+    wanted = MemoryRequest(model, placement, tuple(arms), options, tuple(cells), all_logits)
     unmet = [demand for demand in demands(wanted, free) if not demand.is_met]
     if unmet:
         raise HprofError(_refusal(wanted, free, max(unmet, key=lambda demand: demand.needed - demand.free)))

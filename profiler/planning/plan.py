@@ -14,7 +14,7 @@ from executor.models.load import load_model
 from executor.policies import make_policy
 from executor.session import SessionOptions
 from profiler.cupti import check_cupti
-from profiler.planning.memory import check_needs, computes_on_host
+from profiler.planning.memory import check_needs, layers_on_host
 from profiler.planning.placed_arms import PlacedArms, device_of_layers, placed_arms
 from profiler.planning.request import RunRequest, distinct_cells
 from profiler.planning.warnings import left_out, plan_warnings, told_how_to_join
@@ -49,13 +49,15 @@ def plan_run(request: RunRequest, most_cells: int = MAX_CELLS) -> RunPlan:
     for arm in request.arms:
         make_policy(arm, request.policy)
     model = load_model(request.model, request.quant, request.layers, request.seed)
+    model = replace(model, shape=replace(model.shape, keeps_rows=model.shape.keeps_rows or request.keeps_rows))
     _check_devices(request, model)
     routing = _routing(request, model)
-    session = _session_options(request, routing)
+    session = _session_options(request, model, routing)
     setups = placed_arms(request, model, session)
     with told_how_to_join(request):
         for setup in setups:
-            check_needs(model, setup.session_placement, setup.arms, session, request.cells)
+            placement = setup.session_placement
+            check_needs(model, placement, setup.arms, session, request.cells, all_logits=request.all_logits)
     label = None if routing is None else routing.label
     warnings = [*left_out(asked, request.cells), *plan_warnings(request, model, setups)]
     return RunPlan(request, model, setups, session, label, tuple(warnings))
@@ -111,8 +113,8 @@ def _routing(request: RunRequest, model: Model) -> Routing | None:
     return routing_from_spec(spec, layers=layers, n_experts=n_experts, n_used=n_used, seed=request.seed)
 
 
-def _session_options(request: RunRequest, routing: Routing | None) -> SessionOptions:
-    cells = request.cells
+def _session_options(request: RunRequest, model: Model, routing: Routing | None) -> SessionOptions:
+    cells, least = request.cells, request.policy.op_offload_min_batch
     default = torch.float32 if request.device.kind == "cpu" else torch.bfloat16
     return SessionOptions(
         device=request.device,
@@ -128,5 +130,5 @@ def _session_options(request: RunRequest, routing: Routing | None) -> SessionOpt
         routing=routing,
         record_ordering=request.record_ordering,
         inject=request.inject,
-        computes_on_host=computes_on_host(request.arms, cells, request.policy.op_offload_min_batch),
+        layers_on_host=layers_on_host(model.shape, request.arms, cells, least, all_logits=request.all_logits),
     )

@@ -33,6 +33,10 @@ class GridPoint:
         """Ubatches of the prompt, and one a generated token."""
         return -(-self.n_prompt // self.n_ubatch) + self.n_gen
 
+    def n_logits(self, *, all_logits: bool) -> int:
+        """Rows of logits that a pass holds at most."""
+        return self.n_gen + (self.n_prompt if all_logits else 1)
+
 
 def grid(
     n_prompts: Sequence[int], n_gens: Sequence[int], n_ubatches: Sequence[int], n_depths: Sequence[int]
@@ -88,6 +92,8 @@ class RunRequest:
     madvise: bool = False
     tensor_split: tuple[float, ...] = ()
     policy: PolicyOptions = field(default_factory=PolicyOptions)
+    all_logits: bool = False  # of the prompt's tokens, not of the last one alone
+    keeps_rows: bool = False  # all rows go through the last layer all the same, as before hprof had `all_logits`
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0
     recorder: RecorderName = "native"

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ Setting = Literal["alone", "copies", "host"]
 class Points:
     """Ubatches to be priced, an element each: `n_tokens` (points,), and `n_past` (points,) positions before them.
 
-    `n_outputs` (points,): the rows that go on behind the last layer's mixer, for an engine that drops those whose
-    logits nobody wants; None: all do.
+    `n_outputs` (points,) is how many of their last tokens' logits are wanted; None: of all.
     """
 
     n_tokens: Floats
@@ -36,6 +35,12 @@ class Points:
     phase: Phase = "prefill"
     setting: Setting = "alone"
     n_outputs: Floats | None = None
+
+    def outputs(self) -> Points:
+        """Those whose logits are wanted, as ubatches of their own; of none, where none are."""
+        if self.n_outputs is None:
+            return self
+        return Points(self.n_outputs, self.n_past + self.n_tokens - self.n_outputs, self.phase, self.setting)
 
     def seen(self, window: int | None) -> Floats:
         """(points,): how many positions a token sees, on average."""
@@ -45,9 +50,6 @@ class Points:
 
 class Costs(Protocol):
     """Times in ns; arrays have one element a point."""
-
-    drops_rows: ClassVar[bool]
-    """Whether the engine drops rows whose logits nobody wants behind the last layer's mixer."""
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         """A step, with what passes between the step before it and itself; `distinct` experts are in use."""
@@ -77,7 +79,6 @@ class RateCosts:
 
     machine: SimMachine
     dtype: torch.dtype
-    drops_rows: ClassVar[bool] = False
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         m = self.machine

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import pandas as pd
@@ -80,7 +80,6 @@ class FittedCosts:
     token_ns: float
     routed_copy_delay_ns: float
     rates: RateCosts
-    drops_rows: ClassVar[bool] = False
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         fit = self._fit(step, points)
@@ -167,7 +166,7 @@ def _fit_step(step: Step, rows: pd.DataFrame) -> StepFit:
         rows[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct", "ns")
     )
     seen = Points(n_tokens, past).seen(step.window)
-    grows = np.array([True, step.name not in ("logits", "sample"), step.positions_matter, step.is_moe])
+    grows = np.array([True, step.name != "sample", step.positions_matter, step.is_moe])
     if len(np.unique(n_tokens)) == 1:
         grows[1] = False
     matrix = features(n_tokens, seen if step.positions_matter else 0 * seen, distinct)[:, grows]

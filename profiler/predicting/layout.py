@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes, mix_work
 from executor.host.steps import host_dtype
 from executor.model import DeltaNetShape, LayerShape, Model, TensorInfo
+from executor.output_rows import drops_rows
 from executor.placement.place import Placement
 from executor.weights.transfer_units import StepKind, TransferUnit, host_groups, step_kind
 
@@ -97,6 +98,10 @@ class Layout:
         """The layers that have experts."""
         return [layer for layer, kind in enumerate(self.kind_of) if self.kinds[kind].flags is not None]
 
+    def drops_rows(self, layer: int) -> bool:
+        """Whether only rows whose logits are wanted go through what follows the layer's mixer."""
+        return layer == len(self.kind_of) - 1 and drops_rows(self.model.shape)
+
     @property
     def move(self) -> tuple[Step, ...]:
         """Carrying a ubatch's rows to the next device: out, in, and noting there where they begin."""
@@ -155,7 +160,7 @@ def step_work(
         one = experts_work(step.tensors, step.layer.moe, 1, 1, kept, moved)
         return one.flops * n_tokens, one.n_bytes * distinct
     one = dense_work(step.tensors, 1, kept, moved)
-    return one.flops * (ones if step.name == "logits" else n_tokens), one.n_bytes * ones
+    return one.flops * n_tokens, one.n_bytes * ones
 
 
 def _mix_work(step: Step, n_tokens: Floats, n_past: Floats, dtype: torch.dtype) -> tuple[Floats, Floats]:

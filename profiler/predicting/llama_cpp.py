@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -78,7 +78,6 @@ class LlamaCppCosts:
 
     machine: LlamaCppMachine
     n_threads: int | None = None
-    drops_rows: ClassVar[bool] = True
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         m, ones = self.machine, np.ones_like(points.n_past)

@@ -51,6 +51,10 @@ class StepCopies:
         """The same for other points, each named by its number here."""
         return StepCopies(*(getattr(self, one.name)[points] for one in fields(self)))
 
+    def where(self, present: NDArray[np.bool_]) -> StepCopies:
+        """The same where the step is there, and nothing elsewhere."""
+        return StepCopies(*(getattr(self, one.name) * present for one in fields(self)))
+
     @property
     def n_bytes(self) -> Floats:
         return self.ahead_bytes + self.late_bytes
@@ -85,7 +89,7 @@ class Decider:
             return None
         found = StepCopies.none(asked.shape[1])
         for point, (n, past) in enumerate(asked.T):
-            self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past)))
+            self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past), n_outputs=0))
         return found
 
     def _decide(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch) -> None:

@@ -80,8 +80,7 @@ class ArmPredictor:
     ) -> None:
         device_of = device_of_layers(plan.request, plan.model)
         self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
-        self._costs, self._arm = costs, arm
-        self._drops_rows = costs.drops_rows
+        self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
         self._settings: dict[Phase, Setting] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
@@ -118,18 +117,16 @@ class ArmPredictor:
         if not cells:
             return {}
         ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
-        number, n_tokens, n_past, is_last = _ubatches(ordered)
-        kept = is_last if self._drops_rows else n_tokens
-        asked, point_of = np.unique(np.stack([n_tokens, n_past, kept]), axis=1, return_inverse=True)
-        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"), asked[2] if self._drops_rows else None)
+        number, *sizes = _ubatches(ordered, all_logits=self._all_logits)
+        asked, point_of = np.unique(np.stack(sizes), axis=1, return_inverse=True)
+        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"), asked[2])
         priced = price(self.layout, self._decider, self._costs, points)
         ends = self._ends("prefill")
         each = [np.asarray(point_of.ravel()[number == u]) for u in range(int(number.max()) + 1)]
         times = run_prompts(priced, each, len(ordered), ends)
         totals = _Totals(priced, self._in_range(points), each, len(ordered))
-        extra = {"logits": ends["logits"], "sample": ends["sample"]}
         return {
-            cell: totals.part(place, float(times.ttft[place]), float(times.prefill[place]), extra)
+            cell: totals.part(place, float(times.ttft[place]), float(times.prefill[place]))
             for place, cell in enumerate(ordered)
         }
 
@@ -144,8 +141,7 @@ class ArmPredictor:
         ends = self._ends("decode")
         times = token_times(priced, len(asked), ends)
         totals = _Totals(priced, self._in_range(points), [np.arange(len(asked))], len(asked))
-        extra = {"logits": ends["logits"], "sample": ends["sample"]}
-        parts = [totals.part(i, float(times[i]), float(times[i]), extra) for i in range(len(asked))]
+        parts = [totals.part(i, float(times[i]), float(times[i])) for i in range(len(asked))]
         return {cell: parts[i] for cell, i in zip(cells, back, strict=True)}
 
     def _setting(self, phase: Phase) -> Setting:
@@ -165,12 +161,8 @@ class ArmPredictor:
 
     def _ends(self, phase: Phase) -> dict[str, float]:
         at = Points(np.ones(1), np.zeros(1), phase, self._setting(phase))
-        zero = np.zeros(1)
-        ends = {
-            step.name: float(self._costs.step_ns(step, at, zero)[0])
-            for step in (self.layout.logits, self.layout.sample)
-        }
-        return ends | {"begin": self._costs.begin_ns, "token": self._costs.token_ns}
+        sample = float(self._costs.step_ns(self.layout.sample, at, np.zeros(1))[0])
+        return {"sample": sample, "begin": self._costs.begin_ns, "token": self._costs.token_ns}
 
     def _in_range(self, points: Points) -> NDArray[np.bool_]:
         steps = [step for kind in self.layout.kinds for step in kind.steps]
@@ -223,14 +215,16 @@ class _Totals:
         for at in points_of:
             self._outside[: len(at)] += ~in_range[at]
 
-    def part(self, cell: int, total_ns: float, known_ns: float, extra: Mapping[str, float]) -> _Part:
-        busy = {name: float(total[cell]) for name, total in self._sums.items() if name} | dict(extra)
+    def part(self, cell: int, total_ns: float, known_ns: float) -> _Part:
+        busy = {name: float(total[cell]) for name, total in self._sums.items() if name}
         return _Part(total_ns, known_ns, float(self._sums[""][cell]), not self._outside[cell], busy)
 
 
-def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Floats, Floats]:
-    """Each prompt's ubatches by number, then cell: their number in the prompt, tokens, positions before, and whether
-    (1 or 0) it is the prompt's last."""
+def _ubatches(cells: Sequence[GridPoint], *, all_logits: bool) -> tuple[NDArray[np.intp], Floats, Floats, Floats]:
+    """Each prompt's ubatches by number, then cell: their number in the prompt, tokens, positions before, and outputs.
+
+    As `PassJob.ubatches` cuts it, for many prompts at once.
+    """
     n_prompt, n_ubatch, n_depth = (np.array([getattr(cell, axis) for cell in cells]) for axis in _AXES)
     counts = -(-n_prompt // n_ubatch)
     cell = np.repeat(np.arange(len(cells)), counts)
@@ -239,9 +233,9 @@ def _ubatches(cells: Sequence[GridPoint]) -> tuple[NDArray[np.intp], Floats, Flo
     cell, number = cell[order], number[order]
     start = number * n_ubatch[cell]
     n_tokens = np.minimum(n_ubatch[cell], n_prompt[cell] - start)
-    is_last = number == counts[cell] - 1
-    n_past = (n_depth[cell] + start).astype(np.float64)
-    return number, n_tokens.astype(np.float64), n_past, is_last.astype(np.float64)
+    n_outputs = n_tokens if all_logits else (start + n_tokens == n_prompt[cell]).astype(np.intp)
+    sizes = (n_tokens, n_depth[cell] + start, n_outputs)
+    return number, *(size.astype(np.float64) for size in sizes)
 
 
 _AXES = ("n_prompt", "n_ubatch", "n_depth")

@@ -68,7 +68,6 @@ class ProbedCosts:
     token_ns: float
     routed_copy_delay_ns: float
     dtype: torch.dtype
-    drops_rows: ClassVar[bool] = False
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         found = self._fit(step, points)

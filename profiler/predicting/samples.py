@@ -1,7 +1,8 @@
 """What a capture shows of steps and copies: the measured times that costs are fitted to, as tables.
 
 A step's time begins where the step before it on its device ended, or where the copy that it waits for did: what
-passes between two steps belongs to the later one. Warm-ups are left out.
+passes between two steps belongs to the later one. What the last layer computes for a prompt's last row alone counts as
+decode, whose steps take one row. Warm-ups are left out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ StepKey = tuple[str, str, str]
 """A step's name, where, and signature."""
 _EVENTS = [
     *("pass_id", "phase", "ubatch", "layer", "device", "stream", "kind", "name", "tensor", "t_start", "t_end"),
-    *("bytes", "correlation_id", "waits_for", "detail"),
+    *("n_tokens", "bytes", "correlation_id", "waits_for", "detail"),
 ]
 
 
@@ -73,12 +74,15 @@ def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
     events = events[(events["detail"] != KERNEL) & ~events["kind"].isin(["wait", "sync", "api"])]
     for column in ("phase", "stream", "kind", "name", "tensor"):
         events[column] = events[column].astype(object)
-    return events.merge(ubatches, on=["pass_id", "ubatch"])
+    events = events.merge(ubatches, on=["pass_id", "ubatch"], suffixes=("", "_of_ubatch"))
+    events["n_tokens"] = events["n_tokens"].fillna(events["n_tokens_of_ubatch"])
+    return events.assign(is_left=events["n_tokens"] < events.pop("n_tokens_of_ubatch"))
 
 
 def _settings(events: pd.DataFrame) -> pd.DataFrame:
     """pass_id, phase, setting: what went on beside the steps."""
-    on_host = events["kind"].eq("cpu_compute").groupby([events["pass_id"], events["phase"]]).any()
+    used_host = events["kind"].eq("cpu_compute") & ~events["is_left"]
+    on_host = used_host.groupby([events["pass_id"], events["phase"]]).any()
     copied = events["stream"].eq("copy").groupby([events["pass_id"], events["phase"]]).any()
     setting = pd.Series(np.where(on_host, "host", np.where(copied, "copies", "alone")), on_host.index, name="setting")
     return setting.reset_index()
@@ -116,7 +120,7 @@ def _from_other_devices(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
 
 def _token_ns(rows: pd.DataFrame, passes: pd.DataFrame) -> float:
     """From the end of the prompt's sampling to the first token being known."""
-    sampled = rows[(rows["name"] == "sample") & (rows["phase"] == "prefill")].set_index("pass_id")["t_end"]
+    sampled = rows[(rows["name"] == "sample") & (rows["phase"] == "prefill")].groupby("pass_id")["t_end"].max()
     known = (passes["t_start"] + passes["ttft_ns"]).reindex(sampled.index)
     return float((known - sampled).mean()) if len(sampled) else 0.0
 
@@ -133,8 +137,12 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     gap = rows["gap"].where(~rows["first"], 0.0)
     waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
     gap = (gap - token_ns * waits_for_token).clip(lower=0.0)
-    found = rows[["phase", "setting", "n_tokens", "n_past"]].assign(
-        step=step, ns=rows["ns"] + gap, distinct=used["distinct"].fillna(0).to_numpy()
+    is_one_row = rows["is_left"] & ~rows["name"].isin(["logits", "sample"])
+    found = rows[["setting", "n_tokens", "n_past"]].assign(
+        phase=rows["phase"].mask(is_one_row, "decode"),
+        step=step,
+        ns=rows["ns"] + gap,
+        distinct=used["distinct"].fillna(0).to_numpy(),
     )
     found = found[found["step"].notna()]
     grouped = found.groupby(["step", "phase", "setting", "n_tokens", "n_past", "distinct"], observed=True)["ns"]

@@ -9,14 +9,14 @@ first, so that those still running are a slice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiler.predicting.costs import CopyWay, Costs, Points
+from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.layout import LayerKind, Layout, Step
 from profiler.predicting.plans import Decider, StepCopies
 
@@ -38,20 +38,6 @@ class StepTimes:
     late: Floats | None = None
     """Copies on the copy stream: those that go ahead, and those that wait for the router."""
 
-    def spread_to(self, points: Ints, n_points: int) -> StepTimes:
-        """The same among `n_points` points, of which `points` are those here; the others do nothing."""
-
-        def wider(values: NDArray[Any]) -> NDArray[Any]:
-            found = np.zeros(n_points, values.dtype)
-            found[points] = values
-            return found
-
-        copies = self.copies
-        if copies is not None:
-            copies = StepCopies(*(wider(getattr(copies, one.name)) for one in fields(copies)))
-        ahead, late = (None if one is None else wider(one) for one in (self.ahead, self.late))
-        return StepTimes(self.name, self.device, wider(self.in_line), copies, ahead, late)
-
 
 @dataclass(slots=True)
 class PricedUbatches:
@@ -63,6 +49,10 @@ class PricedUbatches:
     embed: Floats
     move: Floats
     """Carrying the rows to the next device."""
+    last_move: Floats
+    """Carrying those that leave the last layer to the output's device."""
+    head: Floats
+    """The logits that are wanted, and sampling."""
     n_slots: int
     routed_delay: float
     busy: dict[str, Floats] = field(default_factory=dict)
@@ -83,85 +73,101 @@ def _append(steps: list[StepTimes], step: StepTimes) -> None:
         steps.append(step)
 
 
-class _Pricing:
-    """What steps cost at some points; what does not depend on the experts in use is asked once a kind of layer."""
+class _Rows:
+    """What steps cost over some points' rows; what does not depend on the experts in use is asked once a kind of layer.
+
+    Where there are no rows, nothing costs anything.
+    """
 
     def __init__(self, layout: Layout, decider: Decider, costs: Costs, points: Points) -> None:
-        self._layout, self._decider, self._costs, self._points = layout, decider, costs, points
-        self._none = np.zeros(len(points.n_tokens))
-        self._asked, self._back = decider.ask(points.n_tokens, points.n_past)
+        self._costs, self._points, self._decider = costs, points, decider
+        self.n_tokens, self._is_any = points.n_tokens, points.n_tokens > 0
+        self._asked, self._back = decider.ask(np.maximum(points.n_tokens, 1), points.n_past)
         self._known: dict[tuple[str, str, str], Floats] = {}
-        self._busy: dict[str, Floats] = defaultdict(self._none.copy)
-        self._n_bytes = self._none.copy()
+        self.none = np.zeros(len(points.n_tokens))
+        self._in_use = {} if decider.use is None else self._distinct(decider.use, layout.moe_layers)
 
-    def priced(self) -> PricedUbatches:
-        layout, in_use = self._layout, self._distinct()
-        steps: list[StepTimes] = []
-        last = len(layout.kind_of) - 1
-        for layer, number in enumerate(layout.kind_of):
-            kind, distinct = layout.kinds[number], in_use.get(layer, self._none)
-            own, behind = (kind.steps[:1], kind.steps[1:]) if layer == last else (kind.steps, ())
-            for step in own:
-                _append(steps, self._step(layer, kind, step, distinct))
-        for times in self._behind_last_mixer(last, behind, in_use.get(last, self._none)):
-            _append(steps, times)
-        embed, move = self._ns(layout.embed, self._none), self._none
-        self._busy["embed"] += embed
-        if layout.n_devices > 1:
-            move = np.asarray(sum(self._ns(step, self._none) for step in layout.move))
-            n_moves = np.count_nonzero(np.diff(layout.device_of))
-            self._n_bytes += n_moves * self._points.n_tokens * layout.move[1].row_bytes
-        delay, n_slots = self._costs.routed_copy_delay_ns, self._decider.n_slots
-        return PricedUbatches(layout, steps, embed, move, n_slots, delay, dict(self._busy), self._n_bytes)
-
-    def _behind_last_mixer(self, layer: int, steps: Sequence[Step], distinct: Floats) -> Iterator[StepTimes]:
-        """The last layer's steps behind its mixer, which fewer rows than the ubatch has may go through."""
-        points, kind = self._points, self._layout.kinds[self._layout.kind_of[layer]]
-        if points.n_outputs is None:
-            yield from (self._step(layer, kind, step, distinct) for step in steps)
-            return
-        some = np.flatnonzero(points.n_outputs > 0)
-        left = points.n_outputs[some]
-        rows = replace(points, n_tokens=left, n_past=(points.n_past + points.n_tokens)[some] - left, n_outputs=None)
-        inner = _Pricing(self._layout, self._decider, self._costs, rows)
-        in_use = inner._distinct().get(layer, inner._none)
-        for step in steps:
-            yield inner._step(layer, kind, step, in_use).spread_to(some, len(self._none))
-        for name, ns in inner._busy.items():
-            self._busy[name][some] += ns
-        self._n_bytes[some] += inner._n_bytes
-
-    def _distinct(self) -> dict[int, Floats]:
-        """By MoE layer, (points,): how many experts are in use."""
-        use = self._decider.use
-        if use is None:
-            return {}
-        asked, back = np.unique(self._points.n_tokens, return_inverse=True)
+    def _distinct(self, use: ExpectedUse, moe_layers: Sequence[int]) -> dict[int, Floats]:
+        asked, back = np.unique(self.n_tokens, return_inverse=True)
         table = np.stack([use.distinct(int(n)) for n in asked], axis=1)
-        return {layer: table[place][back] for place, layer in enumerate(self._layout.moe_layers)}
+        return {layer: table[place][back] for place, layer in enumerate(moe_layers)}
 
-    def _ns(self, step: Step, distinct: Floats) -> Floats:
-        if step.is_moe:
-            return self._costs.step_ns(step, self._points, distinct)
+    def distinct(self, layer: int) -> Floats:
+        """(points,): how many of a layer's experts are in use."""
+        return self._in_use.get(layer, self.none)
+
+    def ns(self, step: Step, layer: int | None = None) -> Floats:
+        """(points,): what a step of a layer takes."""
+        if step.is_moe and layer is not None:
+            return np.where(self._is_any, self._costs.step_ns(step, self._points, self.distinct(layer)), 0.0)
         key = (step.name, step.where, step.signature)
         if key not in self._known:
-            self._known[key] = self._costs.step_ns(step, self._points, distinct)
+            self._known[key] = np.where(self._is_any, self._costs.step_ns(step, self._points, self.none), 0.0)
         return self._known[key]
 
-    def _step(self, layer: int, kind: LayerKind, step: Step, distinct: Floats) -> StepTimes:
-        compute, device = self._ns(step, distinct), self._layout.device_of[layer]
+    def copies(self, layer: int, step: str) -> StepCopies | None:
+        """What the arm does for a step of a layer; None: weights are resident."""
+        decided = self._decider.copies(layer, step, self._asked)
+        return None if decided is None else decided.at(self._back).where(self._is_any)
+
+
+class _Pricing:
+    """All steps at some points."""
+
+    def __init__(self, layout: Layout, decider: Decider, costs: Costs, points: Points) -> None:
+        self._layout, self._decider, self._costs = layout, decider, costs
+        self._all, self._outputs = (_Rows(layout, decider, costs, rows) for rows in (points, points.outputs()))
+        self._busy: dict[str, Floats] = defaultdict(self._all.none.copy)
+        self._n_bytes = self._all.none.copy()
+
+    def priced(self) -> PricedUbatches:
+        layout, rows, left = self._layout, self._all, self._all
+        steps: list[StepTimes] = []
+        for layer, number in enumerate(layout.kind_of):
+            kind = layout.kinds[number]
+            left = self._outputs if layout.drops_rows(layer) else rows
+            for step in kind.steps:
+                _append(steps, self._step(layer, kind, step, rows if step.name == "attn" else left))
+        embed, (logits, sample) = rows.ns(layout.embed), map(self._outputs.ns, (layout.logits, layout.sample))
+        for step, ns in ((layout.embed, embed), (layout.logits, logits), (layout.sample, sample)):
+            self._busy[step.name] += ns
+        move, last_move = (self._move(each) for each in (rows, left))
+        self._n_bytes += self._moved_bytes(left)
+        return PricedUbatches(
+            layout,
+            steps,
+            embed,
+            move,
+            last_move,
+            logits + sample,
+            self._decider.n_slots,
+            self._costs.routed_copy_delay_ns,
+            dict(self._busy),
+            self._n_bytes,
+        )
+
+    def _move(self, rows: _Rows) -> Floats:
+        return np.asarray(sum(rows.ns(step) for step in self._layout.move)) if self._layout.n_devices > 1 else rows.none
+
+    def _moved_bytes(self, left: _Rows) -> Floats:
+        """What goes from device to device; only what is `left` to the output's."""
+        *inner, last = np.diff(self._layout.device_of) != 0
+        n_rows = np.count_nonzero(inner) * self._all.n_tokens + last * left.n_tokens
+        return np.asarray(n_rows * self._layout.move[1].row_bytes)
+
+    def _step(self, layer: int, kind: LayerKind, step: Step, rows: _Rows) -> StepTimes:
+        compute, device = rows.ns(step, layer), self._layout.device_of[layer]
         flags: Floats | float = 0.0
         if step.name == "router" and kind.flags is not None:
-            flags = self._ns(kind.flags, distinct)
+            flags = rows.ns(kind.flags)
             self._busy["copy flags"] += flags
-        decided = self._decider.copies(layer, step.name, self._asked)
-        if decided is None:
+        copies = rows.copies(layer, step.name)
+        if copies is None:
             self._busy[step.name] += compute
             return StepTimes(step.name, device, compute + flags)
-        copies = decided.at(self._back)
         self._n_bytes += copies.n_bytes
         self._busy[step.name] += np.where(copies.on_host, 0.0, compute)
-        trip = self._trip(kind.on_host.get(step.name), copies.on_host, distinct)
+        trip = self._trip(kind.on_host.get(step.name), copies.on_host, layer, rows)
         own = flags + (compute if trip is None else np.where(copies.on_host, trip, compute))
         ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead")
         inline = np.where(copies.late_ahead, 0.0, self._copy_ns(copies.late_bytes, copies.late_copies, "inline"))
@@ -176,15 +182,15 @@ class _Pricing:
     def _copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         return np.where(n_bytes > 0, self._costs.copy_ns(n_bytes, n_copies, way), 0.0)
 
-    def _trip(self, trip: Sequence[Step] | None, on_host: Flags, distinct: Floats) -> Floats | None:
+    def _trip(self, trip: Sequence[Step] | None, on_host: Flags, layer: int, rows: _Rows) -> Floats | None:
         """A step's way over the bus to the CPU and back; None where no point goes it."""
         if trip is None or not on_host.any():
             return None
-        parts = [self._ns(part, distinct) for part in trip]
+        parts = [rows.ns(part, layer) for part in trip]
         for part, ns in zip(trip, parts, strict=True):
             self._busy[f"{part.name} on host" if part.where == "host" else part.name] += np.where(on_host, ns, 0.0)
             if part.where == "in":
-                self._n_bytes += np.where(on_host, self._points.n_tokens * part.row_bytes, 0.0)
+                self._n_bytes += np.where(on_host, rows.n_tokens * part.row_bytes, 0.0)
         return np.asarray(np.sum(parts, axis=0))
 
 
@@ -195,10 +201,7 @@ class Streams:
         self.compute = np.full((n_devices, n_cells), begin_ns)
         self.copy = np.zeros((n_devices, n_cells))
         self.host = np.zeros(n_cells)
-        self._n_slots = n_slots
-        self._free: dict[tuple[int, str], list[Floats]] = {}
-        self._taken: dict[tuple[int, str], int] = defaultdict(int)
-        self._n_cells = n_cells
+        self._slots: dict[tuple[int, str], _Slots] = defaultdict(lambda: _Slots(n_slots, n_cells))
 
     def run_ubatch(self, priced: PricedUbatches, at: Ints) -> None:
         """One ubatch of the first `len(at)` cells; `at` are its points in `priced`."""
@@ -206,15 +209,18 @@ class Streams:
         self.compute[0, :m] = np.maximum(self.compute[0, :m], self.host[:m]) + priced.embed[at]
         here = 0
         for step in priced.steps:
-            here = self._move(priced, here, step.device, at)
+            here = self._move(here, step.device, priced.move[at])
             self._step(step, priced.routed_delay, at)
-        self._move(priced, here, priced.layout.device_of[-1], at)
+        last = self._move(here, priced.layout.device_of[-1], priced.last_move[at])
+        self.compute[last, :m] += priced.head[at]
 
-    def _move(self, priced: PricedUbatches, here: int, there: int, at: Ints) -> int:
+    def _move(self, here: int, there: int, ns: Floats) -> int:
         if here != there:
-            m = len(at)
-            arrives = self.compute[here, :m] + priced.move[at]
-            self.compute[there, :m] = np.maximum(self.compute[there, :m], arrives)
+            m = len(ns)
+            arrives = self.compute[here, :m] + ns
+            self.compute[there, :m] = np.where(
+                ns > 0, np.maximum(self.compute[there, :m], arrives), self.compute[there, :m]
+            )
             self.compute[here, :m] = arrives
         return there
 
@@ -235,14 +241,14 @@ class Streams:
             np.maximum(compute, ready, out=compute)
         compute += step.in_line[at]
         if uses.any():
-            self._release(step, compute)
+            self._slots[step.device, step.name].release(uses, compute)
 
     def _copy(
         self, step: StepTimes, ahead: Floats, late: Floats, waits: Flags, uses: Flags, routed_delay: float
     ) -> Floats:
         """When the copies of a step are complete; those ahead wait for their slot, late ones for the router too."""
         m = len(ahead)
-        before, free = self.copy[step.device, :m], self._slot(step)[:m]
+        before, free = self.copy[step.device, :m], self._slots[step.device, step.name].next_free(m)
         done = np.where(ahead > 0, np.maximum(before, free), before) + ahead
         if late.any():
             chosen = np.maximum(self.compute[step.device, :m] + routed_delay, free)
@@ -250,15 +256,23 @@ class Streams:
         self.copy[step.device, :m] = np.where(uses, done, before)
         return np.where(uses, done, 0.0)
 
-    def _slot(self, step: StepTimes) -> Floats:
-        """When the slot that a step's copies go to next is free, an element a cell."""
-        key = (step.device, step.name)
-        ring = self._free.setdefault(key, [np.zeros(self._n_cells) for _ in range(self._n_slots)])
-        return ring[self._taken[key] % self._n_slots]
 
-    def _release(self, step: StepTimes, at_ns: Floats) -> None:
-        self._slot(step)[: len(at_ns)] = at_ns
-        self._taken[step.device, step.name] += 1
+class _Slots:
+    """One kind of step's slots on one device, in every cell: when each is free, and which is taken next."""
+
+    def __init__(self, n_slots: int, n_cells: int) -> None:
+        self._free = np.zeros((n_slots, n_cells))
+        self._next = np.zeros(n_cells, np.intp)
+
+    def next_free(self, n_cells: int) -> Floats:
+        """When the slot that is taken next is free, in the first cells."""
+        return np.asarray(self._free[self._next[:n_cells], np.arange(n_cells)])
+
+    def release(self, uses: Flags, at_ns: Floats) -> None:
+        """The step has read the slot, in the first cells, of those that use one."""
+        cells = np.flatnonzero(uses)
+        self._free[self._next[cells], cells] = at_ns[cells]
+        self._next[cells] = (self._next[cells] + 1) % len(self._free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +288,17 @@ def run_prompts(
 ) -> CellTimes:
     """Prompts of many cells. `points_of[u]`: the points of ubatch u of the cells that have one, which are the first.
 
-    `ends`: `begin`, `logits`, `sample` and `token` in ns.
+    `ends`: `begin`, `sample` and `token` in ns.
     """
     streams = Streams(priced.layout.n_devices, n_cells, priced.n_slots, ends["begin"])
     for at in points_of:
         streams.run_ubatch(priced, at)
     last = streams.compute[priced.layout.device_of[-1]]
-    known = last + ends["logits"]
-    return CellTimes(known + ends["sample"] + ends["token"], known)
+    return CellTimes(last + ends["token"], last - ends["sample"])
 
 
 def token_times(priced: PricedUbatches, n_points: int, ends: Mapping[str, float]) -> Floats:
-    """(points,): one decoded token each, in ns: its steps, logits and sampling, until it is known.
+    """(points,): one decoded token each, in ns: its steps, logits and sampling, until it is known (`ends`: `token`).
 
     The host waits for each token; copies for the next one go on meanwhile: then it is the third of three that counts.
     """
@@ -294,6 +307,6 @@ def token_times(priced: PricedUbatches, n_points: int, ends: Mapping[str, float]
     known = [np.zeros(n_points)]
     for _ in range(3 if any(step.copies is not None for step in priced.steps) else 1):
         streams.run_ubatch(priced, at)
-        known.append(streams.compute[priced.layout.device_of[-1]] + ends["logits"] + ends["sample"] + ends["token"])
+        known.append(streams.compute[priced.layout.device_of[-1]] + ends["token"])
         streams.compute[:] = np.maximum(streams.compute, known[-1])
     return np.asarray(known[-1] - known[-2])

@@ -104,6 +104,7 @@ def _grid_fields(plan: RunPlan) -> dict[str, Any]:
     axes = ("n_prompt", "n_gen", "n_ubatch", "n_depth")
     return {
         **{axis: list(dict.fromkeys(getattr(cell, axis) for cell in request.cells)) for axis in axes},
+        "all_logits": request.all_logits,
         "repetitions": request.repetitions,
         "boots": request.boots,
         "order": "ABBA: arms forward, then backward, repetition after repetition",

@@ -160,7 +160,8 @@ class _CaptureRun:
     ) -> PassResult:
         pass_id = self.position.next_pass
         size = {"n_prompt": cell.n_prompt, "n_gen": cell.n_gen, "n_ubatch": cell.n_ubatch, "n_depth": cell.n_depth}
-        job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup)
+        logits = self._request.all_logits
+        job = PassJob(pass_id, arm, **size, repetition=repetition, warmup=warmup, all_logits=logits)
         self._progress.before_pass(f"{label} -ub {cell.n_ubatch}{' (warm-up)' if warmup else ''}")
         zero_ns = self._zero_ns(session)
         with no_collection():

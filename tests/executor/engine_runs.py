@@ -71,9 +71,15 @@ def run_pass(
     n_ubatch: int = 32,
     n_depth: int = 0,
     repetition: int = 0,
+    *,
+    all_logits: bool = False,
 ) -> tuple[PassResult, torch.Tensor | None]:
-    """One pass and its float32 logits, a row a generated token; None on sim."""
-    result = session.run_pass(PassJob(0, arm, n_prompt, n_gen, n_ubatch, n_depth, repetition))
+    """One pass and its float32 logits, a row a generated token; None on sim.
+
+    With `all_logits` the prompt has a row a token, and its last layer's FFN does what the others' do.
+    """
+    job = PassJob(0, arm, n_prompt, n_gen, n_ubatch, n_depth, repetition, all_logits=all_logits)
+    result = session.run_pass(job)
     return result, None if session.last_logits is None else session.last_logits.clone()
 
 

@@ -25,27 +25,27 @@ def copies(result: PassResult) -> list[EventRecord]:
 def test_dense_prefill_moves_the_ffn_once_a_ubatch(arm: str, n_prompt: int, n_ubatch: int, n_ubatches: int) -> None:
     with open_session("tiny-dense", [arm], layers=LAYERS) as session:
         assert unit_bytes(session) == LAYERS * TINY_FFN_BYTES
-        result, _ = run_pass(session, arm, n_prompt, 0, n_ubatch)
+        result, _ = run_pass(session, arm, n_prompt, 0, n_ubatch, all_logits=True)
     assert weight_bytes(result) == result.bytes_h2d == n_ubatches * LAYERS * TINY_FFN_BYTES
 
 
 def test_below_the_threshold_activations_move_instead() -> None:
     with open_session("tiny-dense", ["on"], layers=LAYERS) as session:
-        result, _ = run_pass(session, "on", 31 + 32, 5, 32)
+        result, _ = run_pass(session, "on", 31 + 32, 5, 32, all_logits=True)
     assert weight_bytes(result) == LAYERS * TINY_FFN_BYTES  # the second ubatch has 31 tokens
     assert result.bytes_h2d == LAYERS * TINY_FFN_BYTES + LAYERS * ACTIVATION_BYTES * (31 + 4)
 
 
 def test_a_threshold_of_zero_streams_always() -> None:
     with open_session("tiny-dense", ["off", "on"], layers=LAYERS, policy=PolicyOptions(op_offload_min_batch=0)) as s:
-        results = [run_pass(s, arm, 40, 4, 32)[0] for arm in ("off", "on")]
+        results = [run_pass(s, arm, 40, 4, 32, all_logits=True)[0] for arm in ("off", "on")]
     assert [r.bytes_h2d for r in results] == [(2 + 3) * LAYERS * TINY_FFN_BYTES] * 2
     assert results[0].logits_digest == results[1].logits_digest
 
 
 def test_the_cpu_and_full_arms_stream_nothing() -> None:
     with open_session("tiny-dense", ["cpu", "full"], layers=LAYERS) as session:
-        on_host, resident = (run_pass(session, arm, 64, 3, 32)[0] for arm in ("cpu", "full"))
+        on_host, resident = (run_pass(session, arm, 64, 3, 32, all_logits=True)[0] for arm in ("cpu", "full"))
     assert weight_bytes(on_host) == 0
     assert on_host.bytes_h2d == LAYERS * ACTIVATION_BYTES * (64 + 2)
     assert resident.bytes_h2d == 0
@@ -55,7 +55,7 @@ def test_the_cpu_and_full_arms_stream_nothing() -> None:
 @pytest.mark.parametrize("n_ubatch", [32, 96])
 def test_a_selective_copy_moves_the_experts_in_use(n_ubatch: int) -> None:
     with open_session("tiny-moe", ["off", "on"], synthetic_routing=True) as session:
-        off, on = (run_pass(session, arm, 96, 0, n_ubatch)[0] for arm in ("off", "on"))
+        off, on = (run_pass(session, arm, 96, 0, n_ubatch, all_logits=True)[0] for arm in ("off", "on"))
         expert_bytes = unit_bytes(session) // (len(session.model.shape.layers) * 32)
     distinct = {(r.ubatch, r.layer): r.distinct for r in off.experts}
     assert all(r.copied == r.distinct < r.n_experts for r in off.experts)

@@ -27,9 +27,9 @@ def options_of(spec: str, **changes: Any) -> SessionOptions:
     return SessionOptions(device, 200, 64, 16, policy=policy, routing=routing, **changes)
 
 
-def counted(spec: str, options: SessionOptions, arms: list[str] = ARMS, **flags: Any) -> Footprint:
+def counted(spec: str, options: SessionOptions, arms: list[str] = ARMS) -> Footprint:
     model = load_model(spec)
-    return footprint(model, place(model.tensors), arms, options, 5, **({"computes_on_host": False} | flags))
+    return footprint(model, place(model.tensors), arms, options, 5)
 
 
 @pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
@@ -80,10 +80,14 @@ def test_a_huge_context_is_counted_without_being_made() -> None:
 
 def test_what_is_computed_on_the_host_is_kept_in_its_dtype() -> None:
     host = place(load_model("tiny-dense").tensors).host
+    n_layers = len(load_model("tiny-dense").shape.layers)
     n_weights = sum(load_model("tiny-dense").tensors[name].n_bytes // 34 * 32 for name in host)  # Q8_0 blocks
     for dtype, itemsize in ((torch.float32, 4), (torch.bfloat16, 2), (torch.float16, 4)):
         options = options_of("tiny-dense", dtype=dtype)
-        assert counted("tiny-dense", options, ["off"], computes_on_host=True).host.products == n_weights * itemsize
+        every = replace(options, layers_on_host=range(16))
+        assert counted("tiny-dense", every, ["off"]).host.products == n_weights * itemsize
+        first = replace(options, layers_on_host=[0])
+        assert counted("tiny-dense", first, ["off"]).host.products == n_weights * itemsize // n_layers
     assert counted("tiny-dense", options, ["off"]).host.products == 0
 
 

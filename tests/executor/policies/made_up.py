@@ -26,7 +26,7 @@ def unit(*, layer: int = 0, n_experts: int = N_EXPERTS, n_bytes: int = N_EXPERTS
 
 
 def ubatch(n_tokens: int, *, number: int = 0, n_past: int = 0) -> Ubatch:
-    return Ubatch(number, "prefill", n_tokens, n_past)
+    return Ubatch(number, "prefill", n_tokens, n_past, n_outputs=0)
 
 
 def moe_item(n_tokens: int = 64, *, layer: int = 0, number: int = 0, n_past: int = 0) -> Item:

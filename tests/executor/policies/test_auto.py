@@ -37,7 +37,7 @@ def fresh() -> Auto:
 )
 def test_the_cheapest_is_chosen(winner: str, machine: SimMachine, routing: str, n_ubatch: int) -> None:
     arms = [*CANDIDATES, "auto"]
-    options: dict[str, Any] = {"max_ubatch": n_ubatch, "max_positions": 4 * n_ubatch + 1, "layers": 3}
+    options: dict[str, Any] = {"max_ubatch": n_ubatch, "max_positions": 4 * n_ubatch + 1, "layers": 4}
     with open_session("tiny-moe", arms, kind="sim", machine=machine, synthetic_routing=routing, **options) as session:
         taken_ns = {arm: _settled(session, arm, n_ubatch) for arm in arms}
         result = session.run_pass(_job("auto", n_ubatch, repetition=1))

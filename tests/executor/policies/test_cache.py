@@ -111,8 +111,8 @@ def test_large_batches_read_the_bank_and_leave_it_as_it_is() -> None:
     with moe_session(["cache", "off"]) as session:
         run_pass(session, "cache", 0, 6, n_depth=8)
         before = _cached(session)
-        result, _ = run_pass(session, "cache", 96, 0, 48, repetition=1)
-        off, _ = run_pass(session, "off", 96, 0, 48, repetition=1)
+        result, _ = run_pass(session, "cache", 96, 0, 48, repetition=1, all_logits=True)
+        off, _ = run_pass(session, "off", 96, 0, 48, repetition=1, all_logits=True)
         assert _cached(session) == before
         expert_bytes = unit_bytes(session) // (N_LAYERS * N_EXPERTS)
     assert result.logits_digest == off.logits_digest
@@ -134,8 +134,8 @@ def _cached(session: Session, arm: str = "cache") -> dict[int, dict[int, int]]:
 def test_a_batch_whose_experts_all_lie_in_the_bank_copies_none() -> None:
     with moe_session(["cache"], cache_mib=16, kind="sim") as session:
         for repetition in range(8):  # ubatches of 32: soon every expert that lives was used
-            run_pass(session, "cache", 96, 0, 32, repetition=repetition)
-        result, _ = run_pass(session, "cache", 48, 0, 48, repetition=1)
+            run_pass(session, "cache", 96, 0, 32, repetition=repetition, all_logits=True)
+        result, _ = run_pass(session, "cache", 48, 0, 48, repetition=1, all_logits=True)
     assert weight_bytes(result) == 0
     assert [(r.copied, r.hits, r.misses) for r in result.experts] == [(0, r.distinct, 0) for r in result.experts]
 

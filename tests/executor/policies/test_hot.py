@@ -123,8 +123,8 @@ def copies(result: PassResult) -> list[EventRecord]:
 def test_missing_experts_go_before_anything_of_a_later_step(kind: str, slots: int, overrides: str | None) -> None:
     options: dict[str, Any] = {"layers": 3, "policy": PolicyOptions(slots=slots), "overrides": overrides}
     with open_session("tiny-moe", ["hot"], kind=kind, synthetic_routing=True, **options) as session:
-        run_pass(session, "hot", 64, 0, 32)
-        result, _ = run_pass(session, "hot", 128, 0, 32, repetition=1)
+        run_pass(session, "hot", 64, 0, 32, all_logits=True)
+        result, _ = run_pass(session, "hot", 128, 0, 32, repetition=1, all_logits=True)
         place: dict[tuple[int, str], int] = {(s.layer, s.what): s.number for s in session._placed.units}
     on_copy_stream = [e for e in copies(result) if e.stream == "copy"]
     assert len({e.name for e in on_copy_stream} & {"copy hot", "copy missing"}) == 2
@@ -145,8 +145,8 @@ def test_what_crosses_the_bus_is_the_hot_and_the_missing_once_each() -> None:
     with open_session("tiny-moe", ["hot", "off"], layers=3, synthetic_routing=True) as session:
         seen = spy(session.policies["hot"])
         for repetition in range(2):
-            result, _ = run_pass(session, "hot", 96, 0, 48, repetition=repetition)
-            off, _ = run_pass(session, "off", 96, 0, 48, repetition=repetition)
+            result, _ = run_pass(session, "hot", 96, 0, 48, repetition=repetition, all_logits=True)
+            off, _ = run_pass(session, "off", 96, 0, 48, repetition=repetition, all_logits=True)
             assert result.logits_digest == off.logits_digest
         expert_bytes = unit_bytes(session) // (3 * 32)
     n_experts = 0

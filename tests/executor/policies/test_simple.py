@@ -97,7 +97,7 @@ def test_a_selective_plan_needs_the_router_and_a_whole_one_does_not() -> None:
 def test_whole_arms_move_everything_and_off_what_is_in_use() -> None:
     arms = ["off", "off-whole", "on"]
     with open_session("tiny-moe", arms, layers=3, synthetic_routing=True) as session:
-        results = {arm: run_pass(session, arm, 96, 0, 48)[0] for arm in arms}
+        results = {arm: run_pass(session, arm, 96, 0, 48, all_logits=True)[0] for arm in arms}
         whole_bytes, expert_bytes = unit_bytes(session), unit_bytes(session) // (3 * 32)
     n_ubatches = 2
     assert weight_bytes(results["off-whole"]) == weight_bytes(results["on"]) == n_ubatches * whole_bytes

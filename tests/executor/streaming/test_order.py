@@ -186,8 +186,8 @@ def test_off_copies_on_the_compute_stream_only() -> None:
 
 def test_on_takes_the_longer_of_copy_and_compute() -> None:
     """But for the first copy, which nothing can hide, and the last layer's compute, which has no copy to hide."""
-    machine = SimMachine(host_call_us=0.0)
-    with open_session("tiny-dense", ["on"], kind="sim", machine=machine) as session:
+    machine, policy = SimMachine(host_call_us=0.0), PolicyOptions(op_offload_min_batch=1)
+    with open_session("tiny-dense", ["on"], kind="sim", machine=machine, policy=policy) as session:
         result, _ = run_pass(session, "on", 128, 0, 32)
     copies, readers = copies_and_readers(result)
     copy_ns = [copy.t_end - copy.t_start for copy in copies.values()]

@@ -19,7 +19,15 @@ from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.planning.memory import FreeMemory, MemoryRequest, check_needs, demands, free_host_bytes, free_memory
+from profiler.planning.memory import (
+    FreeMemory,
+    MemoryRequest,
+    check_needs,
+    demands,
+    free_host_bytes,
+    free_memory,
+    layers_on_host,
+)
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint
 from tests.profiler.runs import small_request
@@ -197,15 +205,21 @@ def test_the_cpu_devices_own_limit() -> None:
 
 
 def test_computing_on_the_host_is_seen_in_the_grid() -> None:
-    def computes(cell: GridPoint, *arms: str) -> bool:
-        return wanted("tiny-dense", cell=cell, arms=arms).computes_on_host
+    shape = load_model("tiny-dense").shape
+    n_layers = len(shape.layers)
+    every, last = list(range(n_layers)), [n_layers - 1]
 
-    assert not computes(GridPoint(64, 0, 32, 0), "off")
-    assert computes(GridPoint(64, 0, 32, 0), "off", "cpu")
-    assert computes(GridPoint(65, 0, 32, 0), "off")  # one token is left
-    assert computes(GridPoint(64, 2, 32, 0), "off")
-    assert not computes(GridPoint(64, 1, 32, 0), "off")  # the first token comes from the prompt
-    assert not computes(GridPoint(65, 8, 32, 0), "full")
+    def computed(cell: GridPoint, *arms: str, least: int = 32, all_logits: bool = False) -> list[int]:
+        return list(layers_on_host(shape, arms, [cell], least, all_logits=all_logits))
+
+    assert computed(GridPoint(64, 0, 32, 0), "off") == last  # for the prompt's last token alone
+    assert computed(GridPoint(64, 0, 32, 0), "off", all_logits=True) == []
+    assert computed(GridPoint(64, 0, 32, 0), "off", least=1) == []
+    assert computed(GridPoint(64, 0, 32, 0), "off", "cpu") == every
+    assert computed(GridPoint(65, 0, 32, 0), "off") == every  # one token is left
+    assert computed(GridPoint(64, 2, 32, 0), "off") == every
+    assert computed(GridPoint(64, 1, 32, 0), "off") == last  # the first token comes from the prompt
+    assert computed(GridPoint(65, 8, 32, 0), "full") == []
 
 
 def test_a_run_asks_the_machine_before_it_writes_or_loads(
