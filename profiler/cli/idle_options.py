@@ -58,6 +58,10 @@ def _without_experts(plan: RunPlan, _value: Any) -> str | None:
     return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
 
 
+def _without_prompt(plan: RunPlan, _value: Any) -> str | None:
+    return None if any(cell.n_prompt for cell in plan.request.cells) else "there is no prompt (-p)"
+
+
 def _unread(option: str, why: str) -> Reason:
     """For an option of `PolicyOptions` that some arms read; `{arms}` in the reason stands for those of the run."""
 
@@ -95,6 +99,7 @@ def _always_fused(_plan: RunPlan, value: Any) -> str | None:
 
 _RULES: Final[dict[str, tuple[str, Reason]]] = {
     "routing": ("--routing", _without_experts),
+    "all_logits": ("--all-logits", _without_prompt),
     "moe_cache_mib": ("--moe-cache-mib", _unread("cache_bytes", "no arm has a cache, as --arms off,cache would")),
     "cache_policy": ("--cache-policy", _unread("cache_policy", "no arm has a cache, as --arms off,cache would")),
     "slots": ("--slots", _unread("slots", "no arm prefetches")),

@@ -124,12 +124,12 @@ def adjacent_layer_jaccard(experts: pa.Table) -> pd.DataFrame:
     """|A and B| / |A or B| of the expert sets of a MoE layer and of the next one, in the same ubatch.
 
     Columns: pass_id, ubatch, layer (the upper one), n_tokens, jaccard. Sets of layers of different width are
-    not compared.
+    not compared, nor those that other tokens chose (a last layer that computes one row).
     """
     keys = experts.select(["pass_id", "ubatch", "layer", "n_tokens", "n_experts"]).to_pandas()
     order = keys.sort_values(["pass_id", "ubatch", "layer"], kind="stable").index.to_numpy()
     keys, flags = keys.iloc[order], expert_flags(experts)[order]
-    comparable = keys[["pass_id", "ubatch", "n_experts"]].to_numpy()
+    comparable = keys[["pass_id", "ubatch", "n_experts", "n_tokens"]].to_numpy()
     same = (comparable[1:] == comparable[:-1]).all(axis=1)
     below, above = flags[:-1][same], flags[1:][same]
     either = (below | above).sum(axis=1)
