@@ -163,7 +163,7 @@ def test_a_changed_load_mode_is_a_note_and_a_warning(tmp_path: Path) -> None:
 
 def test_placements_are_arms_of_their_own(tmp_path: Path) -> None:
     placements = (PlacementOptions("ffn_up=CPU"), PlacementOptions(n_gpu_layers=1))
-    request = small_request(placements=placements, arms=("off", "on", "full"))
+    request = small_request(placements=placements, arms=("off", "on", "full"), all_logits=True)
     capture = make_capture(tmp_path / "c", request)
     assert [arm.name for arm in capture.manifest.arms] == ["off", "on", "full", "off@2", "on@2"]
     assert capture.manifest.arms[3].options["placement"] == "-ngl 1"
@@ -243,13 +243,19 @@ def test_without_recording_only_passes_are_written(tmp_path: Path) -> None:
     assert capture.manifest.grid["recorded"] is False
 
 
-def test_prefill_moves_the_ffn_bytes_once_a_ubatch_in_every_pass(tmp_path: Path) -> None:
-    """Issue 2's check, to the byte: weights in the prefill of each pass = host bytes x ubatches."""
+@pytest.mark.parametrize("all_logits", [True, False])
+def test_prefill_moves_the_ffn_bytes_once_a_ubatch_in_every_pass(all_logits: bool, tmp_path: Path) -> None:
+    """To the byte: weights in the prefill of each pass = host bytes x ubatches; the last layer's where all logits are
+    wanted.
+    """
     cells = (GridPoint(96, 2, 32, 0), GridPoint(96, 2, 64, 0))
-    capture = make_capture(tmp_path / "c", small_request("cpu", cells=cells))
+    request = small_request("cpu", cells=cells, all_logits=all_logits)
+    capture = make_capture(tmp_path / "c", request)
+    assert capture.manifest.grid["all_logits"] is all_logits
     [placement] = capture.manifest.placement["configurations"]
     events = capture.frame("events")
     weights = events[(events.kind == "h2d") & events.tensor.notna() & (events.phase == "prefill")]
     moved = weights.groupby("pass_id").bytes.sum()
     n_ubatches = capture.passes.n_ubatch.map({32: 3, 64: 2})
-    assert moved.tolist() == (n_ubatches * placement["host_bytes"]).tolist()
+    host_bytes = placement["host_bytes"] if all_logits else placement["host_bytes"] // 2
+    assert moved.tolist() == (n_ubatches * host_bytes).tolist()
