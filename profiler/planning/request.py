@@ -93,7 +93,7 @@ class RunRequest:
     tensor_split: tuple[float, ...] = ()
     policy: PolicyOptions = field(default_factory=PolicyOptions)
     all_logits: bool = False  # of the prompt's tokens, not of the last one alone
-    keeps_rows: bool = False  # all rows go through the last layer all the same, as before hprof had `all_logits`
+    keeps_rows: bool = False  # all rows go through the last layer, whatever logits are wanted
     routing: str | None = None  # None: the model's own router for a file, log-normal for a preset
     seed: int = 0
     recorder: RecorderName = "native"

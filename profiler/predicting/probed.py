@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -128,7 +128,7 @@ def works(step: Step, points: Points, distinct: Floats, dtype: torch.dtype) -> F
         flops, own = products, np.maximum(flops - products, 0.0)
     elif step.is_moe:
         own = np.asarray(distinct, np.float64)
-    rows = ones if step.name in ("logits", "sample") else n
+    rows = ones if step.name == "sample" else n
     return np.stack([ones, rows * _values(step), moved, flops, own], axis=1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,15 +80,16 @@ class _Rows:
     """
 
     def __init__(self, layout: Layout, decider: Decider, costs: Costs, points: Points) -> None:
-        self._costs, self._points, self._decider = costs, points, decider
+        self._costs, self._decider = costs, decider
         self.n_tokens, self._is_any = points.n_tokens, points.n_tokens > 0
-        self._asked, self._back = decider.ask(np.maximum(points.n_tokens, 1), points.n_past)
+        self._points = replace(points, n_tokens=np.maximum(points.n_tokens, 1))
+        self._asked, self._back = decider.ask(self._points.n_tokens, points.n_past)
         self._known: dict[tuple[str, str, str], Floats] = {}
         self.none = np.zeros(len(points.n_tokens))
         self._in_use = {} if decider.use is None else self._distinct(decider.use, layout.moe_layers)
 
     def _distinct(self, use: ExpectedUse, moe_layers: Sequence[int]) -> dict[int, Floats]:
-        asked, back = np.unique(self.n_tokens, return_inverse=True)
+        asked, back = np.unique(self._points.n_tokens, return_inverse=True)
         table = np.stack([use.distinct(int(n)) for n in asked], axis=1)
         return {layer: table[place][back] for place, layer in enumerate(moe_layers)}
 

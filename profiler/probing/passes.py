@@ -138,6 +138,7 @@ class _Runs:
             model=str(path),
             quant=quant,
             arms=_ARMS,
+            keeps_rows=True,  # few layers: each is to be measured in every ubatch
             repetitions=_REPETITIONS,
             policy=PolicyOptions(op_offload_min_batch=self.op_offload_min_batch),
         )
