@@ -147,8 +147,8 @@ STAIRS = {
     "executor": (
         {"errors", "fault_names", "model", "passes", "stamps", "stamp_kernels", "triton_support", "version"},
         {"units", "output_rows"},
-        {"files", "devices", "layers", "quants"},
-        {"routing"},
+        {"files", "devices", "quants"},
+        {"layers", "routing"},
         {"gguf", "placement", "tracing", "reference", "token_report"},
         {"models", "weights"},
         {"host", "policies"},

@@ -26,6 +26,7 @@ from executor.layers.dense import MOST_ROWS, activate, closed_ffn, completed, ff
 from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
+from executor.quants.stored import Stored
 from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, expert_view
 
 _MATRICES: Final[dict[StepKind, tuple[str, str, str]]] = {
@@ -78,7 +79,7 @@ class HostWeights:
         """A vector (norm, bias) in the dtype that is computed in."""
         if name not in self._kept:
             info = self._model.tensors[name]
-            self._kept[name] = in_dtype(rows_view(self._read(info), info), info, self.dtype)
+            self._kept[name] = in_dtype(Stored(rows_view(self._read(info), info), info.quant), info, self.dtype)
         return self._kept[name]
 
     def __contains__(self, name: str) -> bool:

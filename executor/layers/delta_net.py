@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from executor.layers.dense import Weights, rms_norm
+from executor.layers.dense import Weights, linear, rms_norm
 from executor.layers.state import DeltaNetState
 from executor.model import DeltaNetShape
 
@@ -31,15 +31,16 @@ def delta_net(
     step = F.softplus(alpha + w("ssm_dt.bias").float())
     out = chunked_delta_rule(q, k, v, beta.sigmoid(), w("ssm_a").float() * step, state.memory).to(h.dtype)
     out = rms_norm(out, w("ssm_norm.weight"), eps) * F.silu(gate.view_as(out))
-    return F.linear(out.flatten(1), w("ssm_out.weight"))
+    return linear(out.flatten(1), w, "ssm_out.weight")[0]
 
 
 def _inputs(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries, keys and values side by side (n, channels), and the output's gate (n, value heads x value_dim)."""
     if not shape.in_one:
-        return F.linear(h, w("attn_qkv.weight")), F.linear(h, w("attn_gate.weight"))
+        joined, gate = linear(h, w, "attn_qkv.weight", "attn_gate.weight")
+        return joined, gate
     values = shape.n_value_heads // shape.n_key_heads * shape.value_dim
-    by_key_head = F.linear(h, w("ssm_in.weight")).view(h.shape[0], shape.n_key_heads, -1)
+    by_key_head = linear(h, w, "ssm_in.weight")[0].view(h.shape[0], shape.n_key_heads, -1)
     *qkv, gate = (t.flatten(1) for t in by_key_head.split([shape.key_dim, shape.key_dim, values, values], dim=-1))
     return torch.cat(qkv, dim=1), gate
 
@@ -47,8 +48,9 @@ def _inputs(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Te
 def _gates(h: torch.Tensor, w: Weights, shape: DeltaNetShape) -> tuple[torch.Tensor, torch.Tensor]:
     """What decides how much each value head writes (beta) and forgets (alpha), (n, value heads), float32."""
     if not shape.by_key_head:
-        return F.linear(h, w("ssm_beta.weight")).float(), F.linear(h, w("ssm_alpha.weight")).float()
-    both = F.linear(h, w("ssm_ba.weight")).float().view(h.shape[0], shape.n_key_heads, 2, -1)
+        beta, alpha = linear(h, w, "ssm_beta.weight", "ssm_alpha.weight")
+        return beta.float(), alpha.float()
+    both = linear(h, w, "ssm_ba.weight")[0].float().view(h.shape[0], shape.n_key_heads, 2, -1)
     return both[:, :, 0].flatten(1), both[:, :, 1].flatten(1)
 
 

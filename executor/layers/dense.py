@@ -6,13 +6,15 @@ forward.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 
 from executor.layers import one_token
 from executor.model import Activation, DenseFfn, ModelShape
+from executor.quants import products
+from executor.quants.stored import Stored
 
 # gpt-oss's activation (its reference code's `swiglu`): a clamped gate with a steeper sigmoid, and up + 1.
 _OAI_ALPHA: Final = 1.702
@@ -33,6 +35,14 @@ class Weights(Protocol):
         """Rows `ids` (n,) of a matrix, (n, in): an embedding lookup that dequantises only these rows."""
 
 
+@runtime_checkable
+class HasStored(Protocol):
+    """`Weights` whose matrices lie on a device as they are stored."""
+
+    def stored(self, short_name: str) -> Stored:
+        """A matrix's bytes."""
+
+
 class ExpertStack(Protocol):
     """One MoE layer's routed experts; `name` is `ffn_gate_exps.weight`, `ffn_up_exps…`, `ffn_down_exps…`."""
 
@@ -49,6 +59,14 @@ class ExpertStack(Protocol):
         """The matrices (n, out, in) of the experts ids (n,) int64 on the device, in their order."""
 
 
+@runtime_checkable
+class HasStoredExperts(Protocol):
+    """An `ExpertStack` whose matrices lie on a device as they are stored."""
+
+    def stored(self, gate: str, up: str, down: str) -> products.StoredExperts:
+        """The bytes of the projections so called."""
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight over the last dimension (any leading shape)."""
     if one_token.norm_serves(x):
@@ -56,12 +74,39 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), eps)
 
 
+def linear(h: torch.Tensor, w: Weights, *names: str) -> tuple[torch.Tensor, ...]:
+    """h (n, in) @ matrix.T for each of the matrices `names`, (n, out); few rows take them as they are stored."""
+
+    def widened() -> tuple[torch.Tensor, ...]:
+        return tuple(F.linear(h, w(name)) for name in names)
+
+    if not (isinstance(w, HasStored) and products.serves(h)):
+        return widened()
+    return products.linear(h, [w.stored(name) for name in names], widened)
+
+
 def project(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
     """h @ weight.T, times a number and plus a bias where the model has them."""
-    weight, bias, scale = w(f"{name}.weight"), w.maybe(f"{name}.bias"), w.maybe(f"{name}.scale")
-    if scale is None:
-        return F.linear(h, weight, bias)
-    out = F.linear(h, weight) * scale
+    return project_all(h, w, name)[0]
+
+
+def project_all(h: torch.Tensor, w: Weights, *names: str) -> tuple[torch.Tensor, ...]:
+    """The same for several names."""
+    if not products.serves(h):
+        return tuple(_projected_widened(h, w, name) for name in names)
+    outs = linear(h, w, *(f"{name}.weight" for name in names))
+    return tuple(_scaled(out, w, name) for out, name in zip(outs, names, strict=True))
+
+
+def _projected_widened(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    if w.maybe(f"{name}.scale") is None:
+        return F.linear(h, w(f"{name}.weight"), w.maybe(f"{name}.bias"))
+    return _scaled(F.linear(h, w(f"{name}.weight")), w, name)
+
+
+def _scaled(out: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    bias, scale = w.maybe(f"{name}.bias"), w.maybe(f"{name}.scale")
+    out = out if scale is None else out * scale
     return out if bias is None else out + bias
 
 
@@ -92,12 +137,27 @@ def add_residual(x: torch.Tensor, added: torch.Tensor, scale: float) -> None:
 
 def gated_ffn(h: torch.Tensor, w: Weights, activation: Activation, suffix: str = "") -> torch.Tensor:
     """down(activation(gate(h)) * up(h)), (n, hidden), of the tensors `ffn_gate{suffix}.weight` and so on."""
-    gate, up, down = (w(f"ffn_{name}{suffix}.weight") for name in ("gate", "up", "down"))
+    names = [f"ffn_{name}{suffix}" for name in ("gate", "up", "down")]
+
+    def widened() -> torch.Tensor:
+        return _widened_ffn(h, w, activation, *names)
+
+    is_plain = all(w.maybe(f"{name}.{extra}") is None for name in names for extra in ("bias", "scale"))
+    if not (is_plain and isinstance(w, HasStored) and products.serves(h)):
+        return widened()
+    gate, up, down = (w.stored(f"{name}.weight") for name in names)
+    return products.gated(h, gate, up, down, activation, widened)
+
+
+def _widened_ffn(
+    h: torch.Tensor, w: Weights, activation: Activation, gate_name: str, up_name: str, down_name: str
+) -> torch.Tensor:
+    gate, up, down = (w(f"{name}.weight") for name in (gate_name, up_name, down_name))
 
     def piece(rows: torch.Tensor) -> torch.Tensor:
-        first = completed(F.linear(rows, gate), w, f"ffn_gate{suffix}")
-        second = completed(F.linear(rows, up), w, f"ffn_up{suffix}")
-        return completed(F.linear(activate(first, second, activation), down), w, f"ffn_down{suffix}")
+        first = completed(F.linear(rows, gate), w, gate_name)
+        second = completed(F.linear(rows, up), w, up_name)
+        return completed(F.linear(activate(first, second, activation), down), w, down_name)
 
     pieces = [piece(rows) for rows in h.split(MOST_ROWS)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
@@ -143,7 +203,9 @@ def embed(ids: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
 def logits(x: torch.Tensor, w: Weights, shape: ModelShape) -> torch.Tensor:
     """Float32 logits (m, vocab) of the hidden rows x (m, hidden) whose next token is wanted."""
     h = rms_norm(x, w("output_norm.weight"), shape.norm_eps)
-    found = F.linear(h, w(shape.output_tensor), w.maybe("output.bias")).float()
+    (found,) = linear(h, w, shape.output_tensor)
+    bias = w.maybe("output.bias")
+    found = found.float() if bias is None else (found + bias).float()
     if shape.logit_scale != 1.0:
         found = found * shape.logit_scale
     return found if shape.logit_cap is None else torch.tanh(found / shape.logit_cap) * shape.logit_cap

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from executor.layers import one_token as fused
 from executor.layers.attention_kernels import OneToken, attend, attend_in_chunks, attend_one
 from executor.layers.delta_net import delta_net
-from executor.layers.dense import Weights, project, rms_norm, with_residual
+from executor.layers.dense import Weights, project, project_all, rms_norm, with_residual
 from executor.layers.mla import mla
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
@@ -65,8 +65,9 @@ def attention(
     `at`: the number of tokens before these, or one token's place that lies on the device.
     """
     n = h.shape[0]
-    q, gate = _gqa_queries(h, w, shape)
-    k, v = (project(h, w, name).view(n, shape.n_kv_heads, shape.head_dim) for name in ("attn_k", "attn_v"))
+    q, k, v = project_all(h, w, "attn_q", "attn_k", "attn_v")
+    q, gate = _queries_and_gate(q.view(n, shape.n_heads, -1), shape)
+    k, v = (t.view(n, shape.n_kv_heads, shape.head_dim) for t in (k, v))
     sinks = w("attn_sinks.weight") if shape.sinks else None
     if isinstance(at, OneToken) and fused.attention_serves(q, shape):
         out = fused.attend(q, k, v, _norms(w, shape), sinks, shape, state, at, eps)
@@ -103,13 +104,11 @@ def _attended(
     return attend_in_chunks(q, keys, values, shape.chunk)
 
 
-def _gqa_queries(h: torch.Tensor, w: Weights, shape: AttentionShape) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Projected queries (n, heads, head_dim); the gate of the same shape where there is one."""
-    q = project(h, w, "attn_q").view(h.shape[0], shape.n_heads, -1)
-    gate = None
-    if shape.output_gate:  # each head's rows hold its queries, then its gate
-        q, gate = q[..., : shape.head_dim], q[..., shape.head_dim :]
-    return q, gate
+def _queries_and_gate(q: torch.Tensor, shape: AttentionShape) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Queries (n, heads, head_dim) of what was projected; the gate of the same shape where there is one."""
+    if not shape.output_gate:
+        return q, None
+    return q[..., : shape.head_dim], q[..., shape.head_dim :]  # each head's rows hold its queries, then its gate
 
 
 def _norms(w: Weights, shape: AttentionShape) -> fused.HeadNorms | None:

@@ -2,7 +2,8 @@
 
 `route` chooses the experts, `used_flags` tells which of them must be at hand, `experts` runs them, `combine`
 closes. Experts run as a grouped GEMM on CUDA and as a loop over the used ones elsewhere; neither reads an expert
-that no token chose. One token on CUDA needs neither, and half the kernels. All take h (n, hidden) and ids
+that no token chose. One token on CUDA needs neither, and half the kernels; few tokens read the experts' bytes as they
+are stored where that is faster (`executor.quants.products`). All take h (n, hidden) and ids
 (n, n_used) and give each choice's output, (n, n_used, hidden).
 """
 
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from executor.layers import one_token
 from executor.layers.dense import (
     ExpertStack,
+    HasStoredExperts,
     Weights,
     activate,
     add_residual,
@@ -26,6 +28,7 @@ from executor.layers.dense import (
     gated_ffn,
 )
 from executor.model import MoeFfn
+from executor.quants import products
 
 # llama.cpp's floor for the sum that chosen weights are divided by: the smallest normal float16.
 _SMALLEST_SUM = 6.103515625e-5
@@ -135,8 +138,29 @@ def experts(
 
     `counted` (n, n_used) bool leaves the other choices out of the sum; None: all count.
     """
-    h, ids, biases = routed.h, routed.ids, vectors if moe.expert_bias else None
     factors = choice_factors(routed, moe, vectors)
+
+    def widened() -> torch.Tensor:
+        return _widened_experts(routed, stack, moe, vectors, counted, factors)
+
+    is_plain = not moe.expert_bias and factors.gate is None and factors.up is None and factors.output is not None
+    if not (is_plain and isinstance(stack, HasStoredExperts) and products.serves(routed.h)):
+        return widened()
+    assert factors.output is not None
+    weights = factors.output if counted is None else factors.output.masked_fill(~counted, 0)
+    return products.experts(routed.h, routed.ids, weights, stack.stored(GATE, UP, DOWN), moe.activation, widened)
+
+
+def _widened_experts(
+    routed: Routed,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    vectors: Weights | None,
+    counted: torch.Tensor | None,
+    factors: ChoiceFactors,
+) -> torch.Tensor:
+    """The same by matrices in the compute dtype."""
+    h, ids, biases = routed.h, routed.ids, vectors if moe.expert_bias else None
     if not h.is_cuda:
         outputs = looped_experts(h, ids, stack, moe, biases, factors)
     elif h.shape[0] == 1:

@@ -14,6 +14,7 @@ import torch
 
 from executor.model import TensorInfo
 from executor.quants import quant_type, unpack
+from executor.quants.stored import Stored
 from executor.triton_support import has_triton
 
 
@@ -81,11 +82,11 @@ def is_stored_as(info: TensorInfo, dtype: torch.dtype) -> bool:
     return unpack.PLAIN_DTYPES.get(info.quant) == dtype
 
 
-def in_dtype(raw: torch.Tensor, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
+def in_dtype(stored: Stored, info: TensorInfo, dtype: torch.dtype) -> torch.Tensor:
     """Bytes (..., row_bytes) as the tensor in `dtype`; where they are that already, a view of them."""
-    if is_stored_as(info, dtype) and raw.storage_offset() % dtype.itemsize == 0:
-        return raw.view(dtype).view(info.shape)
-    return dequantise(raw, info.quant, dtype).view(info.shape)
+    if is_stored_as(info, dtype) and stored.raw.storage_offset() % dtype.itemsize == 0:
+        return stored.raw.view(dtype).view(info.shape)
+    return dequantise(stored.raw, stored.layout, dtype).view(info.shape)
 
 
 def rows_view(raw: torch.Tensor, info: TensorInfo) -> torch.Tensor:

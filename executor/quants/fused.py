@@ -16,7 +16,7 @@ from triton import language as tl
 
 from executor.quants.fused_decoders import FORMATS
 from executor.quants.fused_pieces import Pieces, pieces_of
-from executor.quants.table import QUANTS
+from executor.quants.relaid import stored_type
 
 # Triton's own search for the compiled kernel costs more than everything else here together.
 _COMPILED: Final[dict[tuple[object, ...], Any]] = {}
@@ -112,7 +112,7 @@ def launch(
     arguments = (raw, out, flags, place_of, pieces.stride, n_cells, *layout)
     grid = (-(-n_cells // (tile_cells * tiling.tiles)), pieces.number, 1)
     key = (quant, tiling, _specialisation(raw, out, flags, place_of, pieces.stride))
-    with _current(raw.device):
+    with launching_on(raw.device):
         if (compiled := _COMPILED.get(key)) is not None:
             compiled[grid](*arguments)
         else:
@@ -129,7 +129,7 @@ def _specialisation(
     return out.dtype, raw.device, of_flags, of_places, divisible
 
 
-def _current(device: torch.device) -> contextlib.AbstractContextManager[object]:
+def launching_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Triton launches on the current device. Switching costs microseconds, so only where it is another one."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
@@ -197,11 +197,11 @@ def _experts(
 def _readable(raw: torch.Tensor, quant: str, pieces: Pieces) -> bool:
     """Whole blocks at aligned addresses. Files, slots and arenas hold nothing else, but for short float vectors."""
     form = FORMATS[quant]
-    whole = raw.shape[-1] % QUANTS[quant].block_bytes == 0 and pieces.n_bytes % form.block_bytes == 0
+    whole = raw.shape[-1] % stored_type(quant).block_bytes == 0 and pieces.n_bytes % form.block_bytes == 0
     return raw.dtype == torch.uint8 and whole and (raw.data_ptr() | pieces.stride) % form.alignment == 0
 
 
 def _empty(raw: torch.Tensor, quant: str, dtype: torch.dtype, leading: tuple[int, ...]) -> torch.Tensor:
-    kind = QUANTS[quant]
+    kind = stored_type(quant)
     n_cols = raw.shape[-1] // kind.block_bytes * kind.block_size
     return torch.empty((*leading, n_cols), dtype=dtype, device=raw.device)

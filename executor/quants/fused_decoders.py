@@ -15,7 +15,7 @@ from gguf import quants
 from triton import jit
 from triton import language as tl
 
-from executor.quants.table import QUANTS
+from executor.quants.relaid import stored_type
 
 Pointers: TypeAlias = tl.tensor  # (cells,) to the first byte of each cell's block
 Cells: TypeAlias = tl.tensor  # (cells,) one number a cell, int32 or float32
@@ -86,6 +86,19 @@ def q8_0(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plan
 def q4_0(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
     d = half(blocks, 0, inside)
     q = eight(blocks, 2 + cell * 8, lane, inside)
+    return times((q & 15) - 8, d), times((q >> 4) - 8, d)
+
+
+@jit
+def q8_0_by_eight(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane]:
+    """Eight blocks' scales, then their weights (`executor.quants.relaid`); so below."""
+    return (times(eight(blocks, 16 + cell * 8, lane, inside).to(tl.int8), half(blocks, cell // 4 * 2, inside)),)
+
+
+@jit
+def q4_0_by_eight(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
+    d = half(blocks, cell // 2 * 2, inside)
+    q = eight(blocks, 16 + cell * 8, lane, inside)
     return times((q & 15) - 8, d), times((q >> 4) - 8, d)
 
 
@@ -239,15 +252,15 @@ def _packed(table: str) -> list[int]:
     return [int(word) for word in values.view("<i8")]
 
 
-_IQ4_NL = tl.constexpr(_packed("IQ4_NL"))
-_MXFP4 = tl.constexpr(_packed("MXFP4"))
+IQ4_NL = tl.constexpr(_packed("IQ4_NL"))
+MXFP4 = tl.constexpr(_packed("MXFP4"))
 
 
 @jit
 def iq4_nl(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Plane, Plane]:
     d = half(blocks, 0, inside)
     codes = eight(blocks, 2 + cell * 8, lane, inside)
-    return times(_value(codes & 15, _IQ4_NL), d), times(_value(codes >> 4, _IQ4_NL), d)
+    return times(_value(codes & 15, IQ4_NL), d), times(_value(codes >> 4, IQ4_NL), d)
 
 
 @jit
@@ -258,7 +271,7 @@ def iq4_xs(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Pl
     scale = ((low & 15) | ((upper & 3) << 4)) - 32
     d = half(blocks, 0, inside) * scale.to(tl.float32)
     codes = eight(blocks, 8 + cell * 8, lane, inside)
-    return times(_value(codes & 15, _IQ4_NL), d), times(_value(codes >> 4, _IQ4_NL), d)
+    return times(_value(codes & 15, IQ4_NL), d), times(_value(codes >> 4, IQ4_NL), d)
 
 
 @jit
@@ -267,7 +280,7 @@ def mxfp4(blocks: Pointers, cell: Cells, lane: Lanes, inside: Mask) -> tuple[Pla
     # 2 ** (e - 128) from its bits: the two smallest are subnormal
     d = tl.where(e < 2, (e + 1) << 21, (e - 1) << 23).to(tl.float32, bitcast=True)
     codes = eight(blocks, 1 + cell * 8, lane, inside)
-    return times(_value(codes & 15, _MXFP4), d), times(_value(codes >> 4, _MXFP4), d)
+    return times(_value(codes & 15, MXFP4), d), times(_value(codes >> 4, MXFP4), d)
 
 
 @jit
@@ -288,7 +301,7 @@ class Format(NamedTuple):
 
 
 def _format(name: str, decode: Any, planes: int, plane_stride: int, alignment: int) -> Format:
-    kind = QUANTS[name]
+    kind = stored_type(name)
     scale_up = max(8 // kind.block_size, 1)  # plain floats: 8 of their blocks of one weight make a cell
     cells = kind.block_size * scale_up // (8 * planes)
     return Format(decode, kind.block_bytes * scale_up, cells, planes, plane_stride, alignment)
@@ -302,6 +315,8 @@ FORMATS: Final[dict[str, Format]] = {
         "BF16": (bf16, 1, 8, 2),
         "Q8_0": (q8_0, 1, 8, 2),
         "Q4_0": (q4_0, 2, 16, 2),
+        "Q8_0/8": (q8_0_by_eight, 1, 8, 2),
+        "Q4_0/8": (q4_0_by_eight, 2, 16, 2),
         "Q4_1": (q4_1, 2, 16, 2),
         "Q5_0": (q5_0, 2, 16, 2),
         "Q5_1": (q5_1, 2, 16, 2),

@@ -147,12 +147,17 @@ def _notes(arm: SessionArm, options: SessionOptions) -> list[str]:
     """What a reader must know to compare the arm with others."""
     tensors, dtype = arm.placed.model.tensors.values(), options.dtype
     widens = any(len(tensor.shape) > 1 and not is_stored_as(tensor, dtype) for tensor in tensors)
+    if options.device.kind == "cuda" and widens and not has_triton():
+        return [
+            "without Triton the GPU widens every quantised weight before its product, which makes decode several "
+            "times slower than products straight from the stored bytes: install triton and a C compiler"
+        ]
     if not (arm.policy.traits.is_resident and options.device.kind == "cpu" and options.layers_on_host and widens):
         return []
     return [
-        "the cpu device dequantises a resident weight each time a step reads it, as a GPU does, but the host "
-        "multiplies weights that were prepared once: this is the limit of what copies can reach, and decode on the "
-        "host may be faster"
+        "the cpu device dequantises a resident weight each time a step reads it, as a GPU does for many rows, but the "
+        "host multiplies weights that were prepared once: this is the limit of what copies can reach, and decode "
+        "on the host may be faster"
     ]
 
 

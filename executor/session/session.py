@@ -22,6 +22,7 @@ from executor.passes import PassJob, PassResult
 from executor.placed_model import DeviceShard, PlacedModel, make_device_shard
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, devices_of, layers_to_devices
 from executor.policies import arm_traits, make_policy
+from executor.quants.product_choice import Way, used_products
 from executor.session.arms import describe_arm, make_arms
 from executor.session.options import SessionOptions, check_size, effective_load_mode, memory_advice
 from executor.weights.transfer_units import LoadMode, TransferUnit, build_transfer_units
@@ -104,6 +105,10 @@ class Session:
     def describe_arms(self) -> list[dict[str, Any]]:
         """Requested and effective policy of each arm, for the manifest."""
         return [describe_arm(name, arm, self.options, self.load_mode) for name, arm in self._arms.items()]
+
+    def device_products(self) -> dict[str, Way]:
+        """How products of few rows were computed on the GPU so far: by shape and rows, one way for all arms."""
+        return used_products() if self.options.device.kind == "cuda" else {}
 
     @property
     def shards(self) -> Sequence[DeviceShard]:

@@ -1,7 +1,7 @@
 """Where a step on a device finds its weights: a slot, the expert cache, or resident memory.
 
-Quantised bytes stay quantised wherever they are kept; a matrix is dequantised when a step asks for it. Vectors
-(norms, biases) and routers are kept in the compute dtype.
+Quantised bytes stay quantised wherever they are kept: a step multiplies by them as they are (`stored`), or has a matrix
+dequantised. Vectors (norms, biases) and routers are kept in the compute dtype.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from executor.devices.base import Device
 from executor.model import Model, TensorInfo
 from executor.placement.place import is_movable
 from executor.quants.dispatch import dequantise, dequantise_chosen, dequantise_experts, in_dtype, rows_view
-from executor.weights.transfer_units import TransferUnit, expert_view
+from executor.quants.products import StoredExperts, read_stored
+from executor.quants.relaid import relay, resident_layout
+from executor.quants.stored import Stored
+from executor.weights.transfer_units import TensorLayout, TransferUnit, expert_view
 
 _ALIGNMENT: Final = 256  # bytes
 
@@ -26,6 +29,7 @@ class ResidentStore:
     def __init__(self, model: Model, device: Device, dtype: torch.dtype) -> None:
         self._model, self._device, self.dtype = model, device, dtype
         self._raw: dict[str, torch.Tensor] = {}
+        self._layouts: dict[str, str] = {}
         self._constants: dict[str, torch.Tensor] = {}
 
     @property
@@ -54,18 +58,18 @@ class ResidentStore:
     def __contains__(self, name: str) -> bool:
         return name in self._raw
 
-    def raw(self, name: str) -> torch.Tensor:
-        """The stored bytes as (..., row_bytes)."""
-        return rows_view(self._raw[name], self._model.tensors[name])
+    def stored(self, name: str) -> Stored:
+        """The bytes as (..., row_bytes), in the layout that they lie in."""
+        return Stored(rows_view(self._raw[name], self._model.tensors[name]), self._layouts[name])
 
     def get(self, name: str) -> torch.Tensor:
         """The tensor in the compute dtype."""
         if name in self._constants:
             return self._constants[name]
-        info = self._model.tensors[name]
-        return in_dtype(self.raw(name), info, self.dtype)
+        return in_dtype(self.stored(name), self._model.tensors[name], self.dtype)
 
     def _upload(self, tensor: TensorInfo) -> None:
+        self._layouts[tensor.name] = tensor.quant
         if self._device.torch_device.type == "meta":
             return
         staging = self._model.source.mapped(tensor.name)
@@ -74,7 +78,10 @@ class ResidentStore:
             self._model.source.read_into(tensor.name, staging)
         self._raw[tensor.name].copy_(staging)
         if (not is_movable(tensor) and tensor.layer is not None) or len(tensor.shape) == 1:
-            self._constants[tensor.name] = in_dtype(self.raw(tensor.name), tensor, self.dtype)
+            self._constants[tensor.name] = in_dtype(self.stored(tensor.name), tensor, self.dtype)
+        elif read_stored(self._device.torch_device):
+            self._layouts[tensor.name] = resident_layout(tensor.quant, tensor.shape[-1])
+            relay(self._raw[tensor.name], self._layouts[tensor.name])
 
 
 def _aligned(n_bytes: int) -> int:
@@ -102,16 +109,24 @@ class StepWeights:
         part = self._parts.get(name)
         if part is None:
             return self._store.get(name)
-        assert self._slot is not None
-        raw = self._slot[part.offset : part.offset + part.info.n_bytes]
-        return in_dtype(rows_view(raw, part.info), part.info, self._store.dtype)
+        return in_dtype(self._in_slot(part), part.info, self._store.dtype)
 
     def maybe(self, short_name: str) -> torch.Tensor | None:
         return self(short_name) if self._prefix + short_name in self._tensors else None
 
-    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+    def stored(self, short_name: str) -> Stored:
         name = self._prefix + short_name
-        return dequantise(self._store.raw(name)[ids], self._tensors[name].quant, self._store.dtype)
+        part = self._parts.get(name)
+        return self._store.stored(name) if part is None else self._in_slot(part)
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        raw, layout = self._store.stored(self._prefix + short_name)
+        return dequantise(raw[ids], layout, self._store.dtype)
+
+    def _in_slot(self, part: TensorLayout) -> Stored:
+        assert self._slot is not None
+        raw = self._slot[part.offset : part.offset + part.info.n_bytes]
+        return Stored(rows_view(raw, part.info), part.info.quant)
 
 
 class SlotExperts:
@@ -134,23 +149,25 @@ class SlotExperts:
         self._buffer, self._place_of = buffer, place_of
 
     def one(self, name: str, expert: int) -> torch.Tensor:
-        info, raw, in_slot = self._stack(name)
-        place = expert if not in_slot or self._place_of is None else int(self._place_of[expert])
-        return dequantise(raw[place], info.quant, self._store.dtype)
+        (raw, layout), place_of = self._stack(name)
+        place = expert if place_of is None else int(place_of[expert])
+        return dequantise(raw[place], layout, self._store.dtype)
 
     def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
-        info, raw, in_slot = self._stack(name)
-        place_of = self._place_of if in_slot else None
-        return dequantise_experts(raw, info.quant, self._store.dtype, flags, place_of)
+        (raw, layout), place_of = self._stack(name)
+        return dequantise_experts(raw, layout, self._store.dtype, flags, place_of)
 
     def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        info, raw, in_slot = self._stack(name)
-        places = ids if not in_slot or self._place_of is None else self._place_of[ids]
-        return dequantise_chosen(raw, info.quant, self._store.dtype, places)
+        (raw, layout), place_of = self._stack(name)
+        return dequantise_chosen(raw, layout, self._store.dtype, ids if place_of is None else place_of[ids])
 
-    def _stack(self, name: str) -> tuple[TensorInfo, torch.Tensor, bool]:
+    def stored(self, gate: str, up: str, down: str) -> StoredExperts:
+        of_gate, of_up, of_down = (self._stack(name) for name in (gate, up, down))
+        return StoredExperts(of_gate[0], of_up[0], of_down[0], of_gate[1], of_up[1], of_down[1])
+
+    def _stack(self, name: str) -> tuple[Stored, torch.Tensor | None]:
+        """A projection's stack, and where in it each expert lies."""
         part = self._parts.get(name)
         if part is not None and self._buffer is not None:
-            return part.info, expert_view(self._buffer, part), True
-        full = f"blk.{self._layer}.{name}"
-        return self._model.tensors[full], self._store.raw(full), False
+            return Stored(expert_view(self._buffer, part), part.info.quant), self._place_of
+        return self._store.stored(f"blk.{self._layer}.{name}"), None

@@ -124,6 +124,7 @@ class _CaptureRun:
             gc.freeze()  # what is there already need not be looked at again before each pass: 0.2 s each
             for cell in self._request.cells:
                 self._run_cell(setup, session, cell)
+            self._tell_products(session)
         finally:
             gc.unfreeze()
             session.close()
@@ -144,6 +145,14 @@ class _CaptureRun:
             link_h2d_gb_s=session.devices[0].link_gb_s,
             extra=_with_load_time(self._writer.manifest.extra, setup, load_ns),
         )
+
+    def _tell_products(self, session: Session) -> None:
+        """`device_products`: which way a GPU computed products of few rows, by their shapes."""
+        if products := session.device_products():
+            extra = self._writer.manifest.extra
+            self._writer.update_manifest(
+                extra={**extra, "device_products": extra.get("device_products", {}) | products}
+            )
 
     def _warm_up(self, setup: PlacedArms, session: Session, cell: GridPoint) -> None:
         """Discarded passes, on tokens that no measured repetition uses; `repetition` counts them."""

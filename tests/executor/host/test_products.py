@@ -28,6 +28,7 @@ from executor.models.load import load_model
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.placement.place import place
 from executor.quants.dispatch import in_dtype, rows_view
+from executor.quants.stored import Stored
 from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -47,7 +48,7 @@ class Exact:
             info = self._model.tensors[self._prefix + short_name]
             raw = torch.empty(info.n_bytes, dtype=torch.uint8)
             self._model.source.read_into(info.name, raw)
-            self._kept[short_name] = in_dtype(rows_view(raw, info), info, F32)
+            self._kept[short_name] = in_dtype(Stored(rows_view(raw, info), info.quant), info, F32)
         return self._kept[short_name]
 
     def maybe(self, short_name: str) -> torch.Tensor | None:

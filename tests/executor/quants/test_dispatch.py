@@ -106,15 +106,10 @@ def test_too_many_pieces_are_gathered() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_fused_kernels_in_the_interpreter() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "tests/executor/quants/test_fused_interpreted.py",
-    ]
+@pytest.mark.parametrize("name", ["fused", "direct"])
+def test_kernels_in_the_interpreter(name: str) -> None:
+    path = f"tests/executor/quants/test_{name}_interpreted.py"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", path]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,111 @@
+"""Which way a product is computed: measured once for its shape and number of rows, and kept with the machine.
+
+Two ways may round differently, so one choice holds for all arms and layouts of a run, and for later processes: it is
+kept in a file of the user's cache. Where that cannot be written each process measures for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import torch
+
+Way = Literal["direct", "widened"]
+"""Straight from stored bytes; or every weight written in the compute dtype first, then multiplied."""
+_Result = TypeVar("_Result")
+_REPETITIONS: Final = 5
+_FLUSHED_BYTES: Final = 256 << 20  # written before each one: weights are not in the cache when a layer needs them
+_FLUSHES: Final = 16  # about a millisecond, in which the host launches what is measured
+_KERNELS: Final = ("direct", "direct_kernels", "direct_rows", "direct_words", "fused", "fused_decoders")
+
+
+class ProductChoices:
+    """The choices of one GPU model, by a product's name, shapes and rows."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, Way] = {} if path is None else _read(path)
+        self.used: dict[str, Way] = {}
+        """What this process asked for."""
+
+    def run(self, key: str, direct: Callable[[], _Result], widened: Callable[[], _Result]) -> _Result:
+        """The result of the faster way; both have to be free of side effects, as the first call measures them.
+
+        That waits for the device, and cannot be recorded: a step runs once before it is.
+        """
+        way = self.used.get(key, self._known.get(key))
+        if way is None:
+            way = "direct" if _milliseconds(direct) <= _milliseconds(widened) else "widened"
+            self._keep(key, way)
+        self.used[key] = way
+        return direct() if way == "direct" else widened()
+
+    def _keep(self, key: str, way: Way) -> None:
+        self._known[key] = way
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            self._known = _read(self._path) | self._known
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self._path.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps(self._known, indent=1, sort_keys=True), encoding="utf-8")
+            partial.replace(self._path)
+
+
+def choices_for(device: torch.device) -> ProductChoices:
+    """The choices of a CUDA device's model."""
+    return _choices_of(torch.cuda.get_device_name(device))
+
+
+@functools.cache
+def _choices_of(device_name: str) -> ProductChoices:
+    """Another GPU, another version or other kernels: another file."""
+    versions = [torch.__version__, importlib.metadata.version("triton")]
+    sources = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in _KERNELS]
+    digest = hashlib.sha256(b"".join([device_name.encode(), *(v.encode() for v in versions), *sources])).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return ProductChoices(cache / "hprof" / f"products-{digest[:16]}.json")
+
+
+def used_products() -> dict[str, Way]:
+    """What this process chose so far, on any device."""
+    if not torch.cuda.is_available():
+        return {}
+    names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+    return {key: way for name in sorted(names) for key, way in sorted(_choices_of(name).used.items())}
+
+
+def _read(path: Path) -> dict[str, Way]:
+    """What an earlier process kept; a file that is none says nothing."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(key): way for key, way in found.items() if way in ("direct", "widened")}
+
+
+def _milliseconds(compute: Callable[[], object]) -> float:
+    """The median time on the device, weights not in its cache; the first call compiles and is not counted."""
+    compute()
+    flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
+    times = []
+    for _ in range(_REPETITIONS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(_FLUSHES):
+            flushed.zero_()
+        start.record()
+        compute()
+        end.record()
+        end.synchronize()
+        times.append(float(start.elapsed_time(end)))
+    return sorted(times)[_REPETITIONS // 2]

@@ -1,0 +1,78 @@
+"""Which way a product is computed: the faster one, once, and the same for later processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from executor.quants import product_choice, products
+from executor.quants.product_choice import ProductChoices
+from executor.quants.stored import Stored
+
+
+def fast() -> str:
+    return "fast"
+
+
+def slow() -> str:
+    return "slow"
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was timed, in order."""
+    calls: list[str] = []
+
+    def milliseconds(compute: Callable[[], object]) -> float:
+        calls.append(str(compute()))
+        return 1.0 if compute is fast else 2.0
+
+    monkeypatch.setattr(product_choice, "_milliseconds", milliseconds)
+    return calls
+
+
+def test_the_faster_way_is_measured_once(timed: list[str], tmp_path: Path) -> None:
+    choices = ProductChoices(tmp_path / "cache" / "products.json")
+    assert choices.run("a", fast, slow) == "fast"
+    assert choices.run("b", slow, fast) == "fast"
+    assert choices.run("a", slow, fast) == "slow"  # its first argument is the direct way, which was chosen
+    assert choices.used == {"a": "direct", "b": "widened"}
+    assert timed == ["fast", "slow", "slow", "fast"]
+
+
+def test_later_processes_choose_alike(timed: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "products.json"
+    first, meanwhile = ProductChoices(path), ProductChoices(path)
+    first.run("a", slow, fast)
+    meanwhile.run("b", fast, slow)
+    timed.clear()
+    later = ProductChoices(path)
+    assert (later.run("a", fast, slow), later.run("b", fast, slow)) == ("slow", "fast")
+    assert not timed
+    assert [file.name for file in tmp_path.iterdir()] == ["products.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "sideways"}'])
+def test_a_file_that_says_nothing_is_measured_anew(text: str, timed: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "products.json"
+    path.write_text(text)
+    assert ProductChoices(path).run("a", fast, slow) == "fast"
+    assert len(timed) == 2
+    assert ProductChoices(path).run("a", slow, fast) == "slow"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(timed: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    choices = ProductChoices(tmp_path / "file" / "products.json")
+    assert choices.run("a", fast, slow) == "fast"
+    assert choices.used == {"a": "direct"}
+
+
+def test_only_a_gpu_multiplies_stored_bytes() -> None:
+    x, stored = torch.zeros(1, 32, dtype=torch.bfloat16), Stored(torch.zeros(4, 18, dtype=torch.uint8), "Q4_0")
+    kept = (torch.ones(1, 4),)
+    assert not products.serves(x)
+    assert products.linear(x, [stored], lambda: kept) is kept
