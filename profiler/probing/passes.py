@@ -50,21 +50,23 @@ def probe(
 ) -> Probe:
     """Measure the devices with weights in each of `quants`. Raises HprofError where there is no such device or type.
 
-    What is left out where time runs out is told by what `fitted_to` does not name.
+    Where time runs out, models and rates are left out: `fitted_to` and `checked_on` tell which models ran.
     """
     begun, chosen = time.perf_counter(), models or USUAL[device.kind]
     load, others = describe_machine()["load_1min"], OthersWork()
     stages = _Stages(progress or NoProgress(), chosen, quants)
+
+    def has_time() -> bool:
+        return time.perf_counter() - begun < chosen.seconds
+
     with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
         run = _Runs(Path(folder), device, stages, chosen.op_offload_min_batch)
         fitted = [run.of(shape, quants[0], chosen.cells) for shape in chosen.fitted]
-        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked]
+        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked if has_time()]
+        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages) if has_time() else ()
         optional = [(shape, quants[0]) for shape in chosen.more]
         optional += [(shape, quant) for quant in quants[1:] for shape in chosen.fitted]
-        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages)
-        for shape, quant in optional:
-            if time.perf_counter() - begun < chosen.seconds:
-                fitted.append(run.of(shape, quant, chosen.cells))
+        fitted += [run.of(shape, quant, chosen.cells) for shape, quant in optional if has_time()]
         costs = _fit(fitted)
         spread = spread_of_misses(checked, costs)
     stages.stop()
