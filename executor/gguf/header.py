@@ -18,11 +18,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from gguf import GGUF_DEFAULT_ALIGNMENT, GGUF_MAGIC, GGMLQuantizationType, GGUFValueType, Keys
+from gguf import (
+    GGML_QUANT_SIZES,
+    GGUF_DEFAULT_ALIGNMENT,
+    GGUF_MAGIC,
+    GGMLQuantizationType,
+    GGUFValueType,
+    Keys,
+)
 
 from executor.errors import HprofError
 from executor.model import TensorInfo
-from executor.quants import QUANTS, tensor_bytes
 
 SUPPORTED_VERSIONS: Final = (2, 3)
 MAX_TENSORS: Final = 1 << 17
@@ -44,6 +50,9 @@ _SCALARS: Final[dict[int, struct.Struct]] = {
 _STRING, _ARRAY = int(GGUFValueType.STRING), int(GGUFValueType.ARRAY)
 _SMALLEST_FIELD = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 8 + 4 + 8
+_SIZES: Final[dict[str, tuple[int, int]]] = {
+    kind.name: sizes for kind, sizes in GGML_QUANT_SIZES.items()
+}  # weights and bytes of a block
 _MAX_WEIGHTS: Final = 1 << 62
 _BLOCK_NAME: Final = re.compile(r"blk\.[0-9]{1,5}\.[^.].*")
 
@@ -234,7 +243,8 @@ class PlacedTensor:
 def place_tensors(header: Header, path: Path, file_bytes: int) -> dict[str, PlacedTensor]:
     """All of the header's tensors by name, in the file's order; HprofError at the first that cannot be right.
 
-    A tensor of a type that hprof does not know has a quant that is not in QUANTS, and 0 bytes.
+    A tensor of a type that hprof does not unpack has a quant that is not in QUANTS, and 0 bytes if gguf does not know
+    it either.
     """
     placed: dict[str, PlacedTensor] = {}
     for entry in header.entries:
@@ -249,7 +259,7 @@ def _place(entry: TensorEntry, header: Header, path: Path, file_bytes: int) -> P
     name, quant, shape = _checked_name(entry, path), _quant_name(entry), _checked_shape(entry, path)
     if entry.offset % header.alignment:
         raise _broken(path, f"tensor {name!r} is at offset {entry.offset:,}, not a multiple of {header.alignment}")
-    n_bytes = _n_bytes(name, quant, shape, path) if quant in QUANTS else 0
+    n_bytes = _n_bytes(name, quant, shape, path) if quant in _SIZES else 0
     tensor = PlacedTensor(TensorInfo(name, quant, shape, n_bytes), header.data_start + entry.offset)
     if tensor.end > file_bytes:
         fact = f"tensor {name!r} ends at byte {tensor.end:,}, but the file has only {file_bytes:,} bytes"
@@ -258,12 +268,13 @@ def _place(entry: TensorEntry, header: Header, path: Path, file_bytes: int) -> P
 
 
 def _n_bytes(name: str, quant: str, shape: tuple[int, ...], path: Path) -> int:
-    if shape[-1] % (block_size := QUANTS[quant].block_size):
+    block_size, block_bytes = _SIZES[quant]
+    if shape[-1] % block_size:
         fact = (
             f"tensor {name!r} has rows of {shape[-1]:,} weights, not a whole number of {quant} blocks of {block_size}"
         )
         raise _broken(path, fact)
-    return tensor_bytes(quant, shape)
+    return math.prod(shape) // block_size * block_bytes
 
 
 def _checked_name(entry: TensorEntry, path: Path) -> str:

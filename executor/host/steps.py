@@ -140,8 +140,10 @@ def host_product_bytes(model: Model, units: Iterable[TransferUnit], dtype: torch
 
 
 def step_matrices(model: Model, layer: int, what: StepKind) -> list[TensorInfo]:
-    """Gate, up and down of a step, wherever they are placed: a step is computed in one place."""
-    return [model.tensors[f"blk.{layer}.{name}"] for name in _MATRICES[what]]
+    """Gate, up and down of a step, wherever they are placed: a step is computed in one place. A model that is only
+    predicted may lack some."""
+    names = (f"blk.{layer}.{name}" for name in _MATRICES[what])
+    return [model.tensors[name] for name in names if name in model.tensors]
 
 
 def _all_matrices(model: Model, units: Iterable[TransferUnit]) -> list[TensorInfo]:

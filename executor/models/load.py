@@ -11,6 +11,7 @@ from executor.errors import HprofError, did_you_mean
 from executor.model import Model, ModelShape
 from executor.models.file_tensors import needed_tensors
 from executor.models.from_gguf import model_from_gguf
+from executor.models.from_tensors import model_from_tensors
 from executor.models.hf_config import read_config
 from executor.models.mixtures import MIXTURE_NAMES, MixturePlan
 from executor.models.presets import load_preset, preset_names
@@ -20,12 +21,15 @@ from executor.quants import QUANTS, quant_type
 _MAX_MODEL_BYTES: Final = 2**60
 
 
-def load_model(spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0) -> Model:
+def load_model(
+    spec: str, quant: str | None = None, layers: int | None = None, seed: int = 0, *, computes: bool = True
+) -> Model:
     """The model that `spec` names: a GGUF file, a Hugging Face config (ends in .json), else a preset.
 
     `quant` stores synthetic matrices in that type, or as llama.cpp's mixture of that name has them (a GGUF file's are
-    what they are), `layers` keeps only the first so many, `seed` makes a preset's or config's weights. HprofError says
-    what is wrong with any of them.
+    what they are), `layers` keeps only the first so many, `seed` makes a preset's or config's weights. Where nothing is
+    computed (`computes`), a file of any architecture and quant type is what its tensors say. HprofError says what is
+    wrong with any of them.
     """
     if spec.endswith(".json"):
         return _from_config(spec, quant, layers, seed)
@@ -34,7 +38,7 @@ def load_model(spec: str, quant: str | None = None, layers: int | None = None, s
     if spec.endswith(".gguf") or "/" in spec or os.path.isfile(spec):  # noqa: PTH113
         if quant is not None:
             raise HprofError(f"--quant {quant} works on presets and configs only; {spec} holds its own quant types.")
-        return _from_file(spec, layers)
+        return _from_file(spec, layers, computes=computes)
     return _from_preset(spec, quant, layers, seed)
 
 
@@ -74,10 +78,31 @@ def plan_of(quant: str, shape: ModelShape) -> TypeOfTensor:
     return QuantPlan.uniform(quant_type(quant).name)
 
 
-def _from_file(path: str, layers: int | None) -> Model:
-    model = model_from_gguf(path)
+def _from_file(path: str, layers: int | None, *, computes: bool) -> Model:
+    try:
+        model = model_from_gguf(path)
+    except HprofError as error:
+        if computes:
+            raise
+        return _of_tensors(path, layers, error)
     shape = _sliced(model.shape, layers)
     return dataclasses.replace(model, shape=shape, tensors=needed_tensors(shape, model.tensors))
+
+
+def _of_tensors(path: str, layers: int | None, refusal: HprofError) -> Model:
+    """What the tensors say, of a file that hprof refuses to compute; raises the refusal where they say nothing."""
+    try:
+        model = model_from_tensors(path, _reason(str(refusal), path))
+    except HprofError:
+        raise refusal from None
+    shape = _sliced(model.shape, layers)
+    kept = {n: info for n, info in model.tensors.items() if info.layer is None or info.layer < len(shape.layers)}
+    return dataclasses.replace(model, shape=shape, tensors=kept)
+
+
+def _reason(refusal: str, path: str) -> str:
+    """A refusal without the file's name and its advice."""
+    return refusal.removeprefix(f"{path}:").split(";")[0].strip()
 
 
 def _sliced(shape: ModelShape, layers: int | None) -> ModelShape:

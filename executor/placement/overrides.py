@@ -28,9 +28,12 @@ _PATTERN_S: Final = 2.0  # for all names together: nested repetitions could take
 
 def default_override(names: Iterable[str]) -> str:
     """What goes to host memory where nothing is said: all experts, as users of `-ncmoe` mean it, so that shared experts
-    and dense first layers stay resident; of a model without experts every FFN.
+    and dense first layers stay resident; of a model without experts every FFN; of one without FFNs nothing.
     """
-    return DEFAULT_OF_EXPERTS if any("_exps." in name for name in names) else DEFAULT_OVERRIDE
+    names = list(names)
+    if any("_exps." in name for name in names):
+        return DEFAULT_OF_EXPERTS
+    return DEFAULT_OVERRIDE if any(".ffn_" in name for name in names) else ""
 
 
 @dataclass(frozen=True, slots=True)

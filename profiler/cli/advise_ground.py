@@ -47,12 +47,18 @@ def advice_ground(values: Mapping[str, Any], given: Mapping[str, Any]) -> Ground
     """What the options say, and the captures, probe or rows that they name. Raises HprofError where they contradict."""
     rows = [Path(path) for path in values["fits"] if Path(path).is_file()]
     captures = [path for path in values["fits"] if not Path(path).is_file()]
-    if values["engine"] != "llama.cpp":
-        if rows:
-            raise HprofError(f"{rows[0]} is a file, and llama-bench's rows tell of llama.cpp: add --for llama.cpp.")
-        return _of_hprof(values, given, captures)
+    of_upstream = values["engine"] == "llama.cpp"
+    if rows and not of_upstream:
+        raise HprofError(f"{rows[0]} is a file, and llama-bench's rows tell of llama.cpp: add --for llama.cpp.")
     ground = _of_hprof(values, given, captures, is_usual=bool(rows) and "gpu" not in given)
-    return _of_llama_cpp(ground, rows, given)
+    ground = _of_llama_cpp(ground, rows, given) if of_upstream else ground
+    return replace(ground, notes=[*ground.notes, *_model_notes(ground.request)])
+
+
+def _model_notes(request: RunRequest) -> list[str]:
+    """What is approximated of the model."""
+    model = load_model(request.model, request.quant, request.layers, request.seed, computes=False)
+    return [f"{note}." for note in model.shape.notes]
 
 
 def _of_hprof(
@@ -88,8 +94,8 @@ def _of_hprof(
 def _usual_arms(asked: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     if values["engine"] == "llama.cpp" and not values["prefetch_build"]:
         return _UPSTREAM_ARMS
-    has_experts = load_model(asked["model"], asked["quant"], asked["layers"], asked["seed"]).has_experts
-    return _MOE_ARMS if has_experts else _DENSE_ARMS
+    named = (asked[name] for name in ("model", "quant", "layers", "seed"))
+    return _MOE_ARMS if load_model(*named, computes=False).has_experts else _DENSE_ARMS
 
 
 def _of_llama_cpp(ground: Ground, files: Sequence[Path], given: Mapping[str, Any]) -> Ground:

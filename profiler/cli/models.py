@@ -18,8 +18,7 @@ from executor.model import Model, TensorInfo
 from executor.models.fetch import DEFAULT_DEST
 from executor.models.load import load_model
 from executor.models.presets import preset_names
-from executor.placement.overrides import default_override
-from executor.placement.place import place
+from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
 from executor.units import format_memory
 from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
@@ -44,7 +43,7 @@ def command(name: str | None, quant: str | None, as_json: bool) -> None:
         entries = list_models()
         _show({"schema": 1, "models": [asdict(entry) for entry in entries]} if as_json else _list_table(entries))
         return
-    described = describe_model(load_model(name, quant))
+    described = describe_model(load_model(name, quant, computes=False))
     _show(described if as_json else _model_table(described))
     if not as_json:
         say(_summary(described))
@@ -158,7 +157,7 @@ def describe_model(model: Model) -> dict[str, Any]:
             for k in kinds
         ],
         "default_placement": {
-            "spelled": f"-ot {default_override(model.tensors)}",
+            "spelled": _default_placement(model).spelled,
             "host_bytes": host_bytes,
             "resident_bytes": model.n_bytes - host_bytes,
         },
@@ -167,7 +166,7 @@ def describe_model(model: Model) -> dict[str, Any]:
 
 def tensor_kinds(model: Model) -> list[TensorKind]:
     """The model's tensors by kind, the largest first."""
-    host = _default_host(model)
+    host = _default_placement(model).host
     groups: dict[tuple[str, str, tuple[int, ...]], list[TensorInfo]] = {}
     for tensor in model.tensors.values():
         groups.setdefault((tensor.short_name, tensor.quant, tensor.shape), []).append(tensor)
@@ -183,17 +182,17 @@ def n_parameters(model: Model) -> int:
     return sum(math.prod(tensor.shape) for tensor in model.tensors.values())
 
 
-def _default_host(model: Model) -> frozenset[str]:
+def _default_placement(model: Model) -> Placement:
     try:
-        return place(model.tensors).host
+        return place(model.tensors)
     except HprofError:
-        return frozenset()  # no tensor that the default pattern knows
+        return EVERYTHING_RESIDENT  # no tensor that the default pattern knows
 
 
 def _entry(spec: str) -> ModelEntry:
     name = Path(spec).name
     try:
-        model = load_model(spec)
+        model = load_model(spec, computes=False)
     except HprofError as error:
         return ModelEntry(name, spec, None, None, None, None, str(error))
     shape = model.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -45,6 +46,7 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, *
     from profiler.plain_text import printable
 
     forecast, plan = _forecast(values, given_values(ctx), fits, against)
+    forecast = replace(forecast, notes=(*forecast.notes, *(f"{note}." for note in plan.model.shape.notes)))
     if values["output"] is not None:
         _keep(forecast, plan, values)
     if values["as_json"]:

@@ -48,7 +48,8 @@ def plan_run(request: RunRequest, most_cells: int = MAX_CELLS) -> RunPlan:
     asked, request = request.cells, replace(request, cells=tuple(distinct_cells(request.cells)))
     for arm in request.arms:
         make_policy(arm, request.policy)
-    model = load_model(request.model, request.quant, request.layers, request.seed)
+    computes = request.device.kind != "sim"
+    model = load_model(request.model, request.quant, request.layers, request.seed, computes=computes)
     model = replace(model, shape=replace(model.shape, keeps_rows=model.shape.keeps_rows or request.keeps_rows))
     _check_devices(request, model)
     routing = _routing(request, model)
