@@ -18,11 +18,13 @@ help:
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "setup: installing hprof and its tools into $(VENV), once: 3 GB on disk, some minutes, in silence"
+	@echo "setup: installing hprof and its tools into $(VENV), once: 3 GB on disk, some minutes"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hprof needs Python 3.11 or later: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install -qq $(PIP_INDEX) --constraint constraints.txt --editable . --group dev
+	@$(BIN)/python -m pip install -qq $(PIP_INDEX) --constraint constraints.txt --editable . --group dev & \
+	pip=$$!; waited=0; while kill -0 $$pip 2>/dev/null; do sleep 1; waited=$$((waited + 1)); \
+	test $$((waited % 15)) -ne 0 || echo "setup: $$(du -sh $(VENV) | cut -f1) of about 3G installed"; done; wait $$pip
 	@touch $@
 
 # A link slowed to what this CPU computes, as a GPU's bus is slow beside the GPU: then prefetch has something to hide.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.errors import HprofError
+from profiler.cli.completion import complete_captures
 from profiler.cli.options import given_values, predict_options
 from profiler.cli.printing import console, say
 
@@ -38,6 +39,7 @@ _MOST_VERIFIED: Final = 16
 @click.option(
     "--fit",
     "fits",
+    shell_complete=complete_captures,
     multiple=True,
     metavar="CAPTURE",
     help="Fit to this capture of hprof run; for llama.cpp, to rows of llama-bench too (a file).",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from profiler.cli.completion import complete_captures
 from profiler.cli.options import json_option
 from profiler.cli.printing import say
 
 
 @click.command()
-@click.argument("capture")
+@click.argument("capture", shell_complete=complete_captures)
 @json_option
 def command(capture: str, *, as_json: bool) -> int:
     """Prove that no step of a run can read bytes before they are there, or other bytes than it needs.

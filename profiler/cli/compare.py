@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from profiler.cli.completion import complete_captures
 from profiler.cli.options import json_option, noise_option
 from profiler.cli.printing import console, say
 
 
 @click.command()
-@click.argument("a")
-@click.argument("b")
+@click.argument("a", shell_complete=complete_captures)
+@click.argument("b", shell_complete=complete_captures)
 @click.option("--fail-on", multiple=True, metavar="LIMIT", help='Exit 1 beyond it, e.g. "ttft>+5%"; repeatable.')
 @click.option("--allow-inconclusive", is_flag=True, help="Let limits that cannot be decided pass.")
 @click.option("--top", type=click.IntRange(1), default=20, help="Changes to show.")

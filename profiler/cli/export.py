@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from profiler.cli.completion import complete_captures
 from profiler.cli.printing import say
 
 _FORMATS = ("chrome", "csv", "parquet", "html")
 
 
 @click.command()
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", shell_complete=complete_captures)
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="chrome", help="What to write.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File; a folder for csv and parquet.")
 @click.option("--passes", metavar="LIST", help="Pass numbers such as 0,4-6, or all.  [default: see below]")

@@ -20,6 +20,7 @@ from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
 from executor.units import format_memory
+from profiler.cli.completion import complete_models
 from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
 from profiler.facts import model_fields
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_models)
 @click.option("--quant", metavar="TYPE", help="Describe a preset or config in this quant type.")
 @json_option
 def command(name: str | None, quant: str | None, as_json: bool) -> None:

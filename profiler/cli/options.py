@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from executor.fault_names import FAULT_MEANINGS
+from profiler.cli.completion import complete_arms, complete_models, complete_quants
 from profiler.cli.llama_flags import LLAMA_FLAGS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -115,10 +116,14 @@ _MODEL: Final = [
     click.option(
         *("-m", "--model", "--config", "model"),
         default="tiny-dense",
+        shell_complete=complete_models,
         help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
     ),
     click.option(
-        "--quant", metavar="TYPE", help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M."
+        "--quant",
+        metavar="TYPE",
+        shell_complete=complete_quants,
+        help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M.",
     ),
     click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
@@ -175,7 +180,13 @@ _MOST_TOKENS: Final = 2**31 - 1
 _MOST_MIB: Final = 2**30
 _FASTEST_GB_S: Final = 1e6  # beyond it a copy takes no time that a clock can tell
 _ARMS: Final = [
-    click.option("--arms", cls=ArmsOption, metavar="LIST", help="Copy policies to compare, the first is the baseline:"),
+    click.option(
+        "--arms",
+        cls=ArmsOption,
+        metavar="LIST",
+        shell_complete=complete_arms,
+        help="Copy policies to compare, the first is the baseline:",
+    ),
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
     click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
     click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.errors import HprofError
+from profiler.cli.completion import complete_captures
 from profiler.cli.machine_options import MACHINE_FLAGS, told_rates
 from profiler.cli.options import given_values, predict_options
 from profiler.cli.printing import console, say
@@ -24,9 +25,17 @@ _MOST_CELLS: Final = 20_000
 
 @click.command()
 @predict_options
-@click.option("--fit", "fits", multiple=True, metavar="CAPTURE", help="Fit to all cells of this capture of hprof run.")
+@click.option(
+    "--fit",
+    "fits",
+    multiple=True,
+    metavar="CAPTURE",
+    shell_complete=complete_captures,
+    help="Fit to all cells of this capture of hprof run.",
+)
 @click.option(
     "--against",
+    shell_complete=complete_captures,
     metavar="CAPTURE",
     help="Show how far off it is there; without --fit or --probe, fitted to three of its cells.",
 )

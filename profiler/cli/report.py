@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from profiler.cli.completion import complete_captures
 from profiler.cli.options import dask_option, json_option, noise_option, whole_option
 from profiler.cli.printing import console, say
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("captures", metavar="CAPTURE...", nargs=-1, required=True)
+@click.argument("captures", metavar="CAPTURE...", nargs=-1, required=True, shell_complete=complete_captures)
 @click.option(
     "--format",
     "form",

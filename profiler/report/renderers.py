@@ -16,7 +16,6 @@ from profiler.report.report import REPORT_SCHEMA, Report, blocks
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table as RichTable
     from rich.text import Text
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -113,6 +112,8 @@ def drawn_block(block: Block) -> Iterator[RenderableType]:
     """A block as rich draws it; an empty line sets tables, lists and findings apart."""
     from rich.padding import Padding
 
+    from profiler.report.fitting_table import FittingTable
+
     match block:
         case Heading(capture, state):
             yield _text(f"{capture} ({state})", style="bold")
@@ -136,7 +137,7 @@ def drawn_block(block: Block) -> Iterator[RenderableType]:
         case Table(title):
             if title:
                 yield ""
-            yield _drawn_table(block)
+            yield FittingTable(block)
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -144,19 +145,6 @@ def _text(text: str, style: str = "") -> Text:
 
     indent = text[: len(text) - len(text.lstrip(" "))]
     return Text(indent + plain(text), style=style)
-
-
-def _drawn_table(table: Table) -> RichTable:
-    from rich.table import Table as RichTable
-
-    title = _text(table.title, style="bold") if table.title else None
-    drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
-    for position, column in enumerate(table.columns):
-        drawn.add_column(_text(column), justify="left" if position == 0 else "right", overflow="fold")
-    for row in table.rows:
-        style = "dim" if row[0].startswith("  ") else ""
-        drawn.add_row(*(_text(text, style=style) for text in row))
-    return drawn
 
 
 def render_json(report: Report) -> str:

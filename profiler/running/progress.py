@@ -1,11 +1,17 @@
-"""Shows how far a run is: between passes only, never while one is timed."""
+"""Shows how far a run is, between passes and never while one is timed: a bar on a terminal, else a line a minute."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
+
+_LINE_EVERY_S: Final = 60.0
+_UNITS: Final = ((3600.0, "h"), (60.0, "min"))
 
 
 class RunProgress(Protocol):
@@ -34,8 +40,7 @@ class BarProgress:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            _TimeLeft(),
             console=Console(stderr=True),
             auto_refresh=False,
             transient=True,
@@ -58,6 +63,52 @@ class BarProgress:
         self._bar.stop()
 
 
+class _TimeLeft(ProgressColumn):
+    """`3 min left`, from how long the passes until now took."""
+
+    def render(self, task: Task) -> Text:
+        return Text(time_left(int(task.completed), int(task.total or 0), task.elapsed or 0.0))
+
+
+class LineProgress:
+    """A line a minute, for logs: `12 of 48 passes, 3 min left: on -ub 256`. A run of less than a minute writes none."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._started_s = self._told_s = clock()
+        self._n_passes = self._n_done = 0
+        self._now = ""
+
+    def start(self, n_passes: int) -> None:
+        self._n_passes, self._started_s = n_passes, self._clock()
+
+    def before_pass(self, description: str) -> None:
+        self._now = description
+        now_s = self._clock()
+        if now_s - self._told_s >= _LINE_EVERY_S:
+            self._told_s = now_s
+            left = time_left(self._n_done, self._n_passes, now_s - self._started_s)
+            of_all = f"{self._n_done} of {self._n_passes} passes" if self._n_passes else "loading"
+            self._write(f"{of_all}{f', {left}' if left else ''}: {self._now}")
+
+    def after_pass(self, *, counts: bool) -> None:
+        self._n_done += counts
+
+    def stop(self) -> None: ...
+
+
+def time_left(n_done: int, n_all: int, elapsed_s: float) -> str:
+    """`3 min left`, `40 s left`; empty before the first pass is done, and at the end."""
+    if n_done <= 0 or n_all <= n_done:
+        return ""
+    left_s = elapsed_s / n_done * (n_all - n_done)
+    for size_s, unit in _UNITS:
+        if left_s >= size_s:
+            return f"{left_s / size_s:.0f} {unit} left"
+    return f"{max(left_s, 1):.0f} s left"
+
+
 def make_progress() -> RunProgress:
-    """A bar where stderr is a terminal, else nothing."""
-    return BarProgress() if Console(stderr=True).is_terminal else NoProgress()
+    """A bar where stderr is a terminal, else lines."""
+    console = Console(stderr=True)
+    return BarProgress() if console.is_terminal else LineProgress(lambda text: console.print(text, markup=False))

@@ -1,0 +1,65 @@
+"""What a shell offers after Tab: presets, arms, quant types and captures, beside files (docs/shell.md turns it on).
+
+Nothing heavy is imported: a shell waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from click.shell_completion import CompletionItem
+
+from profiler import DEFAULT_TRACES
+
+if TYPE_CHECKING:
+    import click
+
+_MANIFEST: Final = "manifest.json"
+_MOST: Final = 200  # captures that are offered
+
+
+def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Presets, and files, of which GGUF files and configs are models."""
+    from executor.models.presets import preset_names
+
+    return [*_starting(preset_names(), incomplete), CompletionItem(incomplete, type="file")]
+
+
+def complete_arms(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The next arm of a comma list, without those that it has."""
+    from executor.policies import arm_names
+
+    before, comma, last = incomplete.rpartition(",")
+    chosen = before.split(",") if before else []
+    offered = [f"{before}{comma}{name}" for name in arm_names() if name not in chosen]
+    return _starting(offered, f"{before}{comma}{last}")
+
+
+def complete_quants(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Quant types and llama.cpp's mixtures, in whatever case they are begun."""
+    from executor.models.mixtures import MIXTURE_NAMES
+    from executor.quants.table import QUANTS
+
+    return [CompletionItem(name) for name in (*QUANTS, *MIXTURE_NAMES) if name.startswith(incomplete.upper())]
+
+
+def complete_captures(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Captures in the folder that is begun, or in `traces` where nothing is; and folders, as captures lie in some."""
+    folder = Path(incomplete).parent if os.sep in incomplete else Path(DEFAULT_TRACES)
+    found = _captures_in(folder) + (_captures_in(Path(incomplete)) if incomplete.endswith(os.sep) else [])
+    return [*_starting(found, incomplete), CompletionItem(incomplete, type="dir")]
+
+
+def _captures_in(folder: Path) -> list[str]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return []
+    return [str(folder / name) for name in names if (folder / name / _MANIFEST).is_file()][:_MOST]
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]

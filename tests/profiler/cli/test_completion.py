@@ -1,0 +1,40 @@
+"""What Tab offers, asked as a shell asks it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.profiler import makers
+from tests.support import ROOT
+
+
+def offered(words: str, cwd: Path) -> list[str]:
+    """`hprof WORDS` and Tab, in bash: the values that are offered."""
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "_HPROF_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"hprof {words}",
+        "COMP_CWORD": str(len(words.split()) - (0 if words.endswith(" ") is False else -1)),
+    }
+    done = subprocess.run([sys.executable, "-m", "hprof"], env=env, cwd=cwd, capture_output=True, text=True, check=True)
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_commands_presets_arms_and_quants(tmp_path: Path) -> None:
+    assert offered("rep", tmp_path) == ["report"]
+    assert "qwen3-30b-a3b" in offered("run -m qwen", tmp_path)
+    assert offered("run --arms off,gat", tmp_path)[:1] == ["off,gated"]
+    assert offered("run --quant q4_k_m", tmp_path) == ["Q4_K_M"]
+
+
+@pytest.mark.parametrize("words", ["report traces/", "compare traces/", "report tra"])
+def test_captures_of_the_folder(words: str, tmp_path: Path) -> None:
+    makers.empty(tmp_path / "traces" / "mine")
+    (tmp_path / "traces" / "other").mkdir()
+    assert "traces/mine" in offered(words, tmp_path)
+    assert "traces/other" not in offered(words, tmp_path)
