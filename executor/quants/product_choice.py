@@ -1,7 +1,8 @@
 """Which way a product is computed: measured once for its shape and number of rows, and kept with the machine.
 
 Two ways may round differently, so one choice holds for all arms and layouts of a run, and for later processes: it is
-kept in a file of the user's cache. Where that cannot be written each process measures for itself.
+kept in a file of the user's cache. Where that cannot be written, or other work on the GPU disturbed the measurement,
+each process measures for itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -21,7 +23,9 @@ import torch
 Way = Literal["direct", "widened"]
 """Straight from stored bytes; or every weight written in the compute dtype first, then multiplied."""
 _Result = TypeVar("_Result")
-_REPETITIONS: Final = 5
+_TRIES: Final = 7
+_EQUAL: Final = 1.05
+_STEADY: Final = 1.1
 _FLUSHED_BYTES: Final = 256 << 20  # written before each one: weights are not in the cache when a layer needs them
 _FLUSHES: Final = 16  # about a millisecond, in which the host launches what is measured
 _KERNELS: Final = ("direct", "direct_kernels", "direct_rows", "direct_words", "fused", "fused_decoders")
@@ -43,8 +47,10 @@ class ProductChoices:
         """
         way = self.used.get(key, self._known.get(key))
         if way is None:
-            way = "direct" if _milliseconds(direct) <= _milliseconds(widened) else "widened"
-            self._keep(key, way)
+            times = measured(direct, widened)
+            way = times.faster
+            if times.are_steady:
+                self._keep(key, way)
         self.used[key] = way
         return direct() if way == "direct" else widened()
 
@@ -94,18 +100,47 @@ def _read(path: Path) -> dict[str, Way]:
     return {str(key): way for key, way in found.items() if way in ("direct", "widened")}
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of each way, tried in turn."""
+
+    direct: Sequence[float]
+    widened: Sequence[float]
+
+    @property
+    def faster(self) -> Way:
+        """By each one's best, which other work on the GPU disturbs least; about equal means direct."""
+        return "direct" if min(self.direct) <= _EQUAL * min(self.widened) else "widened"
+
+    @property
+    def are_steady(self) -> bool:
+        """Whether each way's best was nearly reached again; else something disturbed, and another run measures anew."""
+        return all(sorted(tries)[1] <= _STEADY * min(tries) for tries in (self.direct, self.widened))
+
+
+def measured(direct: Callable[[], object], widened: Callable[[], object]) -> Times:
+    """Time both ways on the current stream."""
+    ways = (direct, widened)
+    for compute in ways:
+        compute()  # compiles, and lets libraries initialise
+    tries = [[_milliseconds(compute) for compute in ways] for _ in range(_TRIES)]
+    return Times([one for one, _ in tries], [other for _, other in tries])
+
+
 def _milliseconds(compute: Callable[[], object]) -> float:
-    """The median time on the device, weights not in its cache; the first call compiles and is not counted."""
+    """One try on the device: weights are not in its cache, and the host is ahead."""
+    flushed = torch.empty(_flushed_bytes(), dtype=torch.uint8, device="cuda")
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(_FLUSHES):
+        flushed.zero_()
+    start.record()
     compute()
-    flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.uint8, device="cuda")
-    times = []
-    for _ in range(_REPETITIONS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(_FLUSHES):
-            flushed.zero_()
-        start.record()
-        compute()
-        end.record()
-        end.synchronize()
-        times.append(float(start.elapsed_time(end)))
-    return sorted(times)[_REPETITIONS // 2]
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _flushed_bytes() -> int:
+    """As much as is useful, and never what a nearly full GPU needs for itself."""
+    free, _ = torch.cuda.mem_get_info()
+    return max(1, min(_FLUSHED_BYTES, free // 4))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from executor.quants import product_choice, products
-from executor.quants.product_choice import ProductChoices
+from executor.quants.product_choice import ProductChoices, Times
 from executor.quants.stored import Stored
 
 
@@ -38,9 +38,28 @@ def test_the_faster_way_is_measured_once(timed: list[str], tmp_path: Path) -> No
     choices = ProductChoices(tmp_path / "cache" / "products.json")
     assert choices.run("a", fast, slow) == "fast"
     assert choices.run("b", slow, fast) == "fast"
+    n_tries = len(timed)
+    assert timed[:3] == ["fast", "slow", "fast"]  # in turn
     assert choices.run("a", slow, fast) == "slow"  # its first argument is the direct way, which was chosen
     assert choices.used == {"a": "direct", "b": "widened"}
-    assert timed == ["fast", "slow", "slow", "fast"]
+    assert len(timed) == n_tries
+
+
+def test_the_best_tries_decide_and_equal_means_direct() -> None:
+    assert Times([9, 3, 8], [4, 4, 4]).faster == "direct"
+    assert Times([4.1, 9], [4, 4]).faster == "direct"
+    assert Times([4, 4], [3, 9]).faster == "widened"
+
+
+def test_what_something_disturbed_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Times([3, 3.1, 9], [4, 4, 9]).are_steady
+    assert not Times([3, 3], [4, 5]).are_steady
+    path, times = tmp_path / "products.json", iter(range(1, 99))
+    monkeypatch.setattr(product_choice, "_milliseconds", lambda compute: float(next(times)))
+    choices = ProductChoices(path)
+    assert choices.run("a", fast, slow) == "fast"
+    assert choices.used == {"a": "direct"}  # this process goes on as it began
+    assert not path.exists()
 
 
 def test_later_processes_choose_alike(timed: list[str], tmp_path: Path) -> None:
@@ -60,8 +79,10 @@ def test_a_file_that_says_nothing_is_measured_anew(text: str, timed: list[str], 
     path = tmp_path / "products.json"
     path.write_text(text)
     assert ProductChoices(path).run("a", fast, slow) == "fast"
-    assert len(timed) == 2
+    assert timed
+    timed.clear()
     assert ProductChoices(path).run("a", slow, fast) == "slow"
+    assert not timed
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(timed: list[str], tmp_path: Path) -> None:
