@@ -32,7 +32,7 @@ def read_stored(device: torch.device) -> bool:
 
 def serves(x: torch.Tensor) -> bool:
     """Whether rows x (n, in) may be multiplied straight from stored bytes; who computes in float32 wants all of it."""
-    return len(x) <= MOST_ROWS and x.dtype in (torch.bfloat16, torch.float16) and read_stored(x.device)
+    return 1 <= len(x) <= MOST_ROWS and x.dtype in (torch.bfloat16, torch.float16) and read_stored(x.device)
 
 
 def linear(
