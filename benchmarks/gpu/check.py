@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from benchmarks.gpu.llama_bench import LlamaBench
 from profiler.facts import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,7 @@ class Inputs:
     dense_path: Path | None
     moe_path: Path | None
     folder: Path
+    llama_bench: LlamaBench
     made: dict[str, Any] = field(default_factory=dict)
 
     def dense(self) -> Any:
@@ -102,24 +104,24 @@ def recorder(inputs: Inputs) -> Rows:
 
 
 def llama_dense(inputs: Inputs) -> Rows:
-    """pp8192 with the FFN in host memory, against llama.cpp's figures."""
+    """pp8192 with the FFN in host memory, beside llama.cpp where --llama-bench is given."""
     from benchmarks.gpu import llama_shapes
 
-    return llama_shapes.dense(inputs.dense())
+    return llama_shapes.dense(inputs.dense(), inputs.llama_bench)
 
 
 def llama_moe(inputs: Inputs) -> Rows:
-    """pp4096 with all experts in host memory, against llama.cpp's figures."""
+    """pp4096 with all experts in host memory, beside llama.cpp where --llama-bench is given."""
     from benchmarks.gpu import llama_shapes
 
-    return llama_shapes.moe(inputs.moe())
+    return llama_shapes.moe(inputs.moe(), inputs.llama_bench)
 
 
 def llama_moe_decode(inputs: Inputs) -> Rows:
-    """Decode with experts on the CPU, and resident."""
+    """Decode with experts on the CPU, and resident, beside llama.cpp where --llama-bench is given."""
     from benchmarks.gpu import llama_shapes
 
-    return [llama_shapes.moe_decode(inputs.moe())]
+    return [llama_shapes.moe_decode(inputs.moe(), inputs.llama_bench)]
 
 
 def host_decode(inputs: Inputs) -> Rows:
@@ -189,7 +191,12 @@ STEPS: dict[str, Callable[[Inputs], Rows]] = {
 @click.option("--output", type=click.Path(path_type=Path), default=ROOT / "benchmarks" / "results")
 @click.option("--dense-gguf", type=click.Path(exists=True, path_type=Path), help="llama, 16 layers, Q4_0.")
 @click.option("--moe-gguf", type=click.Path(exists=True, path_type=Path), help="qwen3moe, 24 layers, Q4_0.")
-def main(only: str, output: Path, dense_gguf: Path | None, moe_gguf: Path | None) -> None:
+@click.option(
+    "--llama-bench",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A CUDA build, run beside hprof.",
+)
+def main(only: str, output: Path, dense_gguf: Path | None, moe_gguf: Path | None, llama_bench: Path | None) -> None:
     """Run the CUDA tests and benchmarks and write their results."""
     results: dict[str, Any] = {
         "command": ["python", "-m", "benchmarks.gpu.check", *sys.argv[1:]],
@@ -198,7 +205,7 @@ def main(only: str, output: Path, dense_gguf: Path | None, moe_gguf: Path | None
     }
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        inputs = Inputs(dense_gguf, moe_gguf, Path(folder))
+        inputs = Inputs(dense_gguf, moe_gguf, Path(folder), LlamaBench(llama_bench))
         for name in only.split(","):
             results["steps"][name] = _run(name, inputs)
             _write(results, output)

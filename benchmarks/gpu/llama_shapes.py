@@ -1,6 +1,7 @@
-"""The GGUF shapes that llama.cpp was measured with on the same machine (its figures: one H200, pinned, -fa 1).
+"""Two GGUF files, dense and of experts, run by hprof and, where a llama-bench is given, by llama.cpp in the same run.
 
-`python -m benchmarks.gpu.run` makes both files with a seeded writer when they are not given.
+`python -m benchmarks.gpu.check` makes both files with a seeded writer when they are not given. Rows name the file by
+its digest: figures of another file are no measure, since random weights of another seed route otherwise.
 """
 
 from __future__ import annotations
@@ -10,53 +11,56 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.gpu.common import Workload, busy_ms, open_session, passes, prefill_ms
+from benchmarks.gpu.llama_bench import EXPERTS_ON_HOST, FFN_ON_HOST, LlamaBench, ratio
 from executor.model import Model
 from executor.passes import PassResult
 
-LLAMA_CPP_DENSE = {512: {"resident": 14645, "off": 6312}, 2048: {"resident": 14919, "off": 10498}}
-LLAMA_CPP_MOE = {32: 1816, 64: 3307, 128: 5457, 512: 13585, 2048: 16856, 4096: 18488}
-LLAMA_CPP_MOE_RESIDENT = {512: 22717, 2048: 24543, 4096: 23111}
-LLAMA_CPP_DECODE = {"experts on CPU": 62, "resident": 640}
+Rows = list[dict[str, Any]]
+_PEER_N_GEN = 64
 
 
-def dense(model: Model, n_pairs: int = 3) -> list[dict[str, Any]]:
+def dense(model: Model, peer: LlamaBench, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048)) -> Rows:
     """pp8192 with the FFN in host memory."""
-    cells = [Workload(8192, n) for n in LLAMA_CPP_DENSE]
+    cells = [Workload(8192, n) for n in ubatches]
     arms = ["off", "on", "full"]
     rows = []
+    off, resident = (peer.prefill(model, 8192, ubatches, flags) for flags in (FFN_ON_HOST, ()))
     with open_session(model, arms, cells, overrides="ffn_(gate|up|down).*=CPU") as session:
         for cell in cells:
             results = passes(session, arms, cell, n_pairs)
-            reference = LLAMA_CPP_DENSE[cell.n_ubatch]
+            n = cell.n_ubatch
             speed = {arm: cell.n_prompt / prefill_ms(results[arm]) * 1e3 for arm in arms}
             rows.append(
                 {
-                    "n_ubatch": cell.n_ubatch,
+                    "file": model.source.digest(),
+                    "n_ubatch": n,
                     **{f"{arm}_tokens_per_s": speed[arm] for arm in arms},
-                    "llama_cpp_off": reference["off"],
-                    "llama_cpp_resident": reference["resident"],
-                    "off_over_llama_cpp": speed["off"] / reference["off"],
-                    "on_over_llama_cpp": speed["on"] / reference["off"],
+                    "llama_cpp_off": off.get(n),
+                    "llama_cpp_resident": resident.get(n),
+                    "off_over_llama_cpp": ratio(speed["off"], off.get(n)),
+                    "on_over_llama_cpp": ratio(speed["on"], off.get(n)),
                 }
             )
     return rows
 
 
-def moe(model: Model, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048, 4096)) -> list[dict[str, Any]]:
+def moe(model: Model, peer: LlamaBench, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048, 4096)) -> Rows:
     """pp4096 with all experts in host memory; the model's own router."""
     cells = [Workload(4096, n) for n in ubatches]
     arms = ["off", "on", "full"]
     rows = []
+    off = peer.prefill(model, 4096, ubatches, EXPERTS_ON_HOST)
     with open_session(model, arms, cells, n_cpu_moe=99, synthetic_routing=False) as session:
         for cell in cells:
             results = passes(session, arms, cell, n_pairs)
             speed = {arm: cell.n_prompt / prefill_ms(results[arm]) * 1e3 for arm in arms}
             rows.append(
                 {
+                    "file": model.source.digest(),
                     "n_ubatch": cell.n_ubatch,
                     **{f"{arm}_tokens_per_s": speed[arm] for arm in arms},
-                    "llama_cpp_off": LLAMA_CPP_MOE[cell.n_ubatch],
-                    "off_over_llama_cpp": speed["off"] / LLAMA_CPP_MOE[cell.n_ubatch],
+                    "llama_cpp_off": off.get(cell.n_ubatch),
+                    "off_over_llama_cpp": ratio(speed["off"], off.get(cell.n_ubatch)),
                     "distinct_share": _distinct_share(results["off"]),
                     "off_copy_busy_ms": statistics.median(busy_ms(r, ("h2d",)) for r in results["off"]),
                     "compute_busy_ms": statistics.median(busy_ms(r, ("compute",)) for r in results["full"]),
@@ -65,15 +69,23 @@ def moe(model: Model, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048, 40
     return rows
 
 
-def moe_decode(model: Model, n_gen: int = 17) -> dict[str, Any]:
+def moe_decode(model: Model, peer: LlamaBench, n_gen: int = 17) -> dict[str, Any]:
     """Decode with the experts computed on the host, and with everything resident."""
     cell = Workload(n_prompt=64, n_ubatch=64, n_gen=n_gen)
     with open_session(model, ["cpu", "full"], [cell], n_cpu_moe=99, synthetic_routing=False) as session:
         results = passes(session, ["cpu", "full"], cell, 3)
+    on_host, resident = (_decode_tokens_per_s(results[arm], n_gen) for arm in ("cpu", "full"))
+    of_peer = [peer.decode(model, _PEER_N_GEN, flags) for flags in (EXPERTS_ON_HOST, ())]
     return {
-        "cpu_tokens_per_s": _decode_tokens_per_s(results["cpu"], n_gen),
-        "resident_tokens_per_s": _decode_tokens_per_s(results["full"], n_gen),
-        "llama_cpp": LLAMA_CPP_DECODE,
+        "file": model.source.digest(),
+        "cpu_tokens_per_s": on_host,
+        "cpu_us_per_token": 1e6 / on_host,
+        "resident_tokens_per_s": resident,
+        "resident_us_per_token": 1e6 / resident,
+        "llama_cpp_cpu": of_peer[0],
+        "llama_cpp_resident": of_peer[1],
+        "cpu_over_llama_cpp": ratio(on_host, of_peer[0]),
+        "resident_over_llama_cpp": ratio(resident, of_peer[1]),
     }
 
 
