@@ -67,19 +67,24 @@ def _ubatch_ms(result: PassResult, kind: EventKind, ubatch: int) -> float:
 
 
 def recorder_cost(model: Model, n_pairs: int = 6) -> dict[str, Any]:
-    """Time of `on` and `off` passes with the recorder over the time without, paired and interleaved."""
-    cell = Workload(n_prompt=8192, n_ubatch=512)
+    """Time with the recorder over the time without, paired and interleaved: prefill under `off` and `on`, and decoded
+    tokens under `off` and `full`.
+    """
+    prefill, decode = Workload(n_prompt=8192, n_ubatch=512), Workload(n_prompt=64, n_ubatch=64, n_gen=65)
+    measured = {"prefill": (prefill, ("off", "on")), "decode": (decode, ("off", "full"))}
     row: dict[str, Any] = {}
-    with open_session(model, ["off", "on"], [cell], overrides="ffn_(gate|up|down).*=CPU") as session:
-        for arm in ("off", "on"):
-            ratios = [_pair(session, arm, cell, repetition) for repetition in range(n_pairs + 1)][1:]
-            row[f"{arm}_recorded_over_not"] = statistics.median(ratios)
-            row[f"{arm}_ratios"] = ratios
+    with open_session(model, ["off", "on", "full"], [prefill, decode], overrides="ffn_(gate|up|down).*=CPU") as session:
+        for phase, (cell, arms) in measured.items():
+            for arm in arms:
+                ratios = [_pair(session, arm, cell, repetition) for repetition in range(n_pairs + 1)][1:]
+                row[f"{arm}_{phase}_recorded_over_not"] = statistics.median(ratios)
+                row[f"{arm}_{phase}_ratios"] = ratios
     return row
 
 
 def _pair(session: Session, arm: str, cell: Workload, repetition: int) -> float:
-    job = PassJob(0, arm, cell.n_prompt, 0, cell.n_ubatch, 0, repetition)
+    job = PassJob(0, arm, cell.n_prompt, cell.n_gen, cell.n_ubatch, 0, repetition)
     order = (True, False) if repetition % 2 == 0 else (False, True)
-    times = {record: session.run_pass(job, record=record).prefill_ns or 0 for record in order}
+    results = {record: session.run_pass(job, record=record) for record in order}
+    times = {record: (one.decode_ns if cell.n_gen else one.prefill_ns) or 0 for record, one in results.items()}
     return times[True] / times[False]

@@ -50,6 +50,7 @@ FIGURES: Final[dict[str, Figure]] = {
     "ttft_ns": Figure("TTFT", "ns", "start of the prompt to the first token known", "lower", "time to first token"),
     "prefill_tokens_per_s": Figure("prefill", "tokens/s", "prompt tokens / prefill time", "higher"),
     "decode_tokens_per_s": Figure("decode", "tokens/s", "tokens after the first / their time", "higher"),
+    "decode_token_ns": Figure("a token", "ns", "time of the tokens after the first / their number", "lower"),
     "wall_ns": Figure("wall", "ns", "start to end of the pass or phase", "lower", "the whole pass"),
     "bytes_h2d": Figure("copied", "bytes", "bytes copied from host to device", None, "bytes copied to the device"),
     "busy_copy_ns": Figure("busy copy", "ns", "union of the host to device copies"),
@@ -202,6 +203,7 @@ def _fill_from_passes(frames: dict[Scope, Columns], passes: pa.Table) -> None:
         "ttft_ns": ttft,
         "prefill_tokens_per_s": _rate(float_column(passes, "n_prompt"), prefill),
         "decode_tokens_per_s": _rate(n_decoded, decode),
+        "decode_token_ns": 1e9 / _rate(n_decoded, decode),
         "vram_peak_bytes": float_column(passes, "vram_peak"),
     }
     for name, values in figures.items():
@@ -210,7 +212,8 @@ def _fill_from_passes(frames: dict[Scope, Columns], passes: pa.Table) -> None:
     whole["bytes_h2d"] = np.where(np.isnan(told), whole["bytes_h2d"], told)
     for name in ("ttft_ns", "prefill_tokens_per_s"):
         frames["prefill"][name] = figures[name]
-    frames["decode"]["decode_tokens_per_s"] = figures["decode_tokens_per_s"]
+    for name in ("decode_tokens_per_s", "decode_token_ns"):
+        frames["decode"][name] = figures[name]
 
 
 def _forget_unrecorded_copies(frames: Mapping[Scope, Columns], passes: pa.Table) -> None:

@@ -123,8 +123,24 @@ def _facts(report: Report, _room: Room) -> Iterator[Block]:
     lines += [f"Routing: {report.measured.routing}."] if report.measured.routing else []
     served = [f"{arm.name} ran as {arm.effective}" for arm in report.arms if arm.effective not in (None, arm.requested)]
     lines += [f"Requested and effective policy differ: {'; '.join(served)}."] if served else []
+    decode = _decode_line(report)
+    lines += [decode] if decode else []
     on_host = products_line(report.arms)
     yield Lines("fact", [*lines, *report.engine, *report.recorded, *report.budgets, *([on_host] if on_host else [])])
+
+
+_DECODE: Final = {
+    "hprof": "one sequence, greedy, token after token, from the first token's being known on the host to the last's; "
+    "sampling and each token's copy to the host are included",
+    "llama-bench": "its tg test, token after token of one sequence, random ones: nothing is sampled",
+}
+"""What decode measures, by the source of a capture."""
+
+
+def _decode_line(report: Report) -> str | None:
+    """What is measured as decode; None where nothing was decoded, or the source does not say."""
+    decodes = any(arm.figures["pass"].get("decode_tokens_per_s") for cell in report.cells for arm in cell.arms.values())
+    return f"Decode: {_DECODE[report.source]}." if decodes and report.source in _DECODE else None
 
 
 def _unmeasured(measured: Provenance) -> Iterator[str]:
