@@ -161,8 +161,7 @@ The shares of distinct experts (44 % at 34 tokens, 84 % at a ubatch of 2,048) ar
   bytes.
 * What the slots cost: the thread's decode with prefetch is 4.8 % slower because they take memory from resident layers.
   Here both have the same layers in host memory.
-* llama.cpp copies tensor by tensor (three splits a layer) and leaves out the last layer's FFN for all but the last
-  token; here a layer's experts are one copy.
+* llama.cpp copies tensor by tensor (three splits a layer); here a layer's experts are one copy.
 
 ## The napkin
 

@@ -113,7 +113,8 @@ def test_passes_without_events_have_rates_and_nulls(tmp_path: Path) -> None:
     found = by_arm(makers.passes_without_events(tmp_path / "c"))["-pw 0"]
     assert found["prefill_tokens_per_s"] == pytest.approx(512 / 512_000e-9)
     assert found["decode_tokens_per_s"] == pytest.approx(16 / 16_000e-9), "n_decoded says what decode_ns covers"
-    assert found.drop(["prefill_tokens_per_s", "decode_tokens_per_s"]).isna().all()
+    assert found["decode_token_ns"] == pytest.approx(1000)
+    assert found.drop(["prefill_tokens_per_s", "decode_tokens_per_s", "decode_token_ns"]).isna().all()
 
 
 def test_prefill_time_is_ttft_without_sampling_where_it_is_not_told(tmp_path: Path) -> None:
