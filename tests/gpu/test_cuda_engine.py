@@ -74,6 +74,7 @@ def test_reference_logits(name: str, limit: float) -> None:
             got = session.last_logits[0].cpu().numpy()
             errors.append(np.linalg.norm(got - wanted[n - 1]) / np.linalg.norm(wanted[n - 1]))
         session.run_pass(PassJob(0, "on", len(tokens), 0, 16, 0, 0, all_logits=True))
+        assert session.last_logits is not None
         every = session.last_logits.cpu().numpy()
     finally:
         session.close()
