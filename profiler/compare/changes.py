@@ -30,6 +30,7 @@ from profiler.metrics import (
 )
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, JUDGED, OTHER_EXPERTS
+from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
 
 
@@ -200,21 +201,25 @@ def pair_design(a: OpenedSide, b: OpenedSide, figure: Figure) -> PairDesign:
     """The arms of one capture were measured in turn; two captures were not, and are resampled apart.
 
     Two captures are different processes, so what takes time counts once a process; so does all that another tool
-    measured. Bytes and memory of hprof's own passes, and the times of a simulated device, do not vary by process.
+    measured. Bytes and memory of hprof's own passes do not vary by process. Where no clock was read nothing varies but
+    the routing, which arms of one seed share.
     """
     manifests = [side.capture.manifest for side in (a, b)]
+    if all(what_was_measured(manifest).is_exact for manifest in manifests):
+        is_routed = any(side.tables.experts.num_rows for side in (a, b))
+        share_seeds = manifests[0].seeds == manifests[1].seeds
+        return PairDesign(are_pairs=share_seeds, unit="routings" if is_routed else "results")
     if a.capture.path == b.capture.path:
         return PairDesign(are_pairs=True, unit="boots" if manifests[0].has_process_per_arm else "pairs")
     is_own = all(manifest.source == "hprof" for manifest in manifests)
-    is_steady = figure.unit == "bytes" or all(m.machine.get("device") == "sim" for m in manifests)
-    return PairDesign(are_pairs=False, unit="pairs" if is_own and is_steady else "boots")
+    return PairDesign(are_pairs=False, unit="pairs" if is_own and figure.unit == "bytes" else "boots")
 
 
 def process_warnings(a: OpenedSide, b: OpenedSide) -> list[str]:
     """A sentence where captures of hprof are one process each, so that their times get no verdict."""
     design = pair_design(a, b, FIGURES["ttft_ns"])
     is_own = all(side.capture.manifest.source == "hprof" for side in (a, b))
-    if design.are_pairs or design.unit == "pairs" or not is_own or not (a.groups and b.groups):
+    if design.are_pairs or design.unit != "boots" or not is_own or not (a.groups and b.groups):
         return []
     one = [name for name, side in (("A", a), ("B", b)) if side.passes["boot"].nunique(dropna=False) == 1]
     if not one:
@@ -243,7 +248,7 @@ def _samples(
 
 def _paired(values: Repeats, others: Repeats, unit: CountUnit) -> Repeats:
     """The values that have a partner: the same boot and repetition, or the same boot."""
-    if unit == "pairs":
+    if unit != "boots":
         return {key: value for key, value in values.items() if key in others}
     boots = {boot for boot, _ in others}
     return {key: value for key, value in values.items() if key[0] in boots}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError, did_you_mean
-from profiler.arithmetic.stats import MIN_PAIRS, Comparison, Verdict
+from profiler.arithmetic.stats import MIN_PAIRS, NEEDED, Comparison, Verdict
 from profiler.metrics import FIGURES
 from profiler.metrics.figures import Figure, Unit
 from profiler.metrics.passes import CellKey
@@ -87,8 +87,9 @@ class Change:
     @property
     def has_enough(self) -> bool:
         """Whether the same work was measured often enough for an interval to mean something."""
-        n = min(self.n_a, self.n_b) if self.against is None else self.against.pairs
-        return self.different is None and n >= MIN_PAIRS
+        if self.against is None:
+            return self.different is None and min(self.n_a, self.n_b) >= MIN_PAIRS
+        return self.different is None and self.against.pairs >= NEEDED[self.against.unit]
 
     @property
     def size(self) -> float:

@@ -133,7 +133,9 @@ def model_label(model: dict[str, Any]) -> str | None:
 
 
 def machine_label(machine: dict[str, Any]) -> str | None:
-    """The manifest's machine in a few words."""
+    """The manifest's machine in a few words; of an imagined one what it is, and not who imagined it."""
+    if machine.get("device") == "sim" or machine.get("imagined_gpu"):
+        return f"{machine.get('imagined_gpu') or 'of the usual rates'}, device sim"
     names = [gpu.get("name") or "GPU without a name" for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
     counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     labels = [str(label) for label in (*counted, machine.get("cpu")) if label]
