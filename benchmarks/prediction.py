@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tarfile
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,17 +19,20 @@ from pathlib import Path
 import click
 import numpy as np
 
+from executor.devices.factory import DeviceOptions
 from executor.devices.known import find_gpu, find_link
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cli.captured_request import captured_values, predicted_request
 from profiler.planning.plan import plan_run
+from profiler.planning.request import GridPoint, RunRequest, grid
 from profiler.predicting.calibrate import Source, calibrate, usual_cells
+from profiler.predicting.costs import RateCosts
 from profiler.predicting.llama_cpp import LlamaCppMachine
 from profiler.predicting.llama_rows import fit_llama_rows, read_llama_rows, request_of, two_rows
 from profiler.predicting.measured import misses_of
-from profiler.predicting.predictor import predict
+from profiler.predicting.predictor import expert_use, predict
 from profiler.predicting.probe import Probe, read_probe
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -96,6 +100,24 @@ def llama_errors(files: Sequence[Path], folder: Path) -> Errors:
     return {figure: _quantiles(values) for figure, values in errors.items()}
 
 
+def speed(folder: Path) -> dict[str, float]:
+    """Seconds that predictions take: a grid of 10,000 cells, and one ubatch of a model of 61 layers of 256 experts."""
+    layers = {"num_hidden_layers": 61, "num_experts": 256, "hidden_size": 7168, "moe_intermediate_size": 2048}
+    path = folder / "large.json"
+    path.write_text(json.dumps(COMMON | LLAMA_MODELS["moe.gguf"] | layers))
+    cells = tuple(grid(range(512, 10_512, 1000), [16], range(32, 3232, 32), range(0, 10_000, 1000)))
+    runs = {"10,000 cells": ("qwen3-30b-a3b", cells), "61 x 256": (str(path), (GridPoint(2048, 0, 2048, 0),))}
+    found = {}
+    for name, (model, asked) in runs.items():
+        request = RunRequest(asked, DeviceOptions("sim"), model=model, quant="Q4_0", arms=("off",))
+        plan = plan_run(request, most_cells=len(asked))
+        use = expert_use(plan, [layer for layer, shape in enumerate(plan.model.shape.layers) if shape.moe is not None])
+        begun = time.perf_counter()
+        predict(plan, RateCosts(SimMachine(), plan.session.dtype), use)
+        found[name] = time.perf_counter() - begun
+    return found
+
+
 def shared_sweeps(folder: Path) -> Iterator[tuple[str, Path]]:
     """The sweeps among the shared samples, unpacked into `folder`: name and path."""
     for archive in sorted((SHARED / "captures").glob("h200_*_sweep.tar.gz")):
@@ -120,6 +142,7 @@ def main(captures: tuple[Path, ...], as_json: bool, probe_file: Path | None) -> 
             rows = sorted((SHARED / "llama-bench").glob("h200_*.jsonl"))
             if rows and not captures and probe is None:
                 results["llama-bench h200"] = llama_errors(rows, folder)
+            seconds = speed(folder) if not captures and not as_json else {}
         except HprofError as error:
             raise SystemExit(f"benchmarks.prediction: {error}") from None
     if as_json:
@@ -131,6 +154,8 @@ def main(captures: tuple[Path, ...], as_json: bool, probe_file: Path | None) -> 
             click.echo(
                 f"  {figure:8s} median {found['median'] * 100:5.1f} %   90th percentile {found['p90'] * 100:5.1f} %"
             )
+    for name, taken in seconds.items():
+        click.echo(f"predicting {name}: {taken * 1e3:,.0f} ms")
 
 
 if __name__ == "__main__":

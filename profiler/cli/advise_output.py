@@ -40,7 +40,7 @@ def advice_blocks(
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
     columns = ["", "-ub", "slots", "cache MiB", "on host", ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
     yield Table(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
-    columns = ["", "-ub", ttft, "decode t/s", "memory"]
+    columns = ["", "-ub", "on host", ttft, "decode t/s", "memory"]
     yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
     if verified:
         columns = ["", "TTFT", "predicted", "decode", "predicted"]
@@ -110,6 +110,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "prefill_tokens_per_s": one.prefill_tokens_per_s,
         "decode_tokens_per_s": one.decode_tokens_per_s,
         "vram_bytes": one.vram_bytes,
+        "reserve_bytes": one.reserve_bytes,
         "bound_by": one.bound_by(),
         "in_fitted_range": one.in_range,
     }
@@ -124,7 +125,8 @@ def _gives(one: Candidate, spread: Spread) -> str:
     if one.decode_tokens_per_s is not None:
         low, high = interval(one.decode_tokens_per_s, spread.get("decode"))
         told.append(f"decode {format_interval(one.decode_tokens_per_s, low, high, 'tokens/s')} t/s")
-    return f"{listed(told)}, in {format_memory(one.vram_bytes)} of weights, slots and bank"
+    held = f"{format_memory(one.vram_bytes)} of weights, slots and bank"
+    return f"{listed(told)}, in {held} beside {format_memory(one.reserve_bytes)} of states and activations"
 
 
 def _sure(one: Candidate, spread: Spread) -> str:
@@ -136,13 +138,13 @@ def _sure(one: Candidate, spread: Spread) -> str:
 
 
 def _row(one: Candidate) -> list[str]:
-    traits, n_host = arm_traits(one.arm), len(one.placement.host_layers())
+    traits = arm_traits(one.arm)
     return [
         one.arm,
         str(one.n_ubatch),
         str(one.slots) if "slots" in traits.reads else UNKNOWN,
         str(one.cache_mib) if traits.has_cache else UNKNOWN,
-        f"{n_host} layers",
+        _where(one.placement.host_layers()),
         format_ns(one.ttft_ns),
         _rate(one.prefill_tokens_per_s),
         _rate(one.decode_tokens_per_s),
@@ -151,9 +153,19 @@ def _row(one: Candidate) -> list[str]:
     ]
 
 
+def _where(layers: Sequence[int]) -> str:
+    """Which layers, shortly: one run of them, or how many that are spread."""
+    if not layers:
+        return "nothing"
+    is_run = list(layers) == list(range(layers[0], layers[-1] + 1))
+    if is_run:
+        return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
+    return f"{len(layers)} layers, spread"
+
+
 def _short_row(one: Candidate) -> list[str]:
     rate, memory = _rate(one.decode_tokens_per_s), format_memory(one.vram_bytes)
-    return [one.arm, str(one.n_ubatch), format_ns(one.ttft_ns), rate, memory]
+    return [one.arm, str(one.n_ubatch), _where(one.placement.host_layers()), format_ns(one.ttft_ns), rate, memory]
 
 
 def _rate(value: float | None) -> str:

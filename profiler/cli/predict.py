@@ -55,7 +55,9 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, *
     from profiler.plain_text import printable
 
     forecast, plan = _forecast(values, given_values(ctx), fits, against)
-    forecast = replace(forecast, notes=(*forecast.notes, *(f"{note}." for note in plan.model.shape.notes)))
+    assumed = [] if fits or against else _unasked(values, given_values(ctx))
+    notes = [*assumed, *(f"{note}." for note in plan.model.shape.notes)]
+    forecast = replace(forecast, notes=(*forecast.notes, *notes))
     if values["output"] is not None:
         _keep(forecast, plan, values)
     if values["as_json"]:
@@ -135,6 +137,13 @@ def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Fo
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, probe.spread, made, misses, choice.notes)
 
 
+def _unasked(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """What was assumed of the workload where no option says it."""
+    usual = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub"}
+    assumed = [f"{flag} {','.join(values[name])}" for name, flag in usual.items() if name not in given]
+    return [f"Nobody said what is run: taken as {' '.join(assumed)}."] if assumed else []
+
+
 def _baseline(plan: RunPlan) -> str:
     return next(iter(plan.setups[0].labels))
 
@@ -145,6 +154,8 @@ def _keep(forecast: Forecast, plan: RunPlan, values: Mapping[str, Any]) -> None:
     from profiler.storage.writer import PassKey, new_capture
 
     fields = initial_fields(plan, ["hprof", "predict"])
+    told = ("device", "n_devices") if forecast.fitted_to else ("device", "n_devices", "rates")
+    fields["machine"] = {name: fields["machine"][name] for name in told}  # this one's processor has no part in it
     fields["warnings"] = ["Predicted, not measured.", *forecast.notes]
     fields["cannot_say"] = ["what happened when inside a pass: a prediction keeps no events"]
     writer = new_capture(values["output"], force=values["force"], source="predicted", **fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from executor.units import (
@@ -13,6 +13,7 @@ from executor.units import (
     format_memory,
     format_ratio,
     format_share,
+    format_value,
     listed,
 )
 from profiler.predicting.forecast import Forecast
@@ -21,6 +22,8 @@ from profiler.predicting.predictor import Prediction
 from profiler.report.blocks import Block, Lines, Table
 
 _MOST_TABLES = 64
+Times = Mapping[int, float | None]
+"""Time to first token in ns by ubatch."""
 
 
 def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
@@ -31,6 +34,8 @@ def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
         yield _misses_table(forecast)
         yield Lines("summary", list(_summary(forecast)))
         return
+    if answer := list(_answer(forecast)):
+        yield Lines("fact", answer)
     for cell, arms in cells[:_MOST_TABLES]:
         title = f"-p {cell.n_prompt} -n {cell.n_gen} -ub {cell.n_ubatch} -d {cell.n_depth}"
         columns = ["", "TTFT", "prefill t/s", "decode t/s", "copied", "device memory", "TTFT to baseline"]
@@ -40,6 +45,37 @@ def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
     outside = sum(not one.in_range for one in forecast.predictions)
     if forecast.fitted_to and outside:
         yield Lines("note", ["* outside what was fitted: sizes, depths or steps that it does not show."])
+
+
+def _answer(forecast: Forecast) -> Iterator[str]:
+    """Of several ubatches: which arm and ubatch is fastest, and from where each arm beats the baseline."""
+    groups: dict[tuple[int, int, int], list[Prediction]] = {}
+    for one in forecast.predictions:
+        if one.ttft_ns is not None:
+            groups.setdefault((one.cell.n_prompt, one.cell.n_gen, one.cell.n_depth), []).append(one)
+    for (n_prompt, _, depth), found in groups.items():
+        base = {one.cell.n_ubatch: one.ttft_ns for one in found if one.label == forecast.baseline}
+        if len(base) < 2:
+            continue
+        best = min(found, key=lambda one: one.ttft_ns or 0.0)
+        at = f"At -p {n_prompt} -d {depth}"
+        yield f"{at} the least TTFT is {best.label}'s at -ub {best.cell.n_ubatch}: {format_value(best.ttft_ns, 'ns')}."
+        for label in dict.fromkeys(one.label for one in found if one.label != forecast.baseline):
+            own = {one.cell.n_ubatch: one.ttft_ns for one in found if one.label == label}
+            yield _from_which(label, forecast.baseline, own, base)
+
+
+def _from_which(label: str, baseline: str, own: Times, base: Times) -> str:
+    """From which ubatch on an arm is faster than the baseline."""
+    both = sorted(own.keys() & base.keys())
+    faster = [ub for ub in both if (own[ub] or 0.0) < (base[ub] or 0.0)]
+    if not faster:
+        return f"{label} is faster than {baseline} at no -ub that was asked for."
+    if len(faster) == len(both):
+        return f"{label} is faster than {baseline} at every -ub that was asked for."
+    if faster == both[-len(faster) :]:
+        return f"{label} is faster than {baseline} from -ub {faster[0]} on."
+    return f"{label} is faster than {baseline} at -ub {', '.join(map(str, faster))}."
 
 
 def _ground(forecast: Forecast) -> Iterator[str]:

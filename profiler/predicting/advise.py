@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Candidate:
     placement: Placement
     override: str | None
     predictions: tuple[Prediction, ...]
+    reserve_bytes: int = 0
+    """What a device holds besides: KV cache or other states, and activations. It is inside the budget too."""
 
     @property
     def vram_bytes(self) -> int:
@@ -139,11 +141,19 @@ def advise(
     )
 
 
+class _SizedPlan(NamedTuple):
+    """A plan, what devices would hold with everything resident, and what of that is no weights."""
+
+    plan: RunPlan
+    shares: list[DeviceShare]
+    reserve_bytes: int
+
+
 class _Search:
     def __init__(self, request: RunRequest, objective: Objective, costs: Costs, use: ExpectedUse | None) -> None:
         self._request, self._objective, self._costs, self._use = request, objective, costs, use
         self._longest = max(max((cell.n_prompt for cell in request.cells), default=1), 1)
-        self._plans: dict[int, tuple[RunPlan, list[DeviceShare]]] = {}
+        self._plans: dict[int, _SizedPlan] = {}
 
     def under(self, budget_bytes: int) -> list[Candidate]:
         """Every candidate, the best first."""
@@ -176,7 +186,7 @@ class _Search:
 
     def threshold(self, best: Candidate) -> int | None:
         """The smallest ubatch of some that is better copied in line than computed on the host."""
-        plan, _ = self._plan(best.n_ubatch)
+        plan = self._plan(best.n_ubatch).plan
         depth = min(cell.n_depth for cell in plan.request.cells)
         cells = [GridPoint(n, 0, n, depth) for n in _THRESHOLDS]
         policy = replace(self._request.policy, op_offload_min_batch=0)
@@ -189,30 +199,31 @@ class _Search:
     def _settings(self, arm: str, ub: int, budget_bytes: int) -> Iterator[tuple[int, int]]:
         """Slots and MiB of cache to try: only what the arm reads."""
         traits = arm_traits(arm)
-        experts = sum(t.n_bytes for t in self._plan(ub)[0].model.tensors.values() if "_exps" in t.name)
+        experts = sum(t.n_bytes for t in self._plan(ub).plan.model.tensors.values() if "_exps" in t.name)
         caches = [max(1, round(share * min(experts, budget_bytes)) >> 20) for share in _CACHE_SHARES]
         yield from product(_SLOTS if "slots" in traits.reads else _SLOTS[:1], caches if traits.has_cache else [0])
 
-    def _plan(self, ub: int) -> tuple[RunPlan, list[DeviceShare]]:
-        """The plan of all cells at this ubatch, and what devices would hold with everything resident."""
+    def _plan(self, ub: int) -> _SizedPlan:
+        """The plan of all cells at this ubatch."""
         if ub not in self._plans:
             cells = tuple(dict.fromkeys(replace(cell, n_ubatch=ub) for cell in self._request.cells))
             request = replace(self._request, cells=cells, arms=("off",), placements=(PlacementOptions(),))
             plan = plan_run(request)
-            self._plans[ub] = plan, device_shares(request, plan.model, plan.session)[0]
+            self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
         return self._plans[ub]
 
     def _candidates(self, arm: str, ub: int, slots: int, cache_mib: int, budget_bytes: int) -> Iterator[Candidate]:
-        plan, shares = self._plan(ub)
+        sized = self._plan(ub)
+        plan = sized.plan
         options = replace(self._request.policy, slots=slots, cache_bytes=cache_mib << 20)
         plan = replace(plan, session=replace(plan.session, policy=options))
-        first = fit_to_budget(plan.model, {arm: make_policy(arm, options)}, budget_bytes, shares)[arm]
+        first = fit_to_budget(plan.model, {arm: make_policy(arm, options)}, budget_bytes, sized.shares)[arm]
         other = spread(plan.model, first) if first.host and arm_traits(arm).copies in ("ahead", "chosen") else None
         for placement in filter(None, (first, other)):
             predictor = ArmPredictor(plan, arm, placement, self._costs, self._use)
             predictions = tuple(predictor.predict(arm, plan.request.cells))
-            name = arm if placement.host else FULL
-            yield Candidate(name, ub, slots, cache_mib, placement, override_of(plan.model, placement), predictions)
+            name, override = arm if placement.host else FULL, override_of(plan.model, placement)
+            yield Candidate(name, ub, slots, cache_mib, placement, override, predictions, sized.reserve_bytes)
 
 
 def _once(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -74,3 +74,12 @@ def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:
 def test_a_real_device_that_nobody_measured_gets_no_advice(words: list[str], capsys: Printed) -> None:
     assert hprof.main([*ASKED, "--vram-budget", "24MiB", *words]) == 2
     assert "nobody measured how fast the" in capsys.readouterr().err
+
+
+def test_placements_that_differ_look_different_and_the_reserve_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "4", "--gpu", "rtx4090", "--link", "gen4x16"]
+    assert hprof.main([*words, "--arms", "off,on", "--vram-budget", "28MiB"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "of states and activations" in told
+    assert "spread" in told
+    assert "layers 0-" in told

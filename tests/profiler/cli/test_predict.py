@@ -13,6 +13,7 @@ from tests.support import ROOT
 
 SWEEP = str(ROOT / "traces" / "example-sweep")
 RATES = ["predict", "-m", "tiny-moe", "-p", "256", "-n", "8", "-ub", "64,256", "--arms", "off,on,full"]
+KNOWN = ["--gpu", "rtx4090", "--link", "gen4x16"]
 Printed = pytest.CaptureFixture[str]
 
 
@@ -113,3 +114,21 @@ def test_what_cannot_be_predicted_is_one_sentence(words: list[str], said: str, c
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_what_nobody_asked_for_is_said_and_so_is_where_an_arm_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "-m", "tiny-moe", *KNOWN, "--arms", "off,on"]
+    assert hprof.main([*words, "-ub", "32-256*2"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Nobody said what is run: taken as -p 512 -n 16." in told
+    assert "At -p 512 -d 0 the least TTFT is on's at -ub 256" in told
+    assert "on is faster than off at every -ub that was asked for." in told
+    assert hprof.main([*words, "-p", "64", "-n", "2", "-ub", "32"]) == 0
+    assert "Nobody said" not in capsys.readouterr().out
+
+
+def test_a_predicted_capture_names_no_processor_of_this_machine(tmp_path: Path) -> None:
+    words = ["predict", "-m", "tiny-moe", "-p", "64", "-n", "2", *KNOWN, "-o", str(tmp_path / "c")]
+    assert hprof.main(words) == 0
+    machine = orjson.loads((tmp_path / "c" / "manifest.json").read_bytes())["machine"]
+    assert set(machine) == {"device", "n_devices", "rates"}
