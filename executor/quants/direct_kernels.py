@@ -7,9 +7,8 @@ a time. Each thread keeps a float32 sum of its own units; these are added up onc
 depends on the tile and on nothing else, and a matrix gives the same bits wherever and in whichever layout it lies.
 Compile without contraction of products and sums, which might differ between two layouts' kernels.
 
-What kernels share: `x` stands for activations' words, scales and sums and the distance of their low plane
-(`direct_rows.SplitRows`); rows have `n_units` units and `n_halves` sixteens of weights; `DECODE` to `HAS_MINIMUM` are a
-`direct_words.WordFormat`.
+What kernels share: `words`, `scales`, `sums` and the distance of the low plane are `direct_rows.SplitRows`; rows have
+`n_units` units and `n_halves` sixteens of weights; `DECODE` to `HAS_MINIMUM` are a `direct_words.WordFormat`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,14 @@ from triton import language as tl
 
 from executor.quants.fused_decoders import IQ4_NL, MXFP4
 
+# Dimensions are (units, rows, 1, words), as `direct_kernels` tells.
 Bytes: TypeAlias = tl.tensor  # a pointer to uint8
-Offsets: TypeAlias = tl.tensor  # (rows, units) int64
-Units: TypeAlias = tl.tensor  # (1, units) int32
-Mask: TypeAlias = tl.tensor  # (rows, units)
-Integer: TypeAlias = tl.tensor  # (rows, units) int32
-Words: TypeAlias = tl.tensor  # (rows, units, 4) int32
-Number: TypeAlias = tl.tensor  # (rows, units) float32
+Offsets: TypeAlias = tl.tensor  # (units, rows, 1, 1) int64
+Units: TypeAlias = tl.tensor  # (units, 1, 1, 1) int32
+Mask: TypeAlias = tl.tensor  # (units, rows, 1, 1)
+Integer: TypeAlias = tl.tensor  # (units, rows, 1, 1) int32
+Words: TypeAlias = tl.tensor  # (units, rows, 1, 4) int32
+Number: TypeAlias = tl.tensor  # (units, rows, 1, 1) float32
 
 
 @jit
