@@ -1,8 +1,8 @@
 """Activations as products with stored weights read them: 16-bit integers in two signed bytes, one scale a block of 32.
 
 A float of a row becomes `scale * (256 * high + low)`, within 2 ** -16 of its block's largest: 256 times finer than the
-8 bits of llama.cpp's products, while `dp4a` still multiplies four bytes at once. Where a row's values are not finite its
-scales are not, and so neither are the products. Needs Triton.
+8 bits of llama.cpp's products, while `dp4a` still multiplies four bytes at once. Where a row's values are not finite
+its scales are not, and so neither are the products. Needs Triton.
 """
 
 from __future__ import annotations
