@@ -46,3 +46,8 @@ def token_report(model: ModelShape, raw: torch.Tensor) -> TokenReport:
     token, stamps = raw[:end].view(torch.int64).split([1, n_stamps])
     flags = raw[end : end + len(model.layers) * n_experts]
     return TokenReport(raw, token, stamps, flags.view(len(model.layers), n_experts))
+
+
+def reported_token(raw: torch.Tensor) -> int:
+    """The token alone of a report in host memory."""
+    return int(raw[:_NUMBER_BYTES].view(torch.int64).item())

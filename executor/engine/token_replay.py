@@ -19,7 +19,7 @@ from executor.engine.routed import RoutedFlags
 from executor.passes import Ubatch, UbatchRecord
 from executor.placed_model import PlacedModel
 from executor.policies.base import Policy
-from executor.token_report import TokenReport, token_report
+from executor.token_report import TokenReport, reported_token, token_report
 from executor.tracing.pass_trace import PassTrace, copy_range, ubatch_range
 
 
@@ -112,7 +112,7 @@ class ReplayedDecode:
         while len(self._waiting) > n_ahead:
             issued = self._waiting.pop(0)
             self._shards[-1].device.synchronize(issued.known)
-            self._ends.tokens.append(int(self._report(issued, -1).token[0]))
+            self._ends.tokens.append(reported_token(self._recorded.reports[-1][issued.ubatch.number]))
             self._done.append(issued)
 
     def _report(self, issued: _Issued, number: int) -> TokenReport:
