@@ -61,8 +61,7 @@ class Recorder:
     def replay(self, device: CpuDevice, stream: StreamName, recording: RecordedWork) -> None:
         assert isinstance(recording, Calls)
         self.n_replayed += 1
-        for call in recording.calls:
-            call()
+        self._issue(partial(_run_all, recording.calls))
 
     def stamp(self, device: CpuDevice, stream: StreamName, into: torch.Tensor) -> None:
         self.launch(device, stream, partial(_read_clock, into))
@@ -80,3 +79,8 @@ class Recorder:
 
 def _read_clock(into: torch.Tensor) -> None:
     into.fill_(time.perf_counter_ns())
+
+
+def _run_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()

@@ -43,6 +43,7 @@ def stepwise(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tiny-dense", {}),
         ("tiny-moe", {}),
         ("tiny-moe", {"synthetic_routing": True}),
+        ("tiny-dense", {"layers": 3}),  # an odd number of flags
         ("tiny-dense", {"n_devices": 3}),
         ("tiny-moe", {"n_devices": 2}),
         ("tiny-moe", {"n_devices": 2, "synthetic_routing": True}),
@@ -89,6 +90,20 @@ def test_steps_follow_each_other_inside_the_pass(monkeypatch: pytest.MonkeyPatch
     for ubatch in result.ubatches:
         inside = [event for event in decoded if event.ubatch == ubatch.ubatch]
         assert all(ubatch.t_start <= event.t_start <= event.t_end <= ubatch.t_end for event in inside)
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_a_token_is_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay, the copy of its report, and the logits put where they belong; the first of a pass says where it is."""
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    with open_session("tiny-moe", ["full"], dtype=torch.float32) as session:
+        for _ in range(2):
+            session.run_pass(PassJob(0, "full", 0, 4, 1, 8, 0))
+        before = recorder.n_issued, recorder.n_replayed
+        session.run_pass(PassJob(0, "full", 0, 20, 1, 8, 0))
+    assert recorder.n_replayed - before[1] == 20
+    assert recorder.n_issued - before[0] == 20 * 3 + 1
 
 
 @pytest.mark.usefixtures("stepwise")
