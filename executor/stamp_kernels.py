@@ -8,19 +8,23 @@ from triton import language as tl
 
 
 @jit
-def stamp_by_one(into: tl.tensor) -> None:
-    """One program of a kernel's grid writes the clock, in ns, to `into` (None: nowhere)."""
-    if into is not None:  # noqa: SIM102 - decided when compiling, the inner one when running
-        if tl.program_id(0) + tl.program_id(1) == 0:
-            now = tl.inline_asm_elementwise(
-                "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
-            )
-            tl.store(into, now)
+def stamp_here(into: tl.tensor) -> None:
+    """The clock, in ns, to `into` (None: nowhere)."""
+    if into is not None:
+        now = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+        tl.store(into, now)
+
+
+@jit
+def stamp_by_first(into: tl.tensor) -> None:
+    """The same by the first program of a kernel's grid."""
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        stamp_here(into)
 
 
 @jit
 def _stamp(into: tl.tensor) -> None:
-    stamp_by_one(into)
+    stamp_here(into)
 
 
 def stamp(into: torch.Tensor) -> None:

@@ -91,7 +91,7 @@ def route_one(
     given: torch.Tensor | None,
     begin: torch.Tensor,
 ) -> None:
-    """One token's choice in two kernels, where `one_token.router_serves`: into `kept` and flags (n_experts,).
+    """One token's choice in one kernel, where `one_token.router_serves`: into `kept` and flags (n_experts,).
 
     `given` (rows, n_used) int64 and `begin` (1,): the choice is that row of them, and not the router's.
     """

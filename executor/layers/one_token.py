@@ -99,12 +99,7 @@ def route(
     `biases` (n_experts,) of logits, and of scores for the choice alone. `into`: h (1, hidden), ids and weights
     (1, n_used), flags (n_experts,). With `given` (rows, n_used) int64 its row `begin` (1,) is the choice.
     """
-    h, ids, weights, flags = into
-    on_logits, on_scores = biases
-    logits = _kernels().norm_and_score(x, norm, router, h, eps)
-    if on_logits is not None:
-        logits = logits + on_logits.float()
-    _kernels().choose(logits, on_scores, moe, ids, weights, flags, given, begin)
+    _kernels().route(x, norm, router, biases, moe, eps, into, given, begin)
 
 
 def arg_max(row: torch.Tensor, out: torch.Tensor) -> None:

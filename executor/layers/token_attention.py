@@ -17,39 +17,32 @@ from executor.layers.token_kernels import counters_of
 
 _LOG2_E: Final = 1.4426950408889634
 _TILE: Final = 64  # positions that a program reads at once
+_WARPS: Final = 4
 _MOST_SPLITS: Final = 32  # of one head's positions: more would take longer to join than they save
 
 
 @jit
-def _turned(
-    heads: tl.tensor, dim: tl.tensor, inside: tl.tensor, weight: tl.tensor, cos: tl.tensor, sin: tl.tensor,
-    position: tl.tensor, eps: tl.tensor, DIM: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
-    NORM: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Heads (rows, DIM) normed and rotated, float32. Each number's partner is read from memory once more."""
-    own = tl.load(heads + dim, mask=inside, other=0.0).to(tl.float32)
-    scale = 1.0
-    if NORM:
-        scale = (1.0 / tl.sqrt(tl.sum(own * own, 1) / DIM + eps))[:, None]
-        own = own * scale
-        if weight is not None:
-            own = own * tl.load(weight + dim).to(tl.float32)
-    if PAIRS == 0:
-        return own
-    turns = dim < 2 * PAIRS
-    if INTERLEAVED:
-        partner, pair, is_first = dim ^ 1, dim // 2, dim % 2 == 0
+def _partner(dim: tl.tensor, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr) -> tl.tensor:
+    """With which other dimension each one turns; those that do not turn are their own."""
+    if INTERLEAVED:  # noqa: SIM108 - decided when compiling
+        partner = dim ^ 1
     else:
-        partner, pair, is_first = tl.where(dim < PAIRS, dim + PAIRS, dim - PAIRS), dim % PAIRS, dim < PAIRS
-    partner = tl.where(turns, partner, dim)
-    other = tl.load(heads + partner, mask=inside, other=0.0).to(tl.float32) * scale
-    if NORM:  # noqa: SIM102 - each is decided by itself when compiling
-        if weight is not None:
-            other = other * tl.load(weight + partner).to(tl.float32)
-    turn = position * PAIRS + pair
-    across = tl.load(sin + turn, mask=turns, other=0.0).to(tl.float32)
-    along = tl.load(cos + turn, mask=turns, other=1.0).to(tl.float32)
-    return own * along + tl.where(is_first, -other, other) * across
+        partner = tl.where(dim < PAIRS, dim + PAIRS, dim - PAIRS)
+    return tl.where(dim < 2 * PAIRS, partner, dim)
+
+
+@jit
+def _weighed(
+    own: tl.tensor, other: tl.tensor, weight: tl.tensor, dim: tl.tensor, partner: tl.tensor, eps: tl.tensor,
+    DIM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Heads (rows, DIM) under their norm, and the same at their partners' places."""
+    scale = (1.0 / tl.sqrt(tl.sum(own * own, 1) / DIM + eps))[:, None]
+    own, other = own * scale, other * scale
+    if weight is not None:
+        own = own * tl.load(weight + dim).to(tl.float32)
+        other = other * tl.load(weight + partner).to(tl.float32)
+    return own, other
 
 
 @jit
@@ -64,23 +57,38 @@ def _attend(
     """Program (kv, split): the queries of a key's head over a split of its positions.
 
     The token's own key and value never come from the cache: split 0 begins with them, and stores them there. The
-    program that is done last joins the splits, in their order.
+    program that is done last joins the splits, in their order. Loads stand before what waits for them.
     """
     kv, split = tl.program_id(0), tl.program_id(1)
     position = tl.load(index).to(tl.int32)
     row, dim = tl.arange(0, ROWS)[:, None], tl.arange(0, DIM)[None, :]
-    is_head = row < GROUP
+    partner = _partner(dim, PAIRS, INTERLEAVED)
+    is_head, is_key = row < GROUP, row < 1
+    heads, key_head = q + (kv * GROUP + row) * q_stride, k + kv * DIM + row * 0
     dtype = keys.dtype.element_ty
-    queries = _turned(
-        q + (kv * GROUP + row) * q_stride, dim, is_head, q_norm, cos, sin, position, eps, DIM, PAIRS, INTERLEAVED, NORM
-    ).to(dtype)
-    own_key = _turned(
-        k + kv * DIM + row * 0, dim, row < 1, k_norm, cos, sin, position, eps, DIM, PAIRS, INTERLEAVED, NORM
-    ).to(dtype)
+    queries = tl.load(heads + dim, mask=is_head, other=0.0).to(tl.float32)
+    turned = tl.load(heads + partner, mask=is_head, other=0.0).to(tl.float32)
+    own_key = tl.load(key_head + dim, mask=is_key, other=0.0).to(tl.float32)
+    turned_key = tl.load(key_head + partner, mask=is_key, other=0.0).to(tl.float32)
     own_value = tl.load(v + kv * DIM + dim)
+    if NORM:
+        queries, turned = _weighed(queries, turned, q_norm, dim, partner, eps, DIM)
+        own_key, turned_key = _weighed(own_key, turned_key, k_norm, dim, partner, eps, DIM)
+    if PAIRS > 0:
+        if INTERLEAVED:
+            turn, is_first = position * PAIRS + dim // 2, dim % 2 == 0
+        else:
+            turn, is_first = position * PAIRS + dim % PAIRS, dim < PAIRS
+        turns = dim < 2 * PAIRS
+        along = tl.load(cos + turn, mask=turns, other=1.0).to(tl.float32)
+        across = tl.load(sin + turn, mask=turns, other=0.0).to(tl.float32)
+        across = tl.where(is_first, -across, across)
+        queries = queries * along + turned * across
+        own_key = own_key * along + turned_key * across
+    queries, own_key = queries.to(dtype), own_key.to(dtype)
     new_row = (position.to(tl.int64) * KV_HEADS + kv) * DIM
     if split == 0:
-        tl.store(keys + new_row + dim + row * 0, own_key, mask=row < 1)
+        tl.store(keys + new_row + dim + row * 0, own_key, mask=is_key)
         tl.store(values + new_row + dim, own_value)
     own_key_row = tl.sum(own_key.to(tl.float32), 0)[None, :]  # its other rows are zeros
     most = tl.sum(queries.to(tl.float32) * own_key_row, 1) * scale
@@ -179,7 +187,7 @@ def attend(
         q.stride(1), window, eps, _LOG2_E * (dim**-0.5 if scale is None else scale),
         KV_HEADS=n_kv_heads, GROUP=n_heads // n_kv_heads, ROWS=rows, DIM=dim,
         PAIRS=rope.rope.dims // 2, INTERLEAVED=rope.rope.interleaved, NORM=norms is not None,
-        SPLITS=splits, SPLIT_ROWS=split_rows, TILE=_TILE, num_warps=4, num_stages=2,
+        SPLITS=splits, SPLIT_ROWS=split_rows, TILE=_TILE, num_warps=_WARPS, num_stages=2,
     )  # fmt: skip
     return out
 

@@ -13,10 +13,11 @@ from triton import jit, next_power_of_2
 from triton import language as tl
 
 from executor.model import MoeFfn
-from executor.stamp_kernels import stamp_by_one
+from executor.stamp_kernels import stamp_by_first, stamp_here
 from executor.stamps import AT_BEGIN, AT_END
 
-_ROUTER_ROWS: Final = 4  # experts that a program of the router scores
+_ROUTER_ROWS: Final = 1  # experts that a program of the router scores
+_ROUTER_WARPS: Final = 2
 _SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.moe`
 _SCAN: Final = 4096  # logits that a program compares
 MOST_COUNTERS: Final = 1024
@@ -38,7 +39,7 @@ def counters_of(device: torch.device) -> torch.Tensor:
 def _rms_norm(
     x: tl.tensor, weight: tl.tensor, out: tl.tensor, stamp: tl.tensor, n: tl.tensor, eps: tl.tensor, BLOCK: tl.constexpr
 ) -> None:
-    stamp_by_one(stamp)
+    stamp_by_first(stamp)
     column = tl.arange(0, BLOCK)
     inside = column < n
     numbers = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
@@ -55,75 +56,58 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return out
 
 
-@jit(do_not_specialize=["stamp"])
-def _norm_and_score(
-    x: tl.tensor, norm: tl.tensor, router: tl.tensor, h: tl.tensor, logits: tl.tensor, stamp: tl.tensor,
-    n: tl.tensor, n_experts: tl.tensor, eps: tl.tensor, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
-    """Each program norms the row again, which costs less than a launch between norm and router."""
-    stamp_by_one(stamp)
-    column = tl.arange(0, BLOCK)
-    inside = column < n
-    numbers = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(numbers * numbers, 0) / n + eps)
-    weights = tl.load(norm + column, mask=inside, other=0.0).to(tl.float32)
-    normed = (numbers * scale * weights).to(h.dtype.element_ty)
-    program = tl.program_id(0)
-    if program == 0:
-        tl.store(h + column, normed, mask=inside)
-    expert = program * ROWS + tl.arange(0, ROWS)
-    known = expert < n_experts
-    rows = tl.load(router + expert[:, None] * n + column[None, :], mask=known[:, None] & inside[None, :], other=0.0)
-    tl.store(logits + expert, tl.sum(rows.to(tl.float32) * normed.to(tl.float32)[None, :], 1), mask=known)
-
-
-def norm_and_score(
-    x: torch.Tensor, norm: torch.Tensor, router: torch.Tensor, h: torch.Tensor, eps: float
-) -> torch.Tensor:
-    """The normed row x (1, n) into `h`, and its float32 logits (1, n_experts) under router (n_experts, n)."""
-    n_experts, n = router.shape
-    logits = torch.empty((1, n_experts), dtype=torch.float32, device=x.device)
-    grid = (-(-n_experts // _ROUTER_ROWS),)
-    _norm_and_score[grid](
-        x,
-        norm,
-        router,
-        h,
-        logits,
-        AT_BEGIN.take(x.device),
-        n,
-        n_experts,
-        eps,
-        ROWS=_ROUTER_ROWS,
-        BLOCK=next_power_of_2(n),
-        num_warps=4,
-    )
-    return logits
-
-
-@jit(do_not_specialize=["stamp"])
-def _choose(
-    logits: tl.tensor, bias: tl.tensor, given: tl.tensor, begin: tl.tensor, ids: tl.tensor, weights: tl.tensor,
-    flags: tl.tensor, stamp: tl.tensor, factor: tl.tensor, SCORING: tl.constexpr, NORMALISE: tl.constexpr,
+@jit(do_not_specialize=["begin_stamp", "end_stamp"])
+def _route(
+    x: tl.tensor, norm: tl.tensor, router: tl.tensor, logits_bias: tl.tensor, scores_bias: tl.tensor,
+    given: tl.tensor, begin: tl.tensor, h: tl.tensor, logits: tl.tensor, ids: tl.tensor, weights: tl.tensor,
+    flags: tl.tensor, counter: tl.tensor, begin_stamp: tl.tensor, end_stamp: tl.tensor,
+    n: tl.tensor, eps: tl.tensor, factor: tl.tensor,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, SCORING: tl.constexpr, NORMALISE: tl.constexpr,
     N_EXPERTS: tl.constexpr, EXPERTS: tl.constexpr, N_USED: tl.constexpr, USED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """`EXPERTS` and `USED` are powers of two that hold `N_EXPERTS` and `N_USED`."""
-    expert = tl.arange(0, EXPERTS)
-    place = tl.arange(0, USED)
+    """Each program scores `ROWS` experts, the one that is done last chooses.
+
+    All norm the row again, which costs less than a launch between norm and scores. `BLOCK`, `EXPERTS` and `USED` are
+    powers of two that hold n, `N_EXPERTS` and `N_USED`.
+    """
+    stamp_by_first(begin_stamp)
+    program, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = column < n
+    scored = program * ROWS + tl.arange(0, ROWS)
+    rows = tl.load(  # before anything waits
+        router + scored[:, None] * n + column[None, :],
+        mask=(scored < N_EXPERTS)[:, None] & inside[None, :],
+        other=0.0,
+    )
+    norms = tl.load(norm + column, mask=inside, other=0.0).to(tl.float32)
+    numbers = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(numbers * numbers, 0) / n + eps)
+    normed = (numbers * scale * norms).to(h.dtype.element_ty)
+    if program == 0:
+        tl.store(h + column, normed, mask=inside)
+    products = rows.to(tl.float32) * normed.to(tl.float32)[None, :]
+    tl.store(logits + scored, tl.sum(products, 1), mask=scored < N_EXPERTS)
+    tl.debug_barrier()
+    if tl.atomic_add(counter, 1, sem="acq_rel") != tl.num_programs(0) - 1:
+        return
+    tl.store(counter, 0)  # for the next launch
+    expert, place = tl.arange(0, EXPERTS), tl.arange(0, USED)
     known = expert < N_EXPERTS
-    scores = tl.load(logits + expert, mask=known, other=float("-inf"))
+    scores = tl.load(logits + expert, mask=known, other=float("-inf"), cache_modifier=".cg")
+    if logits_bias is not None:
+        scores += tl.load(logits_bias + expert, mask=known, other=0.0).to(tl.float32)
     if SCORING == "softmax":
         powers = tl.exp(scores - tl.max(scores, 0))
         scores = powers / tl.sum(powers, 0)
     if SCORING == "sigmoid":
         scores = 1.0 / (1.0 + tl.exp(-scores))
     if given is not None:
-        row = tl.load(begin)
-        chosen = tl.load(given + row * N_USED + place, mask=place < N_USED, other=-1).to(tl.int32)
+        first = tl.load(begin) * N_USED
+        chosen = tl.load(given + first + place, mask=place < N_USED, other=-1).to(tl.int32)
     else:
         compared = scores
-        if bias is not None:
-            compared += tl.load(bias + expert, mask=known, other=0.0).to(tl.float32)
+        if scores_bias is not None:
+            compared += tl.load(scores_bias + expert, mask=known, other=0.0).to(tl.float32)
         compared = tl.where(known, compared, float("-inf"))
         chosen = tl.full((USED,), -1, tl.int32)
         for number in tl.static_range(N_USED):
@@ -143,29 +127,32 @@ def _choose(
     tl.store(ids + place, chosen.to(tl.int64), mask=place < N_USED)
     tl.store(weights + place, counts * factor, mask=place < N_USED)
     tl.store(flags + expert, (tl.sum(is_chosen.to(tl.int32), 0) > 0).to(tl.uint8), mask=known)
-    stamp_by_one(stamp)
+    stamp_here(end_stamp)
 
 
-def choose(
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
+def route(
+    x: torch.Tensor,
+    norm: torch.Tensor,
+    router: torch.Tensor,
+    biases: tuple[torch.Tensor | None, torch.Tensor | None],
     moe: MoeFfn,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    flags: torch.Tensor,
+    eps: float,
+    into: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     given: torch.Tensor | None,
     begin: torch.Tensor,
-) -> None:
-    """Fill ids and weights (1, n_used) and flags (n_experts,) by logits (1, n_experts), float32.
-
-    With `given` (rows, n_used) the choice is its row `begin` (1,).
-    """
-    _choose[(1,)](
-        logits, bias, given, begin, ids, weights, flags, AT_END.take(logits.device), moe.scale,
-        SCORING=moe.scoring, NORMALISE=moe.normalise,
-        N_EXPERTS=moe.n_experts, EXPERTS=next_power_of_2(moe.n_experts),
-        N_USED=moe.n_used, USED=next_power_of_2(moe.n_used), num_warps=4,
+) -> torch.Tensor:
+    """`executor.layers.one_token.route`, which says what is what; gives the float32 logits (n_experts,) too."""
+    n_experts, n = router.shape
+    h, ids, weights, flags = into
+    logits = torch.empty(n_experts, dtype=torch.float32, device=x.device)
+    _route[(-(-n_experts // _ROUTER_ROWS),)](
+        x, norm, router, *biases, given, begin, h, logits, ids, weights, flags, counters_of(x.device),
+        AT_BEGIN.take(x.device), AT_END.take(x.device), n, eps, moe.scale,
+        ROWS=_ROUTER_ROWS, BLOCK=next_power_of_2(n), SCORING=moe.scoring, NORMALISE=moe.normalise,
+        N_EXPERTS=n_experts, EXPERTS=next_power_of_2(n_experts),
+        N_USED=moe.n_used, USED=next_power_of_2(moe.n_used), num_warps=_ROUTER_WARPS,
     )  # fmt: skip
+    return logits
 
 
 @jit

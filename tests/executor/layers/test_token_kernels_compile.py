@@ -31,12 +31,17 @@ def stamps_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def router(name: str) -> Callable[[], object]:
     moe = cases.ROUTERS[name]
-    floats = torch.zeros(1, moe.n_experts)
-    bias = torch.zeros(moe.n_experts, dtype=BF16) if moe.score_bias else None
-    ids, counts = torch.zeros(1, moe.n_used, dtype=torch.int64), torch.zeros(1, moe.n_used)
-    flags, begin = torch.zeros(moe.n_experts, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    matrix = torch.zeros(moe.n_experts, 2048, dtype=BF16)
+    biases = (matrix[:, 0] if moe.score_bias else None, matrix[:, 1] if moe.score_bias else None)
+    into = (
+        torch.zeros(1, 2048, dtype=BF16),
+        torch.zeros(1, moe.n_used, dtype=torch.int64),
+        torch.zeros(1, moe.n_used),
+        torch.zeros(moe.n_experts, dtype=torch.uint8),
+    )
+    begin = torch.zeros(1, dtype=torch.int64)
     given = torch.zeros(4, moe.n_used, dtype=torch.int64) if "as it is" in name else None
-    return lambda: token_kernels.choose(floats, bias, moe, ids, counts, flags, given, begin)
+    return lambda: token_kernels.route(ROW, VECTOR, matrix, biases, moe, 1e-5, into, given, begin)
 
 
 def attention(name: str, n_rows: int) -> Callable[[], object]:
@@ -47,7 +52,6 @@ ROW, VECTOR = torch.zeros(1, 2048, dtype=BF16), torch.zeros(2048, dtype=BF16)
 KERNELS: dict[str, Callable[[], object]] = {
     "stamp": lambda: stamp_kernels.stamp(torch.zeros(1, dtype=torch.int64)),
     "norm": lambda: token_kernels.rms_norm(ROW, VECTOR, 1e-5),
-    "scores": lambda: token_kernels.norm_and_score(ROW, VECTOR, torch.zeros(128, 2048, dtype=BF16), ROW, 1e-5),
     "arg-max": lambda: token_kernels.arg_max(torch.zeros(151936), torch.zeros(1, dtype=torch.int64)),
     **{f"router, {name}": router(name) for name in cases.ROUTERS},
     **{f"attention, {name}": attention(name, 64) for name in ("plain", "window", "half turns, gate", "no positions")},

@@ -69,19 +69,22 @@ def check_router(moe: MoeFfn, device: torch.device, dtype: torch.dtype, hidden: 
     exact.tensors = {name: tensor.to(device).float() for name, tensor in weights.tensors.items()}
     generator = torch.Generator().manual_seed(1)
     given = torch.stack([torch.randperm(moe.n_experts, generator=generator)[: moe.n_used] for _ in range(5)]).to(device)
+    biases = w("ffn_gate_inp.bias") if "ffn_gate_inp.bias" in w.tensors else None, None
+    if moe.score_bias:
+        biases = biases[0], w("exp_probs_b.bias")
     for trial in range(8):
         x = torch.randn(1, hidden, generator=generator).to(device, dtype)
         begin = torch.tensor([trial % 5], device=device)
-        h = torch.empty_like(x)
-        logits = token_kernels.norm_and_score(x, w("ffn_norm.weight"), w("ffn_gate_inp.weight"), h, 1e-5)
-        assert_close(h, F.rms_norm(x, (hidden,), w("ffn_norm.weight"), 1e-5), dtype)
-        torch.testing.assert_close(logits, h.float() @ w("ffn_gate_inp.weight").float().T, atol=1e-5, rtol=1e-4)
-        bias = w("exp_probs_b.bias") if moe.score_bias else None
         for rows in (None, given):
+            h = torch.empty_like(x)
             ids = torch.full((1, moe.n_used), -1, device=device)
             counts = torch.full((1, moe.n_used), -1.0, device=device)
             flags = torch.full((moe.n_experts,), 7, dtype=torch.uint8, device=device)
-            token_kernels.choose(logits, bias, moe, ids, counts, flags, rows, begin)
+            norm, router = w("ffn_norm.weight"), w("ffn_gate_inp.weight")
+            into = (h, ids, counts, flags)
+            logits = token_kernels.route(x, norm, router, biases, moe, 1e-5, into, rows, begin)
+            assert_close(h, F.rms_norm(x, (hidden,), norm, 1e-5), dtype)
+            torch.testing.assert_close(logits, (h.float() @ router.float().T)[0], atol=1e-5, rtol=1e-4)
             if rows is None:
                 want = route(x.float(), exact, moe, 1e-5)
             else:
