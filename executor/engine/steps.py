@@ -18,9 +18,9 @@ from executor.engine.routed import RoutedFlags
 from executor.engine.via_host import ExpertsOnHost, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
-from executor.layers.dense import Weights, add_residual, added_by_ffn
-from executor.layers.mixer import mixed
-from executor.layers.moe import combine, experts, route, route_given, route_one, shared_expert, used_flags
+from executor.layers.dense import Weights, add_ffn, add_residual
+from executor.layers.mixer import add_mixed, mixed
+from executor.layers.moe import add_experts, route, route_given, route_one, shared_expert, used_flags
 from executor.layers.one_token import norm_serves, router_serves
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.output_rows import behind_mixer
@@ -85,14 +85,16 @@ class StepRunner:
         n_dropped = ubatch.n_tokens - (0 if left is None else left.n_tokens)
 
         def compute(w: Weights) -> None:
+            if not n_dropped:
+                add_mixed(a.x, w, shape, state, ubatch.n_past, self._eps, one_token)
+                return
             added = mixed(a.x, w, shape, state, ubatch.n_past, self._eps, one_token)
             if left is None:
                 return
             x = a.x[n_dropped:]
             add_residual(x, added[n_dropped:], shape.residual_scale)
-            if n_dropped:
-                a.x[: left.n_tokens].copy_(x)
-                shard.skip_rows(n_dropped)
+            a.x[: left.n_tokens].copy_(x)
+            shard.skip_rows(n_dropped)
 
         work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
@@ -111,7 +113,7 @@ class StepRunner:
         a = placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
         def compute(w: Weights) -> None:
-            add_residual(a.x, added_by_ffn(a.x, w, ffn, self._eps), scale)
+            add_ffn(a.x, w, ffn, self._eps, scale)
 
         work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
         inside: Inside = "begin" if norm_serves(a.x) else "nothing"
@@ -218,8 +220,9 @@ class StepRunner:
             routed, own = a.routed(moe.n_used), None
             if substitutes is not None:
                 routed, own = with_substitutes(routed, substitutes)
-            added = experts(routed, stack, moe, biases, own)
-            combine(a.x, added, a.shared if moe.n_ff_shared else None, scale)
+            add_experts(a.x, scale, routed, stack, moe, biases, own)
+            if moe.n_ff_shared:
+                add_residual(a.x, a.shared, scale)
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         from_bank = place_of is not None

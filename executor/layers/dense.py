@@ -6,6 +6,7 @@ forward.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 import torch
@@ -98,6 +99,15 @@ def project_all(h: torch.Tensor, w: Weights, *names: str) -> tuple[torch.Tensor,
     return tuple(_scaled(out, w, name) for out, name in zip(outs, names, strict=True))
 
 
+def add_projected(x: torch.Tensor, h: torch.Tensor, w: Weights, name: str, scale: float) -> None:
+    """Add `scale` times what `project` gives to the residual x (n, hidden), in place."""
+    is_plain = w.maybe(f"{name}.bias") is None and w.maybe(f"{name}.scale") is None
+    if is_plain and isinstance(w, HasStored) and products.serves(h):
+        products.add_linear(x, scale, h, w.stored(f"{name}.weight"), lambda: F.linear(h, w(f"{name}.weight")))
+    else:
+        add_residual(x, project(h, w, name), scale)
+
+
 def _projected_widened(h: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
     if w.maybe(f"{name}.scale") is None:
         return F.linear(h, w(f"{name}.weight"), w.maybe(f"{name}.bias"))
@@ -118,6 +128,17 @@ def dense_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: flo
 def added_by_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float) -> torch.Tensor:
     """What the FFN makes of the normed x (n, hidden)."""
     return closed_ffn(gated_ffn(ffn_norm(x, w, eps), w, ffn.activation), w, ffn, eps)
+
+
+def add_ffn(x: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float, scale: float) -> None:
+    """Add `scale` times what the FFN makes of the normed x to x (n, hidden) itself."""
+    stored = None if ffn.post_norm else _stored_ffn(x, w, "")
+    if stored is None:
+        add_residual(x, added_by_ffn(x, w, ffn, eps), scale)
+        return
+    h = ffn_norm(x, w, eps)
+    widened = partial(_widened_ffn, h, w, ffn.activation, "ffn_gate", "ffn_up", "ffn_down")
+    products.add_gated(x, scale, h, *stored, ffn.activation, widened)
 
 
 def closed_ffn(added: torch.Tensor, w: Weights, ffn: DenseFfn, eps: float) -> torch.Tensor:
@@ -142,11 +163,18 @@ def gated_ffn(h: torch.Tensor, w: Weights, activation: Activation, suffix: str =
     def widened() -> torch.Tensor:
         return _widened_ffn(h, w, activation, *names)
 
+    stored = _stored_ffn(h, w, suffix)
+    return widened() if stored is None else products.gated(h, *stored, activation, widened)
+
+
+def _stored_ffn(h: torch.Tensor, w: Weights, suffix: str) -> tuple[Stored, Stored, Stored] | None:
+    """Gate, up and down for products from stored bytes; None where rows h are too many, or there is more than they."""
+    names = [f"ffn_{name}{suffix}" for name in ("gate", "up", "down")]
     is_plain = all(w.maybe(f"{name}.{extra}") is None for name in names for extra in ("bias", "scale"))
     if not (is_plain and isinstance(w, HasStored) and products.serves(h)):
-        return widened()
+        return None
     gate, up, down = (w.stored(f"{name}.weight") for name in names)
-    return products.gated(h, gate, up, down, activation, widened)
+    return gate, up, down
 
 
 def _widened_ffn(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from executor.layers import one_token as fused
 from executor.layers.attention_kernels import OneToken, attend, attend_in_chunks, attend_one
 from executor.layers.delta_net import delta_net
-from executor.layers.dense import Weights, project, project_all, rms_norm, with_residual
+from executor.layers.dense import Weights, add_projected, add_residual, project, project_all, rms_norm, with_residual
 from executor.layers.mla import mla
 from executor.layers.rope import rotate
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
@@ -57,6 +57,25 @@ def mixed(
     raise TypeError(f"no mixer for {type(layer.mixer).__name__} with {type(state).__name__}")
 
 
+def add_mixed(
+    x: torch.Tensor,
+    w: Weights,
+    layer: LayerShape,
+    state: MixerState,
+    n_past: int,
+    eps: float,
+    one_token: OneToken | None = None,
+) -> None:
+    """`mix` in place."""
+    match layer.mixer, state:
+        case AttentionShape() as shape, AttentionState() if not shape.post_norm:
+            at = n_past if one_token is None else one_token
+            heads = attended_heads(rms_norm(x, w("attn_norm.weight"), eps), w, shape, state, at, eps)
+            add_projected(x, heads, w, "attn_output", layer.residual_scale)
+        case _:
+            add_residual(x, mixed(x, w, layer, state, n_past, eps, one_token), layer.residual_scale)
+
+
 def attention(
     h: torch.Tensor, w: Weights, shape: AttentionShape, state: AttentionState, at: int | OneToken, eps: float
 ) -> torch.Tensor:
@@ -64,6 +83,13 @@ def attention(
 
     `at`: the number of tokens before these, or one token's place that lies on the device.
     """
+    return project(attended_heads(h, w, shape, state, at, eps), w, "attn_output")
+
+
+def attended_heads(
+    h: torch.Tensor, w: Weights, shape: AttentionShape, state: AttentionState, at: int | OneToken, eps: float
+) -> torch.Tensor:
+    """The same before its output's projection: the heads side by side, (n, heads * head_dim)."""
     n = h.shape[0]
     q, k, v = project_all(h, w, "attn_q", "attn_k", "attn_v")
     q, gate = _queries_and_gate(q.view(n, shape.n_heads, -1), shape)
@@ -78,7 +104,7 @@ def attention(
         out = out * torch.sigmoid(gate)
     if shape.head_gate:
         out = out * F.softplus(project(h, w, "attn_gate")).unsqueeze(-1)
-    return project(out.flatten(1), w, "attn_output")
+    return out.flatten(1)
 
 
 def _attended(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -139,16 +140,41 @@ def experts(
     `counted` (n, n_used) bool leaves the other choices out of the sum; None: all count.
     """
     factors = choice_factors(routed, moe, vectors)
-
-    def widened() -> torch.Tensor:
-        return _widened_experts(routed, stack, moe, vectors, counted, factors)
-
-    is_plain = not moe.expert_bias and factors.gate is None and factors.up is None and factors.output is not None
-    if not (is_plain and isinstance(stack, HasStoredExperts) and products.serves(routed.h)):
+    widened = partial(_widened_experts, routed, stack, moe, vectors, counted, factors)
+    weights = _plain_weights(routed, moe, factors, counted)
+    if weights is None or not isinstance(stack, HasStoredExperts):
         return widened()
-    assert factors.output is not None
-    weights = factors.output if counted is None else factors.output.masked_fill(~counted, 0)
     return products.experts(routed.h, routed.ids, weights, stack.stored(GATE, UP, DOWN), moe.activation, widened)
+
+
+def add_experts(
+    x: torch.Tensor,
+    scale: float,
+    routed: Routed,
+    stack: ExpertStack,
+    moe: MoeFfn,
+    vectors: Weights | None = None,
+    counted: torch.Tensor | None = None,
+) -> None:
+    """Add `scale` times what `experts` gives to the residual x (n, hidden), in place."""
+    factors = choice_factors(routed, moe, vectors)
+    widened = partial(_widened_experts, routed, stack, moe, vectors, counted, factors)
+    weights = _plain_weights(routed, moe, factors, counted)
+    if weights is None or not isinstance(stack, HasStoredExperts):
+        add_residual(x, widened(), scale)
+        return
+    stacks = stack.stored(GATE, UP, DOWN)
+    products.add_experts(x, scale, routed.h, routed.ids, weights, stacks, moe.activation, widened)
+
+
+def _plain_weights(
+    routed: Routed, moe: MoeFfn, factors: ChoiceFactors, counted: torch.Tensor | None
+) -> torch.Tensor | None:
+    """What each choice's output counts, (n, n_used), where that is all there is beside the matrices; else None."""
+    is_plain = not moe.expert_bias and factors.gate is None and factors.up is None
+    if not is_plain or factors.output is None or not products.serves(routed.h):
+        return None
+    return factors.output if counted is None else factors.output.masked_fill(~counted, 0)
 
 
 def _widened_experts(

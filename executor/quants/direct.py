@@ -20,6 +20,13 @@ MOST_MATRICES: Final = 3
 """Of one layout and width, in one launch."""
 
 
+class Onto(NamedTuple):
+    """Rows (m, n_rows), contiguous, that a product times `scale` is added to in place."""
+
+    rows: torch.Tensor
+    scale: float
+
+
 class Tile(NamedTuple):
     """A program's `rows` of a matrix, the `units` of each that it takes at once, and its warps; powers of two."""
 
@@ -29,9 +36,9 @@ class Tile(NamedTuple):
 
 
 def dense(
-    matrices: Sequence[Stored], x: SplitRows, dtype: torch.dtype, tile: Tile | None = None
+    matrices: Sequence[Stored], x: SplitRows, dtype: torch.dtype, tile: Tile | None = None, onto: Onto | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """x (m, in) by each matrix's transpose, (m, n_rows) each, side by side in one buffer.
+    """x (m, in) by each matrix's transpose, (m, n_rows) each, side by side in one buffer; or `onto` given rows.
 
     Up to `MOST_MATRICES` of one layout and width, each uint8 (n_rows, row_bytes).
     """
@@ -41,14 +48,14 @@ def dense(
     none = MOST_MATRICES - len(raws)
     m, n_halves = x.sums.shape
     tile = tile or (_ONE_ROW if m == 1 else _SEVERAL_ROWS)
-    out = torch.empty((m, sum(numbers)), dtype=dtype, device=x.sums.device)
+    out = torch.empty((m, sum(numbers)), dtype=dtype, device=x.sums.device) if onto is None else onto.rows
     x_rows = min(1 << (m - 1).bit_length(), _MOST_X_ROWS)
     grid = (sum(-(-number // tile.rows) for number in numbers) * -(-m // x_rows),)
     with launching_on(out.device):
         dense_products[grid](
-            *raws, *[None] * none, out, *_of_rows(x), *numbers, *[0] * none,
+            *raws, *[None] * none, out, 1.0 if onto is None else onto.scale, *_of_rows(x), *numbers, *[0] * none,
             raws[0].shape[1], _units(form, raws[0]), n_halves, m, *_of_format(form),
-            X_ROWS=x_rows, ROWS=tile.rows, UNITS=tile.units,
+            X_ROWS=x_rows, ROWS=tile.rows, UNITS=tile.units, ADDS=onto is not None,
             num_warps=tile.warps, enable_fp_fusion=False,
         )  # fmt: skip
     return tuple(out.split(numbers, dim=1))
@@ -89,18 +96,23 @@ def weighted_down(
     x: SplitRows,
     dtype: torch.dtype,
     tile: Tile | None = None,
+    onto: Onto | None = None,
 ) -> torch.Tensor:
-    """(m, n_rows): the choices' rows x (m * n_used, in) by their experts' down, summed by weights (m, n_used)."""
+    """(m, n_rows): the choices' rows x (m * n_used, in) by their experts' down, summed by weights (m, n_used).
+
+    Or `onto` given rows.
+    """
     form = WORDS[down.layout]
     _, n_rows, row_bytes = down.raw.shape
     n_units = _units(form, down.raw)
     tile = tile or _SUMS
-    out = torch.empty((ids.shape[0], n_rows), dtype=dtype, device=ids.device)
+    out = torch.empty((ids.shape[0], n_rows), dtype=dtype, device=ids.device) if onto is None else onto.rows
     with launching_on(out.device):
         chosen_sums[-(-n_rows // tile.rows), ids.shape[0]](
             down.raw, out, ids, place_of, weights, *_of_rows(x), down.raw.stride(0),
-            n_rows, row_bytes, n_units, x.sums.shape[1], ids.shape[1], *_of_format(form),
-            ROWS=tile.rows, UNITS=tile.units, num_warps=tile.warps, enable_fp_fusion=False,
+            n_rows, row_bytes, n_units, x.sums.shape[1], ids.shape[1], 1.0 if onto is None else onto.scale,
+            *_of_format(form), ROWS=tile.rows, UNITS=tile.units, ADDS=onto is not None,
+            num_warps=tile.warps, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 

@@ -32,14 +32,14 @@ _DP4A: Final = tl.constexpr("dp4a.s32.s32 $0, $1, $2, $3;")
 @jit
 def dense_products(
     first: Pointer, second: Pointer, third: Pointer, out: Pointer,
-    words: Pointer, scales: Pointer, sums: Pointer, low_plane: Scalar,
+    residual_scale: Scalar, words: Pointer, scales: Pointer, sums: Pointer, low_plane: Scalar,
     n_first: Scalar, n_second: Scalar, n_third: Scalar,
     row_bytes: Scalar, n_units: Scalar, n_halves: Scalar, n_x: Scalar,
     DECODE: tl.constexpr, BLOCK_BYTES: tl.constexpr, BLOCK_UNITS: tl.constexpr, GROUPS: tl.constexpr,
     DISTANCE: tl.constexpr, ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-    X_ROWS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    X_ROWS: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, ADDS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out (n_x, n_first + n_second + n_third) of up to three matrices.
+    """out (n_x, n_first + n_second + n_third) of up to three matrices; `ADDS`, to `out`, times `residual_scale`.
 
     Where there are more than `X_ROWS` rows of activations, neighbouring programs take the same rows of a matrix.
     """
@@ -69,8 +69,8 @@ def dense_products(
             words, scales, sums, low_plane, x_row * n_halves, (x_row < n_x) & here,
             DECODE, BLOCK_BYTES, BLOCK_UNITS, GROUPS, DISTANCE, ZERO, HAS_MINIMUM,
         )  # fmt: skip
-    products = tl.sum(total, axis=0, keep_dims=True).to(out.dtype.element_ty)
-    tl.store(out + column + x_row * n_columns + row, products, mask=(x_row < n_x) & (row < n_rows))
+    target = out + column + x_row * n_columns + row
+    _store_products(target, (x_row < n_x) & (row < n_rows), total, residual_scale, ADDS)
 
 
 @jit
@@ -113,11 +113,14 @@ def chosen_sums(
     down: Pointer, out: Pointer, ids: Pointer, place_of: Pointer, weights: Pointer,
     words: Pointer, scales: Pointer, sums: Pointer, low_plane: Scalar,
     stride: Scalar, n_rows: Scalar, row_bytes: Scalar, n_units: Scalar, n_halves: Scalar, n_used: Scalar,
+    residual_scale: Scalar,
     DECODE: tl.constexpr, BLOCK_BYTES: tl.constexpr, BLOCK_UNITS: tl.constexpr, GROUPS: tl.constexpr,
     DISTANCE: tl.constexpr, ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-    ROWS: tl.constexpr, UNITS: tl.constexpr,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, ADDS: tl.constexpr,
 ) -> None:  # fmt: skip
     """out (tokens, n_rows): the choices' rows by their experts' down, times their weights, added up.
+
+    `ADDS`: to `out`, times `residual_scale`.
 
     A row's units are those of all its choices, one expert's after the other's.
     """
@@ -138,8 +141,16 @@ def chosen_sums(
             words, scales, sums, low_plane, choice * n_halves, here,
             DECODE, BLOCK_BYTES, BLOCK_UNITS, GROUPS, DISTANCE, ZERO, HAS_MINIMUM,
         )  # fmt: skip
-    products = tl.sum(total, axis=0, keep_dims=True).to(out.dtype.element_ty)
-    tl.store(out + token * n_rows + row, products, mask=row < n_rows)
+    _store_products(out + token * n_rows + row, row < n_rows, total, residual_scale, ADDS)
+
+
+@jit
+def _store_products(target: Pointer, inside: Tensor, total: Tensor, residual_scale: Scalar, ADDS: tl.constexpr) -> None:
+    """Each row's sum over its units; a residual is read and written by one thread, and rounded once."""
+    products = tl.sum(total, axis=0, keep_dims=True)
+    if ADDS:
+        products = tl.load(target, mask=inside, other=0.0).to(tl.float32) + residual_scale * products
+    tl.store(target, products.to(target.dtype.element_ty), mask=inside)
 
 
 @jit

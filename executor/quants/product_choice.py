@@ -45,6 +45,10 @@ class ProductChoices:
 
         That waits for the device, and cannot be recorded: a step runs once before it is.
         """
+        return direct() if self.way(key, direct, widened) == "direct" else widened()
+
+    def way(self, key: str, direct: Callable[[], object], widened: Callable[[], object]) -> Way:
+        """The faster way alone."""
         way = self.used.get(key, self._known.get(key))
         if way is None:
             times = measured(direct, widened)
@@ -52,7 +56,7 @@ class ProductChoices:
             if times.are_steady:
                 self._keep(key, way)
         self.used[key] = way
-        return direct() if way == "direct" else widened()
+        return way
 
     def _keep(self, key: str, way: Way) -> None:
         self._known[key] = way

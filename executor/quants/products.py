@@ -11,7 +11,9 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +22,9 @@ from executor.quants.product_choice import choices_for
 from executor.quants.relaid import quant_of
 from executor.quants.stored import Stored
 from executor.triton_support import has_triton
+
+if TYPE_CHECKING:
+    from executor.quants.direct import Onto
 
 MOST_ROWS = 16
 """More are a matter for tensor cores."""
@@ -53,6 +58,19 @@ def linear(
     return choices_for(x.device).run(_key("linear", x, matrices), direct, widened)
 
 
+def add_linear(
+    onto: torch.Tensor, scale: float, x: torch.Tensor, matrix: Stored, widened: Callable[[], torch.Tensor]
+) -> None:
+    """`linear` by one matrix, times `scale` and added to rows `onto` (n, out) in place."""
+
+    def direct(target: Onto | None) -> torch.Tensor:
+        out: torch.Tensor
+        (out,) = _kernels("direct").dense([matrix], _kernels("direct_rows").split(x), x.dtype, onto=target)
+        return out
+
+    _add(onto, scale, x, "linear", (matrix,), direct, widened)
+
+
 def gated(
     x: torch.Tensor,
     gate: Stored,
@@ -65,15 +83,33 @@ def gated(
     matrices = (gate, up, down)
     if not (serves(x) and _are_readable(matrices) and gate.layout == up.layout):
         return widened()
-
-    def direct() -> torch.Tensor:
-        direct, rows = _kernels("direct"), _kernels("direct_rows")
-        both = direct.dense([gate, up], rows.split(x), torch.float32)
-        out: torch.Tensor
-        (out,) = direct.dense([down], rows.split_gated(*both, activation), x.dtype)
-        return out
-
+    direct = partial(_gated_directly, x, gate, up, down, activation, None)
     return choices_for(x.device).run(_key("ffn", x, matrices), direct, widened)
+
+
+def add_gated(
+    onto: torch.Tensor,
+    scale: float,
+    x: torch.Tensor,
+    gate: Stored,
+    up: Stored,
+    down: Stored,
+    activation: Activation,
+    widened: Callable[[], torch.Tensor],
+) -> None:
+    """`gated`, times `scale` and added to rows `onto` (n, hidden) in place."""
+    direct = partial(_gated_directly, x, gate, up, down, activation)
+    _add(onto, scale, x, "ffn", (gate, up, down), direct, widened)
+
+
+def _gated_directly(
+    x: torch.Tensor, gate: Stored, up: Stored, down: Stored, activation: Activation, onto: Onto | None
+) -> torch.Tensor:
+    direct, rows = _kernels("direct"), _kernels("direct_rows")
+    both = direct.dense([gate, up], rows.split(x), torch.float32)
+    out: torch.Tensor
+    (out,) = direct.dense([down], rows.split_gated(*both, activation), x.dtype, onto=onto)
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +138,64 @@ def experts(
     if not (serves(x) and are_alike and _are_readable((gate, up, down))):
         return widened()
 
-    def direct() -> torch.Tensor:
-        direct, rows = _kernels("direct"), _kernels("direct_rows")
-        both = direct.gate_and_up(gate, up, ids, stacks.gate_place_of, rows.split(x))
-        inner = rows.split_gated(both[:, 0], both[:, 1], activation)
-        out: torch.Tensor = direct.weighted_down(down, ids, stacks.down_place_of, weights, inner, x.dtype)
-        return out
-
+    direct = partial(_experts_directly, x, ids, weights, stacks, activation, None)
     key = _key(f"{ids.shape[1]} experts", x, (gate, up, down))
     return choices_for(x.device).run(key, direct, widened)
+
+
+def add_experts(
+    onto: torch.Tensor,
+    scale: float,
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    stacks: StoredExperts,
+    activation: Activation,
+    widened: Callable[[], torch.Tensor],
+) -> None:
+    """`experts`, times `scale` and added to rows `onto` (n, hidden) in place."""
+    gate, up, down = stacks.gate, stacks.up, stacks.down
+    direct = partial(_experts_directly, x, ids, weights, stacks, activation)
+    are_alike = stacks.gate_place_of is stacks.up_place_of
+    _add(onto, scale, x, f"{ids.shape[1]} experts", (gate, up, down), direct, widened, are_alike=are_alike)
+
+
+def _experts_directly(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    stacks: StoredExperts,
+    activation: Activation,
+    onto: Onto | None,
+) -> torch.Tensor:
+    direct, rows = _kernels("direct"), _kernels("direct_rows")
+    both = direct.gate_and_up(stacks.gate, stacks.up, ids, stacks.gate_place_of, rows.split(x))
+    inner = rows.split_gated(both[:, 0], both[:, 1], activation)
+    places = stacks.down_place_of
+    out: torch.Tensor = direct.weighted_down(stacks.down, ids, places, weights, inner, x.dtype, onto=onto)
+    return out
+
+
+def _add(
+    onto: torch.Tensor,
+    scale: float,
+    x: torch.Tensor,
+    what: str,
+    matrices: tuple[Stored, ...],
+    direct: Callable[[Onto | None], torch.Tensor],
+    widened: Callable[[], torch.Tensor],
+    *,
+    are_alike: bool = True,
+) -> None:
+    """The faster way, chosen as without rows to add to: measuring must leave them as they are."""
+    fits = onto.is_contiguous() and onto.dtype == x.dtype
+    are_alike = are_alike and (len(matrices) == 1 or matrices[0].layout == matrices[1].layout)
+    if fits and serves(x) and are_alike and _are_readable(matrices):
+        way = choices_for(x.device).way(_key(what, x, matrices), partial(direct, None), widened)
+        if way == "direct":
+            direct(_kernels("direct").Onto(onto, scale))
+            return
+    onto.add_(widened(), alpha=scale)
 
 
 def _are_readable(matrices: Sequence[Stored]) -> bool:

@@ -32,11 +32,14 @@ class Always:
     """A `ProductChoices` that has chosen."""
 
     def __init__(self, way: product_choice.Way) -> None:
-        self.way, self.used = way, set[str]()
+        self.chosen, self.used = way, set[str]()
+
+    def way(self, key: str, direct: Callable[[], object], widened: Callable[[], object]) -> product_choice.Way:
+        self.used.add(key)
+        return self.chosen
 
     def run(self, key: str, direct: Callable[[], _Result], widened: Callable[[], _Result]) -> _Result:
-        self.used.add(key)
-        return direct() if self.way == "direct" else widened()
+        return direct() if self.way(key, direct, widened) == "direct" else widened()
 
 
 @pytest.fixture
@@ -164,7 +167,7 @@ def test_arms_agree_bit_for_bit_and_with_the_other_way(name: str, direct_only: A
     logits: dict[tuple[str, str], torch.Tensor] = {}
     policy, arms = PolicyOptions(op_offload_min_batch=1), ["off", "on", "full"]
     for way in ways:
-        direct_only.way = way
+        direct_only.chosen = way
         with open_session(
             str(model_path(name)), arms, kind="cuda", overrides="ffn_=CPU", dtype=torch.bfloat16, policy=policy
         ) as session:

@@ -69,9 +69,7 @@ def check_router(moe: MoeFfn, device: torch.device, dtype: torch.dtype, hidden: 
     exact.tensors = {name: tensor.to(device).float() for name, tensor in weights.tensors.items()}
     generator = torch.Generator().manual_seed(1)
     given = torch.stack([torch.randperm(moe.n_experts, generator=generator)[: moe.n_used] for _ in range(5)]).to(device)
-    biases = w("ffn_gate_inp.bias") if "ffn_gate_inp.bias" in w.tensors else None, None
-    if moe.score_bias:
-        biases = biases[0], w("exp_probs_b.bias")
+    biases = w.maybe("ffn_gate_inp.bias"), w("exp_probs_b.bias") if moe.score_bias else None
     for trial in range(8):
         x = torch.randn(1, hidden, generator=generator).to(device, dtype)
         begin = torch.tensor([trial % 5], device=device)

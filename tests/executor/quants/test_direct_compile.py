@@ -13,6 +13,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
 from executor.quants import direct
+from executor.quants.direct import Onto
 from executor.quants.direct_rows import split, split_gated
 from executor.quants.relaid import stored_type
 from executor.quants.stored import Stored
@@ -21,6 +22,7 @@ from tests.triton_compile import compiled_for_h200
 BF16 = torch.bfloat16
 ROWS = torch.zeros(2, 256, dtype=BF16)
 IDS = torch.zeros(2, 3, dtype=torch.int64)
+ONTO = Onto(torch.zeros(2, 64, dtype=BF16), 1.0)
 
 
 def stack(layout: str, *shape: int) -> Stored:
@@ -46,6 +48,7 @@ LAUNCHES: dict[str, tuple[Callable[[], object], int]] = {
     "a codebook": (lambda: direct.dense([stack("MXFP4", 64, 256)], split(ROWS[:1]), BF16), 2),
     "gate and up": (gate_and_up, 2),
     "down": (weighted_down, 2),
+    "onto rows": (lambda: direct.dense([stack("Q4_0/8", 64, 256)], split(ROWS), BF16, onto=ONTO), 2),
     "activation": (lambda: split_gated(ROWS.float(), ROWS.float(), "gelu"), 1),
 }
 

@@ -25,7 +25,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton")
 
 from executor.quants import direct, fused
-from executor.quants.direct import Tile
+from executor.quants.direct import Onto, Tile
 from executor.quants.direct_rows import split, split_gated
 
 SMALL = Tile(rows=4, units=8, warps=1)  # several programs and steps of these small matrices
@@ -56,6 +56,15 @@ def test_sixteen_rows() -> None:
     raw, x = matrix("Q4_0", 3, 96, seed=2), activations(16, 96, seed=2)
     (got,) = direct.dense([Stored(raw, "Q4_0")], split(x), torch.float32, SMALL)
     assert error(got, product(x, raw, "Q4_0")) < LARGEST_ERROR
+
+
+def test_onto_rows_that_are_there() -> None:
+    raw, x = matrix("Q5_K", 5, 256, seed=4), activations(3, 256, seed=4)
+    rows = torch.randn(3, 5, generator=torch.Generator().manual_seed(4))
+    wanted = rows.double() + 0.5 * product(x, raw, "Q5_K")
+    (got,) = direct.dense([Stored(raw, "Q5_K")], split(x), torch.float32, SMALL, Onto(rows, 0.5))
+    assert got is rows or got.data_ptr() == rows.data_ptr()
+    assert error(rows, wanted) < LARGEST_ERROR
 
 
 def test_several_matrices_in_one_launch() -> None:
@@ -106,6 +115,9 @@ def test_chosen_experts(placed: bool) -> None:
             gate, up = product(row, gates[place], "Q4_0"), product(row, ups[place], "Q4_0")
             wanted += weight.double() * product(F.silu(gate) * up, downs[place], "Q8_0")[0]
         assert error(got[token], wanted) < LARGEST_ERROR
+    rows = torch.ones_like(got)
+    direct.weighted_down(views[2], ids, place_of, weights, inner, torch.float32, SMALL, Onto(rows, 2.0))
+    torch.testing.assert_close(rows, 1 + 2 * got)
 
 
 STACKS = [("Q4_0", 32, 256), ("Q4_0", 32, 256), ("Q8_0", 3, 32)]
