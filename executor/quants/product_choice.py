@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
+import importlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -78,11 +78,20 @@ def choices_for(device: torch.device) -> ProductChoices:
 @functools.cache
 def _choices_of(device_name: str) -> ProductChoices:
     """Another GPU, another version or other kernels: another file."""
-    versions = [torch.__version__, importlib.metadata.version("triton")]
+    versions = [torch.__version__, importlib.import_module("triton").__version__]
     sources = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in _KERNELS]
     digest = hashlib.sha256(b"".join([device_name.encode(), *(v.encode() for v in versions), *sources])).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return ProductChoices(cache / "hprof" / f"products-{digest[:16]}.json")
+    folder = _cache_folder()
+    return ProductChoices(None if folder is None else folder / f"products-{digest[:16]}.json")
+
+
+def _cache_folder() -> Path | None:
+    """The user's; None for a user who has no home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(given) if given else Path.home() / ".cache") / "hprof"
+    except RuntimeError:
+        return None
 
 
 def used_products() -> dict[str, Way]:

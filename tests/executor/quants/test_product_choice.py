@@ -92,6 +92,20 @@ def test_a_cache_that_cannot_be_written_is_done_without(timed: list[str], tmp_pa
     assert choices.used == {"a": "direct"}
 
 
+def test_a_user_without_a_home_keeps_nothing(timed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", refuse)
+    product_choice._choices_of.cache_clear()
+    pytest.importorskip("triton")
+    try:
+        assert product_choice._choices_of("a GPU").run("a", fast, slow) == "fast"
+    finally:
+        product_choice._choices_of.cache_clear()
+
+
 def test_only_a_gpu_multiplies_stored_bytes() -> None:
     x, stored = torch.zeros(1, 32, dtype=torch.bfloat16), Stored(torch.zeros(4, 18, dtype=torch.uint8), "Q4_0")
     kept = (torch.ones(1, 4),)
