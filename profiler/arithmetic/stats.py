@@ -100,8 +100,14 @@ def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> E
     n = len(units)
     n_outliers = int(outliers(known).sum())
     if n < MIN_PAIRS or (rank := _rank(n)) < 1:
-        return Estimate(float(np.median(units)), None, None, len(known), n_outliers)
-    return Estimate(float(np.median(units)), float(units[rank - 1]), float(units[n - rank]), len(known), n_outliers)
+        return Estimate(_median(units), None, None, len(known), n_outliers)
+    return Estimate(_median(units), float(units[rank - 1]), float(units[n - rank]), len(known), n_outliers)
+
+
+def _median(ascending: Floats) -> float:
+    """Of values in ascending order; numpy's own takes ten times as long over a handful."""
+    middle = len(ascending) // 2
+    return float(ascending[middle] if len(ascending) % 2 else (ascending[middle - 1] + ascending[middle]) / 2)
 
 
 def boot_medians(values: Floats, boots: Floats) -> tuple[Floats, Floats]:
@@ -123,8 +129,8 @@ def outliers(values: Floats) -> npt.NDArray[np.bool_]:
     """Which values lie more than OUTLIER_MADS median absolute deviations from the median."""
     if len(values) == 0:
         return np.zeros(0, np.bool_)
-    distance = np.abs(values - np.median(values))
-    spread = np.median(distance)
+    distance = np.abs(values - _median(np.sort(values)))
+    spread = _median(np.sort(distance))
     return np.asarray((distance > OUTLIER_MADS * spread) & (spread > 0))
 
 

@@ -17,7 +17,7 @@ from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order
 from profiler.report.measured import what_was_measured
 from profiler.report.own_baselines import own_baselines
-from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, repeats
+from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, pair_keys
 from profiler.report.same_work import SameWork
 from profiler.report.sameness import Sameness, sameness
 
@@ -55,6 +55,7 @@ class _CellJudge:
         self._readings = reading_figures(manifest)
         printed = pd.DataFrame(reading_columns(tables.passes, list(self._readings)), frames["pass"].index)
         self._of_pass = pd.concat([frames["pass"], printed], axis=1)
+        self._columns = {scope: {name: frames[scope][name].to_numpy() for name in FIGURES} for scope in SCOPES}
         self._judged = [*JUDGED, *(name for name, figure in self._readings.items() if figure.better is not None)]
 
     def cell(self, key: CellKey, rows: pd.DataFrame) -> Cell:
@@ -88,17 +89,17 @@ class _CellJudge:
         return {str(name): int(count) for name, count in counts.items() if count}
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
-        picked = {scope: self._frames[scope].loc[rows["pass_id"]] for scope in SCOPES}
+        places = self._of_pass.index.get_indexer(pd.Index(rows["pass_id"]))  # the same in the frames of all scopes
         boots = rows["boot"].fillna(-1).to_numpy(np.float64) if self._design.unit == "boots" else None
         figures = {
-            scope: {name: estimate(frame[name].to_numpy(), boots) for name in FIGURES}
-            for scope, frame in picked.items()
+            scope: {name: estimate(values[places], boots) for name, values in columns.items()}
+            for scope, columns in self._columns.items()
         }
-        printed = self._of_pass.loc[rows["pass_id"]]
-        figures["pass"] |= {name: estimate(printed[name].to_numpy(), boots) for name in self._readings}
-        whole = picked["pass"]
+        printed = {name: self._of_pass[name].to_numpy()[places] for name in self._readings}
+        figures["pass"] |= {name: estimate(values, boots) for name, values in printed.items()}
+        whole = {name: values[places] for name, values in self._columns["pass"].items()}
         copying = (whole["bytes_h2d"] > 0) | (whole["busy_copy_ns"] > 0)
-        busy_ns, hidden_ns = whole["busy_copy_ns"].sum(), whole["hidden_copy_ns"].sum()
+        busy_ns, hidden_ns = (np.nansum(whole[name]) for name in ("busy_copy_ns", "hidden_copy_ns"))
         return ArmFigures(
             figures,
             len(rows),
@@ -112,10 +113,11 @@ class _CellJudge:
         if self._is_untimed:
             return {}
         is_other = has_other_tokens and self._tokens_route
+        of_baseline, of_arm = self._repeats(baseline), self._repeats(arm)
         return {
             name: judge(
-                self._repeats(baseline, name),
-                self._repeats(arm, name),
+                of_baseline[name],
+                of_arm[name],
                 self._design,
                 better=self._better(name),
                 noise=self._noise,
@@ -131,8 +133,10 @@ class _CellJudge:
         same = sameness({"first": first, "arm": arm}, set(), {})
         return self._comparisons(first, arm, bool(same.other_tokens))
 
-    def _repeats(self, rows: pd.DataFrame, name: str) -> Repeats:
-        return repeats(rows, self._of_pass[name].loc[rows["pass_id"]].to_numpy())
+    def _repeats(self, rows: pd.DataFrame) -> dict[str, Repeats]:
+        """Of each judged figure, the passes' values by boot and repetition."""
+        keys, values = pair_keys(rows), self._of_pass.loc[rows["pass_id"], self._judged]
+        return {name: dict(zip(keys, values[name].tolist(), strict=True)) for name in self._judged}
 
     def _better(self, name: str) -> Literal["lower", "higher"]:
         return (FIGURES.get(name) or self._readings[name]).better or "lower"

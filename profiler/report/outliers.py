@@ -4,7 +4,7 @@ slower first repetitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,8 @@ def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Mani
 
     passes: the `passes` table; figures: one row a pass (index: pass_id), a column a figure.
     """
-    worst = [found for name in JUDGED if (found := _worst(passes, figures[name], name)) is not None]
+    groups = [rows for _, of_cell in by_cell(passes) for _, rows in of_cell.groupby("arm")]
+    worst = [found for name in JUDGED if (found := _worst(groups, figures[name], name)) is not None]
     if not worst:
         return
     told = [f"{FIGURES[name].label} of {arm} {format_share(share)}" for share, arm, name, _ in worst]
@@ -42,14 +43,21 @@ def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Mani
     )
 
 
-def _worst(passes: pd.DataFrame, values: pd.Series[float], name: str) -> tuple[float, str, str, float] | None:
-    """(share, arm, figure, share of the outliers that are first repetitions) of the arm with the most."""
+def _worst(
+    groups: Sequence[pd.DataFrame], values: pd.Series[float], name: str
+) -> tuple[float, str, str, float] | None:
+    """(share, arm, figure, share of the outliers that are first repetitions) of the arm with the most.
+
+    groups: the passes of each arm in each cell.
+    """
     found = []
-    for _, of_cell in by_cell(passes):
-        for arm, rows in of_cell.groupby("arm"):
-            known = rows[values.loc[rows["pass_id"]].notna().to_numpy()]
-            is_far = outliers(np.asarray(values.loc[known["pass_id"]], np.float64))
-            if len(known) >= MIN_PAIRS and is_far.mean() > _TOLD_SHARE:  # of fewer, deviations are chance
-                is_first = known["repetition"] == known.groupby("boot", dropna=False)["repetition"].transform("min")
-                found.append((float(is_far.mean()), str(arm), name, float(is_first.to_numpy()[is_far].mean())))
+    for rows in groups:
+        of_rows = np.asarray(values.loc[rows["pass_id"]], np.float64)
+        is_known = ~np.isnan(of_rows)
+        is_far = outliers(of_rows[is_known])
+        if len(is_far) >= MIN_PAIRS and is_far.mean() > _TOLD_SHARE:  # of fewer, deviations are chance
+            known = rows[is_known]
+            is_first = known["repetition"] == known.groupby("boot", dropna=False)["repetition"].transform("min")
+            arm = str(known["arm"].iloc[0])
+            found.append((float(is_far.mean()), arm, name, float(is_first.to_numpy()[is_far].mean())))
     return max(found, default=None)

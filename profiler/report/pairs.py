@@ -42,7 +42,7 @@ NO_GROUNDS: Final = Grounds()
 
 def pair_keys(rows: pd.DataFrame) -> list[tuple[float, float]]:
     """(boot, repetition) of each row of the `passes` table."""
-    return list(rows[PAIR_KEYS].fillna(-1).itertuples(index=False, name=None))
+    return list(zip(*(rows[key].fillna(-1).astype(float).tolist() for key in PAIR_KEYS), strict=True))
 
 
 def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:

@@ -30,8 +30,10 @@ class SameWork:
     def __init__(self, ubatches: pa.Table, frames: Mapping[Scope, pd.DataFrame], arms: Sequence[ManifestArm]) -> None:
         """ubatches: the table; frames: `pass_figures`."""
         rows = ubatches.select(["pass_id", "phase", "policy"]).to_pandas().dropna().drop_duplicates()
-        self._policies = rows.groupby(["pass_id", "phase"], observed=True)["policy"].agg(tuple)
-        self._frames = frames
+        self._policies: dict[tuple[int, str], tuple[str, ...]] = {}
+        for pass_id, phase, policy in rows.itertuples(index=False, name=None):
+            self._policies[pass_id, phase] = (*self._policies.get((pass_id, phase), ()), policy)
+        self._on_host = {phase: _on_host(frames[phase]) for phase in ("prefill", "decode")}
         self._arms = {arm.name: arm for arm in arms}
 
     def reason(self, name: str, baseline: pd.DataFrame, arm: pd.DataFrame) -> str | None:
@@ -55,7 +57,7 @@ class SameWork:
         return None
 
     def _is_empty(self, phase: Phase, rows: pd.DataFrame) -> bool:
-        return not any((pass_id, phase) in self._policies.index for pass_id in rows["pass_id"])
+        return not any((pass_id, phase) in self._policies for pass_id in rows["pass_id"])
 
     def _policy(self, phase: Phase, rows: pd.DataFrame) -> str | None:
         """The one policy that was in effect in every ubatch of every pass; null where there were several."""
@@ -64,10 +66,14 @@ class SameWork:
         return names.pop() if len(names) == 1 and () not in found else None
 
     def _is_on_host(self, phase: Phase, rows: pd.DataFrame) -> bool:
-        """Whether every pass computed on the host in this phase and copied no weights: activations follow the work."""
-        frame = self._frames[phase].loc[rows["pass_id"]]
-        has_no_weights = (frame["bytes_h2d"] == 0) | frame["selective_saving_bytes"].isna()  # no copy names a tensor
-        return bool((frame["host_compute_ns"] > 0).all() and frame["bytes_h2d"].notna().all() and has_no_weights.all())
+        return all(self._on_host[phase][pass_id] for pass_id in rows["pass_id"])
+
+
+def _on_host(frame: pd.DataFrame) -> dict[int, bool]:
+    """Which passes computed on the host in a phase and copied no weights: activations follow the work."""
+    has_no_weights = (frame["bytes_h2d"] == 0) | frame["selective_saving_bytes"].isna()  # no copy names a tensor
+    found = (frame["host_compute_ns"] > 0) & frame["bytes_h2d"].notna() & has_no_weights
+    return dict(zip(found.index.tolist(), found.tolist(), strict=True))
 
 
 def _placed_alike(first: ManifestArm, second: ManifestArm) -> bool:
