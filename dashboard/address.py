@@ -40,6 +40,12 @@ def segments(
     return _remember(key, options[first] if chosen is None else chosen)
 
 
+def kept(options: Sequence[Option], key: str, *, first: int = 0) -> Option:
+    """The option that the address names, without a control of its own: other controls `put` it."""
+    chosen: Option = st.session_state[_prepare(options, key, options[first])]
+    return _remember(key, chosen)
+
+
 def put(**values: Any) -> None:
     """Choose for the reader, as from a button's callback: what the controls of these keys show from now on."""
     for key, value in values.items():

@@ -13,10 +13,6 @@ from dashboard import choice, show, trace_root
 
 HERE = Path(__file__).parent
 
-# A file of ours: Streamlit would fetch a named icon from the internet.
-st.set_page_config(page_title="hprof", page_icon=str(HERE / "icon.png"), layout="wide")
-st.html(HERE / "style.css")
-
 page = st.navigation(
     {
         "Compare": [
@@ -30,9 +26,13 @@ page = st.navigation(
             st.Page("views/memory.py", title="Memory", icon=":material/memory:", url_path="memory"),
             st.Page("views/what_if.py", title="What if", icon=":material/tune:", url_path="what-if"),
         ],
-        "Bring": [st.Page("views/import_.py", title="Import", icon=":material/upload_file:", url_path="import")],
+        "Add": [st.Page("views/import_.py", title="Import", icon=":material/upload_file:", url_path="import")],
     }
 )
+
+# A file of ours: Streamlit would fetch a named icon from the internet.
+st.set_page_config(page_title=f"{page.title} · hprof", page_icon=str(HERE / "icon.png"), layout="wide")
+st.html(HERE / "style.css")
 
 with show.one_sentence():
     with st.sidebar:

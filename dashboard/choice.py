@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import streamlit as st
 
 from dashboard import address, load, placements, trace_root
-from dashboard.text import arm_label, cell_key, cell_labels, escape_markdown, subject
+from dashboard.text import arm_label, cell_key, escape_markdown, subject
 from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import ManifestArm
 from profiler.report.cells import Cell, CellSizes, cell_sizes, telling_cell
 from profiler.report.report import Report
 
 _STATE: Final = "_choice"
+_SIZE_TITLES: Final = {"n_ubatch": "Ubatch", "n_depth": "Depth", "n_prompt": "Prompt", "n_gen": "Generated"}
 _LARGE: Final = 1_000_000  # events; reading more takes over a second
 
 
@@ -104,7 +106,8 @@ def choose(root: trace_root.TraceRoot) -> Choice | None:
         return None
     if st.query_params.get("capture", readable[0].name) not in {one.name for one in readable}:
         st.warning("The capture that the address names is not here, or not any more; this is another one.")
-    name = address.select("Capture", [one.name for one in readable], "capture", _labels(readable).__getitem__)
+    names, first = [one.name for one in readable], first_choice(readable)
+    name = address.select("Capture", names, "capture", _labels(readable).__getitem__, first=first)
     found = trace_root.find_capture(root, name)
     capture = load.open_capture(found)
     choice = _choose_arms(found, capture)
@@ -153,13 +156,47 @@ def _known_arms(capture: Capture) -> dict[str, ManifestArm]:
 
 
 def _choose_cell(cells: list[CellSizes]) -> CellSizes:
+    """By a control for each size in which the cells differ; the address holds the cell."""
     keys = {cell_key(cell): cell for cell in cells}
-    labels = dict(zip(keys, cell_labels(list(keys.values())), strict=True))
-    names = list(keys)
-    help_text = "Ubatch, depth, prompt tokens + generated tokens; those that all cells share are at the top of the page"
-    first = names.index(cell_key(telling_cell(cells)))
-    return keys[address.select("Cell", names, "cell", labels.__getitem__, first=first, help=help_text)]
+    chosen = keys[address.kept(list(keys), "cell", first=list(keys).index(cell_key(telling_cell(cells))))]
+    for size, title in _SIZE_TITLES.items():
+        values = sorted({getattr(cell, size) for cell in cells}, key=lambda value: -1 if value is None else value)
+        if len(values) < 2:
+            continue
+        widget = f"choose-{size}"
+        st.session_state[widget] = getattr(chosen, size)
+        st.selectbox(
+            title,
+            values,
+            key=widget,
+            format_func=lambda value: "not known" if value is None else f"{value:,}",
+            on_change=lambda size=size, widget=widget: address.put(
+                cell=cell_key(nearest_cell(cells, chosen, size, st.session_state[widget]))
+            ),
+        )
+    return chosen
+
+
+def nearest_cell(cells: Sequence[CellSizes], chosen: CellSizes, size: str, value: int | None) -> CellSizes:
+    """The cell with this value of one size that shares the most of the other sizes with the chosen one."""
+
+    def shared(cell: CellSizes) -> int:
+        return sum(getattr(cell, name) == getattr(chosen, name) for name in _SIZE_TITLES)
+
+    return max((cell for cell in cells if getattr(cell, size) == value), key=shared)
+
+
+def first_choice(summaries: Sequence[CaptureSummary]) -> int:
+    """Which of the captures, newest first, to open: the newest complete one of two arms or more, else the newest."""
+    good = (at for at, one in enumerate(summaries) if one.state == "complete" and len(one.arms) > 1)
+    return next(good, 0)
 
 
 def _labels(summaries: list[CaptureSummary]) -> dict[str, str]:
-    return {one.name: one.name if one.state == "complete" else f"{one.name} ({one.state})" for one in summaries}
+    """Its name, then what tells it from others: the state where it is not complete, the model, the day."""
+    told = {}
+    for one in summaries:
+        state = None if one.state == "complete" else one.state
+        facts = [state, one.model, one.created_utc[:10] if one.created_utc else None]
+        told[one.name] = " · ".join([one.name, *(fact for fact in facts if fact)])
+    return told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from executor.units import format_factor, listed
@@ -38,30 +38,6 @@ def for_plotly(text: object) -> str:
 def arm_label(arm: ManifestArm) -> str:
     """`on (prefetch)`, where the arm's meaning is known."""
     return f"{arm.name} ({arm.traits.meaning})" if arm.traits is not None else arm.name
-
-
-def short_cell(cell: CellSizes) -> str:
-    """`ubatch 64 · depth 0 · 512 + 16`: the last are prompt and generated tokens."""
-    sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
-    parts = [f"{name} {value:,}" for name, value in sizes if value is not None]
-    tokens = " + ".join(f"{value:,}" for value in (cell.n_prompt, cell.n_gen) if value is not None)
-    return " · ".join([*parts, *([tokens] if tokens else [])]) or "all passes"
-
-
-def cell_labels(cells: Sequence[CellSizes]) -> list[str]:
-    """Labels that tell cells apart, by the sizes in which they differ: `ubatch 64 · depth 0`."""
-    named = {"n_ubatch": "ubatch {:,}", "n_depth": "depth {:,}", "n_prompt": "prompt {:,}", "n_gen": "gen {:,}"}
-    varied = [size for size in named if len({getattr(cell, size) for cell in cells}) > 1]
-    if not varied:
-        return [short_cell(cell) for cell in cells]
-    return [
-        " · ".join(
-            named[size].format(value) if value is not None else f"{size.removeprefix('n_')} not known"
-            for size in varied
-            for value in [getattr(cell, size)]
-        )
-        for cell in cells
-    ]
 
 
 def whole_cell(cell: CellSizes) -> str:

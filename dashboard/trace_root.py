@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -17,7 +18,7 @@ from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
 from profiler.capture import CaptureSummary, list_captures
 from profiler.importers import import_files
-from profiler.importers.base import file_endings
+from profiler.importers.base import file_endings, without_ending
 from profiler.manifest import MANIFEST_NAME
 from profiler.plain_text import readable
 from profiler.schema import TABLES
@@ -133,21 +134,44 @@ def files_in(root: TraceRoot) -> list[TraceFile]:
     ]
 
 
-def import_upload(root: TraceRoot, file_name: str, content: IO[bytes]) -> str:
-    """Import what was uploaded; gives the new capture's name. Raises HprofError for what cannot be read."""
-    safe = safe_name(file_name)
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that came from a browser."""
+
+    name: str
+    content: IO[bytes]
+
+
+def import_traces(root: TraceRoot, sources: Sequence[Upload | TraceFile], arms: Sequence[str] = ()) -> str:
+    """Import uploads and files that lie in the root as one capture; gives its name. arms: a name for each of several,
+    the first being the baseline.
+
+    Raises HprofError for what cannot be read; its text names no folder of the server.
+    """
+    lying = files_in(root)
     with tempfile.TemporaryDirectory(prefix="hprof-") as folder:
-        path = Path(folder, safe)
-        with path.open("wb") as out:
-            shutil.copyfileobj(content, out)
-        return _import_into(root, path)
+        paths = []
+        for number, source in enumerate(sources):
+            if isinstance(source, Upload):
+                place = Path(folder, str(number))  # two may have one name
+                place.mkdir()
+                paths.append(place / safe_name(source.name))
+                with paths[-1].open("wb") as out:
+                    shutil.copyfileobj(source.content, out)
+            elif source in lying:
+                paths.append(Path(root.url, source.name))
+            else:
+                raise HprofError("the file is no longer in the trace root; choose another one.")
+        try:
+            return _import_into(root, paths, arms)
+        except HprofError as error:
+            raise HprofError(_without_folders(str(error), paths)) from error
 
 
-def import_lying(root: TraceRoot, picked: TraceFile | None) -> str:
-    """Import a file that lies in the root."""
-    if picked is None or picked not in files_in(root):
-        raise HprofError("the file is no longer in the trace root; choose another one.")
-    return _import_into(root, Path(root.url, picked.name))
+def _without_folders(text: str, paths: Sequence[Path]) -> str:
+    for path in paths:
+        text = text.replace(f"{path.parent}{os.sep}", "")
+    return text
 
 
 def safe_name(file_name: str) -> str:
@@ -156,9 +180,11 @@ def safe_name(file_name: str) -> str:
     return _UNSAFE.sub("-", last).lstrip(".-")[:120] or "trace"
 
 
-def _import_into(root: TraceRoot, path: Path) -> str:
-    name = _free_name(root, path.name.split(".")[0] or "trace")
-    import_files([path], f"{root.url.rstrip('/')}/{name}", argv=["hprof", "import", path.name])
+def _import_into(root: TraceRoot, paths: Sequence[Path], arms: Sequence[str]) -> str:
+    name = _free_name(root, without_ending(paths[0].name) or "trace")
+    named = list(zip(arms, paths, strict=True)) if arms else []
+    words = [word for arm, path in named for word in ("--arm", f"{arm}={path.name}")] or [path.name for path in paths]
+    import_files([] if named else paths, f"{root.url.rstrip('/')}/{name}", arms=named, argv=["hprof", "import", *words])
     return name
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, SKY, styled
+from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, styled
 from dashboard.text import for_plotly
 from executor.units import column_scale
 from profiler.metrics.memory import MEMORY_PARTS, HeldOverTime
@@ -22,8 +22,9 @@ PART_LABELS: Final = {
 }
 _STYLES: Final = {"resident": (GREEN, ""), "slots": (BLUE, "/"), "bank": (ORANGE, "x"), "other": ("#B4B8C0", "")}
 _FAINT: Final = {"resident": "rgba(0,158,115,0.25)", "bank": "rgba(230,159,0,0.25)"}
-_MB, _MS = 1e6, 1e6
+_MS: Final = 1e6
 MAX_BARS: Final = 4000
+_STATES: Final = {"filling": (BLUE, ""), "full, waiting": (ORANGE, "/"), "read": (GREEN, ""), "kept": ("#C4C8D0", "")}
 _MAX_SLOTS: Final = 64
 
 
@@ -53,30 +54,41 @@ def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
 
 
 def slots_figure(holdings: pd.DataFrame) -> go.Figure:
-    """Which layer each slot held when; `holdings` as `slot_holdings` gives it: 64 slots and 4,000 of them at most."""
+    """Which layer each slot held when, and whether it was filling, full and waiting, read, or kept after that.
+
+    holdings: `slot_holdings`; 64 slots and MAX_BARS fillings at most.
+    """
     first = sorted(holdings["slot"].unique().tolist())[:_MAX_SLOTS]
     drawn = holdings[holdings["slot"].isin(first)].iloc[:MAX_BARS]
+    end = drawn["end_ns"].astype(float)
+    filled = drawn["filled_ns"].astype(float).clip(upper=end)
+    # Of what nobody is known to read it is not known either that it waits.
+    read = drawn["read_ns"].astype(float).fillna(filled).clip(lower=filled, upper=end)
+    done = drawn["done_ns"].astype(float).fillna(read).clip(lower=read, upper=end)
+    slots = [f"slot {slot}" for slot in drawn["slot"].astype(int)]
+    pattern = {"size": 6, "solidity": 0.25, "fillmode": "overlay", "fgcolor": "white"}
+    layers = ["" if pd.isna(layer) else f"L{int(layer)}" for layer in drawn["layer"]]
     figure = go.Figure()
-    for odd, (colour, name) in enumerate(((BLUE, "even layers"), (SKY, "odd layers"))):
-        mine = drawn[drawn["layer"].fillna(0).astype(int) % 2 == odd]
-        lengths = (mine["end_ns"] - mine["start_ns"]).to_numpy(float) / _MS
+    for (name, (colour, shape)), begin, until in zip(
+        _STATES.items(), (drawn["start_ns"].astype(float), filled, read, done), (filled, read, done, end), strict=True
+    ):
+        lengths = (until - begin).to_numpy() / _MS
         figure.add_bar(
-            y=[f"slot {slot}" for slot in mine["slot"].astype(int)],
-            x=lengths,
-            base=mine["start_ns"].to_numpy(float) / _MS,
+            y=slots,
+            x=lengths.round(6),
+            base=(begin.to_numpy() / _MS).round(6),
             orientation="h",
             name=name,
-            text=["" if pd.isna(layer) else f"L{int(layer)}" for layer in mine["layer"]],
+            text=layers if name == "filling" else None,
             textposition="inside",
             insidetextanchor="start",
-            marker={"color": colour, "line": {"width": 0.6, "color": "rgba(255,255,255,0.7)"}},
-            customdata=np.stack([mine["bytes"].to_numpy(float) / _MB, lengths], axis=-1) if len(mine) else None,
-            hovertemplate="%{y}: %{text}, %{customdata[0]:,.3g} MB, for %{customdata[1]:,.3g} ms<extra></extra>",
+            marker={"color": colour, "pattern": pattern | {"shape": shape} if shape else None},
+            customdata=layers,
+            hovertemplate=f"%{{y}}: %{{customdata}} {name} for %{{x:,.3g}} ms<extra></extra>",
         )
-    n_slots = drawn["slot"].nunique()
-    styled(figure, height=120 + 34 * max(n_slots, 1), barmode="overlay", bargap=0.25)
+    styled(figure, height=120 + 34 * max(drawn["slot"].nunique(), 1), barmode="overlay", bargap=0.25)
     figure.update_layout(uniformtext={"minsize": 10, "mode": "hide"})  # a name that does not fit is no name
-    figure.update_xaxes(title="ms after the pass's start", rangemode="tozero")
+    figure.update_xaxes(title="ms after the pass's start", range=[0, float(end.max()) / _MS])
     figure.update_yaxes(showgrid=False, autorange="reversed", categoryorder="category ascending")
     return figure
 
@@ -113,7 +125,7 @@ def held_figure(found: HeldOverTime) -> go.Figure:
         )  # fmt: skip
     _mark_most(figure, time, total, unit)
     styled(figure, height=300)
-    figure.update_xaxes(title="ms after the pass's start")
+    figure.update_xaxes(title="ms after the pass's start", range=[0, float(time.max())])  # as the slots' axis
     figure.update_yaxes(title=unit, rangemode="tozero")
     return figure
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import BLUE, GREY, ORANGE, SEQUENTIAL, arm_style, styled
+from dashboard.figures.style import BLUE, GREY, ORANGE, arm_style, styled
 from dashboard.text import for_plotly
 from executor.units import column_scale
 from profiler.metrics.experts import spread_by_layer
@@ -100,24 +99,31 @@ def _bars(middle: pd.Series[float], low: pd.Series[float], high: pd.Series[float
     return {"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low, "color": GREY}
 
 
-def heat_figure(layers: np.ndarray, shares: np.ndarray) -> go.Figure:
-    """Layer x expert: in what share of the ubatches the layer used the expert."""
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.round(shares * 100).astype(np.uint8),
-            x0=0,
-            dx=1,
-            y=[f"{layer}" for layer in layers],
-            zmin=0,
-            zmax=100,
-            colorscale=SEQUENTIAL,
-            colorbar={"title": "used, %", "thickness": 10},
-            hovertemplate="layer %{y}, expert %{x}: in %{z} % of the ubatches<extra></extra>",
-        )
-    )
-    styled(figure, height=int(np.clip(110 + 20 * len(layers), 220, 760)), legend=False)
-    figure.update_xaxes(title="expert", showgrid=False)
-    figure.update_yaxes(title="layer", type="category", autorange="reversed", showgrid=False)
+def coverage_figure(coverage: pd.DataFrame) -> go.Figure:
+    """What share of a layer's uses its N hottest experts serve: the median layer, the middle half as a band, and what
+    experts used alike would serve.
+
+    coverage: `profiler.metrics.experts.hottest_coverage`.
+    """
+    figure = go.Figure()
+    n = coverage.index.to_numpy()
+    low, high = (coverage[name].to_numpy() * 100 for name in ("low", "high"))
+    figure.add_scatter(
+        x=[*n, *n[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=BLUE, opacity=0.2,
+        line={"width": 0}, name="the middle half of the layers", hoverinfo="skip",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=n, y=coverage["median"].to_numpy() * 100, mode="lines", name="the median layer",
+        line={"color": BLUE, "width": 2.5},
+        hovertemplate="the %{x} hottest experts serve %{y:.1f} % of the uses<extra></extra>",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=n[[0, -1]], y=n[[0, -1]] * 100 / n[-1], mode="lines", name="experts used alike",
+        line={"color": GREY, "dash": "dash"}, hoverinfo="skip",
+    )  # fmt: skip
+    styled(figure, height=320)
+    figure.update_xaxes(title="hottest experts of a layer")
+    figure.update_yaxes(title="of the layer's uses, %", range=[0, 103])
     return figure
 
 

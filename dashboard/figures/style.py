@@ -41,7 +41,7 @@ TIMELINE: Final[dict[str, dict[str, object]]] = {
 }
 
 # Where a pass's time goes. Mid-tones, so that they read on both backgrounds.
-SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "idle": "#B4B8C0", "other": PURPLE}
+SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "other": PURPLE}
 
 # Arms, in the order in which they appear in a capture; the baseline is the quiet one.
 ARM_COLOURS: Final = (GREY, BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)

@@ -16,7 +16,7 @@ from profiler.metrics.timeline import Timeline
 from profiler.metrics.timeline_detail import bin_edges, busy_shares, joint_extent
 
 PART_LABELS: Final = {
-    "compute_ns": "compute",
+    "compute_ns": "compute alone",
     "hidden_ns": "hidden copy (both at once)",
     "exposed_ns": "exposed copy",
     "other_ns": "other copies",
@@ -24,7 +24,7 @@ PART_LABELS: Final = {
 }
 _HATCHES: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
 _NS_A_MS, _NS_A_S = 1e6, 1e9
-_LEGEND_HEIGHT: Final = 76  # three lines: it wraps where the page is narrow
+_LEGEND_HEIGHT: Final = 52  # two lines: it wraps where the page is narrow
 _FEW_LAYERS: Final = 12  # so many numbers fit side by side on a phone
 _SECOND_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
 _BUSY_BINS: Final = 1500  # as a picture is wide; the Timeline page, which zooms, has more
@@ -33,25 +33,42 @@ _WHOLE: Final = 100  # shares are drawn in whole per cent, a byte each
 
 
 def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
-    """Stacked horizontal bars; `spent` has a row a bar and the columns of `profiler.metrics.devices.TIME_PARTS`."""
+    """Of each row two bars, one above the other from the same 0: copying, hidden before exposed, and computing. A mark
+    stands where the time of the passes ends.
+
+    spent: a row an arm or a device, and the columns of `profiler.metrics.devices.TIME_PARTS`; labels name the rows.
+    """
     figure = go.Figure()
-    for part, text in PART_LABELS.items():
-        values = spent[part].to_numpy(float)
+    names = [for_plotly(label) for label in labels]
+    computing = spent["compute_ns"] + spent["hidden_ns"]
+    bars = [
+        ("copy", "hidden", "hidden copy", spent["hidden_ns"]),
+        ("copy", "exposed", "exposed copy", spent["exposed_ns"]),
+        ("copy", "other", "other copies", spent["other_ns"]),
+        ("compute", "compute", "compute", computing),
+    ]
+    for row, part, text, values in bars:
         if not (values > 0).any():
             continue
         figure.add_bar(
-            y=[for_plotly(label) for label in labels],
-            x=values / _NS_A_MS,
+            y=[names, [row] * len(names)],
+            x=values.to_numpy(float) / _NS_A_MS,
             orientation="h",
-            name=text.partition(" (")[0],
-            marker={
-                "color": SPENT[part.removesuffix("_ns")],
-                "pattern": _hatch(_HATCHES.get(part, "")),
-                "line": {"width": 0},
-            },
+            name=text,
+            marker={"color": SPENT[part], "pattern": _hatch(_HATCHES.get(f"{part}_ns", "")), "line": {"width": 0}},
             hovertemplate=f"{text}: %{{x:,.2f}} ms<extra></extra>",
         )
-    styled(figure, height=_LEGEND_HEIGHT + 60 + 54 * len(labels), barmode="stack", bargap=0.35)
+    whole = spent.sum(axis=1, skipna=False)
+    if whole.notna().any():
+        figure.add_scatter(
+            y=[names, ["compute"] * len(names)],
+            x=whole.to_numpy(float) / _NS_A_MS,
+            mode="markers",
+            name="end of the pass",
+            marker={"symbol": "line-ns", "size": 22, "line": {"width": 2, "color": GREY}},
+            hovertemplate="the pass takes %{x:,.2f} ms<extra></extra>",
+        )
+    styled(figure, height=_LEGEND_HEIGHT + 44 + 62 * len(labels), barmode="stack", bargap=0.12)
     # From the top down, so that lines of it on a phone do not run into the bars.
     legend = {"traceorder": "normal", "yref": "container", "y": 1.0, "yanchor": "top"}
     figure.update_layout(legend=legend, margin={"t": _LEGEND_HEIGHT})

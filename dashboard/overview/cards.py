@@ -4,6 +4,8 @@ figures, and the short texts of both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
@@ -25,29 +27,33 @@ from profiler.report.verdicts import (
     verdict_word,
 )
 
-CARDS: Final = (
-    *("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"),
-    *("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes"),
-)
-_TIMES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+SPEEDS: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+PRICES: Final = ("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes")
 _ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
 
-def cards(choice: Choice, cell: Cell) -> list[str]:
-    """The headline figures: B large (or the only arm), its change against A, and both with their intervals.
+def cards(choice: Choice, cell: Cell, names: Sequence[str], cells: Sequence[Cell] = ()) -> list[str]:
+    """A row of figures: B large (or the only arm), its change against A, and both with their intervals. With the
+    capture's cells, how B goes over the sizes of the ubatch.
 
     Gives the labels of those that the cell does not have.
     """
-    known = [name for name in CARDS if any(found_of(choice, cell, name))]
-    if not any(name in known for name in _TIMES) and any(found_of(choice, cell, "wall_ns")):
-        known = ["wall_ns", *known]
-    for start in range(0, len(known), 3):
-        columns = st.columns(3, gap="small")
-        for name, column in zip(known[start : start + 3], columns, strict=False):
+    known = [name for name in names if any(found_of(choice, cell, name))]
+    if names == SPEEDS and not known and any(found_of(choice, cell, "wall_ns")):
+        known = ["wall_ns"]
+    if known:
+        for name, column in zip(known, st.columns(len(known), gap="small"), strict=True):
             with column, st.container(border=True):
-                _card(choice, cell, name)
-    return [FIGURES[name].label for name in CARDS if name not in known]
+                _card(choice, cell, name, over_ubatches(cells, cell, choice.arms[-1], name))
+    return [FIGURES[name].label for name in names if name not in known]
+
+
+def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> list[float]:
+    """The arm's medians in the cells that differ from this one in the ubatch alone, by its size."""
+    alike = [each for each in cells if replace(each.key, n_ubatch=None) == replace(cell.key, n_ubatch=None)]
+    known = {each.n_ubatch or 0: each.arms[arm].median(name) for each in alike if arm in each.arms}
+    return [value for _, value in sorted(known.items()) if value is not None]
 
 
 def absent_line(missing: list[str]) -> list[str]:
@@ -73,7 +79,7 @@ def found_of(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
     return [cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
-def _card(choice: Choice, cell: Cell, name: str) -> None:
+def _card(choice: Choice, cell: Cell, name: str, line: list[float]) -> None:
     figure = FIGURES[name]
     unit = figure.unit
     found = found_of(choice, cell, name)
@@ -81,7 +87,9 @@ def _card(choice: Choice, cell: Cell, name: str) -> None:
     value = format_value(shown.median if shown is not None else None, unit)
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     delta, colour = _delta(name, compared, found)
-    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
+    drawn = line if len(line) > 1 else None
+    help_text = f"{figure.meaning}{'; the line: over the sizes of the ubatch' if drawn else ''}"
+    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=help_text, chart_data=drawn)
     if len(found) == 1:
         st.caption(escape_markdown(spread(shown, unit)))
         return

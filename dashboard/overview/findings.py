@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -11,17 +11,14 @@ from dashboard.choice import Choice
 from dashboard.text import escape_markdown
 from profiler.findings import Finding
 
-_FINDINGS_SHOWN: Final = 4
-_SEVERITIES: Final[dict[str, tuple[str, Any]]] = {
-    "serious": (":material/error:", "red"),
-    "warning": (":material/warning:", "orange"),
-    "info": (":material/info:", "blue"),
-}
+_FINDINGS_SHOWN: Final = 5
+_LINE: Final = 130  # characters of the evidence that stand in the line
+_ICONS: Final = {"serious": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
 
 
 def findings(choice: Choice) -> None:
     """The findings of the whole capture, and its warnings and notes."""
-    st.subheader("Findings", anchor=False)
+    st.header("Findings", anchor=False)
     found = load.findings(choice.found)
     if found and choice.sizes is not None:
         st.caption("Over all passes, arms and cells of the capture together.")
@@ -32,22 +29,23 @@ def findings(choice: Choice) -> None:
     elif not found:
         st.markdown("Nothing to fix was found: no pageable or serial copies, no late prefetch, no long gaps.")
     for finding in found[:_FINDINGS_SHOWN]:
-        _show_finding(finding)
-    if rest := found[_FINDINGS_SHOWN:]:
-        with st.expander(f"{len(rest)} more"):
-            for finding in rest:
-                _show_finding(finding)
+        _show_finding(choice, finding)
+    rest = found[_FINDINGS_SHOWN:]
+    for finding in rest if rest and st.toggle(f"{len(rest)} more", key="more-findings") else ():
+        _show_finding(choice, finding)
     _warnings([*choice.report.warnings, *choice.report.notes])
 
 
-def _show_finding(finding: Finding) -> None:
-    icon, colour = _SEVERITIES[finding.severity]
-    with st.container(border=True):
-        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.badge(finding.severity, icon=icon, color=colour)
-            st.markdown(f"**{escape_markdown(finding.rule.replace('-', ' ').capitalize())}**")
+def _show_finding(choice: Choice, finding: Finding) -> None:
+    """A line that unfolds: what was seen, what to do, and the way to the timeline."""
+    name = finding.rule.replace("-", " ").capitalize()
+    evidence = finding.evidence if len(finding.evidence) <= _LINE else f"{finding.evidence[: _LINE - 1]}…"
+    label = f"**{escape_markdown(name)}** ({finding.severity}): {escape_markdown(evidence)}"
+    with st.expander(label, icon=_ICONS[finding.severity]):
         st.markdown(escape_markdown(finding.evidence))
-        st.caption(escape_markdown(finding.advice))
+        st.markdown(escape_markdown(finding.advice))
+        query = {"capture": choice.found.name} | dict(zip("ab", choice.arms, strict=False))
+        st.page_link("views/timeline.py", label="See it on the timeline", query_params=query)
 
 
 def _warnings(sentences: list[str]) -> None:

@@ -28,10 +28,10 @@ _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how m
 
 
 def ranking(choice: Choice, cell: Cell) -> None:
-    """Buttons that make an arm B, best first, one that swaps A and B, and the figures of all arms."""
+    """Buttons that make an arm B, best first, and one that swaps A and B."""
     if choice.a is None or choice.b is None:
         return
-    names = ranked(cell, [arm.name for arm in choice.capture.manifest.arms if arm.is_resident])
+    names = _names(choice, cell)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         for name in names:
             if name != choice.a:
@@ -43,9 +43,18 @@ def ranking(choice: Choice, cell: Cell) -> None:
             icon=":material/swap_horiz:",
             key="swap",
         )
-    if len(names) > 2:
+
+
+def all_arms(choice: Choice, cell: Cell) -> None:
+    """The figures of all arms, folded, where there are more than two."""
+    names = _names(choice, cell)
+    if choice.b is not None and len(names) > 2:
         with st.expander(f"All {len(names)} arms of this cell, best first"):
             show.table(ranking_table(cell, names), alt="all arms of this cell, best first", key="arms", name="arms")
+
+
+def _names(choice: Choice, cell: Cell) -> list[str]:
+    return ranked(cell, [arm.name for arm in choice.capture.manifest.arms if arm.is_resident])
 
 
 def _button(cell: Cell, name: str, *, is_b: bool) -> None:

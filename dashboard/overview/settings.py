@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard import show
 from dashboard.choice import Choice
-from executor.units import number_ranges
+from executor.units import format_bytes, number_ranges
 from profiler.compare.settings import flattened
 from profiler.manifest import ManifestArm
 
@@ -20,15 +20,29 @@ _MANIFEST_PARTS: Final = (
     "link_h2d_gb_s",
 )
 _MAX_TEXT: Final = 300
+_WORDS: Final = {
+    "effective.slots": "slots for streamed weights",
+    "effective.streams_ahead": "copies ahead of compute",
+    "effective.vram_slots": "memory of the slots",
+    "effective.vram_bank": "memory of the expert cache's bank",
+    "effective.vram_resident": "memory of weights that stay",
+    "effective.host_bytes": "weights in host memory",
+    "effective.host_layers": "layers with weights in host memory",
+    "effective.load_mode": "how host memory is held",
+}
+_BYTES: Final = {key for key in _WORDS if ".vram_" in key or key.endswith("_bytes")}
 
 
 def differences(choice: Choice) -> None:
     """Draws what A and B were asked for differently, and, folded, what they share."""
-    st.subheader("Configuration", anchor=False)
+    st.header("Configuration", anchor=False)
     differing, shared = _compared(choice)
     if choice.b is not None:
         if differing:
-            rows = [(name, *map(_setting_text, values)) for name, values in differing.items()]
+            rows = [
+                (_WORDS.get(name, name), *(_told(name, value) for value in values))
+                for name, values in differing.items()
+            ]
             columns = ["setting", *(f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=True))]
             table = pd.DataFrame(rows, columns=columns)
             show.table(table, alt="settings in which A and B differ", key="differing", name="differing-settings")
@@ -57,7 +71,7 @@ def _common(choice: Choice, shared: dict[str, Any]) -> pd.DataFrame:
     manifest = choice.capture.manifest
     told = shared | _flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS})
     told["command"] = " ".join(manifest.argv)
-    rows = [(key, _setting_text(value)) for key, value in told.items() if value not in (None, "", [], {})]
+    rows = [(_WORDS.get(key, key), _told(key, value)) for key, value in told.items() if value not in (None, "", [], {})]
     return pd.DataFrame(rows, columns=["setting", "value"])
 
 
@@ -73,6 +87,13 @@ def _settings(arm: ManifestArm | None) -> dict[str, Any]:
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(setting for name, value in settings.items() for setting in flattened(name, value))
+
+
+def _told(key: str, value: Any) -> str:
+    """The value as a person reads it, sizes with their unit."""
+    if key in _BYTES and isinstance(value, int):
+        return format_bytes(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else _setting_text(value)
 
 
 def _setting_text(value: Any) -> str:

@@ -26,7 +26,7 @@ _IN_WORDS: Final = {
 
 def where_time_went(choice: Choice) -> None:
     """A bar for each arm on show, with the same figures beside it."""
-    st.subheader("Where the time went", anchor=False)
+    st.header("Where the time went", anchor=False)
     measured = _measured(choice)
     at_work = {name: arm.n_devices for name, arm in choice.cell.arms.items()}
     typical = typical_time_spent(measured, measured["arm"].map(at_work)).reindex(choice.arms)

@@ -21,7 +21,7 @@ _MAX_UBATCHES: Final = 256
 
 
 def main(choice: Choice) -> None:
-    show.head("Layers", choice)
+    show.head("Which layers wait for their copies?", choice)
     rows = measured(choice) if choice.sizes is not None else pd.DataFrame()
     if rows.empty:
         show.nothing(
@@ -98,7 +98,7 @@ def copies_ahead(choice: Choice, arm: str) -> bool:
 
 def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -> None:
     """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
-    st.subheader("Where prefetch pays: C + T > T'", anchor=False)
+    st.header("Where prefetch pays: C + T > T'", anchor=False)
     mine = rows[rows["arm"] == arm]
     grid, share = prefetch_margin(mine), paying_share(mine)
     if grid.empty or share is None:

@@ -26,7 +26,7 @@ from profiler.report.places import Residency, all_residency
 
 
 def main(choice: Choice) -> None:
-    show.head("Memory", choice)
+    show.head("What does the device hold, and what do slots cost?", choice)
     if choice.sizes is None:
         show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
         return
@@ -42,7 +42,7 @@ def main(choice: Choice) -> None:
 
 
 def at_the_peak(choice: Choice, parts: pd.DataFrame, found: Mapping[str, Residency]) -> None:
-    st.subheader("At the peak", anchor=False)
+    st.header("At the peak", anchor=False)
     told = [cost_sentence(str(arm), float(row["reserved"]), found.get(str(arm))) for arm, row in parts.iterrows()]
     st.markdown("  \n".join(map(escape_markdown, told)))
     known = parts.drop(columns="reserved")
@@ -61,7 +61,7 @@ def what_stays(choice: Choice, found: dict[str, Residency]) -> None:
     """Which layers each arm keeps on the device; every arm of the capture is in the table."""
     if not found:
         return
-    st.subheader("Which layers stay", anchor=False)
+    st.header("Which layers stay", anchor=False)
     st.markdown(
         "  \n".join(
             escape_markdown(placements.residency_sentence(arm, found[arm])) for arm in choice.arms if arm in found
@@ -89,7 +89,7 @@ def cost_sentence(arm: str, reserved_bytes: float, placed: Residency | None) -> 
 
 def over_time(choice: Choice) -> None:
     """What the slots of one pass held."""
-    st.subheader("Over time", anchor=False)
+    st.header("Over time", anchor=False)
     shown = passes.choose_repetition(choice)
     titles = {one.arm: one for one in shown}
     one = titles[address.segments("Arm", list(titles), "arm", escape_markdown, first=len(titles) - 1)]

@@ -10,9 +10,9 @@ import streamlit as st
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.overview import answers
-from dashboard.overview.cards import absent_line, cards, figure_table, reasons_lines
+from dashboard.overview.cards import PRICES, SPEEDS, absent_line, cards, figure_table, reasons_lines
 from dashboard.overview.findings import findings
-from dashboard.overview.ranking import ranking
+from dashboard.overview.ranking import all_arms, ranking
 from dashboard.overview.settings import differences
 from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
@@ -46,27 +46,29 @@ def with_passes(choice: Choice) -> None:
     show.head(escape_markdown(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     if apart:
         say_apart(apart)
-    badges(cell)
     ranking(choice, cell)
     told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:
         with place.container():
-            missing = cards(choice, cell)
+            missing = [*cards(choice, cell, SPEEDS), *cards(choice, cell, PRICES)]
         coming = ", ".join([*missing, "where the time went"])
         note.caption(escape_markdown(f"Reading {load.n_events(choice.found):,} events for the rest: {coming} …"))
     cell = choice.cell
     with told.container():
         in_words(choice, cell)
     with place.container():
-        missing = cards(choice, cell)
+        missing = cards(choice, cell, SPEEDS, choice.report.cells)
+        where_time_went(choice)
+        missing += cards(choice, cell, PRICES, choice.report.cells)
     note.empty()
+    badges(cell)
     lines = [*absent_line(missing), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
     show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
+    all_arms(choice, cell)
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         if any(size is not None for size in (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)):
             st.caption(f"This cell alone, beside the other options of the run: `{cell.flags}`")
-    where_time_went(choice)
 
 
 def say_apart(apart: OtherPlacement) -> None:
@@ -99,7 +101,7 @@ def in_words(choice: Choice, cell: Cell) -> None:
 
 
 def badges(cell: Cell) -> None:
-    """Whether the arms computed the same thing."""
+    """Whether the arms computed the same thing: first of all where they did not."""
     with st.container(horizontal=True, gap="small"):
         _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
@@ -143,7 +145,7 @@ def without_passes(choice: Choice) -> None:
 
 def downloads(choice: Choice) -> None:
     """Buttons that make the report in each format when they are pressed."""
-    st.subheader("Take it along", anchor=False)
+    st.header("Take it along", anchor=False)
     with st.container(horizontal=True, gap="small"):
         name = choice.found.name
         show.download(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,7 +11,7 @@ import streamlit as st
 
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
-from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
+from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from executor.units import format_bytes, format_share
@@ -18,6 +20,7 @@ from profiler.metrics.experts import (
     distinct_by_ubatch,
     expert_heat,
     heat_by_layer,
+    hottest_coverage,
     spread_by_layer,
     spread_by_size,
     typical_use,
@@ -25,9 +28,11 @@ from profiler.metrics.experts import (
 )
 from profiler.metrics.layers import total_bytes, typical_ubatches
 
+_MOST_USES: Final = 0.8  # of a layer's uses
+
 
 def main(choice: Choice) -> None:
-    show.head("Selective copy", choice)
+    show.head("What does the selective copy save?", choice)
     experts = choice.capture.table("experts") if choice.sizes is not None else None
     if choice.sizes is None:
         show.nothing("This capture has no passes; the selective copy is seen ubatch by ubatch.")
@@ -52,7 +57,7 @@ def main(choice: Choice) -> None:
 
 def bytes_moved(choice: Choice) -> None:
     """Per ubatch, medians over the passes of each arm."""
-    st.subheader("Bytes moved, ubatch by ubatch", anchor=False)
+    st.header("Bytes moved, ubatch by ubatch", anchor=False)
     found = load.figures_of_ubatches(choice.found)
     ids = passes.passes_of_cell(choice).set_index("pass_id")["arm"]
     mine = found[found["pass_id"].isin(ids.index)].assign(arm=lambda frame: frame["pass_id"].map(ids))
@@ -86,7 +91,7 @@ def say_moved(arm: str, ubatches: pd.DataFrame) -> None:
 
 def shares(experts: pa.Table) -> None:
     """Over every ubatch size of the capture: the router's choice does not depend on the arm."""
-    st.subheader("Experts touched", anchor=False)
+    st.header("Experts touched", anchor=False)
     rows = distinct_by_ubatch(experts)
     table = typical_use(rows)
     if table["cache_hit_rate"].isna().all():
@@ -110,29 +115,39 @@ def shares(experts: pa.Table) -> None:
 
 
 def heat(experts: pa.Table) -> None:
-    st.subheader("Which experts each layer uses", anchor=False)
+    st.header("Would keeping a few hot experts be enough?", anchor=False)
     layers, used = expert_heat(experts)
+    coverage = hottest_coverage(used)
+    if coverage.empty:
+        return
+    half = int((coverage["median"] >= _MOST_USES).to_numpy().argmax()) + 1
+    st.markdown(
+        f"The **{half} hottest of {len(coverage)} experts** serve {format_share(_MOST_USES)} of a median layer's uses."
+    )
+    show.figure(
+        coverage_figure(coverage),
+        alt=f"share of a layer's uses that its hottest experts serve: {half} of {len(coverage)} serve "
+        f"{format_share(_MOST_USES)}",
+        key="coverage",
+        table=pd.DataFrame(in_one_unit({str(name): coverage[name] for name in coverage}, "share")).reset_index(),
+        name="hottest-experts",
+    )
     titles = {
         "n_used": "experts",
         "n_never": "never used",
         "n_always": "used in every ubatch",
         "most_popular": "most popular expert",
     }
-    table = heat_by_layer(layers, used).rename(columns=titles)
-    show.figure(
-        heat_figure(layers, used),
-        alt="heatmap of layers and experts: in what share of its ubatches a layer used an expert",
-        key="heat",
-        table=table,
-        name="experts-by-layer",
-    )
+    with st.expander("Each layer's experts"):
+        table = heat_by_layer(layers, used).rename(columns=titles)
+        show.table(table, alt="experts that each layer uses", key="heat", name="experts-by-layer")
 
 
 def overlap(experts: pa.Table) -> None:
     jaccard = adjacent_layer_jaccard(experts)
     if jaccard.empty:
         return
-    st.subheader("Do adjacent layers use the same experts?", anchor=False)
+    st.header("Do adjacent layers use the same experts?", anchor=False)
     table = pd.DataFrame(in_one_unit({"median overlap": spread_by_layer(jaccard)["median"]}, "share")).reset_index()
     show.figure(
         overlap_figure(jaccard),

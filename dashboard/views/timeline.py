@@ -61,7 +61,7 @@ def canvas(choice: Choice, shown: list[passes.ShownPass]) -> None:
 
 def lanes(choice: Choice, shown: list[passes.ShownPass]) -> None:
     """How busy each lane was, as a heatmap and as a table."""
-    st.subheader("How busy each lane was", anchor=False)
+    st.header("How busy each lane was", anchor=False)
     figure, frames = passes.busy(choice, shown)
     lines = passes.lines(choice, shown)
     show.figure(

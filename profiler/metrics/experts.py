@@ -89,6 +89,21 @@ def spread_by_layer(jaccard: pd.DataFrame) -> pd.DataFrame:
     return quartiles
 
 
+def hottest_coverage(used: Floats) -> pd.DataFrame:
+    """Which share of a layer's uses its N most popular experts serve, over the layers (index: N): low, median, high.
+
+    used: the shares of `expert_heat`; layers that used nothing are left out.
+    """
+    ordered = -np.sort(-used, axis=1)
+    totals = ordered.sum(axis=1)
+    served = np.cumsum(ordered[totals > 0], axis=1) / totals[totals > 0, None]
+    if not len(served):
+        return pd.DataFrame({"low": [], "median": [], "high": []})
+    quartiles = np.quantile(served, [0.25, 0.5, 0.75], axis=0)
+    index = pd.RangeIndex(1, served.shape[1] + 1, name="experts")
+    return pd.DataFrame(dict(zip(("low", "median", "high"), quartiles, strict=True)), index)
+
+
 def heat_by_layer(layers: NDArray[np.int64], used: Floats) -> pd.DataFrame:
     """One row a layer of `expert_heat`: how many experts were ever, never and always used, and the most popular one."""
     return pd.DataFrame(

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from profiler.arithmetic.groups import Floats
 from profiler.metrics.timeline import Timeline
+from profiler.metrics.timeline_detail import waited_for
 
 MEMORY_PARTS: Final = ("resident", "slots", "bank", "other")
 _COLUMNS: Final = ("slot", "device", "layer", "tensor", "bytes")
@@ -40,15 +41,19 @@ def cost_in_layers(n_bytes: float, host_bytes: int, n_host_layers: int) -> float
 
 
 def slot_holdings(line: Timeline) -> pd.DataFrame:
-    """One row each time that a slot was filled: slot, device, layer, tensor, bytes, start_ns, end_ns.
+    """One row each time that a slot was filled: slot, device, layer, tensor, bytes, start_ns, end_ns, and between
+    them filled_ns (its last copy ended), read_ns and done_ns (the work that waited for it began and ended; NaN where
+    the source names none).
 
     A slot holds a layer from its first copy's start until the next layer's first copy into it, or to the line's end.
     """
-    rows = line.table([*_COLUMNS, "kind"])
+    rows = line.table([*_COLUMNS, "kind", "correlation_id", "waits_for"])
     is_copy = pc.and_(pc.is_valid(rows["slot"]), pc.equal(rows["kind"].cast(pa.string()), "h2d"))
     chosen = np.flatnonzero(pc.fill_null(is_copy, False).to_numpy())
     frame = rows.select(list(_COLUMNS)).take(pa.array(chosen)).to_pandas()
-    frame["start_ns"] = line.start[chosen]
+    frame["start_ns"], frame["filled_ns"] = line.start[chosen], line.end[chosen]
+    readers = _readers(line, rows)
+    frame["read_ns"], frame["done_ns"] = (readers[name].reindex(chosen).to_numpy() for name in ("read_ns", "done_ns"))
     frame["tensor"] = frame["tensor"].astype(object)
     frame = frame.sort_values(["device", "slot", "start_ns"], kind="stable", ignore_index=True)
     place = frame[["device", "slot"]].fillna(-1).ne(frame[["device", "slot"]].fillna(-1).shift()).any(axis=1)
@@ -56,11 +61,22 @@ def slot_holdings(line: Timeline) -> pd.DataFrame:
     filled = frame.groupby(begins.cumsum(), sort=False)
     held: pd.DataFrame = filled.agg(
         {"slot": "first", "device": "first", "layer": "first", "tensor": "first", "start_ns": "first"}
+        | {"filled_ns": "max", "read_ns": "min", "done_ns": "max"}
     )
     held["bytes"] = filled["bytes"].sum(min_count=1)
     following = held.groupby(["device", "slot"], dropna=False)["start_ns"].shift(-1)
     held["end_ns"] = following.fillna(line.extent[1]).astype(np.int64)
     return held.reset_index(drop=True)
+
+
+def _readers(line: Timeline, rows: pa.Table) -> pd.DataFrame:
+    """When the work that waited for a copy began and ended (index: the copy's row); waits themselves are no work."""
+    copy, reader = waited_for(rows)
+    is_work = pc.equal(rows["kind"].cast(pa.string()), "compute").to_numpy()[reader]
+    copy, reader = copy[is_work], reader[is_work]
+    found = pd.DataFrame({"copy": copy, "read_ns": line.start[reader], "done_ns": line.end[reader]})
+    ends: pd.DataFrame = found.groupby("copy").agg({"read_ns": "min", "done_ns": "max"})
+    return ends
 
 
 def held_over_time(holdings: pd.DataFrame) -> pd.DataFrame:

@@ -43,9 +43,7 @@ def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Mani
     )
 
 
-def _worst(
-    groups: Sequence[pd.DataFrame], values: pd.Series[float], name: str
-) -> tuple[float, str, str, float] | None:
+def _worst(groups: Sequence[pd.DataFrame], values: pd.Series[float], name: str) -> tuple[float, str, str, float] | None:
     """(share, arm, figure, share of the outliers that are first repetitions) of the arm with the most.
 
     groups: the passes of each arm in each cell.

@@ -34,7 +34,7 @@ def turn_to(app: AppTest, page: str) -> AppTest:
 
 def texts(app: AppTest) -> list[str]:
     """Every piece of Markdown on the page and in the sidebar."""
-    kinds = (app.title, app.subheader, app.markdown, app.caption, app.info, app.warning, app.error)
+    kinds = (app.title, app.header, app.markdown, app.caption, app.info, app.warning, app.error)
     return [element.value for kind in kinds for element in kind]
 
 

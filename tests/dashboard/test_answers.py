@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from dashboard import placements
+from dashboard.choice import first_choice, nearest_cell
 from dashboard.overview import answers
 from dashboard.overview.answers import bound_sentence
-from dashboard.text import cell_labels
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
+from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
 from profiler.report.cells import ArmFigures, Cell, CellSizes
 from profiler.report.from_which_size import from_which_size
@@ -176,10 +177,21 @@ def test_axes_of_a_sweep_over_prompts() -> None:
     assert len(rows_over(rows, UBATCH, chosen)) == 2
 
 
-def test_cells_are_told_apart_by_what_differs() -> None:
-    small, large = CellSizes(64, 0, 2048, 0, ()), CellSizes(1024, 0, 2048, 0, ())
-    assert cell_labels([small, large]) == ["prompt 64", "prompt 1,024"]
-    assert cell_labels([small]) == ["ubatch 2,048 · depth 0 · 64 + 0"]
+def test_choosing_one_size_keeps_the_others_where_it_can() -> None:
+    cells = [CellSizes(512, 16, ubatch, depth, ()) for ubatch in (64, 128) for depth in (0, 4096)]
+    deep = nearest_cell(cells, cells[0], "n_depth", 4096)
+    assert (deep.n_ubatch, deep.n_depth) == (64, 4096)
+    lonely = CellSizes(512, 16, 256, 0, ())
+    assert nearest_cell([*cells, lonely], cells[1], "n_ubatch", 256) == lonely, "there is no deeper one"
+
+
+def test_the_newest_complete_capture_of_two_arms_is_opened_first() -> None:
+    def listed(name: str, state: str, *arms: str) -> CaptureSummary:
+        return CaptureSummary(name, name, state, "hprof", "tiny", list(arms), None, 2)
+
+    running, single = listed("a", "running", "off", "on"), listed("b", "complete", "off")
+    assert first_choice([running, single, listed("c", "complete", "off", "on")]) == 2
+    assert first_choice([running, single]) == 0
 
 
 def test_which_layers_stay() -> None:

@@ -30,9 +30,9 @@ TITLES = (
     "Prefetch made|Prefetch against",
     "Timeline",
     "At which sizes",
-    "Selective copy",
-    "Layers",
-    "Memory",
+    "What does the selective copy save",
+    "Which layers wait",
+    "What does the device hold",
     "What if",
     "Import",
 )

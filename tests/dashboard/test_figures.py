@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 import pytest
 
 from dashboard.figures.memory import held_figure, parts_figure, slots_figure
-from dashboard.figures.selective import bytes_figure, distinct_figure, heat_figure, overlap_figure
+from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import SweepArms, grid_figure, ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
-from profiler.metrics.experts import spread_by_size
+from profiler.metrics.experts import hottest_coverage, spread_by_size
 from profiler.metrics.memory import all_held
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
@@ -44,10 +44,12 @@ def test_time_spent_is_stacked_and_exposed_copy_is_hatched() -> None:
     )
     figure = spent_figure(spent, ["A  off", "B  <on>"])
     drawn = traces(figure)
-    assert set(drawn) == {"compute", "hidden copy", "exposed copy", "idle"}
+    assert set(drawn) == {"compute", "hidden copy", "exposed copy", "end of the pass"}
+    by_name = {trace.name: trace for trace in figure.data}
+    assert list(by_name["compute"].x) == [5, 5], "alone and beside copies"
+    assert list(by_name["end of the pass"].x) == [8, 6]
+    assert [list(names) for names in by_name["compute"].y] == [["A  off", "B  &lt;on&gt;"], ["compute"] * 2]
     assert drawn["exposed copy"]["marker"]["pattern"]["shape"] == "/"  # type: ignore[index]
-    assert list(figure.data[0].x) == [5.0, 3.0]
-    assert "B  &lt;on&gt;" in figure.data[0].y
 
 
 def test_arms_differ_in_more_than_colour() -> None:
@@ -133,7 +135,9 @@ def test_experts_touched_heat_and_overlap() -> None:
     curve = pd.DataFrame({"n_tokens": [1, 64], "share": [0.1, 0.9]})
     figure = distinct_figure(spread_by_size(rows), curve)
     assert list(figure.data[0].y) == pytest.approx([10.0, 60.0])
-    assert heat_figure(np.array([0, 3]), np.array([[0, 1], [0.5, 0]])).data[0].z.tolist() == [[0, 100], [50, 0]]
+    covered = hottest_coverage(np.array([[0, 1, 1, 0], [0.5, 0, 0.25, 0.25], [0, 0, 0, 0]]))
+    assert covered["median"].tolist() == pytest.approx([0.5, 0.875, 1, 1]), "what is never used serves nothing"
+    assert list(coverage_figure(covered).data[1].y) == pytest.approx([50, 87.5, 100, 100])
     jaccard = pd.DataFrame({"layer": [1, 1, 2], "n_tokens": [64, 64, 1], "jaccard": [0.2, 0.4, 0.1]})
     assert set(traces(overlap_figure(jaccard))) == {"in prefill", "in decode"}
 
@@ -163,7 +167,10 @@ def test_memory_parts_slots_and_peak() -> None:
         "activations, KV cache, the rest",
     }
     held = pd.DataFrame({"slot": [0, 1], "layer": [0, 1], "bytes": [1e6, 1e6], "start_ns": [0, 10], "end_ns": [50, 50]})
-    assert sum(len(trace.x) for trace in slots_figure(held).data) == 2
+    nan = float("nan")
+    held = held.assign(filled_ns=[5, 20], read_ns=[10, nan], done_ns=[30, nan])
+    states = {trace.name: (trace.x * 1e6).round().tolist() for trace in slots_figure(held).data}
+    assert states == {"filling": [5, 10], "full, waiting": [5, 0], "read": [20, 0], "kept": [20, 30]}
     steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
     nan = float("nan")
     no_bank = held_figure(all_held(steps, {"resident": 5e6, "bank": nan, "peak": nan}))
@@ -192,7 +199,10 @@ def test_many_slot_fillings_stay_under_the_payload_limit() -> None:
             "layer": np.arange(n) % 48,
             "bytes": 1e6,
             "start_ns": np.arange(n),
-            "end_ns": np.arange(n) + 1,
+            "end_ns": np.arange(n) + 4,
+            "filled_ns": np.arange(n) + 1,
+            "read_ns": np.arange(n) + 2,
+            "done_ns": np.arange(n) + 3,
         }
     )
     assert payload_bytes(slots_figure(held)) < 2_000_000

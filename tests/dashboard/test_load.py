@@ -69,16 +69,40 @@ def test_upload_names_are_made_safe(given: str, safe: str) -> None:
 
 
 def test_upload_of_nonsense_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(HprofError):
-        trace_root.import_upload(trace_root.TraceRoot(str(tmp_path)), "../evil.sqlite", io.BytesIO(b"not a trace"))
+    with pytest.raises(HprofError) as refused:
+        trace_root.import_traces(trace_root.TraceRoot(str(tmp_path)), [upload("../evil.sqlite", b"not a trace")])
     assert list(tmp_path.iterdir()) == []
+    assert "evil.sqlite" in str(refused.value)
+    assert "/" not in str(refused.value).split("evil.sqlite")[0], "no folder of the server"
+
+
+def upload(name: str, content: bytes) -> trace_root.Upload:
+    return trace_root.Upload(name, io.BytesIO(content))
+
+
+def test_several_traces_become_the_arms_of_one_capture(tmp_path: Path) -> None:
+    folder = ROOT / "tests" / "data" / "kineto"
+    name = "h200_llama8b_4layers_{}.json.gz"
+    lying = tmp_path / "3.1.2_on.json.gz"
+    lying.write_bytes((folder / name.format("on")).read_bytes())
+    root = trace_root.TraceRoot(str(tmp_path))
+    sources: list[trace_root.Upload | trace_root.TraceFile] = [
+        upload("3.1.2_off.json.gz", (folder / name.format("off")).read_bytes()),
+        *trace_root.files_in(root),
+    ]
+    assert trace_root.import_traces(root, sources, ["off", "on"]) == "3.1.2_off", "its whole name"
+    (found,) = trace_root.captures(root)
+    assert found.arms == ["off", "on"]
+    assert load.open_capture(trace_root.find_capture(root, found.name)).manifest.argv == [
+        *("hprof", "import", "--arm", "off=3.1.2_off.json.gz", "--arm", "on=3.1.2_on.json.gz")
+    ]
 
 
 def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
     sample = (ROOT / "tests" / "data" / "llama-bench" / "smollm2.jsonl").read_bytes()
     root = trace_root.TraceRoot(str(tmp_path))
-    assert trace_root.import_upload(root, "../smollm2.jsonl", io.BytesIO(sample)) == "smollm2"
-    assert trace_root.import_upload(root, "smollm2.jsonl", io.BytesIO(sample)) == "smollm2-2"
+    assert trace_root.import_traces(root, [upload("../smollm2.jsonl", sample)]) == "smollm2"
+    assert trace_root.import_traces(root, [upload("smollm2.jsonl", sample)]) == "smollm2-2"
     assert sorted(found.name for found in trace_root.captures(root)) == ["smollm2", "smollm2-2"]
 
 
@@ -91,7 +115,7 @@ def test_only_files_that_lie_in_the_root_can_be_picked(tmp_path: Path) -> None:
     where = trace_root.TraceRoot(str(root))
     assert [file.name for file in trace_root.files_in(where)] == ["inside.json"]
     with pytest.raises(HprofError, match="no longer"):
-        trace_root.import_lying(where, trace_root.TraceFile("link.json", 2))
+        trace_root.import_traces(where, [trace_root.TraceFile("link.json", 2)])
 
 
 def test_the_headline_of_a_capture_is_its_reports_without_what_events_say(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from dashboard.text import (
     escape_markdown,
     for_plotly,
     headline,
-    short_cell,
     subject,
 )
 from executor.policies import find_traits
@@ -97,12 +96,10 @@ def test_markdown_of_a_capture_is_shown_as_text() -> None:
     assert for_plotly("<a href='x'>y</a>&") == "&lt;a href='x'&gt;y&lt;/a&gt;&amp;"
 
 
-def test_cells_have_a_short_name_and_a_key() -> None:
+def test_cells_have_a_key() -> None:
     whole = CellSizes(n_prompt=512, n_gen=16, n_ubatch=64, n_depth=0, arms=())
-    assert short_cell(whole) == "ubatch 64 · depth 0 · 512 + 16"
     assert cell_key(whole) == "p512-n16-ub64-d0"
     nothing = CellSizes(None, None, None, None, ())
-    assert short_cell(nothing) == "all passes"
     assert cell_key(nothing) == "all"
 
 

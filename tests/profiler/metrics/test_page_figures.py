@@ -159,6 +159,8 @@ def test_slots_hold_a_layer_until_the_next_is_copied_in() -> None:
         "bytes": [5, 5, 7, 9, None],
         "t_start": [r[2] for r in rows] + [40],
         "t_end": [r[3] for r in rows] + [60],
+        "correlation_id": [1, 2, 3, 4, None],
+        "waits_for": [None] * 4 + [4],
     }
     held = slot_holdings(timeline(conform("events", columns), origin_ns=0))
     assert held[["slot", "layer", "bytes", "start_ns", "end_ns"]].to_numpy().tolist() == [
@@ -166,6 +168,9 @@ def test_slots_hold_a_layer_until_the_next_is_copied_in() -> None:
         [0, 2, 9, 30, 60],
         [1, 1, 7, 15, 60],
     ]
+    assert held["filled_ns"].tolist() == [20, 40, 25]
+    known = held[["read_ns", "done_ns"]].dropna()
+    assert known.to_numpy().tolist() == [[40, 60]], "the other copies' readers are not known"
     steps = held_over_time(held)
     assert steps.to_numpy().tolist() == [[0, 10], [15, 17], [30, 16], [60, 0]]
     assert held_over_time(slot_holdings(timeline(conform("events", {})))).empty
