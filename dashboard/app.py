@@ -13,6 +13,10 @@ from dashboard import choice, show, trace_root
 
 HERE = Path(__file__).parent
 
+# A file of ours, and before the navigation: Streamlit would fetch a page's named icon from the internet.
+st.set_page_config(page_title="hprof", page_icon=str(HERE / "icon.png"), layout="wide")
+st.html(HERE / "style.css")
+
 page = st.navigation(
     {
         "Compare": [
@@ -30,9 +34,7 @@ page = st.navigation(
     }
 )
 
-# A file of ours: Streamlit would fetch a named icon from the internet.
-st.set_page_config(page_title=f"{page.title} · hprof", page_icon=str(HERE / "icon.png"), layout="wide")
-st.html(HERE / "style.css")
+st.set_page_config(page_title=f"{page.title} · hprof")
 
 with show.one_sentence():
     with st.sidebar:

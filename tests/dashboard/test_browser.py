@@ -6,8 +6,9 @@ import csv
 import re
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 import pytest
@@ -257,6 +258,70 @@ def test_a_click_on_the_sweeps_grid_chooses_the_cell(page: Page, address: str, r
     settled(page)
     assert page.get_by_role("combobox", name=re.compile("Cell|Ubatch")).first.input_value().endswith("32")
     watch.check()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_have_names_headings_in_order_and_text_that_can_be_read(
+    browser: Browser, address: str, theme: Literal["light", "dark"]
+) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=theme)
+    page = context.new_page()
+    for path, name in (("", "Overview"), ("timeline", "Timeline"), ("sweep", "Sweep"), ("memory", "Memory")):
+        page.goto(f"{address}/{path}?capture=dense")
+        settled(page)
+        assert page.title() == f"{name} · hprof"
+        levels = [int(tag[1]) for tag in page.evaluate(_HEADINGS)]
+        assert levels[0] == 1
+        assert all(below - above <= 1 for above, below in pairwise(levels)), f"{path}: {levels}"
+        if path != "timeline":
+            page.locator(".js-plotly-plot .xtick").first.wait_for(state="attached")
+        faint = page.evaluate(_CONTRASTS)
+        assert faint
+        assert min(faint.values()) >= 4.5, f"{path} in {theme}: {faint}"
+    context.close()
+
+
+_HEADINGS = (
+    "[...document.querySelectorAll('[data-testid=stMain] :is(h1, h2, h3, h4, h5, h6)')].map((one) => one.tagName)"
+)
+# The contrast of captions and of the axes' numbers with the page, their opacity counted in.
+_CONTRASTS = """() => {
+  const numbers = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
+  const luminance = (rgb) => {
+    const [r, g, b] = rgb.map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = numbers(getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor).slice(0, 3);
+  const texts = '[data-testid=stCaptionContainer] p, .xtick text, .ytick text, .legendtext', found = {};
+  for (const one of document.querySelectorAll(texts)) {
+    const style = getComputedStyle(one), isSvg = one instanceof SVGElement;
+    const [r, g, b, own = 1] = numbers(isSvg ? style.fill : style.color);
+    let alpha = own * (isSvg ? Number(style.fillOpacity) : 1);
+    for (let at = one; at && at !== document.body; at = at.parentElement) alpha *= Number(getComputedStyle(at).opacity);
+    const seen = [r, g, b].map((v, i) => v * alpha + ground[i] * (1 - alpha));
+    const [high, low] = [luminance(seen), luminance(ground)].sort((a, b) => b - a);
+    found[`${one.textContent.slice(0, 30)} (${one.tagName})`] = (high + 0.05) / (low + 0.05);
+  }
+  return found;
+}"""
+
+
+def test_a_phone_reaches_arms_and_sizes_and_no_page_is_wider_than_it(browser: Browser, address: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    for path in ("", "timeline", "sweep"):
+        page.goto(f"{address}/{path}?capture=dense")
+        settled(page)
+        wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+        assert wide <= 390, path
+    bars = page.locator(".modebar-container")
+    assert bars.count()
+    assert not bars.first.is_visible(), "it would lie over the chart"
+    page.locator("[data-testid=stExpandSidebarButton]").tap()
+    arm = page.get_by_role("combobox", name=re.compile("Arm A"))
+    arm.wait_for()
+    assert arm.is_visible()
+    context.close()
 
 
 def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, address: str) -> None:

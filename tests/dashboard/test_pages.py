@@ -221,6 +221,25 @@ def test_cells_are_found_by_the_sizes_that_differ(monkeypatch: pytest.MonkeyPatc
     assert choice.cell_with(n_depth=4096, n_ubatch=32) is None
 
 
+def test_a_finding_is_a_line_that_leads_to_the_timeline(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="dense")
+    found = hprof.open(str(root / "dense")).report().findings
+    lines = [one.label.replace("\\", "") for one in app.expander if "(" in one.label]
+    for finding in found:
+        (line,) = (one for one in lines if finding.rule.replace("-", " ").capitalize() in one)
+        assert finding.evidence[:60] in line
+    assert len(app.get("page_link")) == len(found) > 0
+
+
+def test_sizes_are_chosen_one_by_one(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    app = open_page(monkeypatch, root, "overview", capture="predicted")
+    (sizes,) = (box for box in app.selectbox if box.label == "Ubatch")
+    assert "Depth" not in [box.label for box in app.selectbox], "all cells share it"
+    sizes.select(32).run()
+    assert app.query_params["cell"] == "p64-n2-ub32-d0"
+    assert "ubatch 32" in said(app)
+
+
 def test_one_arms_exposed_copy_is_told_in_one_value(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense")
     (card,) = (one.value for one in app.metric if one.label == "Exposed copy time")
