@@ -32,6 +32,8 @@ class Item:
     number: int
     ubatch: Ubatch
     unit: TransferUnit
+    follows_idle: bool = False
+    """Whether its device waits for other devices before it, so that its link is free meanwhile."""
 
     @property
     def is_moe(self) -> bool:

@@ -20,6 +20,7 @@ from executor.policies.traits import ArmTraits
 _MEMORY = 0.98  # each observation lessens the weight of those before it: popularity drifts with the text
 _TIE_BREAK = 1e-3  # what other sizes of ubatch count beside the same size
 _SURE = 0.95  # an expert this likely is worth copying early even where no compute hides it
+_LIKELY = 0.5  # and one this likely where the link would be idle
 _UNLIKELY = 0.02  # one this unlikely is not worth the bus even where compute would hide it
 
 
@@ -110,7 +111,8 @@ class Hot(On):
 
     Both are learned: the chances from the flags of earlier ubatches, the compute time from earlier passes.
     Copying early an expert of chance p saves p of its copy and costs 1 - p of it once the link is busy, so
-    beyond what compute hides only sure ones pay.
+    beyond what compute hides only sure ones pay. While a device waits for others its link is free: then those more
+    likely than not go too.
     """
 
     traits = ArmTraits(
@@ -153,6 +155,6 @@ class Hot(On):
         if chance is None:
             return None
         hottest = np.argsort(-chance, kind="stable")[: self.n_hidden(item)]
-        hot = chance >= _SURE
+        hot = chance >= (_LIKELY if item.follows_idle else _SURE)
         hot[hottest] |= chance[hottest] > _UNLIKELY
         return hot

@@ -83,12 +83,13 @@ def make_arms(
 def _make_arm(placed: PlacedModel, policy: Policy, placement: Placement, most_slots: int) -> SessionArm:
     mine = placed.with_units(placed.units_of(placement))
     streamers = []
-    for shard, sizes in zip(placed.shards, largest_unit_bytes(placed, placed.units), strict=True):
+    for number, (shard, sizes) in enumerate(zip(placed.shards, largest_unit_bytes(placed, placed.units), strict=True)):
         for kind, n_bytes in sizes.items():
             shard.reserve_slots(kind, most_slots, n_bytes)
         slots = {kind: buffers[: policy.n_slots] for kind, buffers in shard.slots.items()}
         banks, substitutes = _make_banks(mine, policy, shard), _make_substitutes(mine, policy, shard)
-        streamers.append(Streamer(shard.device, policy, slots, banks, substitutes))
+        place = {"number": number, "n_devices": len(placed.shards)}
+        streamers.append(Streamer(shard.device, policy, slots, banks, substitutes, **place))
     return SessionArm(policy, placement, mine, streamers)
 
 

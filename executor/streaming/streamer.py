@@ -198,7 +198,12 @@ class Streamer:
         slots: Mapping[StepKind, Sequence[torch.Tensor]],
         banks: Mapping[int, ExpertCacheBuffer] | None = None,
         substitutes: Substitutes | None = None,
+        *,
+        number: int = 0,
+        n_devices: int = 1,
     ) -> None:
+        """`number`: the device's place among the `n_devices` that a ubatch passes in turn."""
+        self._waits_first, self._waits_between = number > 0, n_devices > 1
         self._device = device
         self._policy = policy
         self._substitutes = substitutes
@@ -219,7 +224,8 @@ class Streamer:
         self._pending.clear()
         self._copies = CopyIssuer(self._device, trace)
         self._rotation.begin(items)
-        self._look_ahead(-1)
+        if items:
+            self._look_ahead(-1, items[0].ubatch.number - self._waits_first)
 
     def needs_routing(self, item: Item) -> bool:
         """Whether `fetch` must be given the router's choice."""
@@ -254,10 +260,10 @@ class Streamer:
             self._policy.observe(item, used)
         wanted = used if used is None or pending.on_host is None else used & ~pending.on_host
         if pending.plan.what == "bank" and (served := self._serve_from_bank(pending, wanted)) is not None:
-            self._look_ahead(item.number)
+            self._look_ahead(item.number, item.ubatch.number)
             return self._with_stand_ins(served, pending, used)
         self._complete(pending, wanted)
-        self._look_ahead(item.number)
+        self._look_ahead(item.number, item.ubatch.number)
         if pending.ready is not None and pending.plan.when == "ahead":
             self._device.wait("compute", pending.ready)
         hits = pending.n_cached
@@ -274,24 +280,36 @@ class Streamer:
         slot = self._pending.pop(item.number).slot
         slot.free = self._device.event()
         self._device.record("compute", slot.free)
+        following = item.number + 1
+        if following < len(self._items) and self._follows_idle(self._items[following], item.ubatch.number):
+            self._look_ahead(following, item.ubatch.number)  # the slot just left may be filled as well
+
+    def _follows_idle(self, item: Item, in_ubatch: int) -> bool:
+        """Whether the device, which is in a ubatch, will wait for others before the item's."""
+        return self._waits_between and item.ubatch.number > in_ubatch
 
     def _pending_copy(self, item: Item) -> PendingCopy:
         if item.number not in self._pending:
             self._pending[item.number] = PendingCopy(item, self._policy.plan(item), self._rotation.slot(item.number))
         return self._pending[item.number]
 
-    def _look_ahead(self, number: int) -> None:
-        """Send what follows item `number` as far as its slots are released: all items before `number` are."""
+    def _look_ahead(self, number: int, in_ubatch: int) -> None:
+        """Send what follows item `number` as far as its slots are released: all items before `number` are.
+
+        `in_ubatch`: the one that the device is in. What the device fetches while it waits for others is out of the way
+        before any missing experts are known, so several items may go.
+        """
         if not self._policy.streams_ahead:
             return
         for index in range(number + 1, len(self._items)):
             before = self._rotation.previous(index)
             if before is not None and before >= number:
                 return
-            pending = self._pending_copy(self._items[index])
+            follows_idle = self._follows_idle(self._items[index], in_ubatch)
+            pending = self._pending_copy(replace(self._items[index], follows_idle=follows_idle))
             if pending.plan.when == "ahead" and pending.ready is None:
                 self._send_ahead(pending)
-            if pending.plan.when == "ahead" and pending.plan.needs_routing:
+            if pending.plan.when == "ahead" and pending.plan.needs_routing and not follows_idle:
                 return  # its missing experts go before what later items need
 
     def _send_ahead(self, pending: PendingCopy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,29 @@ def test_dense_tensors_go_ahead_whole() -> None:
         hot, on = (run_pass(session, arm, 64, 0, 32)[0] for arm in ("hot", "on"))
     assert policy.streams_ahead
     assert [(e.name, e.t_start, e.t_end) for e in hot.events] == [(e.name, e.t_start, e.t_end) for e in on.events]
+
+
+@pytest.mark.parametrize(("n_devices", "slots", "n_layers"), [(1, 4, 1), (2, 2, 2), (2, 3, 3)])
+def test_a_device_that_waits_for_others_fetches_for_more_layers(n_devices: int, slots: int, n_layers: int) -> None:
+    """Hot experts of as many layers as it has slots for, before the first that a router was waited for."""
+    options: dict[str, Any] = {"layers": 6, "policy": PolicyOptions(slots=slots), "n_devices": n_devices}
+    with open_session("tiny-moe", ["hot"], kind="sim", synthetic_routing=True, **options) as session:
+        run_pass(session, "hot", 64, 0, 32)
+        result, _ = run_pass(session, "hot", 96, 0, 32, repetition=1, all_logits=True)
+    names = [e.name for e in copies(result) if e.device == 0 and e.ubatch == 1]
+    assert names[: n_layers + 1] == ["copy hot"] * n_layers + ["copy missing"]
+
+
+@pytest.mark.parametrize("arm", ["hot", "on", "auto"])
+def test_what_goes_in_idle_time_changes_no_result(arm: str) -> None:
+    options: dict[str, Any] = {"layers": 6, "policy": PolicyOptions(slots=3, op_offload_min_batch=1), "n_devices": 2}
+    with open_session("tiny-moe", ["off", arm], synthetic_routing=True, record_ordering=True, **options) as session:
+        runs = [run_pass(session, name, 96, 2, 32)[0] for name in (arm, arm, "off")]
+    assert len({run.logits_digest for run in runs}) == 1
+    assert all(run.ordering for run in runs)
+
+
+def test_what_is_more_likely_than_not_goes_where_the_link_is_idle() -> None:
+    policy = taught(flags(1, 2), flags(1, 2), flags(1, 3), flags(1, 3), flags(1, 2), n_hidden=0)
+    assert hot_experts(policy.plan(moe_item())) == [1]
+    assert hot_experts(policy.plan(replace(moe_item(), follows_idle=True))) == [1, 2]
