@@ -19,6 +19,7 @@ from executor.triton_support import has_triton
 
 HeadNorms = tuple[torch.Tensor | None, torch.Tensor | None]
 """The weights (head_dim,) of queries' and keys' norms; None: brought to one length, without a weight."""
+_MOST_NUMBERS = 4096  # of the queries that share a key, as many as fit in registers
 _MOST_EXPERTS = 1024
 _MOST_USED = 64  # experts a token: the kernel finds one after the other
 
@@ -52,8 +53,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def attention_serves(q: torch.Tensor, shape: AttentionShape) -> bool:
     """Whether `attend` takes such queries (1, heads, head_dim): the rest of `shape` is handled by it or around it."""
     is_power = shape.head_dim & (shape.head_dim - 1) == 0
+    numbers = max(16, shape.n_heads // shape.n_kv_heads) * shape.head_dim
     plain = not shape.qk_norm_joint and shape.temperature is None
-    return serves(q) and flash_serves(q) and is_power and shape.head_dim >= 16 and plain
+    return serves(q) and flash_serves(q) and is_power and shape.head_dim >= 16 and plain and numbers <= _MOST_NUMBERS
 
 
 def attend(

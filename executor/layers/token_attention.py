@@ -17,7 +17,7 @@ from executor.layers.token_kernels import counters_of
 
 _LOG2_E: Final = 1.4426950408889634
 _TILE: Final = 64  # positions that a program reads at once
-_WARPS: Final = 4
+_FEW_NUMBERS: Final = 2048  # of queries, that four warps keep in registers
 _MOST_SPLITS: Final = 32  # of one head's positions: more would take longer to join than they save
 
 
@@ -187,7 +187,8 @@ def attend(
         q.stride(1), window, eps, _LOG2_E * (dim**-0.5 if scale is None else scale),
         KV_HEADS=n_kv_heads, GROUP=n_heads // n_kv_heads, ROWS=rows, DIM=dim,
         PAIRS=rope.rope.dims // 2, INTERLEAVED=rope.rope.interleaved, NORM=norms is not None,
-        SPLITS=splits, SPLIT_ROWS=split_rows, TILE=_TILE, num_warps=_WARPS, num_stages=2,
+        SPLITS=splits, SPLIT_ROWS=split_rows, TILE=_TILE,
+        num_warps=4 if rows * dim <= _FEW_NUMBERS else 8, num_stages=2,
     )  # fmt: skip
     return out
 

@@ -17,7 +17,7 @@ from executor.stamp_kernels import stamp_by_first, stamp_here
 from executor.stamps import AT_BEGIN, AT_END
 
 _ROUTER_ROWS: Final = 1  # experts that a program of the router scores
-_ROUTER_WARPS: Final = 2
+_ROUTER_WARP_COLUMNS: Final = 1024  # numbers of a row that a warp of it keeps in registers
 _SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.moe`
 _SCAN: Final = 4096  # logits that a program compares
 MOST_COUNTERS: Final = 1024
@@ -145,12 +145,13 @@ def route(
     n_experts, n = router.shape
     h, ids, weights, flags = into
     logits = torch.empty(n_experts, dtype=torch.float32, device=x.device)
+    block = next_power_of_2(n)
     _route[(-(-n_experts // _ROUTER_ROWS),)](
         x, norm, router, *biases, given, begin, h, logits, ids, weights, flags, counters_of(x.device),
         AT_BEGIN.take(x.device), AT_END.take(x.device), n, eps, moe.scale,
-        ROWS=_ROUTER_ROWS, BLOCK=next_power_of_2(n), SCORING=moe.scoring, NORMALISE=moe.normalise,
+        ROWS=_ROUTER_ROWS, BLOCK=block, SCORING=moe.scoring, NORMALISE=moe.normalise,
         N_EXPERTS=n_experts, EXPERTS=next_power_of_2(n_experts),
-        N_USED=moe.n_used, USED=next_power_of_2(moe.n_used), num_warps=_ROUTER_WARPS,
+        N_USED=moe.n_used, USED=next_power_of_2(moe.n_used), num_warps=min(8, max(1, block // _ROUTER_WARP_COLUMNS)),
     )  # fmt: skip
     return logits
 

@@ -56,6 +56,7 @@ def test_never_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         (replace(ATTENTION, qk_norm=True, window=9, sinks=True), True),
         (replace(ATTENTION, head_dim=96), False),
         (replace(ATTENTION, head_dim=512), False),
+        (replace(ATTENTION, head_dim=256, n_heads=128), False),
         (replace(ATTENTION, qk_norm=True, qk_norm_joint=True), False),
         (replace(ATTENTION, temperature=TemperatureShape(8, 0.5)), False),
     ],
