@@ -1,13 +1,15 @@
-"""Whether `hprof report --json` and `hprof import` ever die while the interpreter ends: a gate cannot live with that.
+"""Whether `hprof report --json`, `import` and `run` ever die while the interpreter ends: a gate cannot live with that.
 
     python benchmarks/exits.py                      # 1,000 forked runs of each command, and 150 cold ones
+    python benchmarks/exits.py --only run           # of the command whose name holds `run`
     python benchmarks/exits.py --planted --cold 0   # the fault that once did it, in the same harness: some must die
 
 A thread of Arrow's that frees a Python buffer after the interpreter is gone ends the process with "terminate called
 without an active exception" (exit code 134, signal 6). What decides is the race between those threads and the end of
 the process, and not how the modules came into memory. So most runs are forked from a process that has loaded the
 commands and started no thread: the child calls the command as `hprof` does, starts Arrow's threads itself, leaves by
-SystemExit through the top of the stack, and so ends as any interpreter does. Cold runs are `python -m hprof`.
+SystemExit through the top of the stack, and so ends as any interpreter does. Cold runs are `python -m hprof`. A run
+that does not end in five minutes is killed, and counted as one that SIGKILL ended.
 Exit code 1 where a run ended with anything but 0. Seen: benchmarks/results/exits.md.
 """
 
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +37,15 @@ from benchmarks.kineto_trace import write_kineto
 from hprof.command_line import main as hprof
 
 _N_EVENTS: Final = 400
-_LOADED_FIRST: Final = ("profiler.cli.import_", "profiler.cli.report", "profiler.importers.kineto")
+_LOADED_FIRST: Final = (
+    "profiler.cli.import_",
+    "profiler.cli.report",
+    "profiler.importers.kineto",
+    "executor.session",
+    "profiler.running.runner",
+)
+_RUN: Final = "run --device cpu --threads 1 --layers 2 -p 64 -n 2 -ub 32 -r 2 --force -o"
+_HUNG_S: Final = 300
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -46,18 +57,31 @@ def forked(work: Callable[[], int]) -> int:
         raise SystemExit("a thread runs in the parent: a fork would not have it")
     child = os.fork()
     if child:
-        _, status = os.waitpid(child, 0)
-        return os.waitstatus_to_exitcode(status)
+        return _ended(child)
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
     raise SystemExit(work())
 
 
+def _ended(child: int) -> int:
+    began_s = time.monotonic()
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() - began_s > _HUNG_S:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def cold(arguments: Sequence[str]) -> int:
     """The exit code of `python -m hprof` with these arguments."""
     command = [sys.executable, "-m", "hprof", *arguments]
-    return subprocess.run(command, capture_output=True, timeout=600, check=False).returncode
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_HUNG_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        return -signal.SIGKILL
 
 
 def planted(capture: Path) -> int:
@@ -80,6 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="forked runs of each command [1000]")
     parser.add_argument("--cold", type=int, default=150, help="cold runs of each command [150]")
+    parser.add_argument("--only", default="", help="commands whose name holds this")
     parser.add_argument("--planted", action="store_true", help="the fault itself instead of the commands")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hprof-exits-"))  # no context manager: a child would leave it too
@@ -92,12 +117,13 @@ def main() -> int:
     commands = {
         "report --json": ["report", str(capture), "--json"],
         "import": ["import", str(trace), "-o", str(folder / "again"), "--force"],
+        "run": [*_RUN.split(), str(folder / "run")],
     }
     runs: list[tuple[str, int, Callable[[], int]]] = []
     if options.planted:
         runs.append(("planted, forked", options.runs, partial(forked, partial(planted, capture))))
     else:
-        for name, words in commands.items():
+        for name, words in ((name, words) for name, words in commands.items() if options.only in name):
             runs.append((f"{name}, forked", options.runs, partial(forked, partial(hprof, words))))
             runs.append((f"{name}, cold", options.cold, partial(cold, words)))
     is_bad = False

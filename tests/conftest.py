@@ -1,5 +1,5 @@
-"""What holds for every test: the same examples each time, Ctrl-C and SIGTERM heard, and no stream worker of the cpu
-device that outlives it.
+"""What holds for every test: the same examples each time, Ctrl-C and SIGTERM heard, no wait for the disk, and no stream
+worker of the cpu device that outlives it.
 
 Property tests draw their examples from a fixed seed, so that a change alone can turn them red. New ones:
 `pytest --hypothesis-profile=explore tests/profiler/importers`.
@@ -27,6 +27,14 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waits_for_the_disk() -> Iterator[None]:
+    """What tests write need not outlive the machine: an fsync takes 1 ms, and a run makes two hundred of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.errors import HprofError
 from executor.passes import THREAD, OrderingRecord
 from profiler.arithmetic.intervals import Int64
 from profiler.schema import ABSENT, label_codes
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Bools = npt.NDArray[np.bool_]
 _KEYS: Final = [("pass_id", "ascending"), ("sequence", "ascending")]
 _FIELDS: Final = tuple(field.name for field in fields(OrderingRecord))
+_IN_EVERY_ROW: Final = ("pass_id", "sequence", "stream", "op")
+_IN_SOME_ROWS: Final = ("event", "reads", "writes")
 NO_TAG: Final = 0
 """The code of a tag that says nothing."""
 
@@ -65,10 +68,21 @@ class Operations:
 
 
 def load_operations(capture: Capture) -> Operations:
-    """What a capture holds of them, warm-ups too; none where it was not run with --record-ordering."""
+    """What a capture holds of them, warm-ups too; none where it was not run with --record-ordering.
+
+    Raises HprofError for rows without what an order is proved by: nothing could be said of them, good or bad.
+    """
     passes = capture.table("passes", ["pass_id", "boot"])
     boots = dict(zip(passes["pass_id"].to_pylist(), passes["boot"].to_pylist(), strict=True))
-    return operations_of(capture.table("ordering"), {number: boot or 0 for number, boot in boots.items()})
+    rows = capture.table("ordering")
+    lacking = [name for name in _IN_EVERY_ROW if rows[name].null_count]
+    lacking += [name for name in _IN_SOME_ROWS if len(rows) and rows[name].null_count == len(rows)]
+    if lacking:
+        raise HprofError(
+            f"{capture.path}: its ordering records lack `{lacking[0]}`, without which no order can be proved; "
+            "run again with `hprof run --record-ordering`."
+        )
+    return operations_of(rows, {number: boot or 0 for number, boot in boots.items()})
 
 
 def operations_of_records(passes: Sequence[Sequence[OrderingRecord]]) -> Operations:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.errors import HprofError
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
 from profiler.planning.placed_arms import device_of_layers
@@ -72,6 +74,20 @@ def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpectedUse | None:
     return use_of_observed(np.array(_USUAL_N), seen, len(layers), moe.n_experts, moe.n_used)
 
 
+def _link_gb_s(arm: str, costs: Costs) -> float:
+    """How fast the link is for large copies. Raises HprofError where an arm copies weights and no copy was seen."""
+    ns = float(costs.copy_ns(np.array([1e9]), np.array([1.0]), "ahead")[0])
+    if ns > 0:
+        return 1e9 / ns
+    traits = arm_traits(arm)
+    if traits.is_resident or traits.computes_on_host:
+        return math.inf
+    raise HprofError(
+        f"the captures to fit to show no copies of weights, by which '{arm}' would be predicted; fit to a run of off "
+        "or on, or give --link-gb-s."
+    )
+
+
 class ArmPredictor:
     """One arm under one placement."""
 
@@ -84,8 +100,7 @@ class ArmPredictor:
         self._settings: dict[Phase, Setting] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
-        speed = 1e9 / float(costs.copy_ns(np.array([1e9]), np.array([1.0]), "ahead")[0])
-        self._decider = decide(arm, plan.session.policy, self.layout, use, self._compute, speed)
+        self._decider = decide(arm, plan.session.policy, self.layout, use, self._compute, _link_gb_s(arm, costs))
 
     def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:
         """Each of the cells, in their order."""

@@ -61,7 +61,7 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
     steps = _steps(in_order[~weights], layout, experts, token_ns)
     copies = _copies(events, in_order[weights], experts)
     gaps = {
-        "begin": float(in_order.loc[in_order["first"], "gap"].mean()) if len(in_order) else 0.0,
+        "begin": _mean(in_order.loc[in_order["first"], "gap"]),
         "token": token_ns,
         "routed": _routed_delay(in_order[weights]),
     }
@@ -72,6 +72,7 @@ def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
     events = capture.frame("events", _EVENTS, pass_ids=pass_ids)
     ubatches = capture.frame("ubatches", ["pass_id", "ubatch", "n_tokens", "n_past"], pass_ids=pass_ids)
     events = events[(events["detail"] != KERNEL) & ~events["kind"].isin(["wait", "sync", "api"])]
+    events = events[events["t_start"].notna() & events["t_end"].notna()]  # of another time's captures a column may lack
     for column in ("phase", "stream", "kind", "name", "tensor"):
         events[column] = events[column].astype(object)
     events = events.merge(ubatches, on=["pass_id", "ubatch"], suffixes=("", "_of_ubatch"))
@@ -122,7 +123,7 @@ def _token_ns(rows: pd.DataFrame, passes: pd.DataFrame) -> float:
     """From the end of the prompt's sampling to the first token being known."""
     sampled = rows[(rows["name"] == "sample") & (rows["phase"] == "prefill")].groupby("pass_id")["t_end"].max()
     known = (passes["t_start"] + passes["ttft_ns"]).reindex(sampled.index)
-    return float((known - sampled).mean()) if len(sampled) else 0.0
+    return _mean(known - sampled)
 
 
 def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: float) -> pd.DataFrame:
@@ -144,7 +145,7 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
         ns=rows["ns"] + gap,
         distinct=used["distinct"].fillna(0).to_numpy(),
     )
-    found = found[found["step"].notna()]
+    found = found[found["step"].notna() & found["ns"].notna()]
     grouped = found.groupby(["step", "phase", "setting", "n_tokens", "n_past", "distinct"], observed=True)["ns"]
     return grouped.agg(ns="mean", count="size").reset_index()
 
@@ -190,7 +191,13 @@ def _runs(experts: pd.DataFrame) -> pd.DataFrame:
 def _routed_delay(in_line: pd.DataFrame) -> float:
     """From the router's flags to the first byte of the copy that waited for them."""
     routed = in_line[in_line["name"].isin(["copy selective", "copy missed"])]
-    return float(routed["gap"].mean()) if len(routed) else 0.0
+    return _mean(routed["gap"])
+
+
+def _mean(values: pd.Series) -> float:
+    """Of those that are known; 0 where none is."""
+    mean = float(values.mean()) if len(values) else 0.0
+    return mean if np.isfinite(mean) else 0.0
 
 
 def _distinct(experts: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.older_captures import without_column
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
@@ -103,6 +105,35 @@ def test_a_capture_without_steps_cannot_be_fitted_to(tmp_path: Path) -> None:
     writer.finish()
     with pytest.raises(HprofError, match="hold no steps of passes; record them without --recorder off"):
         calibrate([Source(Capture.open(tmp_path / "a"), plan)])
+
+
+@pytest.mark.parametrize("column", ["events.n_tokens", "passes.ttft_ns", "passes.t_start"])
+def test_columns_that_are_not_there_leave_finite_costs(
+    recorded: tuple[Capture, RunPlan], column: str, tmp_path: Path
+) -> None:
+    capture, plan = recorded
+    costs = calibrate([Source(without(capture, column, tmp_path), plan)]).costs
+    assert np.isfinite([costs.begin_ns, costs.token_ns, costs.routed_copy_delay_ns]).all()
+    assert all(np.isfinite(fit.coefficients).all() for fit in costs.steps.values())
+
+
+def test_steps_without_a_beginning_are_none(recorded: tuple[Capture, RunPlan], tmp_path: Path) -> None:
+    capture, plan = recorded
+    with pytest.raises(HprofError, match="hold no steps of passes"):
+        calibrate([Source(without(capture, "events.t_start", tmp_path), plan)])
+
+
+def test_copies_that_nobody_saw_are_not_free(recorded: tuple[Capture, RunPlan], tmp_path: Path) -> None:
+    capture, plan = recorded
+    with pytest.raises(HprofError, match="show no copies of weights, by which 'off' would be predicted"):
+        calibrate([Source(without(capture, "events.tensor", tmp_path), plan)])
+
+
+def without(capture: Capture, column: str, folder: Path) -> Capture:
+    """A copy of a capture that lacks a column."""
+    shutil.copytree(str(capture.path), folder / "old")
+    without_column(*column.split("."))(folder / "old")
+    return Capture.open(folder / "old")
 
 
 def test_two_devices_wait_for_each_other(tmp_path: Path) -> None:
