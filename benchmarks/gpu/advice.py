@@ -1,0 +1,209 @@
+"""How good advice is, where it can be tried: `python -m benchmarks.gpu.advice grid|llama-cpp`.
+
+`grid`: the first choice of `hprof advise`, by a probe, against the best of a fixed grid that is run for real, under
+budgets of device memory. `llama-cpp`: the command of `hprof advise --for llama.cpp` against llama.cpp's own fit
+(`llama-bench -fitt`) at the same free memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+
+from executor.devices.base import DeviceKind
+from executor.devices.factory import DeviceOptions
+from executor.errors import HprofError
+from executor.models.load import load_model
+from executor.units import parse_bytes
+from profiler.capture import Capture
+from profiler.planning.plan import plan_run
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
+from profiler.predicting.advise import Advice, Objective, advise, verified_request
+from profiler.predicting.measured import MeasuredCell, measured_cells
+from profiler.predicting.probe import Probe, read_probe
+from profiler.running.progress import NoProgress
+from profiler.running.run_manifest import initial_fields
+from profiler.running.runner import run_capture
+from profiler.storage.writer import new_capture
+
+OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode")
+GRID_ARMS: Final[Mapping[bool, tuple[str, ...]]] = {True: ("off", "on", "hot", "gated"), False: ("off", "on")}
+"""By whether a model has experts."""
+GRID_UBATCHES: Final = (256, 1024, 4096)
+_LLAMA_TESTS: Final = ("-p", "512,4096", "-n", "64", "-r", "3", "-o", "jsonl")
+_TIMEOUT_S: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What one setting took for real: the prompt until its first token, its prefill, and its tokens, in ns."""
+
+    what: str
+    ttft_ns: float
+    prefill_ns: float
+    decode_ns: float
+
+    def cost(self, objective: Objective) -> float:
+        """What is to be small."""
+        return {"ttft": self.ttft_ns, "prefill": self.prefill_ns, "decode": self.decode_ns}[objective]
+
+
+def run(request: RunRequest, folder: Path) -> dict[tuple[str, int, int, int, int], MeasuredCell]:
+    """The request's measured cells."""
+    plan = plan_run(request)
+    writer = new_capture(folder, force=True, source="hprof", **initial_fields(plan, ["hprof", "advise"]))
+    run_capture(plan, writer, NoProgress())
+    writer.finish()
+    return measured_cells(Capture.open(str(folder)))
+
+
+def tried(cells: Mapping[tuple[str, int, int, int, int], MeasuredCell]) -> Iterator[Tried]:
+    """Each arm in each cell."""
+    for (arm, _, _, n_ubatch, _), one in cells.items():
+        yield Tried(f"{arm} -ub {n_ubatch}", one.ttft_ns or 0.0, one.prefill_ns or 0.0, one.decode_ns or 0.0)
+
+
+def advised(request: RunRequest, budget_bytes: int, objective: Objective, probe: Probe) -> Advice:
+    """What advice there is, on the machine of the probe."""
+    asked = replace(request, device=replace(request.device, kind="sim"), dtype=cast("Any", probe.dtype))
+    return advise(asked, budget_bytes, objective, probe.costs)
+
+
+def against_grid(
+    model: str, layers: int | None, budget: str, probe: Probe, n_prompt: int, n_gen: int, folder: Path
+) -> Iterator[dict[str, Any]]:
+    """For each objective, what the first choice took beside the best of the grid."""
+    device = DeviceOptions(cast("DeviceKind", probe.machine["device"]))
+    budget_bytes = parse_bytes(budget, "--budgets")
+    ubatches = [ub for ub in GRID_UBATCHES if ub <= n_prompt] or [n_prompt]
+    request = RunRequest(
+        cells=tuple(GridPoint(n_prompt, n_gen, ub, 0) for ub in ubatches),
+        device=device,
+        model=model,
+        layers=layers,
+        arms=GRID_ARMS[load_model(model, layers=layers).has_experts],
+        placements=(PlacementOptions(vram_budget_bytes=budget_bytes),),
+        repetitions=2,
+    )
+    grid = list(tried(run(request, folder / "grid")))
+    for objective in OBJECTIVES:
+        advice = advised(
+            replace(request, placements=(PlacementOptions(),)), parse_bytes(budget, "--budgets"), objective, probe
+        )
+        asked = replace(verified_request(request, advice.best, repetitions=2), device=device, dtype="auto")
+        (own,) = tried(run(asked, folder / objective))
+        best = min(grid, key=lambda one: one.cost(objective))
+        yield {
+            "model": model, "budget": budget, "objective": objective, "advice": own.what, "best": best.what,
+            "ratio": own.cost(objective) / best.cost(objective), "predicted_ns": advice.best.cost(objective),
+            "measured_ns": own.cost(objective),
+        }  # fmt: skip
+
+
+def bench(program: Path, model: Path, flags: Sequence[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """llama-bench's rows. RuntimeError where it fails."""
+    command = [str(program), "-m", str(model), *flags]
+    env = os.environ | dict(environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=env)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)} exited with {done.returncode}: {done.stderr[-500:]}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Tokens a second by test, as `pp512` and `tg64`."""
+    return {f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}": float(row["avg_ts"]) for row in rows}
+
+
+def typed(line: str) -> tuple[dict[str, str], list[str]]:
+    """The environment and the flags of a command that advice printed, without its model, prompt and tokens."""
+    words = shlex.split(line)
+    at = words.index("llama-bench")
+    environment = dict(word.split("=", 1) for word in words[:at])
+    flags, kept = iter(words[at + 1 :]), list[str]()
+    for flag in flags:
+        value = next(flags)
+        kept += [] if flag in ("-m", "-p", "-n") else [flag, value]
+    return environment, kept
+
+
+def against_fit(program: Path, model: Path, budget: str, total_bytes: int, folder: Path) -> dict[str, Any]:
+    """llama.cpp by advice beside llama.cpp by its own fit, which leaves free what the budget does not allow."""
+    margin_mib = (total_bytes - parse_bytes(budget, "--budgets")) >> 20
+    own = rates(bench(program, model, ["-fitt", str(margin_mib), "-fa", "1", *_LLAMA_TESTS], {}))
+    rows = folder / "rows.jsonl"
+    resident = ["-ngl", "99", "-fa", "1", "-lm", "none", "-p", "4096", "-n", "0", "-o", "jsonl"]
+    on_host = ["-ngl", "99", "-fa", "1", "-lm", "none", "-ncmoe", "99", "-p", "4096", "-n", "64", "-o", "jsonl"]
+    measured = [*bench(program, model, resident, {}), *bench(program, model, on_host, {})]
+    rows.write_text("\n".join(json.dumps(row) for row in measured))
+    words = ["-m", str(model), "-p", "512,4096", "-n", "64", "--vram-budget", budget, "--fit", str(rows), "--json"]
+    command = [sys.executable, "-m", "hprof", "advise", "--for", "llama.cpp", "--link", "gen5x16", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    environment, flags = typed(json.loads(done.stdout)["llama_cpp"])
+    by_advice = rates(bench(program, model, [*flags, *_LLAMA_TESTS], environment))
+    ratios = {test: by_advice[test] / own[test] for test in own}
+    return {"model": str(model), "budget": budget, "flags": shlex.join(flags), "own": own, "ratios": ratios}
+
+
+@click.group()
+def main() -> None:
+    """Advice against what can be tried."""
+
+
+@main.command("grid")
+@click.option("--probe", "probe_file", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--models", default="llama-3.1-8b,qwen3-30b-a3b", help="Presets or files.")
+@click.option("--layers", type=int, help="Only the first so many layers.")
+@click.option("--budgets", default="4GiB,8GiB,12GiB")
+@click.option("-p", "n_prompt", default=4096)
+@click.option("-n", "n_gen", default=32)
+def grid_command(probe_file: Path, models: str, layers: int | None, budgets: str, n_prompt: int, n_gen: int) -> None:
+    """The first choice against the best of a grid; a line of JSON each, as they come."""
+    probe = read_probe(probe_file)
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models.split(","):
+            for budget in budgets.split(","):
+                try:
+                    for row in against_grid(model, layers, budget, probe, n_prompt, n_gen, Path(folder)):
+                        click.echo(json.dumps(row))
+                except HprofError as error:
+                    click.echo(json.dumps({"model": model, "budget": budget, "error": str(error)}))
+
+
+@main.command("llama-cpp")
+@click.option("--llama-bench", "program", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--memory", default="141GiB", help="Of the GPU.")
+@click.option("--budgets", default="4GiB,8GiB,12GiB")
+@click.argument("models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def llama_command(program: Path, memory: str, budgets: str, models: tuple[Path, ...]) -> None:
+    """Advice for llama.cpp against its own fit; a line of JSON each, then the geometric mean."""
+    logs: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            for budget in budgets.split(","):
+                try:
+                    row = against_fit(program, model, budget, parse_bytes(memory, "--memory"), Path(folder))
+                except RuntimeError as error:
+                    click.echo(json.dumps({"model": str(model), "budget": budget, "error": str(error)}))
+                    continue
+                click.echo(json.dumps(row))
+                logs += [math.log(value) for value in row["ratios"].values()]
+    if logs:
+        click.echo(json.dumps({"geometric_mean": math.exp(sum(logs) / len(logs)), "least": math.exp(min(logs))}))
+
+
+if __name__ == "__main__":
+    main()
