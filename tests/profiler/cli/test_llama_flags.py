@@ -92,7 +92,7 @@ def test_overrides_that_were_meant_as_one_are_told() -> None:
 
 
 def test_a_refusal_for_memory_says_how_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: Any) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
         raise HprofError("model needs 9 GiB and 1 GiB are free.")
 
     monkeypatch.setattr("profiler.planning.plan.check_needs", refuses)
