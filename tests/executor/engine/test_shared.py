@@ -20,7 +20,7 @@ def _model() -> Model:
 
 def test_decode_with_the_shared_expert_on_the_host() -> None:
     model = _model()
-    placement = place(model.tensors)
+    placement = place(model.tensors, overrides="_exps|_shexp=CPU")
     assert any("_shexp" in name for name in placement.host)
     options = SessionOptions(DeviceOptions("cpu"), max_positions=100, max_ubatch=32, max_ubatches=10)
     session = Session(model, placement, ("off", "on", "hot", "full"), options)
