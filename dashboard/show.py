@@ -47,7 +47,7 @@ def head(title: str, choice: Choice) -> None:
     st.title(title, anchor=False)
     source = None if manifest.source == "hprof" else f"from {manifest.source}"
     cell = whole_cell(choice.sizes) if choice.sizes else None
-    facts = [choice.found.name, model_label(manifest.model), machine_label(manifest.machine), cell, source]
+    facts = [choice.found.name, model_label(manifest.model), machine_label(manifest), cell, source]
     st.caption("  ·  ".join(escape_markdown(fact) for fact in facts if fact))
     if (rates := measured.rates_line()) is not None and measured.is_exact:
         st.caption(escape_markdown(rates))

@@ -97,7 +97,7 @@ def test_every_command_has_help_and_is_in_the_readme(name: str) -> None:
     context = click.Context(cli)
     command = cli.get_command(context, name)
     assert command is not None
-    assert command.help
+    assert f"hprof {name}" in (command.help or ""), "its help has an example"
     assert all(option.help for option in command.params if isinstance(option, click.Option) and not option.hidden)
     assert f"`hprof {name}" in (ROOT / "README.md").read_text()
 

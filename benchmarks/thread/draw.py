@@ -61,7 +61,7 @@ def capture_names(letter: str) -> list[str]:
 
 def machines(captures: Iterable[Path]) -> str:
     """Where these were measured, each machine once: a page must not pass a simulation for a GPU."""
-    labels = (machine_label(Capture.open(str(path)).manifest.machine) for path in captures)
+    labels = (machine_label(Capture.open(str(path)).manifest) for path in captures)
     return "; ".join(dict.fromkeys(label or "a machine that the capture does not name" for label in labels))
 
 

@@ -20,7 +20,7 @@ from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
 from executor.units import format_memory
-from profiler.cli.completion import complete_models
+from profiler.cli.completion import complete_models, complete_quants
 from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
 from profiler.facts import model_fields
@@ -31,12 +31,21 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False, shell_complete=complete_models)
-@click.option("--quant", metavar="TYPE", help="Describe a preset or config in this quant type.")
+@click.option(
+    "--quant",
+    metavar="TYPE",
+    shell_complete=complete_quants,
+    help="Describe a preset or config in this quant type or mixture.",
+)
 @json_option
 def command(name: str | None, quant: str | None, as_json: bool) -> None:
     """List the presets and the GGUF files at hand, or describe the model NAME (a preset, a GGUF file or a config.json).
 
     Files are looked for in .cache/models, where `make model` puts one, and in llama.cpp's cache folder.
+
+    \b
+    hprof models
+    hprof models qwen3-30b-a3b --quant Q4_K_M
     """
     from dataclasses import asdict
 

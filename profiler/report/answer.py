@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from executor.units import (
@@ -28,6 +29,7 @@ from profiler.report.cells import Cell, telling_cell
 from profiler.report.crossovers import ArmCrossover
 from profiler.report.from_which_size import from_which_size
 from profiler.report.report import Report
+from profiler.report.sensitivity import RATES_OFF, factor_bounds
 from profiler.report.settings_to_use import told_settings
 from profiler.report.shown_cells import (
     best_and_worst,
@@ -149,7 +151,7 @@ class _Answer:
         yield Lines("answer", list(self._pays()))
         yield from self._table()
         yield Lines("note", [*self._pending(), *self._same_work()])
-        yield Lines("fact", [*self._costs(), *self._why(), *self._set()])
+        yield Lines("fact", [*self._costs(), *self._why(), *self._sensitivity(), *self._set()])
 
     def _judged(self, name: str) -> list[Comparison]:
         return [told[0] for cell in self._compared if (told := told_comparison(cell, name)) is not None]
@@ -305,6 +307,21 @@ class _Answer:
         if known := [text for text in told if text]:
             yield f"Why: {self._best} {'; '.join(known)}."
 
+    def _sensitivity(self) -> Iterator[str]:
+        """Of a simulation or prediction: between which factors the best arm lies where its rates are somewhat off."""
+        if not self._report.measured.is_exact or self._best is None:
+            return
+        ends = best_and_worst(self._compared, self._best) or ()
+        keys = varied_keys(self._cells)
+        told = [
+            f"{' to '.join(map(format_factor, bounds))} x at {cell.named(keys) or 'the one size'}"
+            for cell in ends
+            if (bounds := factor_bounds(cell, self._best)) is not None
+        ]
+        if told:
+            at = ", ".join(dict.fromkeys(told))
+            yield f"Rates up to {RATES_OFF * 100:.0f} % off: {self._best} {at}."
+
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
         verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
@@ -348,12 +365,20 @@ def _work(cell: Cell, baseline: str, name: str) -> str | None:
     return ", ".join(told)
 
 
+def _as_typed_here(capture: str) -> str:
+    """The address as short as it can be typed: from the current folder, where the capture lies below it."""
+    try:
+        return str(Path(capture).relative_to(Path.cwd()))
+    except (OSError, ValueError):  # elsewhere, or the current folder is gone
+        return capture
+
+
 def _where_the_rest_is(report: Report) -> str:
     """How many warnings and findings there are, and the commands that show them and one cell."""
     severities = Counter(finding.severity for finding in report.findings)
     told = [format_count(len(report.warnings), "warning")] if report.warnings else []
     told += [format_count(count, f"{severity} finding") for severity, count in severities.most_common()]
-    name = shlex.quote(report.capture)
+    name = shlex.quote(_as_typed_here(report.capture))
     cell = f"; a cell: --cell {report.cells[0].named(varied_keys(report.cells))}" if len(report.cells) > 1 else ""
     beside = f" ({listed(told)})" if told else ""
     return f"All of it: hprof report {name} --all{beside}{cell}"

@@ -61,7 +61,7 @@ def build_report(
         source=manifest.source,
         baseline=_baseline(manifest, cells),
         model=model_label(manifest.model),
-        machine=machine_label(manifest.machine),
+        machine=machine_label(manifest),
         created_utc=manifest.created_utc or None,
         link_h2d_gb_s=manifest.link_h2d_gb_s,
         arms=manifest.arms,
@@ -132,10 +132,11 @@ def model_label(model: dict[str, Any]) -> str | None:
     return f"{name}, {format_bytes(size)}" if isinstance(size, int) else name
 
 
-def machine_label(machine: dict[str, Any]) -> str | None:
-    """The manifest's machine in a few words; of an imagined one what it is, and not who imagined it."""
-    if machine.get("device") == "sim" or machine.get("imagined_gpu"):
-        return f"{machine.get('imagined_gpu') or 'of the usual rates'}, device sim"
+def machine_label(manifest: Manifest) -> str | None:
+    """The manifest's machine in a few words; of an imagined one what it is, and not the machine that imagined it."""
+    machine, measured = manifest.machine, what_was_measured(manifest)
+    if measured.is_exact:
+        return f"{measured.machine or 'of the usual rates'}, device sim"
     names = [gpu.get("name") or "GPU without a name" for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
     counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     labels = [str(label) for label in (*counted, machine.get("cpu")) if label]

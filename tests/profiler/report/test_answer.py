@@ -234,3 +234,12 @@ def test_one_arm_of_another_tool_is_compared_with_nothing(tmp_path: Path) -> Non
     assert "others" not in told
     assert "Set" not in told
     assert "--arms" not in told
+
+
+def test_a_capture_below_the_current_folder_is_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = swept(tmp_path / "c", {"on": [1.2]}, sizes=(512,))
+    assert f"hprof report {tmp_path / 'c'} --all" in joined(report)
+    monkeypatch.chdir(tmp_path)
+    assert "hprof report c --all" in joined(report)
