@@ -29,6 +29,7 @@ from profiler.report.verdicts import (
 
 SPEEDS: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 PRICES: Final = ("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes")
+_LEAST_SLOPE: Final = 0.05  # of the largest value
 _ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
@@ -50,10 +51,13 @@ def cards(choice: Choice, cell: Cell, names: Sequence[str], cells: Sequence[Cell
 
 
 def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> list[float]:
-    """The arm's medians in the cells that differ from this one in the ubatch alone, by its size."""
+    """The arm's medians in the cells that differ from this one in the ubatch alone, by its size; none where they are
+    so alike that a line, which fills its height, would show chance as a slope.
+    """
     alike = [each for each in cells if replace(each.key, n_ubatch=None) == replace(cell.key, n_ubatch=None)]
     known = {each.n_ubatch or 0: each.arms[arm].median(name) for each in alike if arm in each.arms}
-    return [value for _, value in sorted(known.items()) if value is not None]
+    line = [value for _, value in sorted(known.items()) if value is not None]
+    return line if line and max(line) - min(line) > _LEAST_SLOPE * max(line) else []
 
 
 def absent_line(missing: list[str]) -> list[str]:
@@ -87,7 +91,7 @@ def _card(choice: Choice, cell: Cell, name: str, line: list[float]) -> None:
     value = format_value(shown.median if shown is not None else None, unit)
     compared = cell.against_baseline.get(choice.b or "", {}).get(name)
     delta, colour = _delta(name, compared, found)
-    drawn = line if len(line) > 1 else None
+    drawn = line or None
     help_text = f"{figure.meaning}{'; the line: over the sizes of the ubatch' if drawn else ''}"
     st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=help_text, chart_data=drawn)
     if len(found) == 1:

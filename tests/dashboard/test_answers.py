@@ -12,6 +12,7 @@ from dashboard import placements
 from dashboard.choice import first_choice, nearest_cell
 from dashboard.overview import answers
 from dashboard.overview.answers import bound_sentence
+from dashboard.overview.cards import over_ubatches
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
@@ -183,6 +184,16 @@ def test_choosing_one_size_keeps_the_others_where_it_can() -> None:
     assert (deep.n_ubatch, deep.n_depth) == (64, 4096)
     lonely = CellSizes(512, 16, 256, 0, ())
     assert nearest_cell([*cells, lonely], cells[1], "n_ubatch", 256) == lonely, "there is no deeper one"
+
+
+def test_a_cards_line_is_over_ubatches_and_shows_no_chance_as_a_slope() -> None:
+    cells = [cell(ubatch, 0.5, "faster") for ubatch in (256, 64, 128)]
+    for each, ms in zip(cells, (10, 30, 20), strict=True):
+        each.arms["on"] = arm(ttft_ns=ms * 1e6, prefill_tokens_per_s=100 + ms / 10)
+    other = replace(cells[0], n_depth=4096)
+    assert over_ubatches([*cells, other], cells[0], "on", "ttft_ns") == [30e6, 20e6, 10e6]
+    assert over_ubatches(cells, cells[0], "on", "prefill_tokens_per_s") == [], "2 % of noise"
+    assert over_ubatches(cells[:1], cells[0], "on", "ttft_ns") == []
 
 
 def test_the_newest_complete_capture_of_two_arms_is_opened_first() -> None:
