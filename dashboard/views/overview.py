@@ -46,6 +46,8 @@ def with_passes(choice: Choice) -> None:
     show.head(escape_markdown(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     if apart:
         say_apart(apart)
+    if differ(cell):
+        badges(cell)  # before any time: such times are not to be trusted
     ranking(choice, cell)
     told, place, note = st.empty(), st.empty(), st.empty()
     if choice.is_large:
@@ -61,7 +63,8 @@ def with_passes(choice: Choice) -> None:
         where_time_went(choice)
         missing += cards(choice, cell, PRICES, choice.report.cells)
     note.empty()
-    badges(cell)
+    if not differ(cell):
+        badges(cell)
     lines = [*absent_line(missing), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
     show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
     all_arms(choice, cell)
@@ -101,7 +104,7 @@ def in_words(choice: Choice, cell: Cell) -> None:
 
 
 def badges(cell: Cell) -> None:
-    """Whether the arms computed the same thing: first of all where they did not."""
+    """Whether the arms computed the same thing."""
     with st.container(horizontal=True, gap="small"):
         _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
