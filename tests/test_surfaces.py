@@ -157,7 +157,7 @@ def test_dashboard(capture: Capture, figures: dict[str, dict[str, float]], monke
             assert told == pytest.approx(known, nan_ok=True)
     (spent,) = (table.set_index("part") for table in tables if "part" in table)
     for part, name in (("idle", "idle_ns"), ("exposed copy", "exposed_copy_ns")):
-        told = [spent[column][part] * UNITS[column.rpartition(", ")[2]] for column in spent]
+        told = [spent[column][part] * UNITS[str(column).rpartition(", ")[2]] for column in spent]
         assert told == pytest.approx([figures[arm][name] for arm in ("off", "on")])
 
 
