@@ -47,7 +47,8 @@ from benchmarks.forked_commands import RunningCommand, load_commands, start
 from benchmarks.kineto_trace import write_kineto
 from benchmarks.older_captures import older_and_newer, with_keys
 from benchmarks.small_disks import mounted, remount_read_only, unmount
-from profiler.recording.build import built_library, find_compiler
+from executor.compiling import find_compiler
+from profiler.recording.build import built_library
 from profiler.recording.cupti_files import find_headers
 from tests.profiler.recording.standin import PROGRAM, compiled_standin
 

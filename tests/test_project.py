@@ -147,7 +147,7 @@ STAIRS = {
     "executor": (
         {"errors", "fault_names", "model", "passes", "stamps", "stamp_kernels", "triton_support", "version"},
         {"units", "output_rows"},
-        {"files", "devices", "quants"},
+        {"compiling", "files", "devices", "quants"},
         {"layers", "routing"},
         {"gguf", "placement", "tracing", "reference", "token_report"},
         {"models", "weights"},

@@ -45,7 +45,7 @@ def packages_check(places: Mapping[str, Path | None], root: Path) -> HealthCheck
 
 def recorder_check() -> HealthCheck:
     """Whether `hprof record` can compile its library; it is not compiled here."""
-    from profiler.recording.build import find_compiler
+    from executor.compiling import find_compiler
     from profiler.recording.cupti_files import find_headers, find_libraries
 
     if not sys.platform.startswith("linux"):

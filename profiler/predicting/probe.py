@@ -19,6 +19,7 @@ import orjson
 import torch
 
 import executor
+from executor.compiling import cache_folder
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.files import bounded_read
@@ -27,7 +28,6 @@ from executor.version import __version__
 from profiler.facts import cpu_model, describe_gpus
 from profiler.predicting.costs import CopyWay, Phase, Setting
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
-from profiler.recording.build import cache_folder
 
 _MOST_BYTES: Final = 4 << 20
 _CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured

@@ -23,8 +23,9 @@ import pytest
 import torch
 
 import hprof
+from executor.compiling import find_compiler
 from profiler.capture import Capture
-from profiler.recording.build import built_library, find_compiler
+from profiler.recording.build import built_library
 from profiler.recording.cupti_files import find_headers, find_libraries
 from tests.support import ROOT
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from executor.compiling import find_compiler
 from profiler.importers import Imported, read_file
-from profiler.recording.build import find_compiler
 from profiler.recording.cupti_files import find_headers
 from profiler.recording.session import Recording, RecordingSettings
 from tests.profiler.recording.standin import PROGRAM, compiled_standin
