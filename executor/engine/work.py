@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 import torch
 
 from executor.devices.base import Work
-from executor.host import int4
 from executor.model import AttentionShape, LayerShape, MlaShape, MoeFfn, TensorInfo
 from executor.quants.dispatch import is_stored_as
 
@@ -23,15 +22,13 @@ def device_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
 
 
 def host_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
-    """Host memory that it reads: weights are packed or widened when a session opens (`executor.host.products`).
+    """Host memory that it reads: the bytes as they are stored, or in float32 those widened when a session opens.
 
-    Told of a machine that multiplies packed weights, so that `sim` gives the same figures everywhere.
+    Told of a machine that multiplies stored bytes (`executor.host`), so that `sim` gives the same figures everywhere.
     """
-    if is_stored_as(tensor, dtype):
+    if is_stored_as(tensor, dtype) or dtype == torch.bfloat16:
         return tensor.n_bytes
-    n_weights = math.prod(tensor.shape)
-    is_packed = dtype == torch.bfloat16 and int4.fits(tensor.quant, tensor.shape)
-    return int4.packed_bytes(n_weights) if is_packed else n_weights * dtype.itemsize
+    return math.prod(tensor.shape) * dtype.itemsize
 
 
 def dense_work(tensors: Iterable[TensorInfo], n_tokens: int, dtype: torch.dtype, moved: Moved = device_bytes) -> Work:

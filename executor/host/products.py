@@ -1,4 +1,4 @@
-"""How a weight is multiplied on the host: as packed int4, as bf16, or as float32.
+"""How a weight is multiplied on the host: as it is stored, as packed int4, as bf16, or as float32.
 
 Tensors of one step with the same input may be stacked along their rows, so that one product serves both. A
 tensor's places are its experts; a dense tensor has one. Products are prepared piece by piece on all cores.
@@ -9,19 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 
-from executor.host import int4
+from executor.host import int4, stored
+from executor.host.stored import StoredTensor
 from executor.model import TensorInfo
 from executor.quants.dispatch import dequantise, is_stored_as
 from executor.quants.unpack import dequantise_into
 
-ProductKind = Literal["int4", "bf16", "f32"]
+ProductKind = Literal["stored", "int4", "bf16", "f32"]
 PrepareJob = Callable[[], None]
 """One piece of the preparation; the pieces are independent."""
 
@@ -32,14 +32,6 @@ _FEW_THREADS: Final = 4
 _MOST_PACKED_ROWS: Final = 64  # beyond, to unpack a matrix once costs less than to do so with every few rows
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor as it is stored: `places` (places, rows, row_bytes) uint8, rows contiguous."""
-
-    info: TensorInfo
-    places: torch.Tensor
-
-
 class Product(Protocol):
     """One tensor, or a few stacked along their rows."""
 
@@ -48,19 +40,21 @@ class Product(Protocol):
 
 
 def product_kind(info: TensorInfo, dtype: torch.dtype) -> ProductKind:
-    """How a tensor is multiplied where the host computes in `dtype`. Float32 stays exact: others are held to it.
+    """How a tensor is multiplied where the host computes in `dtype`. Float32 stays as on the device, to the bit.
 
-    PyTorch's 8-bit product has one scale a row, which no block type fits; those go as bf16.
+    PyTorch's 8-bit product has one scale a row, which no block type fits; without the stored one, those go as bf16.
     """
-    if dtype == torch.bfloat16 and int4.can_pack(info.quant, info.shape):
-        return "int4"
-    return "bf16" if dtype == torch.bfloat16 else "f32"
+    if dtype != torch.bfloat16:
+        return "f32"
+    if stored.can_multiply(info):
+        return "stored"
+    return "int4" if int4.can_pack(info.quant, info.shape) else "bf16"
 
 
 def product_bytes(info: TensorInfo, dtype: torch.dtype) -> int:
     """Memory that a tensor's product needs beside the stored bytes; nothing where those are used as they are."""
     n_weights = math.prod(info.shape)
-    if is_stored_as(info, dtype):
+    if is_stored_as(info, dtype) or product_kind(info, dtype) == "stored":
         return 0
     return int4.packed_bytes(n_weights) if product_kind(info, dtype) == "int4" else n_weights * dtype.itemsize
 
@@ -74,11 +68,14 @@ def can_stack(first: TensorInfo, second: TensorInfo, dtype: torch.dtype) -> bool
 def make_product(parts: Sequence[StoredTensor], dtype: torch.dtype, jobs: list[PrepareJob]) -> Product:
     """The product of `parts`, stacked; it is ready when what is added to `jobs` has run."""
     first = parts[0]
+    kind = product_kind(first.info, dtype)
+    if kind == "stored":
+        return WidenedProduct(parts)
     if len(parts) == 1 and (numbers := _in_place(first, dtype)) is not None:
         return MatrixProduct(numbers)
     n_rows, n_cols = sum(part.info.shape[-2] for part in parts), first.info.shape[-1]
     n_places = len(first.places)
-    if product_kind(first.info, dtype) == "int4":
+    if kind == "int4":
         packed, scales = int4.empty_packed(n_places, n_rows, n_cols)
         for place, at, raw in _pieces(parts):
             jobs.append(partial(int4.pack_into, packed[place, at], scales[place, :, at], raw, first.info.quant))
@@ -107,17 +104,27 @@ def _one_thread_suffices(matrix: torch.Tensor) -> bool:
     return matrix.numel() < _LARGE_MATRIX or torch.get_num_threads() <= _FEW_THREADS
 
 
+class WidenedProduct:
+    """Dequantised for the moment: the product of many rows, which nothing is kept for."""
+
+    def __init__(self, parts: Sequence[StoredTensor]) -> None:
+        self._parts = parts
+
+    def __call__(self, rows: torch.Tensor, place: int) -> torch.Tensor:
+        products = [F.linear(rows, dequantise(p.places[place], p.info.quant, rows.dtype)) for p in self._parts]
+        return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
+
+
 class PackedProduct:
     """Packed int4. Many rows at once go through bf16, which then is faster."""
 
     def __init__(self, packed: torch.Tensor, scales: torch.Tensor, parts: Sequence[StoredTensor]) -> None:
-        self._packed, self._scales, self._parts = packed.unbind(), scales.unbind(), parts
+        self._packed, self._scales, self._of_many_rows = packed.unbind(), scales.unbind(), WidenedProduct(parts)
 
     def __call__(self, rows: torch.Tensor, place: int) -> torch.Tensor:
         if rows.shape[0] <= _MOST_PACKED_ROWS:
             return int4.multiply(rows, self._packed[place], self._scales[place])
-        products = [F.linear(rows, dequantise(p.places[place], p.info.quant, rows.dtype)) for p in self._parts]
-        return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
+        return self._of_many_rows(rows, place)
 
 
 def _in_place(part: StoredTensor, dtype: torch.dtype) -> torch.Tensor | None:

@@ -5,8 +5,9 @@ Each weight's product is made once, when the session opens or when a step first 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -15,13 +16,14 @@ from executor.host.products import (
     PrepareJob,
     Product,
     ProductKind,
-    StoredTensor,
     can_stack,
     make_product,
     product_bytes,
     product_kind,
     run_jobs,
 )
+from executor.host.stored import MOST_ROWS as MOST_STORED_ROWS
+from executor.host.stored import StoredFfn, StoredMatrix, StoredTensor
 from executor.layers.dense import MOST_ROWS, activate, closed_ffn, completed, ffn_norm, with_residual
 from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
@@ -39,10 +41,18 @@ Groups = list[tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StepProducts:
-    """The products of one FFN or of one layer's experts. `inputs`: gate and up stacked, or each alone."""
+    """The products of one FFN or of one layer's experts. `inputs`: gate and up stacked, or each alone.
+
+    `stored` does all of them at once where rows are few; None where this machine cannot.
+    """
 
     inputs: tuple[Product, ...]
     down: Product
+    stored: StoredFfn | None = None
+
+    def for_few_rows(self, n_rows: float) -> StoredFfn | None:
+        """What multiplies `n_rows` a matrix at once; None where the products one by one do."""
+        return self.stored if n_rows <= MOST_STORED_ROWS else None
 
     def gate_up(self, rows: torch.Tensor, place: int) -> torch.Tensor:
         """rows (n, hidden) to gate and up side by side, (n, 2 n_ff)."""
@@ -86,10 +96,29 @@ class HostWeights:
         return name in self._model.tensors
 
     def _make(self, layer: int, what: StepKind, jobs: list[PrepareJob]) -> None:
-        gate, up, down = (self._raw(info) for info in step_matrices(self._model, layer, what))
+        infos = step_matrices(self._model, layer, what)
+        gate, up, down = (self._raw(info) for info in infos)
         stacks = [[gate, up]] if can_stack(gate.info, up.info, self.dtype) else [[gate], [up]]
         inputs = tuple(make_product(stack, self.dtype, jobs) for stack in stacks)
-        self._products[layer, what] = StepProducts(inputs, make_product([down], self.dtype, jobs))
+        is_stored = all(product_kind(info, self.dtype) == "stored" for info in infos)
+        stored = self._stored_ffn(layer, gate, up, down) if is_stored else None
+        self._products[layer, what] = StepProducts(inputs, make_product([down], self.dtype, jobs), stored)
+
+    def _stored_ffn(self, layer: int, gate: StoredTensor, up: StoredTensor, down: StoredTensor) -> StoredFfn:
+        ffn = self._model.shape.layers[layer].ffn
+        is_moe = isinstance(ffn, MoeFfn)
+        parts = [self._projection(part, bias_first=not is_moe and part is not down) for part in (gate, up, down)]
+        if isinstance(ffn, DenseFfn):
+            return StoredFfn(parts, ffn.activation)
+        return StoredFfn(parts, ffn.activation, n_used=ffn.n_used, weighs_input=ffn.weighs_input)
+
+    def _projection(self, part: StoredTensor, *, bias_first: bool) -> StoredMatrix:
+        """A matrix with its bias and scale; `bias_first`: the scale counts for the bias too, as in a dense FFN."""
+        name = part.info.name.removesuffix("weight")
+        bias, scale = (self.get(name + what).float() if name + what in self else None for what in ("bias", "scale"))
+        if bias is not None and scale is not None and bias_first:
+            bias = bias * scale
+        return StoredMatrix(part, bias, scale)
 
     def _raw(self, info: TensorInfo) -> StoredTensor:
         stored = self._stored.get(info.name)
@@ -169,8 +198,12 @@ def host_ffn(
     x: torch.Tensor, products: StepProducts, weights: HostStepWeights, ffn: DenseFfn, eps: float, scale: float = 1.0
 ) -> torch.Tensor:
     """x (n, hidden) plus `scale` times what the FFN makes of the normed x."""
-    pieces = [_gated_ffn(rows, products, weights, ffn) for rows in ffn_norm(x, weights, eps).split(MOST_ROWS)]
-    added = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    h = ffn_norm(x, weights, eps)
+    if (at_once := products.for_few_rows(len(h))) is not None:
+        added = at_once(h)
+    else:
+        pieces = [_gated_ffn(rows, products, weights, ffn) for rows in h.split(MOST_ROWS)]
+        added = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     return with_residual(x, closed_ffn(added, weights, ffn, eps), scale)
 
 
@@ -192,6 +225,8 @@ def host_experts(
     `only` (n_experts,) bool leaves all other experts out of the sum.
     """
     n, n_used = routed.ids.shape
+    if (at_once := products.for_few_rows(n * n_used / moe.n_experts)) is not None:
+        return at_once(routed.h, routed.ids, routed.weights, only)
     expert, order, groups = _by_expert(routed.ids, moe.n_experts, only)
     rows = routed.h.expand(n_used, -1) if order is None else routed.h[order // n_used]
     gate, up = _each(products.gate_up, rows, groups).chunk(2, dim=-1)
@@ -207,6 +242,20 @@ def host_experts(
         new = torch.empty if only is None else torch.zeros
         outputs = new((n * n_used, by_expert.shape[-1]), dtype=by_expert.dtype).index_copy_(0, order, by_expert)
     return summed(outputs.view(n, n_used, -1), factors)
+
+
+def begin_host_experts(
+    routed: Routed,
+    products: StepProducts,
+    moe: MoeFfn,
+    vectors: HostStepWeights,
+    only: torch.Tensor | None = None,
+) -> Callable[[], torch.Tensor]:
+    """`host_experts` on other threads, where there is what can; what is returned waits for it, or computes it then."""
+    n, n_used = routed.ids.shape
+    if (at_once := products.for_few_rows(n * n_used / moe.n_experts)) is not None:
+        return at_once.begin(routed.h, routed.ids, routed.weights, only)
+    return partial(host_experts, routed, products, moe, vectors, only)
 
 
 def _by_expert(

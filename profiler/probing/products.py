@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from executor.devices.base import CopyRange, Device, DeviceKind, StreamName, Work
-from executor.host.products import PrepareJob, StoredTensor, make_product, run_jobs
+from executor.host.products import PrepareJob, make_product, product_kind, run_jobs
 from executor.host.steps import host_dtype
+from executor.host.stored import StoredFfn, StoredMatrix, StoredTensor
 from executor.layers.attention_kernels import attend
 from executor.layers.moe import grouped_mm
 from executor.model import TensorInfo
@@ -150,20 +151,29 @@ class _HostExperts:
     n_experts: Final = 32
 
     def __init__(self, quant: str, n_ff: int, hidden: int, dtype: torch.dtype) -> None:
-        raw = _stored(quant, self.n_experts * n_ff, hidden).view(self.n_experts, n_ff, -1)
-        info = TensorInfo("blk.0.ffn_up_exps.weight", quant, (self.n_experts, n_ff, hidden), raw.numel())
+        up, down = (self._matrices(quant, *shape) for shape in ((n_ff, hidden), (hidden, n_ff)))
+        self._row, self._next = torch.ones((1, hidden), dtype=dtype), 0
+        self._at_once = product_kind(up.info, dtype) == product_kind(down.info, dtype) == "stored"
+        self._parts = [StoredMatrix(one) for one in (up, up, down)]
         jobs: list[PrepareJob] = []
-        self._product = make_product([StoredTensor(info, raw)], dtype, jobs)
+        self._product = make_product([up], dtype, jobs)
         run_jobs(jobs)
-        self._row = torch.ones((1, hidden), dtype=dtype)
-        self._next = 0
-        self.expert_bytes = raw.numel() // self.n_experts
+        read = 2 * up.info.n_bytes + down.info.n_bytes if self._at_once else up.info.n_bytes
+        self.expert_bytes = read // self.n_experts
 
     def multiply(self, n_used: int) -> None:
-        """One token's product with so many experts."""
-        for _ in range(n_used):
-            self._product(self._row, self._next)
-            self._next = (self._next + 1) % self.n_experts
+        """One token's product with so many experts: through all of them at once, or with one matrix of each."""
+        ids = [(self._next + i) % self.n_experts for i in range(n_used)]
+        self._next = (self._next + n_used) % self.n_experts
+        if self._at_once:
+            StoredFfn(self._parts, "silu", n_used=n_used)(self._row, torch.tensor([ids]), torch.ones(1, n_used))
+            return
+        for expert in ids:
+            self._product(self._row, expert)
+
+    def _matrices(self, quant: str, n_rows: int, n_cols: int) -> StoredTensor:
+        raw = _stored(quant, self.n_experts * n_rows, n_cols).view(self.n_experts, n_rows, -1)
+        return StoredTensor(TensorInfo("", quant, (self.n_experts, n_rows, n_cols), raw.numel()), raw)
 
 
 def _busy_link(device: Device) -> Callable[[], None]:

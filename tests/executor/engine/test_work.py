@@ -18,8 +18,8 @@ NORM = TensorInfo("blk.0.ffn_norm.weight", "F32", (256,), 1024)
 @pytest.mark.parametrize(
     ("tensor", "on_device", "on_host"),
     [
-        (Q4_K, N_WEIGHTS * (9 / 16 + 4), N_WEIGHTS * 5 / 8),  # dequantised in each step; packed once
-        (MXFP4, N_WEIGHTS * (17 / 32 + 4), N_WEIGHTS * 2),  # the host's packed product is for affine types
+        (Q4_K, N_WEIGHTS * (9 / 16 + 4), N_WEIGHTS * 9 / 16),  # dequantised in each step; read as they are
+        (MXFP4, N_WEIGHTS * (17 / 32 + 4), N_WEIGHTS * 17 / 32),
         (BF16, N_WEIGHTS * 2, N_WEIGHTS * 2),
     ],
 )
@@ -35,7 +35,7 @@ def test_the_host_is_exact_in_float32() -> None:
 def test_a_dense_step_counts_its_matrices() -> None:
     work = dense_work([Q4_K, BF16, NORM], 3, torch.bfloat16, host_bytes)
     assert work.flops == 2 * 3 * 2 * N_WEIGHTS
-    assert work.n_bytes == N_WEIGHTS * (5 / 8 + 2)
+    assert work.n_bytes == N_WEIGHTS * (9 / 16 + 2)
 
 
 def test_experts_read_those_in_use() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from executor.host import int4
+from executor.host import int4, stored
 from tests.executor.engine_runs import open_session, run_pass
 
 # Residual streams in bf16 are rounded in each step: what two ways to compute the same differ by on these models.
@@ -31,16 +31,20 @@ def test_arms_agree_and_are_near_the_device(spec: str, prepared: bool) -> None:
     assert {e.phase for e in on_host} == {"prefill", "decode"}, "the last ubatch of 18 tokens too"
 
 
-@pytest.mark.parametrize("has_op", [True, False])
-def test_the_session_says_which_product_serves(monkeypatch: pytest.MonkeyPatch, has_op: bool) -> None:
-    if has_op and not int4.has_int4():
+@pytest.mark.parametrize("product", ["stored", "int4", "bf16"])
+def test_the_session_says_which_product_serves(monkeypatch: pytest.MonkeyPatch, product: str) -> None:
+    if product == "int4" and not int4.has_int4():
         pytest.skip("this PyTorch has no packed int4 product on the CPU")
-    monkeypatch.setattr(int4, "has_int4", lambda: has_op)
+    if product == "stored" and not stored.is_available():
+        pytest.skip("needs AVX-512 and a C++ compiler")
+    if product != "stored":
+        monkeypatch.setattr(stored, "is_available", lambda: False)
+    monkeypatch.setattr(int4, "has_int4", lambda: product == "int4")
     options: dict[str, Any] = {"dtype": torch.bfloat16, "layers_on_host": range(2), "synthetic_routing": True}
     with open_session("tiny-moe", ["off", "full"], layers=2, **options) as session:
         off, full = (arm["effective"]["host_products"] for arm in session.describe_arms())
         run_pass(session, "off", 40, 3)
-    assert off == {"Q4_0": "int4" if has_op else "bf16"}
+    assert off == {"Q4_0": product}
     assert full is None
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from executor.devices.cpu import CpuDevice
-from executor.host import int4
+from executor.host import int4, stored
 from executor.host.products import product_kind, run_jobs
 from executor.host.steps import (
     HostStepWeights,
@@ -33,7 +33,16 @@ from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16, F32 = torch.bfloat16, torch.float32
 FFN = DenseFfn(1)  # its width is its matrices'
+needs_stored = pytest.mark.skipif(not stored.is_available(), reason="needs AVX-512 and a C++ compiler")
 needs_int4 = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")
+
+
+@pytest.fixture(params=[pytest.param("stored", marks=needs_stored), "pytorch's"], autouse=True)
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to multiply, wherever both can be had."""
+    if request.param != "stored":
+        monkeypatch.setattr(stored, "is_available", lambda: False)
+    return str(request.param)
 
 
 class Exact:
@@ -142,17 +151,22 @@ def with_gpt_oss_experts(model: Model) -> Model:
 
 
 @needs_int4
-def test_which_product_serves_which_type() -> None:
+def test_which_product_serves_which_type(products: str) -> None:
     kinds: dict[str, str] = {}
     for quant in ("Q4_0", "Q4_1", "Q4_K", "Q8_0", "Q6_K", "MXFP4"):
         model = load_model("tiny-dense", quant=quant, layers=1)
         with units_of(model) as units:
             kinds |= host_products(model, units, BF16)
             assert host_products(model, units, F32) == {quant: "f32"}
+    if products == "stored":
+        assert set(kinds.values()) == {"stored"}
+        return
     assert kinds == dict.fromkeys(("Q4_0", "Q4_1", "Q4_K"), "int4") | dict.fromkeys(("Q8_0", "Q6_K", "MXFP4"), "bf16")
 
 
-def test_without_the_operation_everything_is_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_operation_everything_is_bf16(monkeypatch: pytest.MonkeyPatch, products: str) -> None:
+    if products == "stored":
+        pytest.skip("the stored product asks for no operation of PyTorch's")
     monkeypatch.setattr(int4, "has_int4", lambda: False)
     model = load_model("tiny-moe", quant="Q4_0", layers=1)
     infos = step_matrices(model, 0, "experts")
@@ -163,7 +177,7 @@ def test_without_the_operation_everything_is_bf16(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("quant", ["Q4_0", "Q8_0", "BF16"])
-def test_counted_is_what_is_held(quant: str) -> None:
+def test_counted_is_what_is_held(quant: str, products: str) -> None:
     model = load_model("tiny-moe", quant=quant, layers=2)
     with units_of(model) as units:
         weights = HostWeights(model, BF16, units)
@@ -174,7 +188,10 @@ def test_counted_is_what_is_held(quant: str) -> None:
             tensors = [t for product in (*step.inputs, step.down) for t in _tensors(product)]
             held += sum(t.nbytes for t in tensors)
         counted = host_product_bytes(model, units, BF16)
-    assert counted == (0 if quant == "BF16" else held), "bf16 is used where it lies"
+    if products == "stored" or quant == "BF16":
+        assert counted == 0, "used where it lies"
+        return
+    assert counted == held
 
 
 def _tensors(product: object) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
+from executor.host import stored
 from executor.layers.state import new_state
 from executor.memory.footprint import Footprint, footprint, state_bytes
 from executor.models.load import load_model
@@ -18,6 +19,12 @@ from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 
 ARMS = ["off", "on", "cache", "hot"]
+
+
+@pytest.fixture(autouse=True)
+def as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where weights are multiplied as they are stored, the host keeps nothing beside them."""
+    monkeypatch.setattr(stored, "is_available", lambda: False)
 
 
 def options_of(spec: str, **changes: Any) -> SessionOptions:
@@ -89,6 +96,13 @@ def test_what_is_computed_on_the_host_is_kept_in_its_dtype() -> None:
         first = replace(options, layers_on_host=[0])
         assert counted("tiny-dense", first, ["off"]).host.products == n_weights * itemsize // n_layers
     assert counted("tiny-dense", options, ["off"]).host.products == 0
+
+
+def test_nothing_is_kept_of_what_is_multiplied_as_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "is_available", lambda: True)
+    options = options_of("tiny-dense", dtype=torch.bfloat16)
+    every = replace(options, layers_on_host=range(16))
+    assert counted("tiny-dense", every, ["off"]).host.products == 0
 
 
 def test_experts_are_held_twice_while_they_are_loaded() -> None:

@@ -1,0 +1,457 @@
+// Gated FFNs of one layer on the host: all chosen experts (a dense FFN is one), from the bytes as they are stored.
+//
+// One parallel region a layer. Its threads share out rows of gate and up, meet, and share out rows of down; each row of
+// weights is read once, and each number is computed by one thread in one order, so results depend on no timing and no
+// number of threads. Compiled where it is first used: executor/host/stored.py.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "blocks.hpp"
+
+namespace hprof {
+
+// In numbers as executor/host/stored.py has them.
+enum class Activation : int32_t { kSilu = 0, kGelu = 1, kOaiSwiglu = 2 };
+enum class Numbers : int32_t { kFloat32 = 0, kBfloat16 = 1 };
+
+// One projection of all experts: row r of expert e begins at `at + e * place_stride + r * row_bytes`.
+struct Matrices {
+    Bytes at;
+    int64_t place_stride;
+    int64_t row_bytes;
+    int32_t n_rows;
+    int32_t n_cols;
+    int32_t quant;
+    int32_t reserved;
+    const float* bias;   // (experts, n_rows); null: none
+    const float* scale;  // (experts,); null: 1. Gate's and up's counts before the bias, down's after it
+};
+
+struct Layer {
+    Matrices gate, up, down;
+    int32_t n_experts;
+    int32_t n_used;
+    Activation activation;
+    int32_t weighs_input;  // whether a choice's weight counts on gate and up, instead of on what comes out
+};
+
+struct Tokens {
+    const void* rows;      // (n, n_cols of gate)
+    const int64_t* ids;    // (n, n_used); null: all choose expert 0
+    const float* weights;  // (n, n_used); null: 1
+    const uint8_t* only;   // (n_experts,): which experts count; null: all
+    void* out;             // (n, n_rows of down), the weighted sums
+    Numbers numbers;       // of rows and out
+    int32_t n;
+    int32_t n_threads;
+};
+
+namespace {
+
+// Rows that a thread takes at a time: of gate and up, and of down, where it takes them of all experts.
+constexpr int kRowsIn = 32, kRowsOut = 16;
+constexpr int kLanes = 16;
+constexpr int kLine = 64;
+constexpr int kAhead = 1536;  // bytes; a core reads some 5 a ns, and memory answers after some 150 ns
+
+inline void prefetch(Bytes at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+
+// What the processor does not foresee: where the next stretch of rows begins.
+inline void prefetch_begin(Bytes at) {
+    for (int i = 0; i < kAhead; i += kLine) prefetch(at + i);
+}
+
+// Memory of whole cache lines: a vector that lies across two takes two loads.
+template <class T>
+struct InLines {
+    using value_type = T;
+    static constexpr std::align_val_t kAligned{kLine};
+    InLines() = default;
+    template <class U>
+    InLines(const InLines<U>&) {}
+    T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kAligned)); }
+    void deallocate(T* memory, size_t) { ::operator delete(memory, kAligned); }
+    bool operator==(const InLines&) const { return true; }
+    bool operator!=(const InLines&) const { return false; }
+};
+
+using Floats = std::vector<float, InLines<float>>;
+
+// Rows that lie one behind the other times x. Four sums, so that one product need not wait for the last: which one a
+// weight goes to depends on its place alone.
+template <class Quant>
+void rows_times(Bytes row, int64_t row_bytes, int n_rows, const float* x, int n_cols, float* products) {
+    constexpr int kBlocks = Quant::kWeights < 4 * kLanes ? 4 * kLanes / Quant::kWeights : 1;
+    constexpr int kStep = kBlocks * Quant::kWeights, kStepBytes = kBlocks * Quant::kBytes;
+    constexpr int kLines = (kStepBytes + kLine - 1) / kLine + (kStepBytes % kLine != 0);
+    for (int r = 0; r < n_rows; ++r, row += row_bytes) {
+        __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+        const auto add = [&](Bytes block, const float* here, int first) __attribute__((always_inline)) {
+            Quant::each(block, [&](int i, __m512 w) __attribute__((always_inline)) {
+                __m512& sum = sums[(first + i) & 3];
+                sum = _mm512_fmadd_ps(w, _mm512_loadu_ps(here + kLanes * i), sum);
+            });
+        };
+        Bytes block = row;
+        int at = 0;
+        for (; at + kStep <= n_cols; at += kStep, block += kStepBytes) {
+            for (int i = 0; i < kLines; ++i) prefetch(block + kAhead + kLine * i);
+#pragma GCC unroll 4
+            for (int k = 0; k < kBlocks; ++k) {
+                add(block + k * Quant::kBytes, x + at + k * Quant::kWeights, k * Quant::kWeights / kLanes);
+            }
+        }
+        for (; at < n_cols; at += Quant::kWeights, block += Quant::kBytes) add(block, x + at, 0);
+        const __m512 sum = _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3]));
+        products[r] = _mm512_reduce_add_ps(sum);
+    }
+}
+
+template <class Quant>
+void widen(Bytes row, float* to, int n_cols) {
+    for (int at = 0; at < n_cols; at += Quant::kWeights, row += Quant::kBytes) {
+        Quant::each(row, [&](int i, __m512 w) __attribute__((always_inline)) {
+            _mm512_storeu_ps(to + at + kLanes * i, w);
+        });
+    }
+}
+
+struct Kernels {
+    void (*rows_times)(Bytes, int64_t, int, const float*, int, float*);
+    void (*widen)(Bytes, float*, int);
+};
+
+template <class Quant>
+constexpr Kernels of() {
+    return {rows_times<Quant>, widen<Quant>};
+}
+
+// In the order of `QUANTS` in executor/host/stored.py.
+constexpr Kernels kKernels[] = {of<F32>(),  of<F16>(),  of<Bf16>(), of<Q8_0>(), of<Q4_0>(),  of<Q4_1>(),
+                                of<Q5_0>(), of<Q5_1>(), of<Q2K>(),  of<Q3K>(),  of<Q4K>(),   of<Q5K>(),
+                                of<Q6K>(),  of<Iq4Nl>(), of<Iq4Xs>(), of<Mxfp4>()};
+
+// A widened row times N others at once, so that no sum waits for itself. Each has two sums, whatever N is.
+template <int N>
+void wide_times(const float* wide, const float* const* x, int n_cols, float* products) {
+    __m512 even[N], odd[N];
+    for (int k = 0; k < N; ++k) even[k] = odd[k] = _mm512_setzero_ps();
+    int at = 0;
+    for (; at + 2 * kLanes <= n_cols; at += 2 * kLanes) {
+        const __m512 first = _mm512_loadu_ps(wide + at), second = _mm512_loadu_ps(wide + at + kLanes);
+        for (int k = 0; k < N; ++k) {
+            even[k] = _mm512_fmadd_ps(first, _mm512_loadu_ps(x[k] + at), even[k]);
+            odd[k] = _mm512_fmadd_ps(second, _mm512_loadu_ps(x[k] + at + kLanes), odd[k]);
+        }
+    }
+    for (int k = 0; k < N; ++k) {
+        if (at < n_cols) even[k] = _mm512_fmadd_ps(_mm512_loadu_ps(wide + at), _mm512_loadu_ps(x[k] + at), even[k]);
+        products[k] = _mm512_reduce_add_ps(_mm512_add_ps(even[k], odd[k]));
+    }
+}
+
+constexpr int kAtOnce = 4;
+constexpr void (*kWideTimes[])(const float*, const float* const*, int, float*) = {
+    nullptr, wide_times<1>, wide_times<2>, wide_times<3>, wide_times<4>};
+
+float activated(float gate, float up, Activation activation) {
+    switch (activation) {
+        case Activation::kSilu:
+            return gate / (1 + std::exp(-gate)) * up;
+        case Activation::kGelu:
+            return 0.5f * gate * (1 + std::tanh(0.7978845608f * (gate + 0.044715f * gate * gate * gate))) * up;
+        case Activation::kOaiSwiglu: {
+            const float g = std::min(gate, 7.f), u = std::min(std::max(up, -7.f), 7.f);
+            return g / (1 + std::exp(-1.702f * g)) * (u + 1);
+        }
+    }
+    return 0;
+}
+
+// The choices that one expert serves: `pairs[from:to]`, each a token and a rank among its choices.
+struct Group {
+    int expert, from, to;
+};
+
+class Run {
+   public:
+    Run(const Layer& layer, const Tokens& tokens) : layer_(layer), tokens_(tokens) {
+        group();
+        hidden_ = layer.gate.n_cols;
+        n_ff_ = layer.gate.n_rows;
+        grow(rows_, static_cast<size_t>(tokens.n) * hidden_);
+        grow(inner_, pairs_.size() * n_ff_);
+        read_rows();
+    }
+
+    void all() {
+#pragma omp parallel num_threads(tokens_.n_threads)
+        {
+            Scratch scratch;
+            const int first = static_cast<int>(groups_.size()) * chunks(n_ff_, kRowsIn);
+            share_out(next_in_, first, [&](int i) { begin_of_input(i); }, [&](int i) { gate_and_up(i, scratch); });
+#pragma omp barrier
+            const int second = chunks(layer_.down.n_rows, kRowsOut);
+            share_out(next_out_, second, [&](int i) { begin_of_output(i); }, [&](int i) { down(i, scratch); });
+        }
+    }
+
+   private:
+    static void grow(Floats& floats, size_t n) {
+        if (floats.size() < n) floats.resize(n);
+    }
+
+    // One thread's own.
+    struct Scratch {
+        Floats wide, products, sums;
+    };
+
+    static int chunks(int n_rows, int of) { return (n_rows + of - 1) / of; }
+
+    // Chunk after chunk while there are any, the next one's first bytes on their way before this one is done.
+    template <class Begin, class Do>
+    static void share_out(std::atomic<int>& next, int n, Begin begin, Do do_chunk) {
+        int here = next.fetch_add(1, std::memory_order_relaxed);
+        while (here < n) {
+            const int after = next.fetch_add(1, std::memory_order_relaxed);
+            if (after < n) begin(after);
+            do_chunk(here);
+            here = after;
+        }
+    }
+
+    Bytes row_at(const Matrices& m, const Group& g, int r) const { return m.at + g.expert * m.place_stride + r * m.row_bytes; }
+
+    const Group& group_of_input(int chunk) const { return groups_[chunk / chunks(n_ff_, kRowsIn)]; }
+    int row_of_input(int chunk) const { return chunk % chunks(n_ff_, kRowsIn) * kRowsIn; }
+
+    void begin_of_input(int chunk) const {
+        prefetch_begin(row_at(layer_.gate, group_of_input(chunk), row_of_input(chunk)));
+    }
+
+    void begin_of_output(int chunk) const {
+        if (!groups_.empty()) prefetch_begin(row_at(layer_.down, groups_.front(), chunk * kRowsOut));
+    }
+
+    // Order the choices by expert, and by token within one: the order in which outputs are added up.
+    void group() {
+        const int n_choices = tokens_.n * layer_.n_used;
+        std::vector<int> starts(layer_.n_experts + 1, 0);
+        for (int i = 0; i < n_choices; ++i) {
+            if (counts(expert_of(i))) ++starts[expert_of(i) + 1];
+        }
+        for (int e = 0; e < layer_.n_experts; ++e) {
+            if (starts[e + 1]) groups_.push_back({e, starts[e], starts[e] + starts[e + 1]});
+            starts[e + 1] += starts[e];
+        }
+        pairs_.resize(starts.back());
+        for (int i = 0; i < n_choices; ++i) {
+            if (counts(expert_of(i))) pairs_[starts[expert_of(i)]++] = i;
+        }
+    }
+
+    int expert_of(int choice) const { return tokens_.ids ? static_cast<int>(tokens_.ids[choice]) : 0; }
+    bool counts(int expert) const { return !tokens_.only || tokens_.only[expert]; }
+    float weight_of(int choice) const { return tokens_.weights ? tokens_.weights[choice] : 1; }
+
+    void read_rows() {
+        const size_t n = static_cast<size_t>(tokens_.n) * hidden_;
+        if (tokens_.numbers == Numbers::kFloat32) {
+            std::memcpy(rows_.data(), tokens_.rows, n * sizeof(float));
+            return;
+        }
+        const auto* from = static_cast<const uint16_t*>(tokens_.rows);
+        for (size_t i = 0; i < n; ++i) {
+            const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
+            std::memcpy(&rows_[i], &bits, sizeof bits);
+        }
+    }
+
+    void write(int token, int at, float number) {
+        const size_t place = static_cast<size_t>(token) * layer_.down.n_rows + at;
+        if (tokens_.numbers == Numbers::kFloat32) {
+            static_cast<float*>(tokens_.out)[place] = number;
+            return;
+        }
+        uint32_t bits;
+        std::memcpy(&bits, &number, sizeof bits);
+        const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);  // to the nearest, ties to even
+        static_cast<uint16_t*>(tokens_.out)[place] =
+            static_cast<uint16_t>(number != number ? 0x7fc0 : rounded >> 16);
+    }
+
+    void gate_and_up(int chunk, Scratch& scratch) {
+        const Group& g = group_of_input(chunk);
+        const int begin = row_of_input(chunk), end = std::min(begin + kRowsIn, n_ff_);
+        prefetch_begin(row_at(layer_.up, g, begin));
+        each_product(layer_.gate, g, begin, end, rows_.data(), true, scratch,
+                     [&](int pair, int r, float product) { inner(pair, r) = completed(layer_.gate, g, r, pair, product); });
+        each_product(layer_.up, g, begin, end, rows_.data(), true, scratch, [&](int pair, int r, float product) {
+            float& here = inner(pair, r);
+            here = activated(here, completed(layer_.up, g, r, pair, product), layer_.activation);
+        });
+    }
+
+    float& inner(int pair, int r) { return inner_[static_cast<size_t>(pair) * n_ff_ + r]; }
+
+    float completed(const Matrices& m, const Group& g, int r, int pair, float product) const {
+        if (layer_.weighs_input) product *= weight_of(pairs_[pair]);
+        if (m.scale) product *= m.scale[g.expert];
+        return m.bias ? product + m.bias[static_cast<size_t>(g.expert) * m.n_rows + r] : product;
+    }
+
+    void down(int chunk, Scratch& scratch) {
+        const Matrices& m = layer_.down;
+        const int begin = chunk * kRowsOut, end = std::min(begin + kRowsOut, m.n_rows);
+        Floats& sums = scratch.sums;
+        sums.assign(static_cast<size_t>(tokens_.n) * kRowsOut, 0.f);
+        for (const Group& g : groups_) {
+            if (&g != &groups_.back()) prefetch_begin(row_at(m, *(&g + 1), begin));
+            const float scale = m.scale ? m.scale[g.expert] : 1;
+            each_product(m, g, begin, end, inner_.data(), false, scratch, [&](int pair, int r, float product) {
+                const float bias = m.bias ? m.bias[static_cast<size_t>(g.expert) * m.n_rows + r] : 0;
+                const float weight = layer_.weighs_input ? 1 : weight_of(pairs_[pair]);
+                sums[pairs_[pair] / layer_.n_used * kRowsOut + r - begin] += (product + bias) * (scale * weight);
+            });
+        }
+        for (int token = 0; token < tokens_.n; ++token) {
+            for (int r = begin; r < end; ++r) write(token, r, sums[token * kRowsOut + r - begin]);
+        }
+    }
+
+    // f(choice, row, product) for rows of a group's expert and what each of its choices reads, which is its token's row
+    // or its own. Several choices share a widened row.
+    template <class F>
+    void each_product(const Matrices& m, const Group& g, int begin, int end, const float* x, bool of_token,
+                      Scratch& scratch, F f) {
+        const Kernels& kernels = kKernels[m.quant];
+        const auto at = [&](int pair) {
+            return x + static_cast<size_t>(of_token ? pairs_[pair] / layer_.n_used : pair) * m.n_cols;
+        };
+        if (g.to - g.from == 1) {
+            grow(scratch.products, end - begin);
+            float* products = scratch.products.data();
+            kernels.rows_times(row_at(m, g, begin), m.row_bytes, end - begin, at(g.from), m.n_cols, products);
+            for (int r = begin; r < end; ++r) f(g.from, r, products[r - begin]);
+            return;
+        }
+        grow(scratch.wide, m.n_cols);
+        for (int r = begin; r < end; ++r) {
+            kernels.widen(row_at(m, g, r), scratch.wide.data(), m.n_cols);
+            for (int pair = g.from; pair < g.to; pair += kAtOnce) {
+                const int n = std::min(kAtOnce, g.to - pair);
+                const float* read[kAtOnce];
+                float products[kAtOnce];
+                for (int k = 0; k < n; ++k) read[k] = at(pair + k);
+                kWideTimes[n](scratch.wide.data(), read, m.n_cols, products);
+                for (int k = 0; k < n; ++k) f(pair + k, r, products[k]);
+            }
+        }
+    }
+
+    // Kept from layer to layer: fresh memory costs more than what is done with it.
+    struct Kept {
+        Floats rows, inner;
+    };
+
+    static Kept& of_thread() {
+        thread_local Kept kept;
+        return kept;
+    }
+
+    const Layer& layer_;
+    const Tokens& tokens_;
+    int hidden_ = 0, n_ff_ = 0;
+    std::vector<int> pairs_;  // choices, token * n_used + rank
+    std::vector<Group> groups_;
+    Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;
+    std::atomic<int> next_in_{0}, next_out_{0};
+};
+
+// A thread that runs what its owner begins, so that the owner can do something else meanwhile.
+class Helper {
+   public:
+    Helper() : thread_([this] { serve(); }) {}
+
+    ~Helper() {
+        begin(nullptr, nullptr);
+        thread_.join();
+    }
+
+    void begin(const Layer* layer, const Tokens* tokens) {
+        layer_ = layer;
+        tokens_ = tokens;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            is_busy_.store(true, std::memory_order_release);
+        }
+        changed_.notify_one();
+    }
+
+    void end() const {
+        while (is_busy_.load(std::memory_order_acquire)) pause_and_yield();
+    }
+
+   private:
+    static constexpr std::chrono::microseconds kAwake{500};  // about a layer: waking up costs tens of them
+
+    static void pause_and_yield() {
+        for (int i = 0; i < 32; ++i) _mm_pause();
+        std::this_thread::yield();
+    }
+
+    void wait_for_work() {
+        const auto until = std::chrono::steady_clock::now() + kAwake;
+        while (!is_busy_.load(std::memory_order_acquire)) {
+            if (std::chrono::steady_clock::now() > until) {
+                std::unique_lock<std::mutex> lock(mutex_);
+                changed_.wait(lock, [this] { return is_busy_.load(std::memory_order_acquire); });
+                return;
+            }
+            pause_and_yield();
+        }
+    }
+
+    void serve() {
+        for (wait_for_work(); layer_ != nullptr; wait_for_work()) {
+            Run(*layer_, *tokens_).all();
+            is_busy_.store(false, std::memory_order_release);
+        }
+    }
+
+    const Layer* layer_ = nullptr;
+    const Tokens* tokens_ = nullptr;
+    std::atomic<bool> is_busy_{false};
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::thread thread_;  // last: it uses all the others
+};
+
+Helper& helper() {
+    thread_local Helper of_this_thread;
+    return of_this_thread;
+}
+
+}  // namespace
+}  // namespace hprof
+
+#define HPROF_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Computes and returns.
+HPROF_EXPORT void hprof_ffn(const hprof::Layer* layer, const hprof::Tokens* tokens) {
+    hprof::Run(*layer, *tokens).all();
+}
+
+// Returns at once; both arguments must stay until the same thread's `hprof_ffn_end`, which waits for the results.
+HPROF_EXPORT void hprof_ffn_begin(const hprof::Layer* layer, const hprof::Tokens* tokens) {
+    hprof::helper().begin(layer, tokens);
+}
+
+HPROF_EXPORT void hprof_ffn_end() { hprof::helper().end(); }
