@@ -101,7 +101,7 @@ class EventRecord:
     bytes: int | None = None
     whole_bytes: int | None = None  # what a whole copy of the same tensors would have moved
     n_tokens: int | None = None
-    n_experts: int | None = None  # experts that a copy carried
+    n_experts: int | None = None  # that a copy carried, or of a divided layer those that the host computed
     slot: int | None = None
     correlation_id: int | None = None  # a copy's own number, unique in its pass
     source_memory: str | None = None  # a copy's: "pinned" | "pageable"; None where it makes no difference

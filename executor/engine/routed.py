@@ -44,6 +44,7 @@ class RoutedFlags:
         self._first = ubatches[0].n_past if ubatches else 0
         self._position0 = token_set * _STRIDE
         self._host_flags = host_flags
+        self._known = None if host_flags is None else host_flags.numpy()
         self._read: dict[tuple[int, int], _ReadBack] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
         self._given = self._load_given() if placed.routing is not None else {}
@@ -110,9 +111,9 @@ class RoutedFlags:
         """A choice that has reached the host."""
         moe = self._placed.moe(layer)
         assert moe is not None
-        if self._host_flags is None:
+        if self._known is None:
             return _flags_of_ids(self.ids(ubatch, layer), moe.n_experts)
-        row: NDArray[np.uint8] = self._host_flags[ubatch.number, layer, : moe.n_experts].numpy()
+        row: NDArray[np.uint8] = self._known[ubatch.number, layer, : moe.n_experts]
         return row.astype(np.bool_)
 
     def note_copied(self, ubatch: Ubatch, layer: int, n_copied: int, hits: int | None, misses: int | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final, ParamSpec
 
 import torch
 
@@ -35,6 +36,8 @@ from executor.weights.transfer_units import StepKind
 
 NOT_REPLAYABLE = object()
 """The key of a step that no device may record and replay."""
+_UNCOUNTED: Final = Work()
+P = ParamSpec("P")
 
 
 class StepRunner:
@@ -96,7 +99,7 @@ class StepRunner:
             a.x[: left.n_tokens].copy_(x)
             shard.skip_rows(n_dropped)
 
-        work = mix_work(shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
+        work = self._count(mix_work, shape, placed.tensors(layer, "mix"), ubatch.n_tokens, ubatch.n_past, placed.dtype)
         key = _position_key(shape.mixer, ubatch.n_past, one_token)
         key = (key, n_dropped) if n_dropped else key
         inside: Inside = "begin" if norm_serves(a.x) else "nothing"
@@ -106,7 +109,7 @@ class StepRunner:
         placed = self._placed
         tensors = placed.tensors(layer, "ffn")
         if self._is_on_host(ubatch, layer, "ffn"):
-            work = dense_work(tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
+            work = self._count(dense_work, tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
             ffn_on_host(placed, ubatch, layer, ffn, work, self._trace)
             return
         scale = placed.layers[layer].residual_scale
@@ -115,7 +118,7 @@ class StepRunner:
         def compute(w: Weights) -> None:
             add_ffn(a.x, w, ffn, self._eps, scale)
 
-        work = dense_work(tensors, ubatch.n_tokens, placed.dtype)
+        work = self._count(dense_work, tensors, ubatch.n_tokens, placed.dtype)
         inside: Inside = "begin" if norm_serves(a.x) else "nothing"
         self._launches.dense(ubatch, layer, "ffn", "ffn", compute, work, Touched([a.x], [a.x]), inside=inside)
 
@@ -142,7 +145,7 @@ class StepRunner:
             kept.weights.copy_(routed.weights)
             flags.copy_(used_flags(routed.ids, moe.n_experts))
 
-        work = dense_work(self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
+        work = self._count(dense_work, self._placed.tensors(layer, "router"), ubatch.n_tokens, self._placed.dtype)
         touched = Touched([a.x], [kept.h, kept.ids, kept.weights, flags])
         inside: Inside = "begin and end" if in_kernels else "nothing"
         self._launches.dense(ubatch, layer, "router", "router", compute, work, touched, inside=inside)
@@ -154,7 +157,7 @@ class StepRunner:
         def compute(w: Weights) -> None:
             a.shared.copy_(shared_expert(a.h, w, moe))
 
-        work = dense_work(self._placed.tensors(layer, "shared"), ubatch.n_tokens, self._placed.dtype)
+        work = self._count(dense_work, self._placed.tensors(layer, "shared"), ubatch.n_tokens, self._placed.dtype)
         self._launches.dense(ubatch, layer, "shared", "shared", compute, work, Touched([a.h], [a.shared]))
 
     def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
@@ -163,38 +166,43 @@ class StepRunner:
         tensors = placed.tensors(layer, "experts")
         if self._is_on_host(ubatch, layer, "experts"):
             on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace)
-            on_host.start(experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes))
+            on_host.send()
+            on_host.begin(
+                self._count(experts_work, tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
+            )
             on_host.finish(is_first=True)
             return
-        work = experts_work(tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
+        work = self._count(experts_work, tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
         item = self._launches.item(ubatch, layer, "experts")
         if item is None:
             self._launch_experts(ubatch, layer, moe, work, None)
             return
         streamer = self._launches.streamer(layer)
+        beside = ExpertsOnHost(placed, ubatch, layer, moe, self._trace) if streamer.may_divide(item) else None
+        if beside is not None:
+            beside.send()  # before the host waits for the choice, so that it need not wait again
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
         divided = None if used is None else streamer.divide(item, used)
-        if used is not None and divided is not None:
-            self._divided_experts(ubatch, layer, moe, item, used, divided)
+        if beside is not None and used is not None and divided is not None:
+            self._divided_experts(ubatch, layer, moe, item, used, divided, beside)
         else:
             self._launch_experts(ubatch, layer, moe, work, self._stage_experts(ubatch, layer, item, used))
         streamer.release(item)
 
     def _divided_experts(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags, on_host: ExpertsOnHost
     ) -> None:
         """The host computes the `divided` experts while the others of those in use are copied and computed here."""
         placed, tensors = self._placed, self._placed.tensors(layer, "experts")
         share = self._routed.share(ubatch, layer, divided)
-        host_work = experts_work(
-            tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
+        host_work = self._count(
+            experts_work, tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
         )
-        on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace, divided)
-        on_host.start(host_work)
+        on_host.begin(host_work, divided)
         staged = self._stage_experts(ubatch, layer, item, used)
         n_here = int((used & ~divided).sum())
         if n_here:
-            work = experts_work(tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
+            work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
             self._launch_experts(ubatch, layer, moe, work, staged)
         on_host.finish(is_first=not n_here)
 
@@ -232,6 +240,10 @@ class StepRunner:
         reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]
         reads += [row for row in (place_of, substitutes) if row is not None]
         self._launches.step(ubatch, layer, "experts", compute, work, staged, Touched(reads, [a.x]), key)
+
+    def _count(self, work_of: Callable[P, Work], *args: P.args, **kwargs: P.kwargs) -> Work:
+        """A step's work, where the device goes by it: to count it takes longer than to launch a token's step."""
+        return work_of(*args, **kwargs) if self._placed.is_simulated else _UNCOUNTED
 
     def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
         unit = self._placed.unit_of.get((layer, kind))

@@ -5,12 +5,13 @@ In the `cpu` regime a step's weights stay in host memory and the CPU computes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
-from executor.host.steps import HostStepWeights, host_experts, host_ffn
+from executor.host.steps import HostStepWeights, begin_host_experts, host_experts, host_ffn
 from executor.layers.moe import Routed, combine
 from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
@@ -73,46 +74,55 @@ def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, 
         host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, ffn, eps, scale))
 
     trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
-    trip.send([(device.x, host.x)])
-    done = trip.compute(compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
-    trip.receive((device.x, host.x), done)
+    trip.send((device.x, host.x))
+    trip.begin(compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
+    trip.receive((device.x, host.x), trip.end(_nothing_more, Touched))
+
+
+def _nothing_more() -> None:
+    """What was begun is done already."""
 
 
 class ExpertsOnHost:
     """A layer's experts on the host: normed rows and the router's choice go out, the weighted sums come back.
 
-    `only` names those that the host computes, where the device computes the others between `start` and `finish`.
+    Where the device takes others of them, the host computes beside what is issued between `begin` and `finish`.
     """
 
-    def __init__(
-        self,
-        placed: PlacedModel,
-        ubatch: Ubatch,
-        layer: int,
-        moe: MoeFfn,
-        trace: PassTrace,
-        only: Flags | None = None,
-    ) -> None:
+    def __init__(self, placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn, trace: PassTrace) -> None:
         self._placed, self._layer, self._moe = placed, layer, moe
-        self._only = None if only is None else torch.from_numpy(only)
         self._shard = shard = placed.shard(layer)
         self._n_tokens = ubatch.n_tokens
         self._on_device, self._on_host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
         self._trip = _HostRoundTrip(shard, ubatch, layer, "experts", trace)
 
-    def start(self, work: Work) -> None:
-        """Send the activations; the host computes when they have arrived."""
+    def send(self) -> None:
+        """Send the activations, behind the router on the compute stream."""
         device, host = (a.routed(self._moe.n_used) for a in (self._on_device, self._on_host))
-        weights, dtype = HostStepWeights(self._placed.host, self._layer), self._placed.host.dtype
+        self._trip.send(*zip(_tensors_of(device), _tensors_of(host), strict=True))
 
-        def compute() -> None:
-            routed = Routed(host.h.to(dtype), host.ids, host.weights)
+    def begin(self, work: Work, only: Flags | None = None) -> None:
+        """The host computes once the activations are there; `only` (n_experts,) these, None: all chosen ones."""
+        host, dtype = self._on_host.routed(self._moe.n_used), self._placed.host.dtype
+        weights = HostStepWeights(self._placed.host, self._layer)
+        chosen = None if only is None else torch.from_numpy(only)
+        running: list[Callable[[], torch.Tensor]] = []
+
+        def begin() -> None:
             products = self._placed.host.products(self._layer, "experts")
-            self._on_host.added.copy_(host_experts(routed, products, self._moe, weights, self._only))
+            routed = Routed(host.h.to(dtype), host.ids, host.weights)
+            if chosen is None:
+                self._on_host.added.copy_(host_experts(routed, products, self._moe, weights))
+            else:
+                running.append(begin_host_experts(routed, products, self._moe, weights, chosen))
 
-        self._trip.send([(device.h, host.h), (device.ids, host.ids), (device.weights, host.weights)])
-        sent = [host.h, host.ids, host.weights]
-        self._done = self._trip.compute(compute, work, lambda: Touched(reads=sent, writes=[self._on_host.added]))
+        def finish() -> None:
+            if running:
+                self._on_host.added.copy_(running.pop()())
+
+        n_experts = None if only is None else int(only.sum())
+        self._trip.begin(begin, work, lambda: Touched(reads=[*_tensors_of(host)]))
+        self._end = partial(self._trip.end, finish, lambda: Touched(writes=[self._on_host.added]), n_experts)
 
     def finish(self, *, is_first: bool) -> None:
         """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
@@ -123,10 +133,14 @@ class ExpertsOnHost:
             shared = device.shared if is_first and moe.n_ff_shared else None
             combine(device.x, device.added, shared, scale)
 
-        self._trip.receive((device.added, self._on_host.added), self._done)
+        self._trip.receive((device.added, self._on_host.added), self._end())
         key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")
         added = [device.x, device.added, *([device.shared] if is_first and moe.n_ff_shared else [])]
         self._shard.device.launch("compute", add, Work(), key, lambda: Touched(reads=added, writes=[device.x]))
+
+
+def _tensors_of(routed: Routed) -> tuple[torch.Tensor, ...]:
+    return routed.h, routed.ids, routed.weights
 
 
 class _HostRoundTrip:
@@ -136,29 +150,34 @@ class _HostRoundTrip:
         self._device, self._ubatch, self._layer = shard.device, ubatch, layer
         self._name, self._trace = name, trace
 
-    def send(self, pairs: Sequence[Pair]) -> None:
-        device = self._device
-        n_bytes = sum(on_device.numel() * on_device.element_size() for on_device, _ in pairs)
+    def send(self, *pairs: Pair) -> None:
+        """One copy to the host for each pair."""
+        device, n_bytes = self._device, sum(on_device.nbytes for on_device, _ in pairs)
         start = self._trace.mark(device, "compute")
         with copy_range(self._layer, None, _WHAT, n_bytes):
             for on_device, on_host in pairs:
                 device.copy_out("compute", on_device, on_host)
-        sent = device.event()
-        device.record("compute", sent)
+        self._sent = device.event()
+        device.record("compute", self._sent)
         fields = {"layer": self._layer, "bytes": n_bytes}
-        self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, sent, **fields)
-        device.wait("host", sent)
+        self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, self._sent, **fields)
 
-    def compute(self, compute: Callable[[], None], work: Work, touches: Touches) -> Event:
-        """Queue the work behind what was sent; returns the event that it is done."""
-        device = self._device
-        start = self._trace.mark(device, "host")
+    def begin(self, compute: Callable[[], None], work: Work, touches: Touches) -> None:
+        """Queue the work behind what was sent."""
+        self._device.wait("host", self._sent)
+        self._begun = self._trace.mark(self._device, "host")
         with compute_range(self._layer, f"{self._name} on host"):
-            device.launch("host", compute, work, touches=touches)
+            self._device.launch("host", compute, work, touches=touches)
+
+    def end(self, complete: Callable[[], None], touches: Touches, n_experts: int | None = None) -> Event:
+        """Queue what brings the work to its end; returns the event that it is done."""
+        device = self._device
+        with compute_range(self._layer, f"{self._name} on host"):
+            device.launch("host", complete, Work(), touches=touches)
         done = device.event()
         device.record("host", done)
-        fields = {"layer": self._layer}
-        self._trace.add(device, "host", "cpu_compute", self._name, self._ubatch, start, done, **fields)
+        fields = {"layer": self._layer, "n_experts": n_experts}
+        self._trace.add(device, "host", "cpu_compute", self._name, self._ubatch, self._begun, done, **fields)
         return done
 
     def receive(self, pair: Pair, done: Event) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from executor.errors import HprofError, did_you_mean
 from executor.policies.auto import Auto
 from executor.policies.base import Policy, PolicyOptions
+from executor.policies.both import Both
 from executor.policies.cache import Cached
 from executor.policies.hot import Hot
 from executor.policies.simple import Cpu, Full, Gated, Off, OffWhole, On
@@ -24,6 +25,7 @@ ARMS: dict[str, type[Policy]] = {
     "gated": Gated,
     "auto": Auto,
     "hot": Hot,
+    "both": Both,
     "cpu": Cpu,
     FULL: Full,
 }

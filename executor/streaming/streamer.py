@@ -231,6 +231,10 @@ class Streamer:
         """Whether `fetch` must be given the router's choice."""
         return item.is_moe and self._pending_copy(item).plan.needs_routing
 
+    def may_divide(self, item: Item) -> bool:
+        """Whether `divide` may name experts, so that the host has to have the activations."""
+        return item.is_moe and self._pending_copy(item).plan.divided
+
     def divide(self, item: Item, used: Flags) -> Flags | None:
         """The experts of `used` (n_experts,) that the host computes; None where all are left to the device.
 

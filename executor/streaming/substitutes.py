@@ -26,6 +26,7 @@ class Substitutes:
         n_bytes = n_layers * n_experts * torch.int64.itemsize
         self._device = device
         self._on_host = device.host_slab(n_bytes, pinned=True).view(torch.int64).view(shape)
+        self._written = None if self._on_host.device.type == "meta" else self._on_host.numpy()
         self._on_device = torch.zeros(shape, dtype=torch.int64, device=device.torch_device)
 
     def send(self, layer: int, used: Flags, on_host: Flags) -> torch.Tensor:
@@ -35,9 +36,10 @@ class Substitutes:
         """
         row = self._on_host[layer, : used.size]
         self._device.on_thread("write the stand-ins", lambda: Touched(writes=[row]))
-        if row.device.type != "meta":
-            present = int(np.flatnonzero(used & ~on_host)[0])
-            row.copy_(torch.from_numpy(np.where(on_host, present, np.arange(used.size))))
+        if self._written is not None:
+            written = self._written[layer, : used.size]
+            written[:] = np.arange(used.size)
+            written[on_host] = (used & ~on_host).argmax()
         target = self._on_device[layer, : used.size]
         with copy_range(layer, None, "stand-ins", target.nbytes):
             self._device.copy_in("compute", [whole_copy_range(row, target)])

@@ -59,16 +59,17 @@ class TransferUnit:
     n_experts: int
     segments: tuple[HostSegment, ...] = field(repr=False)
     memory: SourceMemory | None = None  # of the segments
+    label: str = field(init=False)
+    """The tensors' short names, `ffn_up|ffn_gate|…`, for the trace."""
+
+    def __post_init__(self) -> None:
+        label = "|".join(part.info.short_name.removesuffix(".weight") for part in self.parts)
+        object.__setattr__(self, "label", label)
 
     @property
     def expert_bytes(self) -> int:
         """Bytes of one expert in all its projections; 0 for dense tensors."""
         return self.n_bytes // self.n_experts if self.n_experts else 0
-
-    @property
-    def label(self) -> str:
-        """The tensors' short names, `ffn_up|ffn_gate|…`, for the trace."""
-        return "|".join(part.info.short_name.removesuffix(".weight") for part in self.parts)
 
     def whole(self, slot: torch.Tensor) -> list[CopyRange]:
         """The copies that move everything into a slot, (n_bytes,) uint8."""
@@ -76,9 +77,11 @@ class TransferUnit:
 
     def runs(self, slot: torch.Tensor, experts: NDArray[np.bool_]) -> list[CopyRange]:
         """The copies that move the chosen `experts` (n_experts,) into a slot, neighbours merged."""
-        edges = np.flatnonzero(np.diff(experts, prepend=False, append=False))
+        padded = np.zeros(experts.size + 2, dtype=np.bool_)
+        padded[1:-1] = experts
+        edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
         return [
-            CopyRange(s.source, int(a) * s.stride, slot, s.target_from + int(a) * s.stride, int(b - a) * s.stride)
+            CopyRange(s.source, a * s.stride, slot, s.target_from + a * s.stride, (b - a) * s.stride)
             for s in self.segments
             for a, b in zip(edges[::2], edges[1::2], strict=True)
         ]

@@ -118,6 +118,7 @@ _SAID: Final = {
     "int4": "packed int4 (PyTorch's CPU kernel)",
     "bf16": "bf16, dequantised once",
     "f32": "float32, dequantised once",
+    "stored": "it is stored",
 }
 
 
@@ -186,12 +187,23 @@ def _note(cell: Cell, piece: _SmallUbatch, least: int, arms: Sequence[ManifestAr
     did: dict[str, list[ManifestArm]] = {}
     for arm in arms:
         if arm not in cached:
-            what = _on_host(cell.arms[arm.name], piece.scope) if is_small else "copied the host weights to the device"
-            did.setdefault(what, []).append(arm)
+            did.setdefault(_did(cell.arms[arm.name], piece.scope, arm, is_small=is_small), []).append(arm)
     told = [f"{_names(alike)} {what}" for what, alike in did.items()]
     rest = "used other FFN weights in host memory on the CPU" if is_small else "copied other host weights to the device"
-    told += [f"{_names(cached)} took experts from the bank and {rest}"] if cached else []
+    for divides, bank in ((False, ""), (True, ", divided between CPU and device what it lacked,")):
+        alike = [arm for arm in cached if _divides(arm) == divides]
+        told += [f"{_names(alike)} took experts from the bank{bank} and {rest}"] if alike else []
     return f"{piece.said}, {'' if is_small else 'not '}below --op-offload-min-batch {least}: {'; '.join(told)}."
+
+
+def _did(figures: ArmFigures, scope: Scope | None, arm: ManifestArm, *, is_small: bool) -> str:
+    if _divides(arm):
+        return "divided the experts between CPU and device"
+    return _on_host(figures, scope) if is_small else "copied the host weights to the device"
+
+
+def _divides(arm: ManifestArm) -> bool:
+    return arm.traits is not None and arm.traits.divides
 
 
 def _on_host(arm: ArmFigures, scope: Scope | None) -> str:

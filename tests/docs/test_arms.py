@@ -41,7 +41,7 @@ def test_a_drawing_is_small_and_self_contained(path: Path) -> None:
     assert f"](img/arms/{path.name})" in TEXT
 
 
-@pytest.mark.parametrize("name", ["off", "on", "hot", "cache", "cpu"])
+@pytest.mark.parametrize("name", ["off", "on", "hot", "cache", "both", "cpu"])
 def test_the_text_quotes_what_is_drawn(name: str) -> None:
     title = ElementTree.parse(DOCS / "img" / "arms" / f"{name}.svg").getroot().findtext(f"{SVG}title") or ""
     found = re.search(r"in ([\d.]+) ms", title)

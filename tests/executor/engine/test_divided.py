@@ -115,7 +115,7 @@ def test_what_the_host_computes_is_not_copied(arm: str) -> None:
 def test_host_and_device_work_beside_each_other() -> None:
     """On a machine whose host takes as long for an expert as the bus takes to bring it, half and half wins."""
     fast: dict[str, Any] = {"memory_gb_s": 1e6, "gemm_tflop_s": 1e6, "host_gflop_s": 1e6}
-    machine = SimMachine(link_gb_s=10, host_memory_gb_s=71, **fast)  # 0.56 bytes a weight there, 4 here
+    machine = SimMachine(link_gb_s=10, host_memory_gb_s=71, **fast)  # .56 bytes a weight there, 4 in float32 here
     with open_session(
         "qwen3-30b-a3b", ["off", "cpu", "divided"], layers=2, kind="sim", machine=machine, policy=POLICY,
         synthetic_routing=True,

@@ -81,7 +81,7 @@ def test_names_of_arms() -> None:
         ("cpu+cache", "cache"),
         ("ON", "on"),
         ("prefetch", "the arms are off, "),
-        ("prefetch", ", cache, off+cache, off-whole+cache, on+cache, gated+cache, auto+cache, hot+cache."),
+        ("prefetch", ", cache, off+cache, off-whole+cache, on+cache, gated+cache, auto+cache, hot+cache, both+cache."),
     ],
 )
 def test_an_unknown_arm_names_those_near_it(name: str, near: str) -> None:

@@ -206,6 +206,20 @@ def test_weights_outside_the_ffn_stream_at_every_size(
     assert noted.notes[-1].endswith(f"below --op-offload-min-batch 32: off, on {said}")
 
 
+def test_arms_that_divide_say_so(tmp_path: Path) -> None:
+    cell = _cell(tmp_path, 0, n_gen=4, n_ubatch=512)
+    alike = replace(arm("off"), name="both", traits=find_traits("both"))
+    banked = replace(
+        alike, options={**alike.options, "effective": {"host_bytes": 1, "vram_bank": 1}}, name="both+cache"
+    )
+    both = replace(cell, arms={"off": cell.arms["off"], "both": cell.arms["on"], "both+cache": cell.arms["on"]})
+    (noted,) = with_places([both], [arm("off"), alike, banked])
+    assert (
+        "; both divided the experts between CPU and device; both+cache took experts from the bank, divided "
+        in (noted.notes[-1])
+    )
+
+
 def test_arms_that_copied_different_amounts_are_told_apart(tmp_path: Path) -> None:
     cell = _cell(tmp_path, 512, n_gen=4, n_ubatch=512)
     quiet = _copying(cell, "decode", 0).arms["off"]
