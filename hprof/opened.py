@@ -13,7 +13,7 @@ from executor.errors import HprofError, did_you_mean
 from executor.units import format_count, listed
 from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.capture import Capture
-from profiler.metrics.passes import CELL_KEYS, is_measured, measured_passes
+from profiler.metrics.passes import CELL_KEYS, is_warmup, measured_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +161,7 @@ class OpenedCapture(Capture):
     def _chosen_passes(self, arm: str | None, *, warmups: bool) -> pd.DataFrame:
         passes = self._plain.passes
         if not warmups:
-            passes = passes[is_measured(passes)]
+            passes = passes[~is_warmup(passes)]
         if arm is None:
             return passes
         self._check_arm(arm)

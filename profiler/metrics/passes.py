@@ -17,12 +17,14 @@ _SIZE_OF_NAME: Final = {flag: name for name, flag in _SIZE_NAMES.items()}
 _NAMED_SIZE: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)")
 
 
-def is_measured(passes: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows of the `passes` table figures are taken from: those of a named arm that are no warm-ups.
+def is_warmup(passes: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of the `passes` table were warm-ups; a source that does not say which were has none."""
+    return passes["warmup"].fillna(False).astype(bool)
 
-    A source that does not say which passes were warm-ups has none.
-    """
-    return ~passes["warmup"].fillna(False).astype(bool) & passes["arm"].notna()
+
+def is_measured(passes: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of the `passes` table arms are judged by: those of a named arm that are no warm-ups."""
+    return ~is_warmup(passes) & passes["arm"].notna()
 
 
 def measured_passes(passes: pd.DataFrame) -> pd.DataFrame:
