@@ -76,11 +76,7 @@ def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, 
     trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
     trip.send((device.x, host.x))
     trip.begin(compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
-    trip.receive((device.x, host.x), trip.end(_nothing_more, Touched))
-
-
-def _nothing_more() -> None:
-    """What was begun is done already."""
+    trip.receive((device.x, host.x), trip.end())
 
 
 class ExpertsOnHost:
@@ -117,12 +113,15 @@ class ExpertsOnHost:
                 running.append(begin_host_experts(routed, products, self._moe, weights, chosen))
 
         def finish() -> None:
-            if running:
-                self._on_host.added.copy_(running.pop()())
+            self._on_host.added.copy_(running.pop()())
 
-        n_experts = None if only is None else int(only.sum())
-        self._trip.begin(begin, work, lambda: Touched(reads=[*_tensors_of(host)]))
-        self._end = partial(self._trip.end, finish, lambda: Touched(writes=[self._on_host.added]), n_experts)
+        reads = [*_tensors_of(host)]
+        if only is None:
+            self._trip.begin(begin, work, lambda: Touched(reads=reads, writes=[self._on_host.added]))
+            self._end = self._trip.end
+        else:
+            self._trip.begin(begin, work, lambda: Touched(reads=reads))
+            self._end = partial(self._trip.end, finish, int(only.sum()), lambda: Touched(writes=[self._on_host.added]))
 
     def finish(self, *, is_first: bool) -> None:
         """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
@@ -169,10 +168,12 @@ class _HostRoundTrip:
         with compute_range(self._layer, f"{self._name} on host"):
             self._device.launch("host", compute, work, touches=touches)
 
-    def end(self, complete: Callable[[], None], touches: Touches, n_experts: int | None = None) -> Event:
-        """Queue what brings the work to its end; returns the event that it is done."""
+    def end(
+        self, complete: Callable[[], None] | None = None, n_experts: int | None = None, touches: Touches = Touched
+    ) -> Event:
+        """Queue what brings the work to its end, if it needs more; returns the event that it is done."""
         device = self._device
-        with compute_range(self._layer, f"{self._name} on host"):
+        if complete is not None:  # a part of what was begun, whose range it has
             device.launch("host", complete, Work(), touches=touches)
         done = device.event()
         device.record("host", done)
