@@ -234,7 +234,8 @@ class StepRunner:
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         from_bank = place_of is not None
-        key: Hashable = from_bank if substitutes is None else (from_bank, "divided")
+        # arms share slots, but each that divides has its own stand-ins
+        key: Hashable = from_bank if substitutes is None else (from_bank, substitutes.data_ptr())
         key = key if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
         chosen = a.routed(moe.n_used)
         reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]

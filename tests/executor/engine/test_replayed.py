@@ -14,9 +14,11 @@ from executor.devices.base import ReplayKey, StreamName, Touches, Work
 from executor.devices.cpu import CpuDevice
 from executor.model import TemperatureShape
 from executor.models.architectures import llama4
+from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
 from tests.executor.architectures import test_llama4
 from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.policies.made_up import Divided
 
 N_GEN = 5
 POLICY = PolicyOptions(cache_bytes=1 << 20, op_offload_min_batch=1)  # everything is computed on the device
@@ -64,6 +66,26 @@ def test_a_key_names_all_that_a_step_depends_on(spec: str, arm: str, monkeypatch
     for got, want in zip(logits_of(spec, arm, torch.bfloat16), wanted, strict=True):
         assert torch.equal(got, want)
     assert launches.n_repeated > len(launches.first)
+
+
+def test_arms_that_divide_share_slots_but_no_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts' ubatches go through the slot with the cache too."""
+    monkeypatch.setitem(ARMS, "divided", Divided)
+    arms = ["divided", "divided+cache"]
+
+    def logits() -> list[torch.Tensor | None]:
+        with open_session("tiny-moe", arms, dtype=torch.bfloat16, policy=POLICY, layers=3) as session:
+            return [
+                run_pass(session, arm, 64, N_GEN, n_ubatch=64, repetition=repetition, all_logits=True)[1]
+                for repetition, arm in enumerate(arms)
+            ]
+
+    wanted = logits()
+    Repeating().install(monkeypatch)
+    for got, want in zip(logits(), wanted, strict=True):
+        assert got is not None
+        assert want is not None
+        assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("spec", ["tiny-dense", "tiny-moe"])
