@@ -122,20 +122,20 @@ class PassRun:
         start = self._trace.mark(self._first.device, "compute")
         with ubatch_range(ubatch):
             self._ends.embed(ubatch, ids)
-            left = self._run_layers(ubatch)
+            left, shard = self._run_layers(ubatch)
             if left is not None:
                 self._ends.head(left)
-        self._marks.append(UbatchMarks(ubatch, start, self._trace.mark(self._last.device, "compute")))
+        self._marks.append(UbatchMarks(ubatch, start, self._trace.mark(shard.device, "compute"), shard.device))
 
-    def _run_layers(self, ubatch: Ubatch) -> Ubatch | None:
-        """The rows that leave the last layer, on the last shard; None where none do."""
+    def _run_layers(self, ubatch: Ubatch) -> tuple[Ubatch | None, DeviceShard]:
+        """The rows that leave the last layer, None where none do, and where the ubatch ends: they on the last shard."""
         shard, left = self._first, None
         for layer in range(len(self._placed.layers)):
             shard = self._move(ubatch, shard, self._placed.shard(layer))
             left = self._steps.layer(ubatch, layer)
         if left is not None:
-            self._move(left, shard, self._last)  # which may hold the output alone
-        return left
+            shard = self._move(left, shard, self._last)  # which may hold the output alone
+        return left, shard
 
     def _move(self, ubatch: Ubatch, here: DeviceShard, there: DeviceShard) -> DeviceShard:
         """Bring the ubatch's rows to the shard `there`; gives it."""
@@ -159,9 +159,9 @@ class PassRun:
         return ids.to(self._first.device.torch_device)
 
     def _result(self, t_start: int, t_first: int | None, t_end: int) -> PassResult:
-        is_simulated, last = self._placed.is_simulated, self._last.device
+        is_simulated, first, last = self._placed.is_simulated, self._first.device, self._last.device
         replayed = [] if self._replayed is None else self._replayed.finish(self._policy)
-        ubatches = [*ubatch_records(self._marks, self._policy, self._first.device, last), *replayed]
+        ubatches = [*ubatch_records(self._marks, self._policy, first), *replayed]
         at_logits = self._ends.prompt_logits
         times = PassTimes(t_start, None if at_logits is None else last.time_ns(at_logits), t_first, t_end)
         return PassResult(
@@ -235,15 +235,16 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class UbatchMarks:
-    """A ubatch's first and last moment: marks on the first and the last device; None when recording is off."""
+    """A ubatch's first and last moment: marks on the first device and where it ends; None when recording is off."""
 
     ubatch: Ubatch
     start: Event | None
     end: Event | None
+    ends_on: Device
 
 
-def ubatch_records(marks: Iterable[UbatchMarks], policy: Policy, first: Device, last: Device) -> list[UbatchRecord]:
-    """One record for each ubatch that was marked."""
+def ubatch_records(marks: Iterable[UbatchMarks], policy: Policy, first: Device) -> list[UbatchRecord]:
+    """One record for each ubatch that was marked; all begin on the `first` device."""
     return [
         UbatchRecord(
             phase=one.ubatch.phase,
@@ -252,7 +253,7 @@ def ubatch_records(marks: Iterable[UbatchMarks], policy: Policy, first: Device, 
             n_past=one.ubatch.n_past,
             policy=policy.describe(one.ubatch),
             t_start=first.time_ns(one.start),
-            t_end=last.time_ns(one.end),
+            t_end=one.ends_on.time_ns(one.end),
         )
         for one in marks
         if one.start is not None and one.end is not None

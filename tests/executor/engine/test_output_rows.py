@@ -99,6 +99,8 @@ def test_a_device_with_the_output_alone_is_brought_what_is_left(kind: str) -> No
         (1, 2, 1),
         (2, 2, 1),
     ]
+    for ubatch in result.ubatches:
+        assert ubatch.t_end >= max(e.t_end for e in result.events if e.ubatch == ubatch.ubatch and e.kind == "compute")
 
 
 @pytest.mark.parametrize("spec", ["gpt-oss-20b", "qwen3.5-27b", "qwen3.6-35b-a3b", "deepseek-v4-flash"])
