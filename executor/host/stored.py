@@ -114,6 +114,7 @@ class StoredFfn:
         library = _library()
         assert library is not None, "is_available() says whether there is one"
         self._native, self._kept = library, tuple(projections)
+        self._begun: object = None  # the memory of what was begun last, whose owner may be interrupted
         n_experts = len(projections[0].stored.places)
         parts = (_matrices(part) for part in self._kept)
         self._layer = _FfnLayer(*parts, n_experts, n_used, _ACTIVATIONS.index(activation), weighs_input)
@@ -141,12 +142,13 @@ class StoredFfn:
         weights: torch.Tensor | None = None,
         only: torch.Tensor | None = None,
     ) -> Callable[[], torch.Tensor]:
-        """The same on threads beside this one, which must not begin another before it called what is returned."""
+        """The same on threads beside this one; what is returned waits for them, as does who begins another."""
         out, tokens, kept = self._tokens(rows, ids, weights, only)
         tokens.n_threads = max(1, tokens.n_threads - 1)  # this thread goes on
         self._native.hprof_ffn_begin(ctypes.byref(self._layer), ctypes.byref(tokens))
+        self._begun = kept, tokens, out
 
-        def finish(_kept: object = (kept, tokens)) -> torch.Tensor:
+        def finish() -> torch.Tensor:
             self._native.hprof_ffn_end()
             return out
 

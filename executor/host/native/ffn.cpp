@@ -386,6 +386,7 @@ class Helper {
     }
 
     void begin(const Layer* layer, const Tokens* tokens) {
+        end();  // an owner that was interrupted did not
         layer_ = layer;
         tokens_ = tokens;
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -162,6 +163,17 @@ def test_a_layer_beside_other_work_gives_the_same() -> None:
         beside = rows @ rows.T
         assert torch.equal(finish(), ffn(rows, ids, weights, some))
         assert torch.equal(beside, rows @ rows.T)
+
+
+def test_what_an_interrupted_owner_left_running_disturbs_nobody() -> None:
+    ffn = StoredFfn(experts_of(("Q6_K",) * 3, 1024, 512), "silu", n_used=3)
+    ids, weights = choices(48, 3)
+    rows = torch.randn(48, 1024, generator=torch.Generator().manual_seed(5))
+    want = ffn(rows, ids, weights)
+    for _ in range(5):
+        ffn.begin(rows.clone(), ids, weights)
+        time.sleep(1e-3)  # it runs, and takes longer
+        assert torch.equal(ffn.begin(rows, ids, weights)(), want)
 
 
 def test_no_bit_depends_on_the_number_of_threads() -> None:
