@@ -98,7 +98,7 @@ def test_a_fault_that_costs_time_alone_is_a_finding(
 def test_a_report_says_what_the_run_itself_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     size = ["-m", "tiny-dense", "--layers", "3", "-p", "32", "-n", "1", "-ub", "32", "-r", "1"]
     path = str(tmp_path / "c")
-    planted = ["--record-ordering", "--inject", "wrong-slot", "-o", path]
+    planted = ["--all-logits", "--record-ordering", "--inject", "wrong-slot", "-o", path]
     assert hprof.main(["run", "--device", "cpu", "--arms", "off,on", *size, *planted]) == 0
     capsys.readouterr()
     assert hprof.main(["report", path, "--json"]) == 0

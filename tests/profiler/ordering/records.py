@@ -21,11 +21,14 @@ def without(records: Sequence[OrderingRecord], number: int) -> list[OrderingReco
     return [replace(record) for record in records if record.sequence != number]
 
 
-def record_engine(spec: str, arm: str, kind: str, n_prompt: int = 96, n_gen: int = 2, **options: Any) -> list[Any]:
-    """The records of two passes of an arm."""
+def record_engine(
+    spec: str, arm: str, kind: str, n_prompt: int = 96, n_gen: int = 2, *, all_logits: bool = False, **options: Any
+) -> list[Any]:
+    """The records of two passes of an arm; with `all_logits` the last layer of a prompt streams like the others."""
     policy = PolicyOptions(cache_bytes=1 << 20)
     is_moe = spec == "tiny-moe"
     with open_session(
         spec, [arm], kind=kind, policy=policy, synthetic_routing=is_moe, record_ordering=True, **options
     ) as session:
-        return [run_pass(session, arm, n_prompt, n_gen, 32, repetition=i)[0].ordering for i in range(2)]
+        passes = [run_pass(session, arm, n_prompt, n_gen, 32, repetition=i, all_logits=all_logits) for i in range(2)]
+        return [result.ordering for result, _ in passes]

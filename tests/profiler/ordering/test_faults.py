@@ -59,7 +59,7 @@ def test_without_a_fault_nothing_is_found(arm: str) -> None:
 
 def test_a_stale_wait_has_a_generation_of_its_own() -> None:
     """The event that a step waits for was recorded before, for the slot's last copy, and is recorded again after."""
-    records = record_engine("tiny-moe", "on", "sim", n_gen=0, inject="stale-generation")[0]
+    records = record_engine("tiny-moe", "on", "sim", n_gen=0, all_logits=True, inject="stale-generation")[0]
     waits = [one for one in records if one.op == "wait" and one.stream == "compute"]
     of_event = [one.generation for one in waits if one.event == waits[0].event]
     assert of_event == list(range(len(of_event)))
