@@ -91,3 +91,19 @@ def settled(page: Page) -> None:
 def address_of(page: Page) -> str:
     """Where the page is now; Playwright's own `url` does not see `history.replaceState`."""
     return str(page.evaluate("location.href"))
+
+
+SPAN = """() => {
+  const root = document.querySelector('[data-testid=stBidiComponentIsolated]')?.shadowRoot?.querySelector('.timeline');
+  const [from, to] = (root?.dataset.view ?? '0~0').split('~').map(Number);
+  return to - from;
+}"""
+"""JavaScript: the length of what the timeline shows, in ns; 0 before it shows anything."""
+
+
+def span(page: Page) -> int:
+    """The length of what the timeline of `page` shows, in ns."""
+    view = page.locator(".timeline").get_attribute("data-view")
+    assert view is not None
+    start, end = map(int, view.split("~"))
+    return end - start

@@ -1,11 +1,9 @@
-"""The dashboard in a real browser: every page, the timeline under hand, links, downloads, an upload."""
+"""The dashboard in a real browser: every page, links, downloads, an upload."""
 
 from __future__ import annotations
 
 import csv
 import re
-import shutil
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,11 +13,8 @@ import pytest
 
 import hprof
 from executor.units import format_value
-from tests.dashboard.browser import Watch, address_of, served, settled
-from tests.dashboard.test_hostile import hostile
-from tests.profiler import makers
+from tests.dashboard.browser import SPAN, Watch, address_of, settled, span
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, copy, kernel, write_export
-from tests.support import ROOT, chromium_path
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -37,43 +32,6 @@ TITLES = (
     "What if",
     "Import",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium_path()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("captures")
-    for name in ("example", "example-sweep"):
-        if (ROOT / "traces" / name).is_dir():
-            shutil.copytree(ROOT / "traces" / name, folder / name)
-    makers.dense_off_on(folder / "dense")
-    hostile(folder / "bad")
-    faulty = ["--record-ordering", "--inject", "drop-wait", "-o", str(folder / "disorder")]
-    hprof.main(["run", "-m", "tiny-dense", "--device", "sim", "--arms", "off,on", "-p", "64", "-ub", "32", *faulty])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(browser: Browser, root: Path) -> Iterator[str]:
-    with served(root) as found:
-        yield found
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-    yield context.new_page()
-    context.close()
 
 
 @pytest.mark.parametrize("capture", ["example", "example-sweep"])
@@ -116,117 +74,11 @@ def test_figures_are_the_reports(page: Page, address: str, root: Path) -> None:
     assert page.get_by_text(f"{1 / change['ratio']:.2f} x as fast").count() > 0
 
 
-def span(page: Page) -> int:
-    view = page.locator(".timeline").get_attribute("data-view")
-    assert view is not None
-    start, end = map(int, view.split("~"))
-    return end - start
-
-
-def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(page: Page, address: str) -> None:
-    watch = Watch(page)
-    page.goto(f"{address}/timeline?capture=dense")
-    settled(page)
-    canvas = page.locator(".timeline canvas")
-    canvas.wait_for()
-    page.wait_for_function(
-        "document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline').dataset.view"
-    )
-    page.evaluate(_COUNT_MESSAGES)
-    whole = span(page)
-    canvas.click(position={"x": 400, "y": 10})
-    page.mouse.wheel(0, -300)
-    page.wait_for_function(f"(({_SPAN})()) < {whole * 0.8}")
-    page.keyboard.press("w")
-    page.wait_for_function(f"(({_SPAN})()) < {whole * 0.5}")
-    page.keyboard.press("0")
-    page.wait_for_function(f"(({_SPAN})()) === {whole}")
-    # the first copy of arm A, then the compute that waited for it
-    canvas.focus()
-    page.keyboard.press("ArrowRight")
-    details = page.locator(".timeline .details")
-    details.get_by_text("Read by: ffn → layer").wait_for()
-    assert "8 kB" in details.inner_text()
-    assert "80 % of the link" in details.inner_text()
-    details.get_by_role("button", name="Read by").click()
-    details.get_by_text("Waited for copy").wait_for()
-    page.locator(".timeline .search").fill("layer:1 kind:compute")
-    page.locator(".timeline .found").get_by_text("6 matches").wait_for()
-    page.locator(".timeline .search").fill("")
-    page.locator(".timeline [data-do=measure]").click()
-    box = canvas.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 300, box["y"] + 100)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
-    page.mouse.up()
-    assert float(page.locator(".timeline").get_attribute("data-draw-ms") or "1e9") < 100
-    assert page.evaluate("window.sent") == 0, "the server was asked"
-    watch.check()
-
-
-def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page: Page, address: str) -> None:
-    watch = Watch(page)
-    page.set_viewport_size({"width": 1280, "height": 620})
-    page.goto(f"{address}/timeline?capture=dense")
-    settled(page)
-    canvas, found = page.locator(".timeline canvas"), page.locator(".timeline .found")
-    canvas.wait_for()
-    page.wait_for_function(f"({_SPAN})() > 0")
-    box = canvas.bounding_box()
-    assert box is not None
-    assert 620 - 60 < box["y"] + box["height"] <= 620, "the window's height"
-    # the name of A's first ubatch chooses its stretch: 2 copies of 100 us, 2 times 60 us of compute
-    page.mouse.click(box["x"] + 300, box["y"] + 39)
-    statistics = page.locator(".timeline .statistics")
-    statistics.get_by_role("heading", name="320 µs chosen").wait_for()
-    rows = dict(line.split("\t", 1) for line in statistics.locator("table").inner_text().splitlines()[1:])
-    assert rows["copy H2D, exposed"].split("\t")[0] == "200 µs"
-    assert rows["compute, busy"].split("\t")[0] == "120 µs"
-    assert rows["copy H2D, bytes"].split("\t")[0] == "16 kB"
-    # search counts, dims and steps
-    page.locator(".timeline .search").fill("layer:1")
-    found.get_by_text(re.compile(r"^\d+ matches$")).wait_for()
-    page.get_by_role("button", name="Next match").click()
-    found.get_by_text(re.compile(r"^1 of \d+ matches$")).wait_for()
-    canvas.focus()
-    details = page.locator(".timeline .details")
-    assert "A · " in details.inner_text()
-    page.keyboard.press("o")
-    details.get_by_text("B · ").wait_for()
-    assert "Layer\n1" in details.inner_text()
-    page.locator(".timeline .search").fill("")
-    # a tooltip is of what lies under the pointer after the view has moved
-    now = canvas.bounding_box()
-    assert now is not None
-    page.mouse.move(now["x"] + 350, now["y"] + 75)
-    tip = page.locator(".timeline .tip")
-    tip.wait_for()
-    canvas.focus()
-    for _ in range(4):
-        page.keyboard.press("w")
-    assert tip.is_visible(), "zoomed at the pointer"
-    page.keyboard.press("d")
-    tip.wait_for(state="hidden")
-    page.keyboard.press("a")
-    tip.wait_for()
-    # a click on an arm's name folds it
-    n_lanes = len((page.locator(".timeline").get_attribute("data-lanes") or "").split("|"))
-    for n in (n_lanes // 2, n_lanes):
-        page.mouse.click(now["x"] + 40, now["y"] + 39)
-        page.wait_for_function(_LANES_ARE, arg=n)
-    watch.check()
-
-
-_LANES_ARE = """(n) => document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot
-  .querySelector('.timeline').dataset.lanes.split('|').length === n"""
-
-
 def test_back_leads_to_the_page_before(page: Page, address: str) -> None:
     page.goto(f"{address}/?capture=dense")
     settled(page)
     page.locator("[data-testid=stSidebarNav] a[href$='/timeline']").click()
-    page.wait_for_function(f"(({_SPAN})() ?? 0) > 0")
+    page.wait_for_function(f"(({SPAN})() ?? 0) > 0")
     page.wait_for_function("location.search.includes('view=')")
     page.locator("[data-testid=stSidebarNav] a[href$='/sweep']").click()
     page.get_by_role("heading", level=1, name="At which sizes").wait_for()
@@ -324,37 +176,11 @@ def test_a_phone_reaches_arms_and_sizes_and_no_page_is_wider_than_it(browser: Br
     context.close()
 
 
-def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, address: str) -> None:
-    watch = Watch(page)
-    page.goto(f"{address}/timeline?capture=disorder&a=on&b=off")
-    settled(page)
-    page.locator(".timeline .legend").get_by_role("button", name="pairs out of order").click()
-    details = page.locator(".timeline .details")
-    details.get_by_text("Out of order: read before its write").first.wait_for()
-    details.get_by_role("heading", name=re.compile("ffn|mix")).wait_for()
-    details.get_by_role("button", name="The other operation").first.click()
-    details.get_by_role("heading", name="copy whole").wait_for()
-    details.get_by_text("Out of order: read before its write").first.wait_for()
-    watch.check()
-
-
-_COUNT_MESSAGES = """() => {
-  window.sent = 0;
-  const send = WebSocket.prototype.send;
-  WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
-}"""
-_SPAN = """() => {
-  const root = document.querySelector('[data-testid=stBidiComponentIsolated]')?.shadowRoot?.querySelector('.timeline');
-  const [from, to] = (root?.dataset.view ?? '0~0').split('~').map(Number);
-  return to - from;
-}"""
-
-
 def test_a_view_can_be_sent_to_somebody(page: Page, address: str, browser: Browser) -> None:
     page.goto(f"{address}/timeline?capture=dense&a=on&b=off&view=100000~300000&align=ubatch:1")
     settled(page)
     page.locator(".timeline canvas").wait_for()
-    page.wait_for_function(f"(({_SPAN})()) === 200000")
+    page.wait_for_function(f"(({SPAN})()) === 200000")
     assert page.locator(".timeline .ubatch").input_value() == "1"
     canvas = page.locator(".timeline canvas")
     canvas.click(position={"x": 400, "y": 10})
@@ -367,7 +193,7 @@ def test_a_view_can_be_sent_to_somebody(page: Page, address: str, browser: Brows
     other.goto(link)
     settled(other)
     other.locator(".timeline canvas").wait_for()
-    other.wait_for_function(f"(({_SPAN})()) === {span(page)}")
+    other.wait_for_function(f"(({SPAN})()) === {span(page)}")
     assert other.get_by_role("combobox", name=re.compile("Arm A")).input_value() == "on (prefetch)"
     other.close()
 

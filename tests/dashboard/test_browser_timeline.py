@@ -1,0 +1,134 @@
+"""The timeline under hand in a real browser: zoom, search, a stretch's figures, what is out of order."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.dashboard.browser import SPAN, Watch, settled, span
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+_COUNT_MESSAGES = """() => {
+  window.sent = 0;
+  const send = WebSocket.prototype.send;
+  WebSocket.prototype.send = function (data) { window.sent += 1; return send.call(this, data); };
+}"""
+
+
+def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=dense")
+    settled(page)
+    canvas = page.locator(".timeline canvas")
+    canvas.wait_for()
+    page.wait_for_function(
+        "document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline').dataset.view"
+    )
+    page.evaluate(_COUNT_MESSAGES)
+    whole = span(page)
+    canvas.click(position={"x": 400, "y": 10})
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"(({SPAN})()) < {whole * 0.8}")
+    page.keyboard.press("w")
+    page.wait_for_function(f"(({SPAN})()) < {whole * 0.5}")
+    page.keyboard.press("0")
+    page.wait_for_function(f"(({SPAN})()) === {whole}")
+    # the first copy of arm A, then the compute that waited for it
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    details = page.locator(".timeline .details")
+    details.get_by_text("Read by: ffn → layer").wait_for()
+    assert "8 kB" in details.inner_text()
+    assert "80 % of the link" in details.inner_text()
+    details.get_by_role("button", name="Read by").click()
+    details.get_by_text("Waited for copy").wait_for()
+    page.locator(".timeline .search").fill("layer:1 kind:compute")
+    page.locator(".timeline .found").get_by_text("6 matches").wait_for()
+    page.locator(".timeline .search").fill("")
+    page.locator(".timeline [data-do=measure]").click()
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 300, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
+    page.mouse.up()
+    assert float(page.locator(".timeline").get_attribute("data-draw-ms") or "1e9") < 100
+    assert page.evaluate("window.sent") == 0, "the server was asked"
+    watch.check()
+
+
+def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.set_viewport_size({"width": 1280, "height": 620})
+    page.goto(f"{address}/timeline?capture=dense")
+    settled(page)
+    canvas, found = page.locator(".timeline canvas"), page.locator(".timeline .found")
+    canvas.wait_for()
+    page.wait_for_function(f"({SPAN})() > 0")
+    box = canvas.bounding_box()
+    assert box is not None
+    assert 620 - 60 < box["y"] + box["height"] <= 620, "the window's height"
+    # the name of A's first ubatch chooses its stretch: 2 copies of 100 us, 2 times 60 us of compute
+    page.mouse.click(box["x"] + 300, box["y"] + 39)
+    statistics = page.locator(".timeline .statistics")
+    statistics.get_by_role("heading", name="320 µs chosen").wait_for()
+    rows = dict(line.split("\t", 1) for line in statistics.locator("table").inner_text().splitlines()[1:])
+    assert rows["copy H2D, exposed"].split("\t")[0] == "200 µs"
+    assert rows["compute, busy"].split("\t")[0] == "120 µs"
+    assert rows["copy H2D, bytes"].split("\t")[0] == "16 kB"
+    # search counts, dims and steps
+    page.locator(".timeline .search").fill("layer:1")
+    found.get_by_text(re.compile(r"^\d+ matches$")).wait_for()
+    page.get_by_role("button", name="Next match").click()
+    found.get_by_text(re.compile(r"^1 of \d+ matches$")).wait_for()
+    canvas.focus()
+    details = page.locator(".timeline .details")
+    assert "A · " in details.inner_text()
+    page.keyboard.press("o")
+    details.get_by_text("B · ").wait_for()
+    assert "Layer\n1" in details.inner_text()
+    page.locator(".timeline .search").fill("")
+    # a tooltip is of what lies under the pointer after the view has moved
+    now = canvas.bounding_box()
+    assert now is not None
+    page.mouse.move(now["x"] + 350, now["y"] + 75)
+    tip = page.locator(".timeline .tip")
+    tip.wait_for()
+    canvas.focus()
+    for _ in range(4):
+        page.keyboard.press("w")
+    assert tip.is_visible(), "zoomed at the pointer"
+    page.keyboard.press("d")
+    tip.wait_for(state="hidden")
+    page.keyboard.press("a")
+    tip.wait_for()
+    # a click on an arm's name folds it
+    n_lanes = len((page.locator(".timeline").get_attribute("data-lanes") or "").split("|"))
+    for n in (n_lanes // 2, n_lanes):
+        page.mouse.click(now["x"] + 40, now["y"] + 39)
+        page.wait_for_function(_LANES_ARE, arg=n)
+    watch.check()
+
+
+_LANES_ARE = """(n) => document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot
+  .querySelector('.timeline').dataset.lanes.split('|').length === n"""
+
+
+def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=disorder&a=on&b=off")
+    settled(page)
+    page.locator(".timeline .legend").get_by_role("button", name="pairs out of order").click()
+    details = page.locator(".timeline .details")
+    details.get_by_text("Out of order: read before its write").first.wait_for()
+    details.get_by_role("heading", name=re.compile("ffn|mix")).wait_for()
+    details.get_by_role("button", name="The other operation").first.click()
+    details.get_by_role("heading", name="copy whole").wait_for()
+    details.get_by_text("Out of order: read before its write").first.wait_for()
+    watch.check()
