@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
 
 from executor.errors import HprofError
 from executor.model import RopeShape
 from executor.models.architectures.base import ModelFile
-from executor.models.architectures.sections import check_sections
+
+SECTIONS: Final = "rope.dimension_sections"
 
 
 def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
@@ -21,12 +23,34 @@ def read_rope(file: ModelFile, default_dims: int) -> RopeShape:
         attention_factor=fields.number("rope.scaling.attn_factor", 1.0),
         factors=file.rope_factors.plain,
     )
-    check_sections(file, plain.dims)
+    _check_sections(file, plain.dims)
     older = fields.number("rope.scale_linear", 1.0, or_zero=True)
     factor = fields.number("rope.scaling.factor", older, or_zero=True) or 1.0  # 0 means that there is none
     rule = fields.text("rope.scaling.type", "linear" if factor != 1.0 else "none")
     scaled = _scaled(file, plain, rule, factor)
     return _by_length(file, scaled) if file.architecture.long_rope or rule == "longrope" else scaled
+
+
+def _check_sections(file: ModelFile, dims: int) -> None:
+    """Refuse sections that leave a rotated pair to none of time, height and width: to a fourth number, in text 0.
+
+    Sections say how many pairs each of the three has, all of which in text are the token's position: one after the
+    other, or in turn (ggml's `GGML_ROPE_TYPE_MROPE` and `GGML_ROPE_TYPE_IMROPE`). Pairs beyond their sum begin again.
+    """
+    if file.architecture.sections is None:
+        return
+    sections = file.fields.integers(SECTIONS, 4, low=0, of="sections")
+    n_pairs = min(max(1, sum(sections)), dims // 2)
+    if file.architecture.sections == "in turn":
+        has_rest = any(3 * n + i < n_pairs for i, n in enumerate(sections[:3]))  # the first that is one too many
+    else:
+        has_rest = sum(sections[:3]) < n_pairs
+    if has_rest:
+        raise HprofError(
+            f"{file.fields.origin}: its key {file.fields.prefix}{SECTIONS} is {list(sections)}, which leaves some of "
+            f"{dims // 2} rotated pairs where they are, and hprof does not compute that; "
+            "use --engine llama-bench for this file."
+        )
 
 
 def _scaled(file: ModelFile, plain: RopeShape, rule: str, factor: float) -> RopeShape:
