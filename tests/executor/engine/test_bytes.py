@@ -121,9 +121,9 @@ def test_prefetch_from_mapped_memory_becomes_prefetch_from_copied_memory() -> No
 @pytest.mark.model
 @pytest.mark.parametrize("load_mode", ["none", "mmap"])
 def test_smollm2_moves_its_ffn_bytes(load_mode: str) -> None:
-    """`-ot "ffn_(gate|up|down).*=CPU" -p 128 -ub 64`: two ubatches, each with every FFN weight once where all logits are asked for.
+    """`-ot "ffn_(gate|up|down).*=CPU" -p 128 -ub 64`: each of two ubatches has every FFN weight once with all logits.
 
-    As llama.cpp does it, the last layer's FFN has no row in the first ubatch and one, computed on the host, in the last.
+    Without, as in llama.cpp, the last layer's FFN has no row in the first ubatch and one, on the host, in the last.
     """
     layers = 4
     ffn_bytes = layers * 3 * 1536 * 576 // 32 * 20  # Q4_1: 20 bytes for 32 weights
