@@ -37,7 +37,7 @@ from profiler.engines.recorded import check_recordable, record_processes
 from profiler.importers import import_files
 from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
-from profiler.importers.llama_bench.json_rows import parse_jsonl
+from profiler.importers.llama_bench.formats import parse_jsonl
 from profiler.importers.llama_bench.rows import BenchRow
 from profiler.manifest import Manifest, ManifestArm
 from profiler.storage.writer import CaptureWriter, new_capture

@@ -21,7 +21,7 @@ from executor.errors import HprofError
 from executor.placement.place import EVERYTHING_RESIDENT
 from executor.policies import FULL
 from profiler.importers.llama_bench import usable_rows
-from profiler.importers.llama_bench.formats import parse, read_text
+from profiler.importers.llama_bench.outputs import parse, read_text
 from profiler.importers.llama_bench.rows import BenchRow
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest

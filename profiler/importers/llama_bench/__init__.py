@@ -25,7 +25,8 @@ from profiler.importers.llama_bench.arms import (
     run_boots,
     unsaid_differences,
 )
-from profiler.importers.llama_bench.formats import (
+from profiler.importers.llama_bench.formats import Format, ParsedRows, RawRow
+from profiler.importers.llama_bench.outputs import (
     RUN,
     RUN_TITLE,
     decoded,
@@ -33,8 +34,6 @@ from profiler.importers.llama_bench.formats import (
     parse,
     read_text,
 )
-from profiler.importers.llama_bench.md import RawRow
-from profiler.importers.llama_bench.parsed import Format, ParsedRows
 from profiler.importers.llama_bench.rows import IMPOSSIBLE_SAMPLES, BenchRow, bench_row
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import conform

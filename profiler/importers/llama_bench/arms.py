@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from executor.errors import HprofError
 from executor.policies import PREFETCH_ARMS
-from profiler.importers.llama_bench.formats import RUN_TITLE
+from profiler.importers.llama_bench.outputs import RUN_TITLE
 from profiler.importers.llama_bench.rows import BenchRow, Setting
 
 DEFAULT_ARM: Final = "llama-bench"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-RawRow = dict[str, Any]
+from profiler.importers.llama_bench.formats import UNREADABLE, ParsedRows, RawRow
 
 # column:field, where the table's short name is not the field's
 FIELD_OF_COLUMN: Final = {
@@ -55,20 +54,12 @@ def is_md_header(line: str) -> bool:
     return len(names) > 2 and names[0] == "model" and "test" in names and any(name.endswith("t/s") for name in names)
 
 
-@dataclass(slots=True)
-class MdRows:
-    """The rows of a table, and how many could not be read, or were read in part, by reason."""
-
-    rows: list[RawRow] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-
-
-def md_rows(text: str, unreadable: str) -> MdRows:
+def parse_md(text: str) -> ParsedRows:
     """The rows of every table; a row's build is the one named below its table.
 
-    Options at their defaults have no column. unreadable: what rows that cannot be read are counted as.
+    Options at their defaults have no column.
     """
-    parsed = MdRows()
+    parsed = ParsedRows("md")
     columns: list[str] = []
     is_other = False
     without_build: list[RawRow] = []
@@ -87,7 +78,7 @@ def md_rows(text: str, unreadable: str) -> MdRows:
         elif columns and _is_row(line) and not _is_rule(line):
             found = _md_row(line, columns)
             if found is None:
-                parsed.dropped[unreadable] += 1
+                parsed.dropped[UNREADABLE] += 1
             else:
                 parsed.dropped += Counter(f"values of the column {name!r}" for name in found.pop(_UNREAD))
                 parsed.rows.append(found)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeGuard
 
-from profiler.importers.llama_bench.formats import RUN
-from profiler.importers.llama_bench.md import RawRow
+from profiler.importers.llama_bench.formats import RawRow
+from profiler.importers.llama_bench.outputs import RUN
 
 Setting = str | int | float | None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from executor.errors import HprofError
 from profiler.importers.base import ImportOptions, detect
 from profiler.importers.llama_bench import read
-from profiler.importers.llama_bench.formats import parse_md
+from profiler.importers.llama_bench.md import parse_md
 from tests.profiler.importers.llama_bench.samples import REAL, arms, imported, jsonl, passes, row
 
 _TESTS = [(32, 32, 0), (32, 64, 0), (32, 0, 8), (64, 32, 0), (64, 64, 0), (64, 0, 8)]  # n_ubatch, n_prompt, n_gen
