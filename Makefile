@@ -18,7 +18,7 @@ help:
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@echo "setup: installing hprof and its tools into $(VENV), once: 3 GB on disk, some minutes"
+	@echo "setup: installing hprof and its tools into $(VENV), once: 3 GiB on disk, some minutes"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hprof needs Python 3.11 or later: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check "pip>=25.1"

@@ -182,7 +182,7 @@ def measure(root: Path, n_events: int) -> list[Row]:
         status = page.locator(".timeline .status").inner_text()
         headline, overview_first = seconds_until(page, f"{address}/", HEADLINE, FIRST_CHART)
         overview = [seconds_until(page, f"{address}/", FIRST_CHART)[0] for _ in range(5)]
-        timeline_message = largest_message(page, f"{address}/timeline") / 1e6
+        timeline_message = largest_message(page, f"{address}/timeline") / 2**20
     print(f"{n_events:,} events: {status}", file=sys.stderr)
     waits, draws = (max(step[i] for step in zooms["took"]) / 1e3 for i in (0, 1))
     return [
@@ -194,7 +194,7 @@ def measure(root: Path, n_events: int) -> list[Row]:
         ("zoom or pan to painted, slowest of 15", waits, 0.1, "s"),
         ("  of which drawing", draws, 0.1, "s"),
         ("messages to the server while zooming", zooms["sent"], 0.0, ""),
-        ("largest message, timeline's page", timeline_message, 15.0, "MB"),
+        ("largest message, timeline's page", timeline_message, 15.0, "MiB"),
     ]
 
 
@@ -209,9 +209,9 @@ def figure_sizes(root: Path) -> list[Row]:
     rows: list[Row] = []
     for page in ("overview", "timeline", "sweep", "selective", "layers", "memory"):
         app.switch_page(f"views/{page}.py").run()
-        sizes = [len(chart.proto.spec) / 1e6 for chart in app.get("plotly_chart")]
+        sizes = [len(chart.proto.spec) / 2**20 for chart in app.get("plotly_chart")]
         if sizes:
-            rows.append((f"largest figure, {page}", max(sizes), 2.0, "MB"))
+            rows.append((f"largest figure, {page}", max(sizes), 2.0, "MiB"))
     return rows
 
 
@@ -229,10 +229,10 @@ def sessions_memory(root: Path, n_sessions: int) -> list[Row]:
         for page in ("timeline", "layers"):
             _without_fault(session.switch_page(f"views/{page}.py").run())
         sessions.append(session)
-    held_gb = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e9
+    held_gib = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**30
     a = {session.sidebar.selectbox[1].value for session in sessions[::2]}
     assert a == {"off"}, f"sessions that chose 'off' show {a}"
-    return [(f"held with {n_sessions} sessions", held_gb, 1.0, "GB")]
+    return [(f"held with {n_sessions} sessions", held_gib, 1.0, "GiB")]
 
 
 def _without_fault(session: AppTest) -> None:

@@ -30,8 +30,8 @@ _TIMED = """
 import json, resource, sys, time
 started = time.perf_counter()
 {body}
-peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([time.perf_counter() - started, peak_mb]))
+peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([time.perf_counter() - started, peak_mib]))
 """
 _HPROF = """
 from pathlib import Path
@@ -94,7 +94,7 @@ CONTESTS = (
 
 
 def timed(python: str, body: str, traces: Sequence[Path], scratch: Path, repeats: int) -> tuple[float, float]:
-    """(seconds, peak MB): the fastest run and the highest peak."""
+    """(seconds, peak MiB): the fastest run and the highest peak."""
     runs = []
     for _ in range(repeats):
         command = [python, "-c", _TIMED.format(body=body), *map(str, traces), str(scratch)]
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--peers-python", help="an interpreter that has HolisticTraceAnalysis and nsys-ai")
     options = parser.parse_args()
     n_rows = int(options.rows)
-    print("| input | rows | MB | tool | s | peak MB | times hprof's |")
+    print("| input | rows | MiB | tool | s | peak MiB | times hprof's |")
     print("|---|---|---|---|---|---|---|")
     for contest in CONTESTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -130,18 +130,18 @@ def run(contest: Contest, n_rows: int, folder: Path, repeats: int, peers_python:
         write(trace, n_rows)
     files = (file for trace in traces for file in (trace.rglob("*") if trace.is_dir() else [trace]))
     size = f"{len(traces)} x {n_rows:,}" if len(traces) > 1 else f"{n_rows:,}"
-    start = f"| {contest.name} | {size} | {sum(file.stat().st_size for file in files) / 1e6:.0f} |"
-    seconds, peak_mb = timed(sys.executable, contest.hprof, traces, folder / "captures", repeats)
-    print(f"{start} hprof | {seconds:.2f} | {peak_mb:.0f} | 1 |", flush=True)
+    start = f"| {contest.name} | {size} | {sum(file.stat().st_size for file in files) / 2**20:.0f} |"
+    seconds, peak_mib = timed(sys.executable, contest.hprof, traces, folder / "captures", repeats)
+    print(f"{start} hprof | {seconds:.2f} | {peak_mib:.0f} | 1 |", flush=True)
     if peers_python is None or not has_module(peers_python, contest.module):
         print(f"{start} {contest.peer} | left out: --peers-python has no `{contest.module}` | | |", flush=True)
         return
     try:
-        peer_s, peer_mb = timed(peers_python, contest.peer_code, traces, folder / "scratch", repeats)
+        peer_s, peer_mib = timed(peers_python, contest.peer_code, traces, folder / "scratch", repeats)
     except subprocess.CalledProcessError as error:
         print(f"{start} {contest.peer} | failed: {error.stderr.strip().splitlines()[-1]} | | |", flush=True)
         return
-    print(f"{start} {contest.peer} | {peer_s:.2f} | {peer_mb:.0f} | {peer_s / seconds:.1f} |", flush=True)
+    print(f"{start} {contest.peer} | {peer_s:.2f} | {peer_mib:.0f} | {peer_s / seconds:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

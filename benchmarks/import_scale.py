@@ -35,7 +35,7 @@ N_NAMES = 200
 
 @dataclass(frozen=True)
 class Input:
-    """One format: how to write it, and the targets by number of rows: (seconds, MB), None for no target."""
+    """One format: how to write it, and the targets by number of rows: (seconds, MiB), None for no target."""
 
     file_name: str
     write: Callable[[Path, int], None]
@@ -148,8 +148,8 @@ def measure(source: Path, target: Path) -> None:
     started = time.perf_counter()
     import_files([source], target, force=True)
     import_s = time.perf_counter() - started
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"read_s": read_s, "import_s": import_s, "peak_mb": peak_mb}))
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"read_s": read_s, "import_s": import_s, "peak_mib": peak_mib}))
 
 
 def best_of(source: Path, target: Path, repeats: int) -> dict[str, float]:
@@ -160,21 +160,21 @@ def best_of(source: Path, target: Path, repeats: int) -> dict[str, float]:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
         runs.append(json.loads(done.stdout.splitlines()[-1]))
     best = {name: min(run[name] for run in runs) for name in ("read_s", "import_s")}
-    return best | {"peak_mb": max(run["peak_mb"] for run in runs)}
+    return best | {"peak_mib": max(run["peak_mib"] for run in runs)}
 
 
 def row(
     name: str, n_rows: int, n_bytes: int, found: dict[str, float], target: tuple[float | None, float | None]
 ) -> str:
     """One line of the table; a ratio of 1 or less meets the target."""
-    seconds, megabytes = target
+    seconds, mebibytes = target
     shares = [
         "" if limit is None else f"{limit:g} ({found[key] / limit:.2f})"
-        for key, limit in (("import_s", seconds), ("peak_mb", megabytes))
+        for key, limit in (("import_s", seconds), ("peak_mib", mebibytes))
     ]
     return (
-        f"| {name} | {n_rows:,} | {n_bytes / 1e6:.0f} | {found['read_s']:.2f} | {found['import_s']:.2f} | {shares[0]} "
-        f"| {found['peak_mb']:.0f} | {shares[1]} |"
+        f"| {name} | {n_rows:,} | {n_bytes / 2**20:.0f} | {found['read_s']:.2f} | {found['import_s']:.2f} "
+        f"| {shares[0]} | {found['peak_mib']:.0f} | {shares[1]} |"
     )
 
 
@@ -189,7 +189,7 @@ def main() -> None:
     if options.measure:
         measure(*options.measure)
         return
-    print("| input | rows | MB | read s | import s | target s (ratio) | peak MB | target MB (ratio) |")
+    print("| input | rows | MiB | read s | import s | target s (ratio) | peak MiB | target MiB (ratio) |")
     print("|---|---|---|---|---|---|---|---|")
     for n_rows in (int(float(text)) for text in options.rows.split(",")):
         for name in options.inputs.split(","):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 N_LAYERS, N_COPIES, N_KERNELS, N_UBATCHES = 48, 3, 12, 40
-TARGETS = {1_000_000: (0.5, None), 10_000_000: (5.0, 3000)}  # events -> seconds, MB
+TARGETS = {1_000_000: (0.5, None), 10_000_000: (5.0, 3000)}  # events -> seconds, MiB
 
 
 def write_capture(path: Path, n_events: int) -> None:
@@ -123,10 +123,10 @@ def measure(path: Path) -> None:
     layer_figures(tables.recording)
     mark("layers")
     total, cpu_s = marks[-1][1] - marks[0][1], time.process_time() - cpu_before
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts = ", ".join(f"{b[0]} {b[1] - a[1]:.2f}" for a, b in itertools.pairwise(marks))
     print(
-        f"{tables.recording.n_rows:>12,} events  {total:6.2f} s  {cpu_s:6.2f} cpu-s  {peak_mb:7.0f} MB   ({parts})",
+        f"{tables.recording.n_rows:>12,} events  {total:6.2f} s  {cpu_s:6.2f} cpu-s  {peak_mib:7.0f} MiB   ({parts})",
         flush=True,
     )
 
@@ -164,8 +164,8 @@ def main() -> None:
                 write(path, n_events)
                 print(f"{name:>10}", end="", flush=True)
                 subprocess.run([sys.executable, __file__, "--measure", str(path)], check=True)
-        seconds, megabytes = TARGETS.get(n_events, (None, None))
-        print(f"{'target':>22}         {seconds or '-':>6} s {'':15} {megabytes or '-':>7} MB")
+        seconds, mebibytes = TARGETS.get(n_events, (None, None))
+        print(f"{'target':>22}         {seconds or '-':>6} s {'':15} {mebibytes or '-':>7} MiB")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ The shares of distinct experts (44 % at 34 tokens, 84 % at a ubatch of 2,048) ar
 
 ## The napkin
 
-The model that users repeat: `t = bytes / link + ubatch / rate`, for 360 GB over 15 GB/s and a GPU of 400 t/s.
+The model that users repeat: `t = bytes / link + ubatch / rate`, for 335 GiB over 15 GB/s and a GPU of 400 t/s.
 
 | ubatch | told | worked out |
 |---|---|---|

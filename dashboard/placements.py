@@ -71,7 +71,7 @@ def _in_short(manifest: Manifest, arm: ManifestArm) -> str:
 
 
 def residency_sentence(arm: str, found: Residency) -> str:
-    """`on keeps 20 of 48 layers resident (0, 29-47); the host holds weights of 28 (1-28), 38.1 GB.`"""
+    """`on keeps 20 of 48 layers resident (0, 29-47); the host holds weights of 28 (1-28), 35.5 GiB.`"""
     if not found.host_layers:
         return f"{arm} keeps every layer resident, {format_bytes(found.resident_bytes)}."
     on_host = f"the host holds weights of {len(found.host_layers)} ({number_ranges(found.host_layers)})"

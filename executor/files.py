@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from executor.errors import HprofError
-from executor.units import format_memory
+from executor.units import format_bytes
 
 
 def bounded_read(path: Path, limit_bytes: int, what: str, advice: str) -> bytes:
@@ -22,5 +22,5 @@ def bounded_read(path: Path, limit_bytes: int, what: str, advice: str) -> bytes:
     except OSError as error:
         raise HprofError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from error
     if len(content) > limit_bytes:
-        raise HprofError(f"{path} is larger than {format_memory(limit_bytes)}, too large for {what}; {advice}.")
+        raise HprofError(f"{path} is larger than {format_bytes(limit_bytes)}, too large for {what}; {advice}.")
     return content

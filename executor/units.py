@@ -15,14 +15,14 @@ _PREFIXES: Final = ("k", "m", "g", "t")
 _UNITS: Final = (
     {"": 1, "b": 1}
     | {f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
-    | {f"{prefix}ib": 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
+    | {f"{prefix}{unit}": 1024**power for power, prefix in enumerate(_PREFIXES, 1) for unit in ("", "ib")}
 )
 _SPELLED: Final = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
 _MAX_BYTES: Final = 2**62
 
 
 def parse_bytes(text: str, option: str) -> int:
-    """`24GiB`, `500 MB` or a plain number, in bytes. Raises HprofError for anything else."""
+    """`24GiB`, `24G` (the same), `500 MB` or a plain number, in bytes. Raises HprofError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     n_bytes = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else math.inf
     if n_bytes > _MAX_BYTES:
@@ -43,8 +43,7 @@ def spell_bytes(n_bytes: int) -> str:
 UNKNOWN: Final = "–"
 
 _TIMES: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns"))
-_BYTES: Final = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
-_MEMORY: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+_BYTES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def format_ns(value: float) -> str:
@@ -53,13 +52,10 @@ def format_ns(value: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in powers of 1000, as links and files are sold: `1.23 GB`."""
+    """Bytes in powers of 1024, as llama.cpp and nvidia-smi print memory and tensors: `24 GiB`, `1.50 GiB`. Only rates
+    are in powers of 1000 (`format_gb_s`), as links are specified.
+    """
     return _scaled(value, _BYTES)
-
-
-def format_memory(n_bytes: float) -> str:
-    """Bytes in powers of 1024, as memory is sold: `24 GiB`, `1.50 GiB`."""
-    return _scaled(n_bytes, _MEMORY)
 
 
 def format_rate(value: float) -> str:
@@ -185,7 +181,7 @@ def plain(text: str) -> str:
 def _scaled(value: float, scales: tuple[tuple[float, str], ...]) -> str:
     # 999.6 us would round to "1000 us": the next unit starts half a digit early.
     size, unit = next(((s, u) for s, u in scales if abs(value) >= s * 0.9995), scales[-1])
-    if value % size == 0 and (scales is _MEMORY or size == 1):  # a round size; a whole number of bytes or ns
+    if value % size == 0 and (scales is _BYTES or size == 1):  # a round size; a whole number of ns
         return f"{value / size:,.0f} {unit}"
     return f"{_digits(value / size)} {unit}"
 

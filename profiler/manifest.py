@@ -11,6 +11,7 @@ import orjson
 
 from executor.errors import HprofError
 from executor.policies.traits import ArmTraits, CopyTime
+from executor.units import format_bytes
 from profiler.plain_text import readable_inside
 from profiler.schema import SCHEMA_VERSION
 
@@ -135,7 +136,7 @@ class Manifest:
     def from_json(cls, data: bytes, origin: str = MANIFEST_NAME) -> Manifest:
         """Parse and check; `origin` names the file in errors. Raises HprofError for anything unusable."""
         if len(data) > MAX_MANIFEST_BYTES:
-            raise HprofError(f"{origin} is larger than {MAX_MANIFEST_BYTES >> 20} MiB; it is no hprof manifest.")
+            raise HprofError(f"{origin} is larger than {format_bytes(MAX_MANIFEST_BYTES)}; it is no hprof manifest.")
         try:
             raw = orjson.loads(data)
         except orjson.JSONDecodeError as error:

@@ -85,7 +85,7 @@ TABLES: Final[Mapping[str, ThreadTable]] = {
             Run("d-batch1", f"{_QWEN} -p 1 -n 8 -ub 512 --arms off,hot,on"),
         ),
         (
-            "2765 MiB are the 2.9 GB of the discussion.",
+            "2765 MiB are the 2.9 GB (2.7 GiB) of the discussion.",
             "All weights are streamed at every batch size (--op-offload-min-batch 0).",
         ),
     ),

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, styled
 from dashboard.text import for_plotly
-from executor.units import column_scale
+from executor.units import column_scale, format_bytes
 from profiler.metrics.memory import MEMORY_PARTS, HeldOverTime
 
 PART_LABELS: Final = {
@@ -123,14 +123,15 @@ def held_figure(found: HeldOverTime) -> go.Figure:
             line={"color": GREY, "width": 1.5, "dash": "dash"},
             hovertemplate=f"peak: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
-    _mark_most(figure, time, total, unit)
+    _mark_most(figure, time, total, format_bytes(found.most_bytes))
     styled(figure, height=300)
     figure.update_xaxes(title="ms after the pass's start", range=[0, float(time.max())])  # as the slots' axis
     figure.update_yaxes(title=unit, rangemode="tozero")
     return figure
 
 
-def _mark_most(figure: go.Figure, time: np.ndarray, total: np.ndarray, unit: str) -> None:
+def _mark_most(figure: go.Figure, time: np.ndarray, total: np.ndarray, said: str) -> None:
     most = int(total.argmax())
-    text = f"at most {total[most]:,.4g} {unit}"
-    figure.add_annotation(x=time[most], y=total[most], text=text, showarrow=True, arrowhead=2, ay=24, ax=30)
+    figure.add_annotation(
+        x=time[most], y=total[most], text=f"at most {said}", showarrow=True, arrowhead=2, ay=24, ax=30
+    )

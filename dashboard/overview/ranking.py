@@ -22,8 +22,8 @@ _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how m
     "ttft_ns": ("TTFT, ms", 1e6),
     "prefill_tokens_per_s": ("prefill, t/s", 1),
     "decode_tokens_per_s": ("decode, t/s", 1),
-    "bytes_h2d": ("copied, MB", 1e6),
-    "vram_peak_bytes": ("memory, MB", 1e6),
+    "bytes_h2d": ("copied, MiB", 2**20),
+    "vram_peak_bytes": ("memory, MiB", 2**20),
 }
 
 

@@ -36,7 +36,7 @@ def chosen() -> list[Upload | TraceFile]:
     """What was uploaded and picked, in that order."""
     limit = st.get_option("server.maxUploadSize")
     uploaded = st.file_uploader(
-        f"Trace files, at most {limit:,} MB each (they are held in memory while they are read)",
+        f"Trace files, at most {limit:,} MiB each (they are held in memory while they are read)",
         type=trace_root.ENDINGS,
         accept_multiple_files=True,
         key="upload",

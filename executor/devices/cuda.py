@@ -30,7 +30,7 @@ from executor.devices.base import (
 from executor.devices.cuda_clock import GpuClock
 from executor.errors import HprofError, PinningRefusedError
 from executor.triton_support import has_triton
-from executor.units import format_memory
+from executor.units import format_bytes
 
 _MOST_GRAPHS = 4096  # each keeps some tens of KiB on the device; beyond, steps are launched as they are
 _MOST_VARIANTS = 64  # of one step, lest those that differ at each position leave no room for the others
@@ -129,8 +129,8 @@ class CudaDevice(Device):
         except torch.OutOfMemoryError:
             free, total = torch.cuda.mem_get_info(self.torch_device)
             raise HprofError(
-                f"GPU {self.index} has {format_memory(free)} of {format_memory(total)} free and {label} needs "
-                f"{format_memory(n_bytes)}: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
+                f"GPU {self.index} has {format_bytes(free)} of {format_bytes(total)} free and {label} needs "
+                f"{format_bytes(n_bytes)}: keep fewer layers resident (-ot, -ncmoe, -ngl) or use a smaller -ub"
             ) from None
         return self._hold(buffer)
 
@@ -157,8 +157,8 @@ class CudaDevice(Device):
             self._clear_last_error()
             pinned = sum(other.numel() for other in self._registered)
             raise PinningRefusedError(
-                f"the driver refused to pin {format_memory(memory.numel())} of host memory beside the "
-                f"{format_memory(pinned)} that it pinned ({cudart.cudaGetErrorString(code)}): raise the limit of "
+                f"the driver refused to pin {format_bytes(memory.numel())} of host memory beside the "
+                f"{format_bytes(pinned)} that it pinned ({cudart.cudaGetErrorString(code)}): raise the limit of "
                 "locked memory (ulimit -l, or the container's), or use --load-mode mmap",
                 pinned,
             )

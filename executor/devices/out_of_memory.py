@@ -10,7 +10,7 @@ from typing import Final, Literal
 import torch
 
 from executor.errors import HprofError
-from executor.units import format_memory
+from executor.units import format_bytes
 
 Memory = Literal["device", "host"]
 
@@ -69,5 +69,5 @@ def _sizes(error: BaseException) -> str:
     if (match := _SIZES.search(text)) is not None:
         return f" ({match[1]} more were asked for and {match[2]} are free)"
     if (match := _HOST_SIZE.search(text)) is not None:
-        return f" ({format_memory(int(match[1]))} more were asked for)"
+        return f" ({format_bytes(int(match[1]))} more were asked for)"
     return ""

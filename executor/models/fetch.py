@@ -36,7 +36,7 @@ def fetch_model(dest: Path = DEFAULT_DEST) -> Path:
         except OSError as error:
             raise HprofError(
                 f"The model cannot be written to {target} ({error.strerror or error}); "
-                "name a folder with 100 MB free that you may write to."
+                "name a folder with 100 MiB free that you may write to."
             ) from error
     return target
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from executor.devices.base import CopyRange, Device, Touched, whole_copy_range
 from executor.errors import HprofError
 from executor.policies.base import Eviction, Flags
-from executor.units import format_memory
+from executor.units import format_bytes
 from executor.weights.transfer_units import TransferUnit
 
 ExpertKey = tuple[int, int]
@@ -280,6 +280,6 @@ def build_banks(
 
 def _too_small(n_bytes: int, n_places: int, needed: int, enough: int) -> str:
     return (
-        f"--moe-cache-mib: each device's share, {format_memory(n_bytes)}, holds {n_places} experts of a layer and one "
+        f"--moe-cache-mib: each device's share, {format_bytes(n_bytes)}, holds {n_places} experts of a layer and one "
         f"token needs {needed}: give at least {-(-enough // _MIB)} MiB for each device"
     )

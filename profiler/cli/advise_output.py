@@ -8,9 +8,9 @@ from typing import Any, Final
 from executor.policies import arm_traits
 from executor.units import (
     UNKNOWN,
+    format_bytes,
     format_change,
     format_interval,
-    format_memory,
     format_ns,
     format_share,
     format_value,
@@ -125,8 +125,8 @@ def _gives(one: Candidate, spread: Spread) -> str:
     if one.decode_tokens_per_s is not None:
         low, high = interval(one.decode_tokens_per_s, spread.get("decode"))
         told.append(f"decode {format_interval(one.decode_tokens_per_s, low, high, 'tokens/s')} t/s")
-    held = f"{format_memory(one.vram_bytes)} of weights, slots and bank"
-    return f"{listed(told)}, in {held} beside {format_memory(one.reserve_bytes)} of states and activations"
+    held = f"{format_bytes(one.vram_bytes)} of weights, slots and bank"
+    return f"{listed(told)}, in {held} beside {format_bytes(one.reserve_bytes)} of states and activations"
 
 
 def _sure(one: Candidate, spread: Spread) -> str:
@@ -148,7 +148,7 @@ def _row(one: Candidate) -> list[str]:
         format_ns(one.ttft_ns),
         _rate(one.prefill_tokens_per_s),
         _rate(one.decode_tokens_per_s),
-        format_memory(one.vram_bytes),
+        format_bytes(one.vram_bytes),
         one.bound_by(),
     ]
 
@@ -164,7 +164,7 @@ def _where(layers: Sequence[int]) -> str:
 
 
 def _short_row(one: Candidate) -> list[str]:
-    rate, memory = _rate(one.decode_tokens_per_s), format_memory(one.vram_bytes)
+    rate, memory = _rate(one.decode_tokens_per_s), format_bytes(one.vram_bytes)
     return [one.arm, str(one.n_ubatch), _where(one.placement.host_layers()), format_ns(one.ttft_ns), rate, memory]
 
 

@@ -19,7 +19,7 @@ from executor.models.fetch import DEFAULT_DEST
 from executor.models.load import load_model
 from executor.models.presets import preset_names
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
-from executor.units import format_memory
+from executor.units import format_bytes
 from profiler.cli.completion import complete_models, complete_quants
 from profiler.cli.options import json_option
 from profiler.cli.printing import console, say
@@ -74,7 +74,7 @@ def _list_table(entries: Sequence[ModelEntry]) -> Table:
         if entry.problem is not None:
             table.add_row(entry.origin, f"unreadable: {entry.problem}")
             continue
-        sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), format_memory(entry.n_bytes or 0)]
+        sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), format_bytes(entry.n_bytes or 0)]
         table.add_row(entry.origin.removeprefix("preset:"), entry.architecture, *sizes)
     return table
 
@@ -82,7 +82,7 @@ def _list_table(entries: Sequence[ModelEntry]) -> Table:
 def _model_table(described: dict[str, Any]) -> Table:
     table = _table("tensor", "type", "shape", ">count", ">bytes each", ">bytes", "default -ot")
     for kind in described["tensors"]:
-        sizes = [str(kind["count"]), format_memory(kind["n_bytes"]), format_memory(kind["total_bytes"])]
+        sizes = [str(kind["count"]), format_bytes(kind["n_bytes"]), format_bytes(kind["total_bytes"])]
         shape = " x ".join(map(str, kind["shape"]))
         table.add_row(kind["name"], kind["quant"], shape, *sizes, "host" if kind["on_host"] else "")
     return table
@@ -105,10 +105,10 @@ def _summary(described: dict[str, Any]) -> str:
     placement = described["default_placement"]
     lines = [
         f"{described['name']} ({described['architecture']}): {_millions(described['n_parameters'])} parameters, "
-        f"{format_memory(described['n_bytes'])}, {described['n_layers']} layers ({layers}), "
+        f"{format_bytes(described['n_bytes'])}, {described['n_layers']} layers ({layers}), "
         f"hidden {described['hidden']}, vocabulary {described['n_vocab']}, context {described['context_length']}.",
-        f"Default placement ({placement['spelled']}): {format_memory(placement['host_bytes'])} in host memory, "
-        f"{format_memory(placement['resident_bytes'])} resident.",
+        f"Default placement ({placement['spelled']}): {format_bytes(placement['host_bytes'])} in host memory, "
+        f"{format_bytes(placement['resident_bytes'])} resident.",
         *(f"Note: {note}." for note in described["notes"]),
     ]
     return "\n".join(lines)

@@ -10,7 +10,6 @@ from executor.units import (
     format_bytes,
     format_change,
     format_interval,
-    format_memory,
     format_ratio,
     format_share,
     format_value,
@@ -94,7 +93,7 @@ def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> lis
         _spelled(forecast.prefill_tokens_per_s(one), "tokens/s"),
         _spelled(forecast.decode_tokens_per_s(one), "tokens/s"),
         format_bytes(one.bytes_h2d),
-        format_memory(sum(one.vram.values())),
+        format_bytes(sum(one.vram.values())),
         "baseline" if one is base else UNKNOWN if ratio is None else format_ratio(ratio),
     ]
 

@@ -31,19 +31,12 @@ def _variables(context: click.Context, parameter: click.Parameter, values: tuple
     return {name: value for name, _, value in parts}
 
 
-class ByteSize(click.ParamType[int]):
-    """A number of bytes: 500M, 2G, or plain digits."""
+def _size(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    from executor.units import parse_bytes
 
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper().removesuffix("B").removesuffix("I")
-        digits, unit = (text[:-1], text[-1]) if text[-1:] in tuple("KMGT") else (text, "")
-        if not (digits.isascii() and digits.isdigit()) or len(digits) > 12 or int(digits) < 1:
-            self.fail(f"{value!r} is no size; give one such as 500M or 2G.", param, ctx)
-        return int(digits) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[unit]
+    if not (n_bytes := parse_bytes(value, "--max-bytes")):
+        raise click.BadParameter("0 leaves nothing to write; give a size such as 500MiB", context, parameter)
+    return n_bytes
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -67,7 +60,13 @@ class ByteSize(click.ParamType[int]):
     multiple=True,
     help="Leave out what costs time: calls (then ranges find no work), waits, allocations; repeatable.",
 )
-@click.option("--max-bytes", type=ByteSize(), default="1G", help="Stop when so much is written, of all processes.")
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    default="1GiB",
+    callback=_size,
+    help="Stop when so much is written, of all processes.",
+)
 @click.option("--env", "variables", metavar="K=V", multiple=True, callback=_variables, help="A variable; repeatable.")
 @click.option("--process", metavar="REGEX", help="Record processes whose command line matches (grep -E).")
 def command(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from executor.devices.known import KnownLink, known_links
 from executor.errors import HprofError, first_line
-from executor.units import format_gb_s, format_memory
+from executor.units import format_bytes, format_gb_s
 from profiler.doctor.check import HealthCheck
 
 _POOR_LINK: Final = 0.8  # of what a link of its generation and width reaches
@@ -29,7 +29,7 @@ def gpu_checks() -> Iterator[HealthCheck]:
 
 def cuda_check(gpus: list[dict[str, Any]], n_seen: int, torch_cuda: str | None, torch_version: str) -> HealthCheck:
     """Whether torch sees the GPUs that the driver has; gpus: `describe_gpus`'s."""
-    named = ", ".join(f"{gpu.get('name')} with {format_memory((gpu.get('memory_mib') or 0) * 2**20)}" for gpu in gpus)
+    named = ", ".join(f"{gpu.get('name')} with {format_bytes((gpu.get('memory_mib') or 0) * 2**20)}" for gpu in gpus)
     if n_seen:
         driver = next((gpu["driver"] for gpu in gpus if gpu.get("driver")), "unknown")
         seen = named or f"{n_seen} GPU(s)"

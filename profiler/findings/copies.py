@@ -224,9 +224,9 @@ def _calls_of(view: CopyAnalysis, rows: WorkRows) -> tuple[WorkRows, Int64]:
 
 
 def _copied(view: CopyAnalysis, told: Judged, rows: WorkRows) -> str:
-    """`GPU 0 of process 111, over the trace: 25.5 GB pinned H2D in 223 copies at 27.7 GB/s`.
+    """`GPU 0 of process 111, over the trace: 23.7 GiB pinned H2D in 223 copies at 27.7 GB/s`.
 
-    Where all of the copies name tensors: `25.5 GB pinned H2D of weights in ...`.
+    Where all of the copies name tensors: `23.7 GiB pinned H2D of weights in ...`.
     """
     n_bytes = view.ints["bytes"][rows.row]
     known = bool((n_bytes >= 0).all())

@@ -24,7 +24,7 @@ from executor.output_rows import drops_rows
 from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
 from executor.session import SessionOptions
-from executor.units import format_memory, listed
+from executor.units import format_bytes, listed
 from profiler.planning.request import GridPoint
 
 _CGROUPS: Final = (  # limit, use, and in the statistics the part of it that the kernel drops when asked for more
@@ -184,14 +184,14 @@ def check_needs(
 
 def _refusal(wanted: MemoryRequest, free: FreeMemory, worst: MemoryDemand) -> str:
     largest = max(worst.parts, key=lambda name: worst.parts[name])
-    said = _SAID[largest].format(format_memory(worst.parts[largest]))
+    said = _SAID[largest].format(format_bytes(worst.parts[largest]))
     fitting = what_fits(wanted, worst, lambda other: all(demand.is_met for demand in demands(other, free)))
     elsewhere = "" if wanted.options.device.kind == "sim" else ", or use --device sim"
     together = f"no option alone would do: lower -d, -ub and --layers together{elsewhere}"
     advice = f"{listed(fitting, 'or')} would fit" if fitting else together
     return (
-        f"{wanted.model.origin} needs {format_memory(worst.needed)} of {worst.memory} for this run and "
-        f"{format_memory(worst.free)} are free; {said}: {advice}."
+        f"{wanted.model.origin} needs {format_bytes(worst.needed)} of {worst.memory} for this run and "
+        f"{format_bytes(worst.free)} are free; {said}: {advice}."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from executor.devices.base import CopyRange, Device
-from executor.units import format_memory
+from executor.units import format_bytes
 from profiler.predicting.probe import Measure
 from profiler.probing.timed import cost, rate, stream_ns
 
@@ -64,7 +64,7 @@ def _one_way(device: Device, direction: str, memory: str, here: torch.Tensor, th
             device.copy_out("copy", there, here)
 
     n = here.numel()
-    return rate(f"copy {direction} {memory}", format_memory(n), "GB/s", n, stream_ns(device, "copy", issue))
+    return rate(f"copy {direction} {memory}", format_bytes(n), "GB/s", n, stream_ns(device, "copy", issue))
 
 
 def _queued(device: Device, memory: str, here: torch.Tensor, there: torch.Tensor) -> Iterator[Measure]:
@@ -76,7 +76,7 @@ def _queued(device: Device, memory: str, here: torch.Tensor, there: torch.Tensor
             device.copy_in("copy", ranges)
 
         times = stream_ns(device, "copy", issue)
-        yield cost(f"each of {_QUEUED} copies h2d {memory}", format_memory(size), "us", times, _QUEUED)
+        yield cost(f"each of {_QUEUED} copies h2d {memory}", format_bytes(size), "us", times, _QUEUED)
 
 
 def _both_ways(device: Device, memory: str, here: torch.Tensor, there: torch.Tensor) -> Iterator[Measure]:
@@ -97,7 +97,7 @@ def _both_ways(device: Device, memory: str, here: torch.Tensor, there: torch.Ten
 
     for direction, issue, beside in (("d2h", out_of, into), ("h2d", into_piece, all_out)):
         times = stream_ns(device, "compute", issue, beside)
-        yield rate(f"copy {direction} {memory}, the other way busy", format_memory(piece), "GB/s", piece, times)
+        yield rate(f"copy {direction} {memory}, the other way busy", format_bytes(piece), "GB/s", piece, times)
 
 
 def _together(devices: Sequence[Device]) -> Iterator[Measure]:
@@ -119,7 +119,7 @@ def _together(devices: Sequence[Device]) -> Iterator[Measure]:
             times = stream_ns(device, "copy", issue, busy)
             for other in others:
                 devices[other].drain()
-            yield rate(f"copy h2d to device {number}, {how}", format_memory(n), "GB/s", n, times)
+            yield rate(f"copy h2d to device {number}, {how}", format_bytes(n), "GB/s", n, times)
     for device, target in zip(devices, targets, strict=True):
         device.release(target)
 

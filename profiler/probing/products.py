@@ -20,7 +20,7 @@ from executor.model import TensorInfo
 from executor.quants import row_bytes
 from executor.quants.dispatch import dequantise
 from executor.quants.random_blocks import fill_random
-from executor.units import format_memory
+from executor.units import format_bytes
 from profiler.predicting.probe import Measure
 from profiler.probing.timed import cost, rate, stream_ns
 
@@ -57,7 +57,7 @@ def device_measures(device: Device, quants: Sequence[str], dtype: torch.dtype, s
     memory = torch.zeros(sizes.memory_bytes, dtype=torch.uint8, device=where)
     other = torch.empty_like(memory)
     times = _compute_ns(device, lambda: other.copy_(memory))
-    yield rate("device memory, read and written", format_memory(len(memory)), "GB/s", 2 * len(memory), times)
+    yield rate("device memory, read and written", format_bytes(len(memory)), "GB/s", 2 * len(memory), times)
     yield from _dequantisation(device, quants, dtype, sizes.width)
     yield from _dense(device, dtype, sizes)
     if device.kind == "cuda":
@@ -69,7 +69,7 @@ def host_measures(device: Device, quants: Sequence[str], dtype: torch.dtype, siz
     """What the CPU reads and multiplies, alone and while the bus is busy: they share the host's memory."""
     memory = torch.ones(sizes.memory_bytes // 8, dtype=torch.int64)
     times = _host_ns(device, memory.sum)
-    yield rate("host memory, read", format_memory(sizes.memory_bytes), "GB/s", sizes.memory_bytes, times)
+    yield rate("host memory, read", format_bytes(sizes.memory_bytes), "GB/s", sizes.memory_bytes, times)
     busy = _busy_link(device)
     for quant in quants:
         for n_ff, hidden in sizes.experts:

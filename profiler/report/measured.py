@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeGuard
 
-from executor.units import format_bytes, format_gb_s, format_memory, format_rate
+from executor.units import format_bytes, format_gb_s, format_rate
 from profiler.manifest import Manifest
 
 Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
@@ -68,7 +68,7 @@ class Provenance:
             f"{self.model}{quants}" if self.model else None,
             self.machine,
             self.link,
-            f"VRAM budget {format_memory(self.budget_bytes)}" if self.budget_bytes else self.placement,
+            f"VRAM budget {format_bytes(self.budget_bytes)}" if self.budget_bytes else self.placement,
             f"routing {self.routing.partition(':')[0]}" if self.routing else None,
         ]
         timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from executor.policies.cache import MAX_BATCH
-from executor.units import format_bytes, format_memory
+from executor.units import format_bytes
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import CaptureTables, Scope
 from profiler.metrics.memory import cost_in_layers
@@ -81,7 +81,7 @@ def budget_lines(manifest: Manifest) -> list[str]:
     whole = dict.fromkeys(arm.requested or arm.name for arm in manifest.arms if arm.is_resident)
     beyond = "".join(f" `{name}` keeps everything resident, whatever the budget." for name in whole)
     return [
-        f"VRAM budget: {format_memory(budget)} a device, {format_memory(kept)} of it kept for the context, activations "
+        f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "
         f"and a dequantised weight.{beyond}"
         for budget, kept in dict.fromkeys(sizes)
         if _is_count(budget) and _is_count(kept)

@@ -90,12 +90,13 @@ def test_cost_names_bytes_memory_and_layers() -> None:
         name: Residency([1], 2, 10, 10, slots, slots * 10, 0, float(slots)) for name, slots in (("off", 1), ("on", 2))
     }
     assert answers.cost(pair, "off", "on", placed) == (
-        "6.00 GB more to copy (38.0 GB instead of 32.0 GB, for it gives up the selective copy) and 1.00 GB more of "
+        "5.59 GiB more to copy (35.4 GiB instead of 29.8 GiB, for it gives up the selective copy) and 954 MiB more of "
         "device memory at the peak. The slots of on take the room of 2.0 layers that could stay resident, 1.0 of them "
         "in the baseline too."
     )
     elsewhere = answers.cost(pair, "off", "on", placed, same_placement=False) or ""
-    assert elsewhere.startswith("6.00 GB more to copy (38.0 GB instead of 32.0 GB) and"), "the placement may explain it"
+    told = "5.59 GiB more to copy (35.4 GiB instead of 29.8 GiB) and"
+    assert elsewhere.startswith(told), "the placement may explain it"
     same = Cell(8, 0, 4, 0, {"off": before, "on": before}, {}, None, None)
     assert answers.cost(same, "off", "on", {}) == "No more bytes to copy and no more device memory."
 
@@ -209,9 +210,9 @@ def test_which_layers_stay() -> None:
     part = Residency([1, 2, 5], 6, 30_000_000, 50_000_000, 2, 20_000_000, 0, 2.0)
     whole = Residency([], 6, 0, 80_000_000, 0, 0, 0, None)
     assert placements.residency_sentence("on", part) == (
-        "on keeps 3 of 6 layers (0, 3-4) wholly resident; the host holds weights of 3 (1-2, 5), 30.0 MB."
+        "on keeps 3 of 6 layers (0, 3-4) wholly resident; the host holds weights of 3 (1-2, 5), 28.6 MiB."
     )
-    assert placements.residency_sentence("full", whole) == "full keeps every layer resident, 80.0 MB."
+    assert placements.residency_sentence("full", whole) == "full keeps every layer resident, 76.3 MiB."
     told = placements.residency_table({"on": part, "full": whole})
     assert isinstance(told, pd.DataFrame)
     assert told["layers with weights in host memory"].tolist() == ["1-2, 5", "none"]

@@ -44,7 +44,7 @@ def test_timeline_zooms_moves_selects_measures_and_searches_without_the_server(p
     page.keyboard.press("ArrowRight")
     details = page.locator(".timeline .details")
     details.get_by_text("Read by: ffn → layer").wait_for()
-    assert "8 kB" in details.inner_text()
+    assert "7.81 KiB" in details.inner_text()
     assert "80 % of the link" in details.inner_text()
     details.get_by_role("button", name="Read by").click()
     details.get_by_text("Waited for copy").wait_for()
@@ -81,7 +81,7 @@ def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page
     rows = dict(line.split("\t", 1) for line in statistics.locator("table").inner_text().splitlines()[1:])
     assert rows["copy H2D, exposed"].split("\t")[0] == "200 µs"
     assert rows["compute, busy"].split("\t")[0] == "120 µs"
-    assert rows["copy H2D, bytes"].split("\t")[0] == "16 kB"
+    assert rows["copy H2D, bytes"].split("\t")[0] == "15.6 KiB"
     # search counts, dims and steps
     page.locator(".timeline .search").fill("layer:1")
     found.get_by_text(re.compile(r"^\d+ matches$")).wait_for()

@@ -22,6 +22,8 @@ from profiler.report.build import build_report
 from profiler.report.sweep import Crossover, factor_grid, factors_as_fast, sweep_figures
 from tests.profiler import makers
 
+MIB = 2**20
+
 
 def traces(figure: go.Figure) -> dict[str, dict[str, object]]:
     spec = orjson.loads(figure.to_json())
@@ -171,20 +173,20 @@ def test_memory_parts_slots_and_peak() -> None:
     held = held.assign(filled_ns=[5, 20], read_ns=[10, nan], done_ns=[30, nan])
     states = {trace.name: (trace.x * 1e6).round().tolist() for trace in slots_figure(held).data}
     assert states == {"filling": [5, 10], "full, waiting": [5, 0], "read": [20, 0], "kept": [20, 30]}
-    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
+    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [MIB, 2 * MIB, 0]})
     nan = float("nan")
-    no_bank = held_figure(all_held(steps, {"resident": 5e6, "bank": nan, "peak": nan}))
-    assert no_bank.layout.annotations[0].text == "at most 7 MB"
+    no_bank = held_figure(all_held(steps, {"resident": 5 * MIB, "bank": nan, "peak": nan}))
+    assert no_bank.layout.annotations[0].text == "at most 7 MiB"
     assert set(traces(no_bank)) == {"weights that stay", "with what the slots hold"}
-    assert set(traces(held_figure(all_held(steps, {"resident": nan, "bank": 3e6, "peak": 9e6})))) == {
+    assert set(traces(held_figure(all_held(steps, {"resident": nan, "bank": 3 * MIB, "peak": 9 * MIB})))) == {
         "what the slots hold"
     }
 
 
 def test_memory_over_time_counts_the_bank_and_shows_the_peak() -> None:
-    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [1e6, 2e6, 0]})
-    figure = held_figure(all_held(steps, {"resident": 5e6, "bank": 3e6, "peak": 12e6}))
-    assert figure.layout.annotations[0].text == "at most 10 MB"
+    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [MIB, 2 * MIB, 0]})
+    figure = held_figure(all_held(steps, {"resident": 5 * MIB, "bank": 3 * MIB, "peak": 12 * MIB}))
+    assert figure.layout.annotations[0].text == "at most 10 MiB"
     drawn = {trace.name: list(trace.y) for trace in figure.data}
     assert drawn["expert cache's bank"] == [3, 3], "stacked on the weights"
     assert drawn["with what the slots hold"] == [9, 10, 8]

@@ -296,23 +296,23 @@ def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
 
 
 def test_memory_says_what_slots_cost(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    assert "on reserves 16.0 kB for slots and bank" in said(open_page(monkeypatch, root, "memory", capture="dense"))
+    assert "on reserves 15.6 KiB for slots and bank" in said(open_page(monkeypatch, root, "memory", capture="dense"))
 
 
 def test_memory_says_what_each_device_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = DeviceOptions("sim", n_devices=2)
     capture = make_capture(tmp_path / "two", small_request(device=device, repetitions=1))
     app = open_page(monkeypatch, tmp_path, "memory", capture="two")
-    (table,) = (one.value for one in app.dataframe if "VRAM held, MB" in one.value)
+    (table,) = (one.value for one in app.dataframe if "VRAM held, MiB" in one.value)
     assert table[["arm", "device"]].to_numpy().tolist() == [["off", 0], ["off", 1], ["on", 0], ["on", 1]]
     held = all_residency(capture.manifest)["on"].by_device
-    assert (table["VRAM held, MB"] * 1e6).tolist()[2:] == pytest.approx([one.n_bytes for one in held])
+    assert (table["VRAM held, MiB"] * 2**20).tolist()[2:] == pytest.approx([one.n_bytes for one in held])
 
 
 def test_memory_of_one_device_has_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     make_capture(tmp_path / "one", small_request(repetitions=1))
     app = open_page(monkeypatch, tmp_path, "memory", capture="one")
-    assert not [one for one in app.dataframe if "VRAM held, MB" in one.value]
+    assert not [one for one in app.dataframe if "VRAM held, MiB" in one.value]
 
 
 def test_csv_defuses_formulas_and_parquet_keeps_types() -> None:

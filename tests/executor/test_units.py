@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from executor import units
+from tests.support import ROOT
+
+_DECIMAL = re.compile(r"(?:\d |\"|\| )[GMk]B\b(?!/s)")  # "1.5 GB", a column's "MB"; not `24GB`, which options take
 
 
 @pytest.mark.parametrize(
@@ -20,11 +24,11 @@ from executor import units
         (units.format_ns(71_340_000), "71.3 ms"),
         (units.format_ns(12_345_000_000), "12.3 s"),
         (units.format_ns(123_456_000_000), "123 s"),
-        (units.format_bytes(25_475_253_792), "25.5 GB"),
+        (units.format_bytes(25_475_253_792), "23.7 GiB"),
         (units.format_bytes(12), "12 B"),
-        (units.format_memory(24 * 2**30), "24 GiB"),
-        (units.format_memory(1.5 * 2**30), "1.50 GiB"),
-        (units.format_memory(1000), "1,000 B"),
+        (units.format_bytes(24 * 2**30), "24 GiB"),
+        (units.format_bytes(1.5 * 2**30), "1.50 GiB"),
+        (units.format_bytes(1000), "1,000 B"),
         (units.format_rate(1650.4), "1,650"),
         (units.format_rate(0.0312), "0.0312"),
         (units.format_gb_s(24.13), "24.1 GB/s"),
@@ -57,3 +61,12 @@ from executor import units
 )
 def test_numbers_as_people_read_them(spelled: str, expected: str) -> None:
     assert spelled == expected
+
+
+@pytest.mark.parametrize("pattern", ["README.md", "docs/*.md", "dashboard/**/*.js", "profiler/**/*.js"])
+def test_amounts_are_in_powers_of_1024_everywhere(pattern: str) -> None:
+    """What people read says GiB, as `format_bytes` does; rates alone are in GB/s."""
+    pages = list(ROOT.glob(pattern))
+    said = [(page.name, found[0]) for page in pages for found in _DECIMAL.finditer(page.read_text(encoding="utf-8"))]
+    assert pages
+    assert not said

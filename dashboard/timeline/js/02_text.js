@@ -22,7 +22,7 @@ function trimmed(value, significant) {
 }
 
 function formatBytes(bytes) {
-  const units = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
+  const units = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];  // as executor/units.py
   const [scale, unit] = units.find(([size]) => bytes >= size) ?? [1, "B"];
   return `${trimmed(bytes / scale, 3)} ${unit}`;
 }

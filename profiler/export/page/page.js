@@ -129,7 +129,7 @@
     const lines = [c.name[row] === MERGED ? `${c.count[row]} events, drawn as one` : lane.track.names[c.name[row]]];
     lines.push(`${lane.category}, ${time_text(c.length[row])} at ${time_text(c.start[row] + data.first_ns)}`);
     if (c.layer[row] >= 0) lines.push(`layer ${c.layer[row]}`);
-    if (n_bytes >= 0) lines.push(`${(n_bytes / 1e6).toPrecision(4)} MB, ${(n_bytes / c.length[row]).toPrecision(3)} GB/s`);
+    if (n_bytes >= 0) lines.push(`${(n_bytes / 2 ** 20).toPrecision(4)} MiB, ${(n_bytes / c.length[row]).toPrecision(3)} GB/s`);
     tip.textContent = lines.join("\n");
     tip.style.left = `${Math.min(event.offsetX + 14, Math.max(0, width() - tip.offsetWidth - 8))}px`;
     tip.style.top = `${event.offsetY + 14}px`;

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.errors import HprofError
-from executor.units import format_memory
+from executor.units import format_bytes
 from profiler.arithmetic.intervals import Int64
 
 MAGIC: Final = b"hprofspl"
@@ -145,7 +145,7 @@ def _read(path: Path, file: BufferedReader) -> SpoolFile:
     size = file.seek(0, 2)
     if size > MAX_BYTES:
         raise HprofError(
-            f"{path} is larger than {format_memory(MAX_BYTES)}, more than hprof imports; record with a lower "
+            f"{path} is larger than {format_bytes(MAX_BYTES)}, more than hprof imports; record with a lower "
             "--max-bytes."
         )
     chunks = list(_chunks(file, size))

@@ -23,6 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from executor.errors import HprofError
+from executor.units import format_bytes
 from profiler.importers.base import GZIP_MAGIC
 
 MAX_BYTES: Final = 64 * 2**30  # of JSON; a trace of 300 million events
@@ -271,7 +272,7 @@ class EventStream:
         if len(self._buffer) > MAX_OBJECT_BYTES:
             at = self._source.n_read - len(self._buffer)
             raise HprofError(
-                f"{self._source.path} has damaged JSON, or an event of more than {MAX_OBJECT_BYTES >> 20} MiB, "
+                f"{self._source.path} has damaged JSON, or an event of more than {format_bytes(MAX_OBJECT_BYTES)}, "
                 f"at byte {at}; record the trace again."
             )
         self._fill(2 * len(self._buffer))

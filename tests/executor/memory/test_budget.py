@@ -88,7 +88,15 @@ def test_every_device_keeps_within_the_budget() -> None:
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("24GiB", 24 << 30), ("500 MB", 500_000_000), ("1.5KiB", 1536), ("7", 7), ("1TiB", 1 << 40), ("24gb", 24 * 10**9)],
+    [
+        ("24GiB", 24 << 30),
+        ("500 MB", 500_000_000),
+        ("2G", 2 << 30),
+        ("1.5KiB", 1536),
+        ("7", 7),
+        ("1TiB", 1 << 40),
+        ("24gb", 24 * 10**9),
+    ],
 )
 def test_sizes(text: str, n_bytes: int) -> None:
     assert parse_bytes(text, "--vram-budget") == n_bytes
@@ -103,7 +111,7 @@ def test_sizes_are_spelled_exactly(n_bytes: int, text: str) -> None:
     assert parse_bytes(text, "--vram-budget") == n_bytes
 
 
-@pytest.mark.parametrize("text", ["", "24G", "GiB", "1 TiBB", "-3", "1e9", "1e400", "9" * 400 + "GiB"])
+@pytest.mark.parametrize("text", ["", "24Q", "GiB", "1 TiBB", "-3", "1e9", "1e400", "9" * 400 + "GiB"])
 def test_not_sizes(text: str) -> None:
     with pytest.raises(HprofError, match="is not a size"):
         parse_bytes(text, "--vram-budget")

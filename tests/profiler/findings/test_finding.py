@@ -26,7 +26,7 @@ def _passes(n: int, arm: str = "off", **sizes: int) -> list[Row]:
 def test_twenty_repetitions_look_like_one() -> None:
     one = findings(_in_line(0), _passes(1))[_RULE]
     many = findings([row for i in range(20) for row in _in_line(i)], _passes(20))[_RULE]
-    assert one.evidence.startswith("Arm off, GPU 0 of process 1, in its only pass: 50.0 MB pinned H2D in 1 copy at")
+    assert one.evidence.startswith("Arm off, GPU 0 of process 1, in its only pass: 47.7 MiB pinned H2D in 1 copy at")
     assert many.evidence == one.evidence.replace("in its only pass", "a pass (median of 20)")
     assert (many.severity, many.advice) == (one.severity, one.advice)
 
@@ -41,7 +41,7 @@ def test_of_several_cells_the_worst_is_told_by_the_sizes_that_differ() -> None:
     rows = [row for i, length in enumerate((2, 9, 3)) for row in _in_line(i, copy_ms=length)]
     passes = [row | {"n_ubatch": 64 * (i + 1), "n_prompt": 512} for i, row in enumerate(_passes(3))]
     evidence = findings(rows, passes)[_RULE].evidence
-    assert evidence.startswith("Arm off, -ub 128 (the worst of 3 sizes), GPU 0 of process 1, in its only pass: 225 MB")
+    assert evidence.startswith("Arm off, -ub 128 (the worst of 3 sizes), GPU 0 of process 1, in its only pass: 215 MiB")
 
 
 def test_a_cell_in_which_nothing_is_wrong_is_not_counted() -> None:
@@ -63,8 +63,8 @@ def test_devices_have_their_own_figures() -> None:
     rows = [*_in_line(0), *_in_line(0, copy_ms=4, device=1)]
     found = find_in(view(rows, _passes(1)))
     assert [finding.evidence.split(" pinned")[0] for finding in found] == [
-        "Arm off, GPU 0 of process 1, in its only pass: 50.0 MB",
-        "Arm off, GPU 1 of process 1, in its only pass: 100 MB",
+        "Arm off, GPU 0 of process 1, in its only pass: 47.7 MiB",
+        "Arm off, GPU 1 of process 1, in its only pass: 95.4 MiB",
     ]
 
 

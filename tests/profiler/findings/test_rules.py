@@ -26,7 +26,7 @@ def test_copies_on_the_compute_stream() -> None:
     inline = found["copies-on-compute-stream"]
     assert inline.severity == "serious"
     assert inline.evidence == (
-        "GPU 0 of process 1, over the trace: 500 MB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also "
+        "GPU 0 of process 1, over the trace: 477 MiB pinned H2D in 10 copies at 25.0 GB/s on stream 7, which also "
         "runs the kernels: 20.0 ms of copies, 0 ns (0 %) hidden behind 10.0 ms of compute."
     )
     assert "up to 10.0 ms of the 20.0 ms can be hidden" in inline.advice
@@ -91,7 +91,7 @@ def test_pageable_copies() -> None:
     pageable = findings(rows)["pageable-copies"]
     assert pageable.severity == "serious"
     assert pageable.evidence == (
-        "GPU 0 of process 1, over the trace: 200 MB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the "
+        "GPU 0 of process 1, over the trace: 191 MiB pageable H2D in 4 copies at 10.0 GB/s in 20.0 ms, 83.3 % of the "
         "time spent on copies to the device; copies from pinned memory reach 25.0 GB/s."
     )
 
@@ -125,7 +125,7 @@ def test_small_copies() -> None:
     # 100 copies of 10 us, of which 4 us each would carry the bytes at 25 GB/s
     assert small.severity == "warning"
     assert "100 copies" in small.evidence
-    assert "1.12 MB from which this link is 90 % efficient (25.0 GB/s, 5.00 us a call): 600 us more" in small.evidence
+    assert "1.07 MiB from which this link is 90 % efficient (25.0 GB/s, 5.00 us a call): 600 us more" in small.evidence
 
 
 def test_the_measured_link_counts_where_it_is_known() -> None:
@@ -302,7 +302,7 @@ def test_activations_that_go_to_the_host_in_the_open() -> None:
     found = findings(in_line)["exposed-copies-to-host"]
     assert found.severity == "serious"
     assert found.evidence == (
-        "GPU 0 of process 1, over the trace: 250 MB D2H in 5 copies at 25.0 GB/s: 10.0 ms of their 10.0 ms were not "
+        "GPU 0 of process 1, over the trace: 238 MiB D2H in 5 copies at 25.0 GB/s: 10.0 ms of their 10.0 ms were not "
         "hidden by compute."
     )
     assert "stream of its own" in found.advice
@@ -323,7 +323,7 @@ def test_unified_memory() -> None:
     rows = [kernel(0, 10), copy(0, 2, "0", detail="uvm", source_memory=None)]
     uvm = findings(rows)
     assert set(uvm) == {"unified-memory"}
-    assert "50.0 MB migrated to the device in 1 piece at 25.0 GB/s" in uvm["unified-memory"].evidence
+    assert "47.7 MiB migrated to the device in 1 piece at 25.0 GB/s" in uvm["unified-memory"].evidence
 
 
 def test_dropped_rows() -> None:

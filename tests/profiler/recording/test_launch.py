@@ -76,7 +76,7 @@ def test_nothing_to_record(words: list[str]) -> None:
         (["-o", "taken", "--", "true"], "already holds a capture"),
         (["--", "no-such-program"], "no-such-program is no program that can be run"),
         (["--env", "NAME", "--", "true"], "'NAME' is not K=V"),
-        (["--max-bytes", "1X", "--", "true"], "'1X' is no size"),
+        (["--max-bytes", "1X", "--", "true"], "--max-bytes '1X' is not a size"),
         (["--process", "(", "--", "true"], "is no extended regular expression"),
         (["-o", "left", "--", "true"], "left.spool holds what an earlier hprof record left behind"),
         ([], "give a command after --"),

@@ -46,8 +46,8 @@ def test_commands_are_recorded_once_more_and_their_overlap_stands_beside_wall_ti
     assert main(["run", "--engine", "command", *arms, "--record", "-o", str(out)]) == 0
     printed = whole_report(out, capsys)
     assert "Each arm ran in one more process, recorded as `hprof record` does, with loading, and not timed." in printed
-    assert "off: copied 1.05 MB to the device, busy copy 4.00 us, 0 % of it hidden behind compute" in printed
-    assert "on: copied 1.05 MB to the device, busy copy 4.00 us, 100 % of it hidden behind compute" in printed
+    assert "off: copied 1 MiB to the device, busy copy 4.00 us, 0 % of it hidden behind compute" in printed
+    assert "on: copied 1 MiB to the device, busy copy 4.00 us, 100 % of it hidden behind compute" in printed
     timed, recorded = Capture.open(out), Capture.open(f"{out}-recorded")
     assert timed.passes["arm"].tolist() == ["off", "on"], "what was recorded was not timed"
     assert recorded.manifest.source == "cupti"
@@ -69,7 +69,7 @@ def test_llama_bench_has_its_copies_beside_its_speed(
     sizes = ["-m", "fake.gguf", "-p", "64", "-n", "0", "-r", "1"]
     assert main(["run", "--engine", "llama-bench", "--bin", str(binary), *sizes, "--record", "-o", str(out)]) == 0
     printed = whole_report(out, capsys)
-    assert "on: copied 1.05 MB to the device" in printed
+    assert "on: copied 1 MiB to the device" in printed
     assert "prefill t/s" in printed
     assert set(Capture.open(f"{out}-recorded").passes["arm"]) == {"off", "on"}
 

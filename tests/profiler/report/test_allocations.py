@@ -9,7 +9,7 @@ from profiler.report.allocations import allocation_notes
 def test_a_line_for_each_process_and_device() -> None:
     rows = [{"process": 7, "device": 0, "peak_bytes": 3_000_000_000}, {"process": 7, "device": 1, "peak_bytes": 5}]
     assert allocation_notes(Manifest(extra={"device_memory": rows})) == [
-        "Process 7, device 0: at most 3.00 GB of its memory allocated while recorded.",
+        "Process 7, device 0: at most 2.79 GiB of its memory allocated while recorded.",
         "Process 7, device 1: at most 5 B of its memory allocated while recorded.",
     ]
 

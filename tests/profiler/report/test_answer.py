@@ -166,7 +166,7 @@ def test_a_loaded_machine_is_told(tmp_path: Path) -> None:
 
 def test_an_answer_without_cells_is_about_devices(tmp_path: Path) -> None:
     told = joined(build_report(makers.imported_without_passes(tmp_path / "c")))
-    assert "Process 4711, device 0: 8.00 kB went to the device" in told
+    assert "Process 4711, device 0: 7.81 KiB went to the device" in told
     assert "--all" in told
     assert "nothing to judge" in joined(build_report(makers.empty(tmp_path / "empty")))
 

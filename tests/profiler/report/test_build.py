@@ -82,23 +82,22 @@ def test_prefetch_that_gives_up_the_selective_copy(tmp_path: Path) -> None:
     assert ttft is not None
     assert ttft.verdict == "slower"
     assert ttft.ratio == pytest.approx(160 / 85)
-    assert "on gives up the selective copy, which saved off 6.00 kB: it copied 4.00 times the bytes." in report.summary
+    assert "on gives up the selective copy, which saved off 5.86 KiB: it copied 4.00 times the bytes." in report.summary
 
 
 def test_an_import_without_passes_speaks_about_devices(tmp_path: Path) -> None:
     report = build_report(makers.imported_without_passes(tmp_path / "c"))
     assert (report.cells, report.baseline, report.dropped) == ([], None, {"negative": 2})
     assert report.cannot_say == ["which layer a copy belongs to"]
-    assert (
-        "Process 4711, device 0: 8.00 kB went to the device from pinned memory at 0.04 GB/s in 200 us" in report.summary
-    )
+    told = "Process 4711, device 0: 7.81 KiB went to the device from pinned memory at 0.04 GB/s in 200 us"
+    assert told in report.summary
     assert "on the stream of the kernels; 150 us of kernels hid 50.0 % of it, and copying takes" in report.summary
     assert "no kernel ran that could hide it" in report.summary
 
 
 def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
     summary = build_report(makers.dense_off_on(tmp_path / "c")).summary
-    assert "off copied 48.0 kB to the device at 0.08 GB/s (80 % of the link's 0.1 GB/s), 0 % of it hidden" in summary
+    assert "off copied 46.9 KiB to the device at 0.08 GB/s (80 % of the link's 0.1 GB/s), 0 % of it hidden" in summary
     assert "50.0 % of it hidden behind compute" in summary
     assert "Copying bounds the prompt (on: 400 us of copying against 240 us of computing)" in summary
     assert "no overlap can bring it below 400 us; it took 462 us" in summary
@@ -289,4 +288,4 @@ def test_what_is_noted_of_several_arms_is_said_once(tmp_path: Path) -> None:
 def test_a_small_models_size_is_no_zero(tmp_path: Path) -> None:
     capture = makers.dense_off_on(tmp_path / "c")
     capture.manifest = replace(capture.manifest, model={"name": "tiny", "n_bytes": 744_288})
-    assert build_report(capture).model == "tiny, 744 kB"
+    assert build_report(capture).model == "tiny, 727 KiB"

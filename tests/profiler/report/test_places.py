@@ -190,10 +190,10 @@ def test_where_decode_was_computed(tmp_path: Path, n_prompt: int, n_gen: int, le
     [
         (
             5,
-            "used FFN weights on the CPU, but copied weights outside the FFN all the same (23.5 MB with the "
+            "used FFN weights on the CPU, but copied weights outside the FFN all the same (22.4 MiB with the "
             "activations).",
         ),
-        (0, "copied weights outside the FFN all the same (23.5 MB with the activations)."),
+        (0, "copied weights outside the FFN all the same (22.4 MiB with the activations)."),
     ],
 )
 @pytest.mark.parametrize(("n_prompt", "n_gen"), [(512, 4), (20, 0)])

@@ -30,7 +30,7 @@ def terminal(report: Report, width: int = 100) -> str:
 def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
     report = build_report(makers.dense_off_on(tmp_path / "c"))
     for text in (terminal(report), render_markdown(report)):
-        for figure in ("642 us", "x0.720", "faster", "48.0 kB", "83.3 %", "same tokens, logits bit-identical"):
+        for figure in ("642 us", "x0.720", "faster", "46.9 KiB", "83.3 %", "same tokens, logits bit-identical"):
             assert figure in text
         assert "no overlap can bring it below 400 us" in " ".join(text.split())
     assert orjson.loads(render_json(report)) == report.to_json()

@@ -33,7 +33,7 @@ def _with(report: Report, arm: str, scope: Any, **figures: float) -> Report:
 @pytest.mark.parametrize(
     ("copied", "saved", "said"),
     [
-        (8000.0, 0.0, "on gives up the selective copy, which saved off 6.00 kB: it copied 4.00 times the bytes."),
+        (8000.0, 0.0, "on gives up the selective copy, which saved off 5.86 KiB: it copied 4.00 times the bytes."),
         (2200.0, 5800.0, "on copied 1.10 times the bytes of off."),
         (2004.0, 5996.0, None),
         (1900.0, 6100.0, None),
@@ -53,11 +53,11 @@ def test_an_arm_that_copies_more_gives_up_all_or_some(
     [
         (
             replace(PLACED, host_layers=[0, 1, 2], slots=2, slots_bytes=2000),
-            "Its slots take 1.00 kB more, so it keeps 1",
+            "Its slots take 1,000 B more, so it keeps 1",
         ),
         (
             replace(PLACED, host_layers=[0, 1, 2, 3], bank_bytes=2000),
-            "Its slots and bank take 2.00 kB more, so it keeps 2",
+            "Its slots and bank take 1.95 KiB more, so it keeps 2",
         ),
         (replace(PLACED, slots=2, slots_bytes=2000), None),
     ],
