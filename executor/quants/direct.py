@@ -18,6 +18,7 @@ from executor.quants.stored import Stored
 
 MOST_MATRICES: Final = 3
 """Of one layout and width, in one launch."""
+_WORD_BYTES: Final = 4
 
 
 class Onto(NamedTuple):
@@ -126,12 +127,18 @@ _SUMS: Final = Tile(rows=1, units=64, warps=2)
 
 
 def readable(matrix: Stored) -> bool:
-    """Whether the kernels read such bytes (…, n_rows, row_bytes): an integer type, whole blocks, aligned."""
+    """Whether the kernels read such bytes (…, n_rows, row_bytes): an integer type, whole blocks, aligned.
+
+    Matrices of a size that words do not divide are refused wherever they lie: in a slot the next one may begin between
+    two words, and all layouts have to be computed alike.
+    """
     form, raw = WORDS.get(matrix.layout), matrix.raw
     if form is None or raw.stride(-1) != 1 or raw.stride(-2) != raw.shape[-1] or raw.shape[-1] % form.block_bytes:
         return False
+    if raw.shape[-2] * raw.shape[-1] % _WORD_BYTES:
+        return False
     strides = [raw.stride(0)] if raw.dim() == 3 else []
-    steps = [raw.shape[-1], *strides] if form.alignment > 4 else []
+    steps = [raw.shape[-1], *strides] if form.alignment > _WORD_BYTES else []
     return all(number % form.alignment == 0 for number in (raw.data_ptr(), *steps))
 
 

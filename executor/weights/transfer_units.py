@@ -27,6 +27,7 @@ LoadMode = Literal["none", "mmap", "register"]
 _STEP_ORDER: Final[tuple[StepKind, ...]] = ("mix", "ffn", "router", "shared", "experts")
 LOADERS = 8
 """Units that are loaded at once."""
+_ALIGNMENT: Final = 16  # bytes: no kernel asks for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,14 @@ def host_groups(model: Model, placement: Placement) -> list[tuple[int, StepKind,
     return [(layer, kind, sorted(groups[layer, kind], key=_stored_order)) for layer, kind in in_order]
 
 
-def _stored_order(tensor: TensorInfo) -> tuple[bool, str]:
-    return tensor.quant not in ("F32",), tensor.name  # float32 needs 4-byte alignment: first in its slab
+def _stored_order(tensor: TensorInfo) -> tuple[int, str]:
+    """What a larger power of two divides goes first, so that every tensor begins at a multiple of its own.
+
+    Floats need that to be read at all, blocks to be read in whole words (`executor.quants.direct.readable`). Of experts
+    each one's part counts.
+    """
+    n_bytes = tensor.n_bytes // (tensor.shape[0] if len(tensor.shape) == 3 else 1)
+    return -min(n_bytes & -n_bytes, _ALIGNMENT), tensor.name
 
 
 def _build(
