@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from executor import peak_memory
 from executor.devices.base import (
     CopyRange,
     Device,
@@ -135,7 +136,7 @@ class CudaDevice(Device):
         return self._hold(buffer)
 
     def peak_bytes(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self.torch_device)
+        return peak_memory.peak_bytes(self.torch_device)
 
     def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
         slab = torch.empty(n_bytes, dtype=torch.uint8)
@@ -257,7 +258,7 @@ class CudaDevice(Device):
 
     def begin_pass(self) -> None:
         torch.cuda.synchronize(self.torch_device)
-        torch.cuda.reset_peak_memory_stats(self.torch_device)
+        peak_memory.begin(self.torch_device)
         self._zero.record(self._streams["compute"])
         self._zero.synchronize()
         self._zero_ns = time.perf_counter_ns()
