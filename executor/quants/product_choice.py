@@ -1,8 +1,8 @@
 """Which way a product is computed: measured once for its shape and number of rows, and kept with the machine.
 
 Two ways may round differently, so one choice holds for all arms and layouts of a run, and for later processes: it is
-kept in a file of the user's cache. Where that cannot be written, or other work on the GPU disturbed the measurement,
-each process measures for itself.
+kept in a file of the user's cache. Where that cannot be written each process measures for itself; processes that add to
+one capture agree all the same, as each is told what those before it chose (`agree_on_products`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import torch
 
+from executor.peak_memory import uncounted
+
 Way = Literal["direct", "widened"]
 """Straight from stored bytes; or every weight written in the compute dtype first, then multiplied."""
 _Result = TypeVar("_Result")
 _TRIES: Final = 7
+_ROUNDS: Final = 4  # of so many tries, while other work on the GPU disturbs them
 _EQUAL: Final = 1.05
 _STEADY: Final = 1.1
 _FLUSHED_BYTES: Final = 256 << 20  # written before each one: weights are not in the cache when a layer needs them
@@ -49,24 +52,27 @@ class ProductChoices:
 
     def way(self, key: str, direct: Callable[[], object], widened: Callable[[], object]) -> Way:
         """The faster way alone."""
-        way = self.used.get(key, self._known.get(key))
+        way = self._known.get(key)
         if way is None:
-            times = measured(direct, widened)
-            way = times.faster
-            if times.are_steady:
-                self._keep(key, way)
+            way = measured(direct, widened).faster
+            self._keep({key: way})
         self.used[key] = way
         return way
 
-    def _keep(self, key: str, way: Way) -> None:
-        self._known[key] = way
+    def agree(self, ways: Mapping[str, Way]) -> None:
+        """Choose as an earlier process did, whose `ways` may not have reached the file; what is in use stays."""
+        self._known |= {**ways, **self.used}
+
+    def _keep(self, ways: Mapping[str, Way]) -> None:
+        """For later processes too; what another process kept meanwhile stays there."""
+        self._known |= ways
         if self._path is None:
             return
         with contextlib.suppress(OSError):
-            self._known = _read(self._path) | self._known
+            kept = {**ways, **_read(self._path)}
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = self._path.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(self._known, indent=1, sort_keys=True), encoding="utf-8")
+            partial.write_text(json.dumps(kept, indent=1, sort_keys=True), encoding="utf-8")
             partial.replace(self._path)
 
 
@@ -96,18 +102,33 @@ def _cache_folder() -> Path | None:
 
 def used_products() -> dict[str, Way]:
     """What this process chose so far, on any device."""
+    return {key: way for choices in _of_this_machine() for key, way in sorted(choices.used.items())}
+
+
+def agree_on_products(ways: object) -> None:
+    """Let this process choose as others did, whose `used_products` a manifest has; what is none says nothing."""
+    for choices in _of_this_machine():
+        choices.agree(_ways(ways))
+
+
+def _of_this_machine() -> list[ProductChoices]:
+    """The choices of each model of GPU here."""
     if not torch.cuda.is_available():
-        return {}
+        return []
     names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
-    return {key: way for name in sorted(names) for key, way in sorted(_choices_of(name).used.items())}
+    return [_choices_of(name) for name in sorted(names)]
 
 
 def _read(path: Path) -> dict[str, Way]:
     """What an earlier process kept; a file that is none says nothing."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return _ways(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
+
+
+def _ways(found: object) -> dict[str, Way]:
+    """What of something that was read are choices."""
     if not isinstance(found, dict):
         return {}
     return {str(key): way for key, way in found.items() if way in ("direct", "widened")}
@@ -127,17 +148,22 @@ class Times:
 
     @property
     def are_steady(self) -> bool:
-        """Whether each way's best was nearly reached again; else something disturbed, and another run measures anew."""
+        """Whether each way's best was nearly reached again; else something disturbed."""
         return all(sorted(tries)[1] <= _STEADY * min(tries) for tries in (self.direct, self.widened))
 
 
 def measured(direct: Callable[[], object], widened: Callable[[], object]) -> Times:
-    """Time both ways on the current stream."""
-    ways = (direct, widened)
-    for compute in ways:
-        compute()  # compiles, and lets libraries initialise
-    tries = [[_milliseconds(compute) for compute in ways] for _ in range(_TRIES)]
-    return Times([one for one, _ in tries], [other for _, other in tries])
+    """Time both ways in turn on the current stream, for longer where something disturbs them."""
+    with uncounted():
+        for compute in (direct, widened):
+            compute()  # compiles, and lets libraries initialise
+        times = Times([], [])
+        for _ in range(_ROUNDS):
+            tries = [(_milliseconds(direct), _milliseconds(widened)) for _ in range(_TRIES)]
+            times = Times([*times.direct, *(one for one, _ in tries)], [*times.widened, *(other for _, other in tries)])
+            if times.are_steady:
+                break
+        return times
 
 
 def _milliseconds(compute: Callable[[], object]) -> float:

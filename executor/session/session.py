@@ -22,7 +22,7 @@ from executor.passes import PassJob, PassResult
 from executor.placed_model import DeviceShard, PlacedModel, make_device_shard
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, devices_of, layers_to_devices
 from executor.policies import arm_traits, make_policy
-from executor.quants.product_choice import Way, used_products
+from executor.quants.product_choice import Way, agree_on_products, used_products
 from executor.session.arms import describe_arm, make_arms
 from executor.session.options import SessionOptions, check_size, effective_load_mode, memory_advice
 from executor.weights.transfer_units import LoadMode, TransferUnit, build_transfer_units
@@ -109,6 +109,11 @@ class Session:
     def device_products(self) -> dict[str, Way]:
         """How products of few rows were computed on the GPU so far: by shape and rows, one way for all arms."""
         return used_products() if self.options.device.kind == "cuda" else {}
+
+    def agree_on_products(self, ways: object) -> None:
+        """Compute such products as another process did, of which a manifest tells."""
+        if self.options.device.kind == "cuda":
+            agree_on_products(ways)
 
     @property
     def shards(self) -> Sequence[DeviceShard]:

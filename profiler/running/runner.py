@@ -120,6 +120,7 @@ class _CaptureRun:
         session = Session(self._plan.model, setup.session_placement, setup.arms, self._plan.session)
         try:
             self._describe(setup, session, load_ns=time.perf_counter_ns() - begun_ns)
+            session.agree_on_products(self._writer.manifest.extra.get("device_products"))  # as the boots before
             gc.collect()
             gc.freeze()  # what is there already need not be looked at again before each pass: 0.2 s each
             for cell in self._request.cells:

@@ -51,15 +51,41 @@ def test_the_best_tries_decide_and_equal_means_direct() -> None:
     assert Times([4, 4], [3, 9]).faster == "widened"
 
 
-def test_what_something_disturbed_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_something_disturbs_is_tried_longer_and_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Boots have to choose alike, on a busy GPU too."""
     assert Times([3, 3.1, 9], [4, 4, 9]).are_steady
     assert not Times([3, 3], [4, 5]).are_steady
-    path, times = tmp_path / "products.json", iter(range(1, 99))
-    monkeypatch.setattr(product_choice, "_milliseconds", lambda compute: float(next(times)))
-    choices = ProductChoices(path)
-    assert choices.run("a", fast, slow) == "fast"
-    assert choices.used == {"a": "direct"}  # this process goes on as it began
-    assert not path.exists()
+    path, times = tmp_path / "products.json", iter(2.0**n for n in range(200))
+    monkeypatch.setattr(product_choice, "_milliseconds", lambda compute: next(times))
+    assert ProductChoices(path).run("a", fast, slow) == "fast"
+    assert next(times) == 2.0 ** (2 * product_choice._TRIES * product_choice._ROUNDS)
+    assert ProductChoices(path).run("a", fast, slow) == "fast"
+
+
+def test_processes_agree_without_a_cache(timed: list[str]) -> None:
+    """Each is told what those before it chose; what it has used already stays."""
+    choices = ProductChoices(None)
+    choices.run("used", fast, slow)
+    timed.clear()
+    choices.agree({"told": "widened", "used": "widened"})
+    assert (choices.run("told", fast, slow), choices.run("used", fast, slow)) == ("slow", "fast")
+    assert not timed
+    assert choices.used == {"used": "direct", "told": "widened"}
+
+
+@pytest.mark.parametrize("told", [None, [], "direct", {"a": 1, "b": "sideways"}])
+def test_a_manifest_that_says_nothing_of_products(told: object) -> None:
+    assert product_choice._ways(told) == {}
+
+
+def test_what_another_process_kept_meanwhile_stays(timed: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "products.json"
+    one, other = ProductChoices(path), ProductChoices(path)
+    one.run("a", fast, slow)
+    other.run("a", slow, fast)
+    assert ProductChoices(path).run("a", slow, fast) == "slow"
 
 
 def test_later_processes_choose_alike(timed: list[str], tmp_path: Path) -> None:
