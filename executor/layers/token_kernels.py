@@ -108,6 +108,7 @@ def _route(
         compared = scores
         if scores_bias is not None:
             compared += tl.load(scores_bias + expert, mask=known, other=0.0).to(tl.float32)
+        compared = tl.where(compared == compared, compared, float("inf"))  # NaN is the largest, as in PyTorch
         compared = tl.where(known, compared, float("-inf"))
         chosen = tl.full((USED,), -1, tl.int32)
         for number in tl.static_range(N_USED):
@@ -161,10 +162,14 @@ def _arg_max(
     row: tl.tensor, highest: tl.tensor, places: tl.tensor, counter: tl.tensor, out: tl.tensor, n: tl.tensor,
     BLOCK: tl.constexpr, PROGRAMS: tl.constexpr, PROGRAMS_PADDED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The program that is done last compares what all found; of equal numbers the first counts."""
+    """The program that is done last compares what all found; of equal numbers the first counts.
+
+    NaN is the largest, as in PyTorch: compared as it is, it might let a place win that is none.
+    """
     program = tl.program_id(0)
     column = program * BLOCK + tl.arange(0, BLOCK)
     numbers = tl.load(row + column, mask=column < n, other=float("-inf"))
+    numbers = tl.where(numbers == numbers, numbers, float("inf"))
     tl.store(highest + program, tl.max(numbers, 0))
     tl.store(places + program, program * BLOCK + tl.argmax(numbers, 0))
     tl.debug_barrier()

@@ -38,6 +38,15 @@ def test_arg_max(cuda: torch.device, n: int) -> None:
     cases.check_arg_max(n, cuda)
 
 
+def test_arg_max_of_odd_numbers(cuda: torch.device) -> None:
+    cases.check_arg_max_of_odd_numbers(cuda)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BITS])
+def test_router_of_odd_numbers(cuda: torch.device, dtype: torch.dtype) -> None:
+    cases.check_router_of_odd_numbers(cuda, dtype)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BITS])
 @pytest.mark.parametrize("name", [*cases.ROUTERS, "qwen3-30b-a3b"] if has_triton() else [])
 def test_router(cuda: torch.device, name: str, dtype: torch.dtype) -> None:

@@ -30,6 +30,14 @@ def test_arg_max(n: int) -> None:
     cases.check_arg_max(n, CPU)
 
 
+def test_arg_max_of_odd_numbers() -> None:
+    cases.check_arg_max_of_odd_numbers(CPU)
+
+
+def test_router_of_odd_numbers() -> None:
+    cases.check_router_of_odd_numbers(CPU, torch.float32)
+
+
 @pytest.mark.parametrize("name", cases.ROUTERS)
 def test_router(name: str) -> None:
     cases.check_router(cases.ROUTERS[name], CPU, torch.float32)

@@ -62,6 +62,35 @@ def check_arg_max(n: int, device: torch.device) -> None:
         assert out.tolist() == [place]
 
 
+def check_arg_max_of_odd_numbers(device: torch.device) -> None:
+    """Infinities, and NaN, which is the largest as in PyTorch: the place is always one of the row's."""
+    nan, infinite = float("nan"), float("inf")
+    for n in (5, 4099):
+        nothing = torch.full((n,), -infinite)
+        cases = [nothing, torch.full((n,), nan), nothing.clone(), torch.arange(n).float(), torch.arange(n).float()]
+        cases[2][n - 1] = nan
+        cases[3][2] = nan
+        cases[4][n - 2] = infinite
+        for row in cases:
+            out = torch.full((1,), -1, device=device)
+            token_kernels.arg_max(row.to(device), out)
+            assert out.tolist() == [int(row.argmax())]
+
+
+def check_router_of_odd_numbers(device: torch.device, dtype: torch.dtype) -> None:
+    """Where all logits are NaN the chosen are experts all the same, and NaN shows in what they count."""
+    for name in ("softmax", "sigmoid of the chosen"):
+        moe, x = ROUTERS[name], torch.full((1, 40), float("nan")).to(device, dtype)
+        norm, router = (torch.ones(shape).to(device, dtype) for shape in ((40,), (moe.n_experts, 40)))
+        ids = torch.full((1, moe.n_used), -1, device=device)
+        counts = torch.zeros(1, moe.n_used, device=device)
+        flags = torch.zeros(moe.n_experts, dtype=torch.uint8, device=device)
+        into, begin = (torch.empty_like(x), ids, counts, flags), torch.zeros(1, dtype=torch.int64, device=device)
+        token_kernels.route(x, norm, router, (None, None), moe, 1e-5, into, None, begin)
+        assert ((ids >= 0) & (ids < moe.n_experts)).all(), name
+        assert counts.isnan().all(), name
+
+
 def check_router(moe: MoeFfn, device: torch.device, dtype: torch.dtype, hidden: int = 40) -> None:
     """Against `route` and `route_given` in float32, for a token a trial."""
     weights = RandomWeights(LayerShape(ATTENTION["plain"], moe), hidden, dtype)
