@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import torch
 
@@ -15,6 +16,8 @@ from executor.placed_model import DeviceShard, PlacedModel
 from executor.tracing.pass_trace import Inside, PassTrace, compute_range, copy_range
 from executor.weights.device_weights import StepWeights
 
+_ROW_MULTIPLE: Final = 4  # numbers
+
 
 class EmbeddingAndHead:
     """The ends of one pass: what goes in lies on the first shard, what comes out on the last."""
@@ -22,8 +25,7 @@ class EmbeddingAndHead:
     def __init__(self, placed: PlacedModel, job: PassJob, trace: PassTrace) -> None:
         self._placed, self._job, self._trace = placed, job, trace
         self._first, self._last = placed.shards[0], placed.shards[-1]
-        shape = (job.n_logits, placed.model.shape.n_vocab)
-        self.logits = torch.zeros(shape, dtype=torch.float32, device=self._last.device.torch_device)
+        self.logits = _rows_of_logits(job.n_logits, placed.model.shape.n_vocab, self._last.device.torch_device)
         """(n_logits, vocab) float32 on the last device: of the prompt's tokens, then one a decode step."""
         self._n_rows = 0  # of logits so far
         self.prompt_logits: Event | None = None
@@ -111,6 +113,15 @@ class EmbeddingAndHead:
             shard.device.launch("compute", compute, work, touches=touches)
         end = self._trace.mark(shard.device, "compute")
         self._trace.add(shard.device, "compute", "compute", name, ubatch, start, end)
+
+
+def _rows_of_logits(n: int, n_vocab: int, device: torch.device) -> torch.Tensor:
+    """(n, vocab) float32, each row from a multiple of 16 bytes: a kernel that reads one is compiled for that alone.
+
+    Nothing is written there, on a stream that steps may not wait for: every row is before it is read.
+    """
+    width = -(-n_vocab // _ROW_MULTIPLE) * _ROW_MULTIPLE
+    return torch.empty((n, width), dtype=torch.float32, device=device)[:, :n_vocab]
 
 
 class RecordedEnds(EmbeddingAndHead):
