@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from executor.devices.factory import DeviceOptions
+from executor.layers.one_token import attention_serves
+from executor.model import AttentionShape
 from executor.models.load import load_model
 from executor.passes import PassJob, PassResult
 from executor.placement.place import place
@@ -26,8 +30,8 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 DEPTH, N_GEN = 230, 40  # the cache's 256 rows are outgrown on the way
 
 
-def session(spec: str, arms: list[str], n_devices: int = 1, **options: Any) -> Session:
-    model = load_model(spec)
+def session(spec: str, arms: list[str], n_devices: int = 1, quant: str | None = None, **options: Any) -> Session:
+    model = load_model(spec, quant=quant)
     settings = SessionOptions(
         DeviceOptions("cuda", n_devices=n_devices),
         max_positions=DEPTH + N_GEN + 8,
@@ -63,6 +67,35 @@ def test_as_step_by_step(spec: str, routed: bool, n_devices: int) -> None:
     assert [result.experts and result.experts[-1].used for result in replayed] == [
         result.experts and result.experts[-1].used for result in stepwise
     ]
+
+
+# beyond what one token's attention kernel has registers for; heads that no power of two is as wide as
+ODD_HEADS = {
+    "5120 numbers a key": {"num_attention_heads": 40, "num_key_value_heads": 2, "head_dim": 256},
+    "80 wide": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 80},
+}
+
+
+@pytest.mark.parametrize("heads", ODD_HEADS)
+def test_heads_that_the_fused_attention_does_not_serve(heads: str, tmp_path: Path) -> None:
+    """PyTorch's operations are recorded in its place; logits of 4,098 tokens, whose rows nothing aligns by itself."""
+    config = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+        "vocab_size": 4098, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config | ODD_HEADS[heads]))
+    shape = load_model(str(path)).shape.layers[0].mixer
+    assert isinstance(shape, AttentionShape)
+    queries = torch.zeros(1, shape.n_heads, shape.head_dim, dtype=torch.bfloat16, device="cuda")
+    assert not attention_serves(queries, shape)
+    opened = session(str(path), ["on", "full"], quant="Q8_0")
+    try:
+        stepwise, replayed = passes(opened, "on", 3), passes(opened, "full", 3)
+    finally:
+        opened.close()
+    assert [result.logits_digest for result in replayed] == [result.logits_digest for result in stepwise]
+    assert [result.tokens for result in replayed] == [result.tokens for result in stepwise]
 
 
 def test_steps_follow_each_other_inside_their_pass() -> None:
