@@ -12,7 +12,7 @@ import pandas as pd
 from dashboard.table_columns import in_one_unit
 from executor.units import format_bytes, format_count, number_ranges
 from profiler.manifest import Manifest, ManifestArm
-from profiler.report.own_baselines import placement_number
+from profiler.report.cells import placement_number
 from profiler.report.places import Residency, residency
 
 

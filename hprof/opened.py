@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from hprof.plots import Picture
-    from profiler.report.crossovers import ArmCrossover
     from profiler.report.report import Report
+    from profiler.report.sweep import ArmCrossover
 
 Level = Literal["pass", "prefill", "decode", "ubatch", "layer"]
 _LEVELS: Final[tuple[str, ...]] = get_args(Level)

@@ -26,7 +26,6 @@ from profiler.arithmetic.stats import Comparison
 from profiler.metrics import FIGURES
 from profiler.report.blocks import Block, Heading, Lines, Table, sameness_sentences
 from profiler.report.cells import Cell, telling_cell
-from profiler.report.crossovers import ArmCrossover
 from profiler.report.from_which_size import from_which_size
 from profiler.report.report import Report
 from profiler.report.sensitivity import RATES_OFF, factor_bounds
@@ -41,6 +40,7 @@ from profiler.report.shown_cells import (
     varied_keys,
 )
 from profiler.report.summary import summarise
+from profiler.report.sweep import ArmCrossover
 from profiler.report.verdicts import (
     as_fast,
     bounds_as_fast,

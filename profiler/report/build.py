@@ -17,16 +17,13 @@ from profiler.manifest import Manifest
 from profiler.metrics import CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
-from profiler.report.allocations import allocation_notes
-from profiler.report.bench_lines import bench_lines
 from profiler.report.cells import Cell
+from profiler.report.doubts import old_steps_warnings, outlier_warnings
 from profiler.report.judged_cells import judge_cells
+from profiler.report.manifest_lines import allocation_notes, bench_lines, recorded_lines
 from profiler.report.measured import what_was_measured
 from profiler.report.noticed import what_was_noticed
-from profiler.report.old_steps import old_steps_warnings
-from profiler.report.outliers import outlier_warnings
 from profiler.report.places import all_residency, budget_lines, with_devices, with_places
-from profiler.report.recorded_lines import recorded_lines
 from profiler.report.report import Report
 from profiler.report.summary import summarise
 

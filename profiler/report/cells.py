@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pandas as pd
 
@@ -15,6 +16,7 @@ from profiler.metrics import FIGURES, Figure, Scope
 from profiler.metrics.passes import CellKey, by_cell
 
 Figures = dict[str, Estimate | None]  # by the names in FIGURES and of readings; null: the source cannot give it
+_PLACEMENT_SUFFIX: Final = re.compile(r"@(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +116,24 @@ def arm_order(arms: Sequence[ManifestArm]) -> dict[str, int]:
 def in_order(rows: pd.DataFrame, order: Mapping[str, int]) -> list[str]:
     """The arms of these passes, as the manifest lists them; the ones it does not know last."""
     return sorted(rows["arm"].unique(), key=lambda name: order.get(name, len(order)))
+
+
+def placement_number(arm: ManifestArm) -> int:
+    """Which of the run's placements an arm was measured under: 2 for `on@2`, 1 for `on` and for other tools' arms."""
+    found = _PLACEMENT_SUFFIX.search(arm.name) if "placement" in arm.options else None
+    return int(found[1]) if found else 1
+
+
+def own_baselines(arms: Sequence[ManifestArm], names: Sequence[str]) -> dict[str, str]:
+    """The first arm of its own placement, by arm: for those of another placement than the cell's baseline.
+
+    names: the cell's arms, the baseline first. One that is resident by design is no arm of any placement.
+    """
+    by_name = {arm.name: arm for arm in arms}
+    number = {name: placement_number(by_name[name]) for name in names if name in by_name}
+    first: dict[int, str] = {}
+    own = {}
+    for name, placed in number.items():
+        if not by_name[name].is_resident and first.setdefault(placed, name) not in (name, names[0]):
+            own[name] = first[placed]
+    return own

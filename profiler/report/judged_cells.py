@@ -14,12 +14,10 @@ from profiler.arithmetic.stats import Comparison, CountUnit, estimate
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
-from profiler.report.cells import ArmFigures, Cell, arm_order, in_order
+from profiler.report.cells import ArmFigures, Cell, arm_order, in_order, own_baselines
 from profiler.report.measured import what_was_measured
-from profiler.report.own_baselines import own_baselines
 from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, pair_keys
-from profiler.report.same_work import SameWork
-from profiler.report.sameness import Sameness, sameness
+from profiler.report.sameness import Sameness, SameWork, sameness
 
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")

@@ -28,12 +28,12 @@ from profiler.report.blocks import (
     residency_table,
 )
 from profiler.report.cells import Cell
-from profiler.report.crossovers import ArmCrossover, all_crossovers
 from profiler.report.frames import report_frame
 from profiler.report.html_blocks import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
+from profiler.report.sweep import ArmCrossover, all_crossovers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison
 from profiler.metrics.passes import CELL_KEYS, take_sizes
 from profiler.report.cells import Cell
-from profiler.report.crossovers import ArmCrossover
 from profiler.report.report import Report
 from profiler.report.summary import summarise
+from profiler.report.sweep import ArmCrossover
 from profiler.report.verdicts import TELLING, as_fast
 
 

@@ -22,8 +22,7 @@ from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure
 from profiler.report.bound import Part, find_bound
-from profiler.report.cells import ArmFigures, Cell, telling_cell
-from profiler.report.own_baselines import placement_number
+from profiler.report.cells import ArmFigures, Cell, placement_number, telling_cell
 from profiler.report.places import Residency
 from profiler.report.report import Report
 

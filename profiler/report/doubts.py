@@ -1,5 +1,5 @@
-"""Which share of an arm's values lies far off: told where it matters, and what it may be where the source is known for
-slower first repetitions.
+"""Sentences on what makes a capture's figures doubtful: windows that older versions of hprof cut wrongly, and values
+that lie far off.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from executor.units import format_share
 from profiler.arithmetic.stats import MIN_PAIRS, OUTLIER_MADS, outliers
@@ -19,6 +21,27 @@ from profiler.report.judged_cells import JUDGED
 
 _TOLD_SHARE: Final = 0.05  # fewer move neither a median nor its interval
 _MOSTLY: Final = 0.5
+
+
+def old_steps_warnings(manifest: Manifest, passes: pa.Table) -> list[str]:
+    """A sentence where passes are steps whose windows overlap, since an older version cut them by the host.
+
+    passes: a PASSES table. Today's windows of a process do not overlap, and those of merged ranks rightly may.
+    """
+    if manifest.source != "kineto" or manifest.has_device_steps:
+        return []
+    # hprof's own ranges tell sizes; torch.profiler's steps do not
+    steps = passes.filter(pc.and_(pc.is_null(passes["n_ubatch"]), pc.is_valid(passes["t_start"])))
+    start, end = (steps[name].to_numpy() for name in ("t_start", "t_end"))
+    order = np.argsort(start, kind="stable")
+    n_overlapping = int(np.count_nonzero(end[order][:-1] > start[order][1:]))
+    if not n_overlapping:
+        return []
+    return [
+        f"{n_overlapping:,} of {len(start):,} profiler steps end after the next one begins: an older version of hprof "
+        "cut them by when the host issued their work, and their figures are wrong; import the trace again with this "
+        "version."
+    ]
 
 
 def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Manifest) -> Iterator[str]:

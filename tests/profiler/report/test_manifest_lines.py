@@ -1,9 +1,9 @@
-"""What the manifest says of allocated memory, which may be anything."""
+"""Lines that the manifest alone tells: device memory that programs allocated."""
 
 from __future__ import annotations
 
 from profiler.manifest import Manifest
-from profiler.report.allocations import allocation_notes
+from profiler.report.manifest_lines import allocation_notes
 
 
 def test_a_line_for_each_process_and_device() -> None:

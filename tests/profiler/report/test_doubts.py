@@ -1,18 +1,21 @@
-"""Steps that an older version cut by the host are called wrong; today's, and passes of other kinds, are not."""
+"""What speaks against figures is said: windows cut by the host in older imports, and values that lie far off."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from hprof.opened import OpenedCapture
+from profiler.capture import Capture
 from profiler.importers import import_files
-from profiler.manifest import Manifest
+from profiler.manifest import Manifest, ManifestArm
 from profiler.report.build import build_report
-from profiler.report.old_steps import old_steps_warnings
+from profiler.report.doubts import old_steps_warnings
 from profiler.schema import PASSES
+from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.importers.kineto.traces import annotation, call, h2d, kernel, write
 
 _MS = 10**6
@@ -69,3 +72,53 @@ def test_ranks_whose_steps_overlap_now_are_no_old_ones(tmp_path: Path) -> None:
     manifest = tmp_path / "c" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"steps_are_cut_on_device": true', '"was": true'))
     assert any("older version" in text for text in build_report(OpenedCapture.open(tmp_path / "c")).warnings)
+
+
+STEADY = [100, 101, 99, 100, 102, 98]
+
+
+def warned(path: Path, source: str, boots: Sequence[Sequence[int]]) -> list[str]:
+    """The warnings about outliers of a capture with one arm, a list of prefill times a boot."""
+    writer = new_capture(path, source=source, arms=[ManifestArm("a")])
+    order = 0
+    for boot, times in enumerate(boots):
+        for repetition, ns in enumerate(times):
+            key = PassKey("a", 64, 0, 64, 0, repetition, order, boot)
+            writer.add_pass_row(order, key, prefill_ns=ns * 1000, t_start=0, t_end=ns * 1000)
+            order += 1
+    writer.finish()
+    return [text for text in build_report(Capture.open(path)).warnings if text.startswith("Outliers")]
+
+
+def test_steady_values_are_no_outliers(tmp_path: Path) -> None:
+    assert warned(tmp_path / "c", "hprof", [STEADY]) == []
+
+
+def test_the_share_is_named_with_its_arm_and_figure(tmp_path: Path) -> None:
+    [said] = warned(tmp_path / "c", "hprof", [[*STEADY, 900, 900]])
+    assert "prefill of a 25.0 %" in said
+    assert "wall of a 25.0 %" in said
+    assert said.endswith("if other programs were running, close them and repeat.")
+
+
+def test_less_than_a_twentieth_moves_no_median_and_is_not_told(tmp_path: Path) -> None:
+    assert warned(tmp_path / "c", "hprof", [[*STEADY * 4, 900]]) == []
+
+
+def test_of_fewer_values_than_a_verdict_needs_deviations_are_chance(tmp_path: Path) -> None:
+    assert warned(tmp_path / "c", "hprof", [[100, 101, 99, 102, 900]]) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "boots", "cause"),
+    [
+        ("llama-bench", [[900, *STEADY]] * 2, "most are the first repetition of a process"),
+        ("llama-bench", [[*STEADY, 900]] * 2, "if other programs were running"),
+        ("hprof", [[900, *STEADY]] * 2, "if other programs were running"),
+    ],
+)
+def test_slow_first_repetitions_are_known_of_llama_bench_alone(
+    tmp_path: Path, source: str, boots: list[list[int]], cause: str
+) -> None:
+    [said] = warned(tmp_path / "c", source, boots)
+    assert cause in said
