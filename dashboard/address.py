@@ -7,11 +7,15 @@ says counts only if it is one of the options.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
 Option = TypeVar("Option")
+
+_PREFIX: Final = "address-"
+JUMP: Final = {"jump": "1"}
+"""Part of a link inside the app that chooses anew: what the address says then counts before what was chosen."""
 
 
 def select(
@@ -46,14 +50,23 @@ def kept(options: Sequence[Option], key: str, *, first: int = 0) -> Option:
     return _remember(key, chosen)
 
 
+def follow_jump() -> None:
+    """Forget what was chosen where a link leads elsewhere; called before any control is drawn."""
+    if all(st.query_params.get(name) == value for name, value in JUMP.items()):
+        for name in JUMP:
+            del st.query_params[name]
+        for name in [str(name) for name in st.session_state if str(name).startswith(_PREFIX)]:
+            del st.session_state[name]
+
+
 def put(**values: Any) -> None:
     """Choose for the reader, as from a button's callback: what the controls of these keys show from now on."""
     for key, value in values.items():
-        st.session_state[f"address-{key}"] = value
+        st.session_state[f"{_PREFIX}{key}"] = value
 
 
 def _prepare(options: Sequence[Option], key: str, default: Option) -> str:
-    widget = f"address-{key}"
+    widget = f"{_PREFIX}{key}"
     if st.session_state.get(widget) not in options:
         asked = st.query_params.get(key)
         st.session_state[widget] = next((option for option in options if str(option) == asked), default)

@@ -96,6 +96,7 @@ class Choice:
 
 def choose(root: trace_root.TraceRoot) -> Choice | None:
     """Draw the sidebar's controls; null where the root holds no capture that can be read."""
+    address.follow_jump()
     summaries = trace_root.captures(root)
     readable = [one for one in summaries if one.problem is None]
     for one in summaries:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -58,25 +58,36 @@ def choose_repetition(choice: Choice) -> list[ShownPass]:
         return [ShownPass("capture", "whole capture", None)]
     rows = passes_of_cell(choice)
     first = rows[rows["arm"] == choice.a]
-    numbers = first["repetition"].dropna().astype(int).drop_duplicates().tolist()
-    typical = first.set_index("pass_id")["repetition"].get(typical_passes(first)[0])
-    if len(numbers) < 2 or pd.isna(typical):
-        return [_shown(rows, arm, None) for arm in choice.arms]
-    options = [int(typical), *(number for number in sorted(numbers) if number != int(typical))]
+    keys = repetition_keys(rows)
+    numbers = keys[keys.index.isin(first["pass_id"])]
+    typical = numbers.get(typical_passes(first)[0])
+    if typical is None or numbers.nunique() < 2:
+        return [_shown(rows, arm, rows) for arm in choice.arms]
+    options = [typical, *(key for key in numbers.drop_duplicates() if key != typical)]
     chosen = address.select(
         "Repetition",
         options,
         "rep",
-        lambda number: f"{number}, of median length" if number == options[0] else str(number),
+        lambda key: f"{key}, of median length" if key == typical else str(key),
         width=220,
     )
-    return [_shown(rows, arm, chosen) for arm in choice.arms]
+    return [_shown(rows[rows["pass_id"].isin(keys[keys == chosen].index)], arm, rows) for arm in choice.arms]
 
 
-def _shown(rows: pd.DataFrame, arm: str, repetition: int | None) -> ShownPass:
-    mine = rows[rows["arm"] == arm]
-    same = mine[mine["repetition"] == repetition] if repetition is not None else mine
-    pass_id = typical_passes(same if len(same) else mine)[0]
+def repetition_keys(rows: pd.DataFrame) -> pd.Series[Any]:
+    """What the address calls each pass's repetition, by pass id, in rising order: `2`, or `boot 1, 2` where there were
+    several boots. Passes without a number are left out.
+    """
+    known = rows[rows["repetition"].notna()].sort_values(["boot", "repetition"]).set_index("pass_id")
+    numbers = known["repetition"].astype(int).astype(str)
+    boots = known["boot"].fillna(0).astype(int)
+    return ("boot " + boots.astype(str) + ", " + numbers) if boots.nunique() > 1 else numbers
+
+
+def _shown(wanted: pd.DataFrame, arm: str, rows: pd.DataFrame) -> ShownPass:
+    """An arm's pass among the wanted ones; where it has none there, the typical one of `rows`."""
+    mine = wanted[wanted["arm"] == arm]
+    pass_id = typical_passes(mine if len(mine) else rows[rows["arm"] == arm])[0]
     return ShownPass(arm, arm if len(arm) <= _MAX_TITLE else f"{arm[: _MAX_TITLE - 1]}…", pass_id)
 
 

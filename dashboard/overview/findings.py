@@ -6,7 +6,7 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import load
+from dashboard import load, moments
 from dashboard.choice import Choice
 from dashboard.text import escape_markdown
 from profiler.findings import Finding
@@ -44,8 +44,8 @@ def _show_finding(choice: Choice, finding: Finding) -> None:
     with st.expander(label, icon=_ICONS[finding.severity]):
         st.markdown(escape_markdown(finding.evidence))
         st.markdown(escape_markdown(finding.advice))
-        query = {"capture": choice.found.name} | dict(zip("ab", choice.arms, strict=False))
-        st.page_link("views/timeline.py", label="See it on the timeline", query_params=query)
+        for label, query in moments.links(choice, finding):
+            st.page_link("views/timeline.py", label=escape_markdown(label), query_params=query)
 
 
 def _warnings(sentences: list[str]) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from profiler.findings import copies, idle, recording
 from profiler.findings.analysis import CopyAnalysis
-from profiler.findings.finding import SEVERITIES, Finding, Severity
+from profiler.findings.finding import SEVERITIES, Finding, Moment, Severity
 from profiler.metrics.ordering import Ordering, check_ordering
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
-__all__ = ["RULES", "CopyAnalysis", "Finding", "Severity", "find", "find_in"]
+__all__ = ["RULES", "CopyAnalysis", "Finding", "Moment", "Severity", "find", "find_in"]
 
 RULES: Final[tuple[Callable[[CopyAnalysis], Iterable[Finding]], ...]] = (
     copies.pageable_copies,
@@ -46,9 +46,12 @@ def find_in(view: CopyAnalysis) -> list[Finding]:
 
     Where arms or devices get the same advice from a rule, it is one finding with the evidence of each.
     """
-    merged: dict[tuple[str, Severity, str], list[str]] = {}
+    merged: dict[tuple[str, Severity, str], list[Finding]] = {}
     for rule in RULES:
         for found in rule(view):
-            merged.setdefault((found.rule, found.severity, found.advice), []).append(found.evidence)
-    findings = [Finding(rule, severity, " ".join(told), advice) for (rule, severity, advice), told in merged.items()]
+            merged.setdefault((found.rule, found.severity, found.advice), []).append(found)
+    findings = [
+        Finding(*alike, " ".join(one.evidence for one in told), advice, tuple(m for one in told for m in one.moments))
+        for (*alike, advice), told in merged.items()
+    ]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

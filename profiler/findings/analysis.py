@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from profiler.arithmetic.groups import group_by, sum_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Int64, Intervals, Line, either, union
 from profiler.arithmetic.joins import distinct
-from profiler.findings.finding import SIZES, Judged, Severity, Subjects
+from profiler.findings.finding import SIZES, Judged, Moment, Severity, Subjects
 from profiler.manifest import Manifest
 from profiler.metrics.devices import KERNEL_STREAM_SHARE
 from profiler.metrics.events import ints
@@ -249,9 +249,34 @@ class CopyAnalysis:
         busy = DeviceTime(self.time.computing.busy, either(self.time.working.busy, on_host.busy))
         return np.minimum(self.idle_ns, busy.idle_ns(*self._window))
 
-    def idle_gaps(self) -> tuple[Int64, Int64]:
-        """The stretches of `idle_ns`: the context of each, and its length in ns."""
+    def idle_gaps(self) -> tuple[Int64, Int64, Int64]:
+        """The stretches of `idle_ns`: the context of each, its start on the axis, and its length in ns."""
         return self.time.gaps(*self._window)
+
+    def costliest(self, rows: WorkRows, group: int, cost_ns: npt.NDArray[Any] | None = None) -> tuple[Moment, ...]:
+        """Where the group's costliest of the rows is; cost_ns: of each row (default: its length)."""
+        return self.worst(rows.row, rows.group == group, rows.length if cost_ns is None else cost_ns)
+
+    def worst(self, row: Int64, is_mine: npt.NDArray[np.bool_], cost_ns: npt.NDArray[Any]) -> tuple[Moment, ...]:
+        """The same of any rows, of which those of `is_mine` count."""
+        mine = np.flatnonzero(is_mine)
+        if len(mine) == 0:
+            return ()
+        found = row[mine[np.argmax(cost_ns[mine])]]
+        return (self._moment(*(int(self.ints[name][found]) for name in ("pass_id", "t_start", "t_end"))),)
+
+    def longest(self, context: Int64, start: Int64, length: Int64, group: int) -> tuple[Moment, ...]:
+        """Where the longest stretch of the axis in one of the group's contexts is."""
+        mine = np.flatnonzero(self.groups.of_context[context] == group)
+        if len(mine) == 0:
+            return ()
+        at = mine[np.argmax(length[mine])]
+        first = int(self._line.times_of(start[at], self._axis_of_context[context[at]]))
+        return (self._moment(int(self._pass_of_context[context[at]]), first, first + int(length[at])),)
+
+    @staticmethod
+    def _moment(pass_id: int, start_ns: int, end_ns: int) -> Moment:
+        return Moment(None if pass_id == ABSENT else pass_id, start_ns, end_ns)
 
     def judged(self, lost_ns: Int64, floor: Severity | None = None) -> Iterator[Judged]:
         """The groups that a rule has to tell of, by what each context loses; see `Subjects.judged`."""

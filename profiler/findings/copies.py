@@ -51,6 +51,7 @@ def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
             f"{format_ns(hidden_ns)} ({_share(hidden_ns, copied_ns)}) hidden behind "
             f"{format_ns(compute_ns)} of compute.",
             design or _in_line_advice(exposed_ns, compute_ns, hideable_ns),
+            view.costliest(rows, told.group),
         )
 
 
@@ -107,6 +108,7 @@ def pageable_copies(view: CopyAnalysis) -> Iterator[Finding]:
             "Pin the weights: a copy from pageable memory goes through a staging buffer, holds up the host and "
             "overlaps with nothing reliably (hprof: --load-mode none or register; llama.cpp: --no-mmap; PyTorch: "
             "tensor.pin_memory()).",
+            view.costliest(pageable, told.group),
         )
 
 
@@ -130,6 +132,7 @@ def synchronous_copies(view: CopyAnalysis) -> Iterator[Finding]:
             f"{format_ns(view.typical(told.group, lost))} in all.",
             "Copy with cudaMemcpyAsync from pinned memory (PyTorch: tensor.to(device, non_blocking=True) from a "
             "pinned tensor), so that the host can queue the next layer's copy and the kernels behind it.",
+            view.costliest(rows, told.group),
         )
 
 
@@ -155,6 +158,7 @@ def small_copies(view: CopyAnalysis) -> Iterator[Finding]:
             f"{format_ns(view.typical(told.group, lost))} more than the bytes alone would take.",
             "Merge neighbours into one copy: keep a layer's tensors, or an expert's gate, up and down, side by side "
             f"in one buffer, copy runs of experts together{_BATCHED if view.is_gpu else ''}.",
+            view.costliest(mine, told.group, mine.length - view.ints["bytes"][mine.row] / link),
         )
 
 
@@ -184,6 +188,7 @@ def exposed_copies_to_host(view: CopyAnalysis) -> Iterator[Finding]:
             "Copy back on a stream of its own while the next layer computes, into pinned memory and without waiting "
             "for it (PyTorch: non_blocking=True into a pinned tensor, record_stream on the source); copies to the host "
             "and to the device can run at the same time.",
+            view.costliest(rows, told.group),
         )
 
 
@@ -200,6 +205,7 @@ def unified_memory(view: CopyAnalysis) -> Iterator[Finding]:
             f"{told.label}: {format_bytes(n_bytes)} migrated to the device in {format_count(round(number), 'piece')} "
             f"at {_speed(n_bytes, ns)}. Kernels that touch such a page stand still until it has come.",
             "Prefetch the range (cudaMemPrefetchAsync) or hold the weights in pinned memory and copy them.",
+            view.costliest(rows, told.group),
         )
 
 

@@ -24,13 +24,25 @@ IGNORED_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a finding is seen best: its costliest event, or gap. Times are ns on the capture's clock."""
+
+    pass_id: int | None
+    t_start: int
+    t_end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """`evidence` carries figures, `advice` says what to do about them; both are plain sentences."""
+    """`evidence` carries figures, `advice` says what to do about them; both are plain sentences. `moments`: one for
+    each arm or device that the evidence speaks of, none where nothing on a timeline shows it.
+    """
 
     rule: str
     severity: Severity
     evidence: str
     advice: str
+    moments: tuple[Moment, ...] = ()
 
 
 def severity_of(lost_ns: float, window_ns: float) -> Severity | None:

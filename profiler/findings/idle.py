@@ -32,6 +32,7 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
     """
     busy = view.ahead.busy
     copied, exposed = view.length(busy), view.exposed(busy)
+    unhidden = view.ahead.length - view.time.hidden_ns(view.ahead.start, view.ahead.end)
     first, last = view.spans(view.ahead)
     idle = last - first - covered_length(view.busy_h2d, first, last)
     in_line = view.length(view.in_line.busy)
@@ -50,6 +51,7 @@ def idle_copy_engine(view: CopyAnalysis) -> Iterator[Finding]:
             f"Issue copies earlier: up to {format_ns(lost_ns)} could have been copied in those gaps. They come "
             "from too few slots (a copy waits until its buffer has been read: try one more), from a host that is "
             "late to issue (look for synchronisations), or from copies that wait for the router.",
+            view.costliest(view.ahead, told.group, unhidden),
         )
 
 
@@ -81,6 +83,7 @@ def late_prefetch(view: CopyAnalysis) -> Iterator[Finding]:
             f"layer that reads them was ready, and held it up for {format_ns(view.typical(told.group, lost))} in all.",
             "Issue the copy one layer earlier, before the previous layer's kernels are queued, and keep a slot free "
             "for it (one more slot where all are in use).",
+            view.worst(waits, view.groups.of_context[context] == told.group, late_ns),
         )
 
 
@@ -94,7 +97,7 @@ def _earliest(times: Int64, group: Int64) -> Int64:
 def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
     """Gaps in which a device did nothing, and the host did not compute in its place either; nothing of devices whose
     copies were not recorded."""
-    context, gaps = view.idle_gaps()
+    context, begins, gaps = view.idle_gaps()
     n_long = view.sum(context, gaps >= _LONG_GAP_NS)
     longest = np.zeros(len(n_long), np.int64)
     np.maximum.at(longest, context, gaps)
@@ -113,6 +116,7 @@ def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
             f"({format_share(idle_ns / window_ns)}){meanwhile}; "
             f"{_gaps(n_gaps, longest[view.groups.of_context == told.group].max())}.",
             _IDLE_GPU if view.is_gpu else _IDLE_DEVICE,
+            view.longest(context, begins, gaps, told.group),
         )
 
 

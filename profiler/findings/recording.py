@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from executor.units import format_count, format_ns
 from profiler.findings.analysis import CopyAnalysis
-from profiler.findings.finding import Finding
+from profiler.findings.finding import Finding, Moment
 from profiler.metrics.ordering import Ordering
 from profiler.schema import ROLES
 
@@ -25,6 +25,7 @@ def cuda_graphs(view: CopyAnalysis) -> Iterator[Finding]:
             f"{format_ns(view.typical(told.group, lost))}, and what ran inside them was not recorded: it counts "
             "neither as compute nor as copies, and hides nothing.",
             f"Record with `{inside}` to see inside, or compare without graphs.",
+            view.costliest(rows, told.group),
         )
 
 
@@ -72,4 +73,5 @@ def ordering_faults(ordering: Ordering) -> Iterator[Finding]:
             f"{ordering.n_early()}: {'; '.join(map(str, ordering.faults[:3]))}.",
             "Trust neither tokens nor times of these passes, even where logits agree: a wait between the copy and "
             "the step is missing, or waits for the wrong event.",
+            tuple(Moment(fault.pass_id, fault.t_start, fault.t_end) for fault in ordering.faults[:3]),
         )

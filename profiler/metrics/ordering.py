@@ -51,6 +51,8 @@ class OrderingFault:
     copy_tensor: str
     slot: int | None  # None: the expert cache's bank
     too_early_by_ns: int
+    t_start: int  # of the step, ns on the capture's clock
+    t_end: int
 
     def __str__(self) -> str:
         step = f"step {self.step} of layer {self.layer}, ubatch {self.ubatch}"
@@ -171,6 +173,8 @@ def check_rows(rows: pa.Table, arms: Mapping[int, str]) -> Ordering:
             copy_tensor=texts["tensor"][1][texts["tensor"][0][row]],
             slot=None if of_copy["slot"] == ABSENT else of_copy["slot"],
             too_early_by_ns=early_ns,
+            t_start=of["t_start"],
+            t_end=of["t_end"],
         )
 
     found = [

@@ -90,8 +90,8 @@ class DeviceTime:
         """How much of each window the device did nothing in."""
         return ends - starts - self.working.of(starts, ends)
 
-    def gaps(self, starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
-        """The stretches that `idle_ns` adds up: the window of each, and its length in ns."""
+    def gaps(self, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Int64]:
+        """The stretches that `idle_ns` adds up: the window of each, its start, and its length in ns."""
         busy = self.working.busy
         low = np.searchsorted(busy.ends, starts, side="right")  # the first busy stretch that reaches into the window
         count = np.searchsorted(busy.starts, ends, side="left") - low + 1
@@ -103,7 +103,7 @@ class DeviceTime:
         first = np.where(is_first[: len(window)], starts[window], after)
         last = np.where(is_last[: len(window)], ends[window], before)
         length = np.maximum(last - first, 0)
-        return window[length > 0], length[length > 0]
+        return window[length > 0], first[length > 0], length[length > 0]
 
 
 class GroupedSlice(NamedTuple):

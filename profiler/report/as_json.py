@@ -102,8 +102,9 @@ def _copies(found: CopyFigures) -> dict[str, Any]:
 
 
 def finding_as_json(finding: Finding) -> dict[str, Any]:
-    """One finding, with its evidence and advice."""
-    return {name: getattr(finding, name) for name in ("rule", "severity", "evidence", "advice")}
+    """One finding, with its evidence and advice, and where on the timeline it is seen best."""
+    told = {name: getattr(finding, name) for name in ("rule", "severity", "evidence", "advice")}
+    return told | {"moments": [asdict(moment) for moment in finding.moments]}
 
 
 def number(value: float | None) -> float | int | None:

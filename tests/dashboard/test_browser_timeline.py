@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.dashboard.browser import SPAN, Watch, settled, span
+from tests.dashboard.browser import SPAN, Watch, address_of, settled, span
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -130,5 +130,24 @@ def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, addr
     details.get_by_role("heading", name=re.compile("ffn|mix")).wait_for()
     details.get_by_role("button", name="The other operation").first.click()
     details.get_by_role("heading", name="copy whole").wait_for()
+    details.get_by_text("Out of order: read before its write").first.wait_for()
+    watch.check()
+
+
+def test_a_finding_leads_to_its_event_and_the_address_keeps_what_is_chosen(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/?capture=disorder&a=off&b=on")
+    settled(page)
+    page.locator("[data-testid=stExpander] summary").filter(has_text="Ordering").click()
+    page.get_by_role("link", name="See it on the timeline: on").click()
+    details = page.locator(".timeline .details")
+    details.get_by_text("Out of order: read before its write").first.wait_for()
+    assert "B · compute" in details.inner_text()
+    page.wait_for_function("location.search.includes('at=b')")
+    chosen = address_of(page)
+    assert "jump" not in chosen
+    page.keyboard.press("Escape")
+    page.goto(chosen)
+    settled(page)
     details.get_by_text("Out of order: read before its write").first.wait_for()
     watch.check()

@@ -112,6 +112,16 @@ function describeEvent(model, number) {
   };
 }
 
+// The event of a side that starts and ends exactly then; null where none of those that were sent does.
+function eventAt(side, [start, end]) {
+  for (const lane of side.lanes) {
+    for (let i = firstAbove(lane.start, start, true); i < lane.events && lane.start[i] === start; i++) {
+      if (lane.end[i] === end) return lane.first + i;
+    }
+  }
+  return null;
+}
+
 function ubatchOf({ columns }, number) {
   const run = firstAbove(columns.run_begin, number) - 1;
   return run >= 0 && columns.run_ubatch[run] >= 0 ? columns.run_ubatch[run] : null;

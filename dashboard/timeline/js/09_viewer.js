@@ -48,6 +48,7 @@ class Viewer {
     this.showLegend();
     this.search(this.find(".search").value);
     this.relayout();
+    this.chooseWanted();
     showDetails(this.find(".details"), this.state.model, this.state.selected, (n) => this.goTo(n), () => this.goToOther());
     showStatistics(this.find(".statistics"), this.state.model, this.state.measured);
   }
@@ -61,6 +62,25 @@ class Viewer {
     const first = asked.view ?? this.state.model.header.first_view;
     if (first) this.state.view.show(first[0], first[1]);
     else this.state.view.fit();
+    this.wanted = asked.at;
+  }
+
+  // What the address asks to be chosen: the event that lies exactly there, as soon as it has been sent, else the stretch.
+  chooseWanted() {
+    if (!this.wanted) return;
+    const { model } = this.state, { side: number, span } = this.wanted, side = model.sides[number ?? 0];
+    const found = number === null || !side ? null : eventAt(side, span);
+    if (found !== null) this.goTo(found);
+    else if (side) this.choose(span.map((time) => time - (number === null ? 0 : side.offset)));
+    if (found !== null || !side || !isCutAway(side, ...span)) this.wanted = null;
+  }
+
+  // The chosen event or stretch as the address has it; null: none.
+  chosen() {
+    const { selected, measured, model } = this.state, event = selected === null ? null : describeEvent(model, selected);
+    if (this.wanted) return this.wanted.text;
+    if (event) return `${"ab"[event.lane.side]}:${event.start}~${event.end}`;
+    return measured && `${Math.round(Math.min(...measured))}~${Math.round(Math.max(...measured))}`;
   }
 
   applyAlignment() {
@@ -135,7 +155,7 @@ class Viewer {
     this.root.dataset.view = `${Math.round(state.view.from)}~${Math.round(state.view.to)}`;
     this.find(".status").textContent = statusText(state, counts);
     clearTimeout(this.urlTimer);
-    this.urlTimer = setTimeout(() => writeUrl(state.view, this.align), 250);
+    this.urlTimer = setTimeout(() => writeUrl(state.view, this.align, this.chosen()), 250);
     if (this.tipIsOld && state.pointer) this.showTip(state.pointer.x, state.pointer.y);
     this.tipIsOld = false;
     if (counts.shares) this.askForWindow();

@@ -209,16 +209,20 @@ function showAlignment({ find, align }) {
 function readUrl() {
   const query = new URLSearchParams(window.location.search), view = /^(-?\d{1,15})~(-?\d{1,15})$/.exec(query.get("view") ?? "");
   const align = /^(pass|ubatch|layer)(?::(\d{1,9}))?(?::(\d{1,9}))?$/.exec(query.get("align") ?? "");
+  const at = /^(?:([ab]):)?(-?\d{1,15})~(-?\d{1,15})$/.exec(query.get("at") ?? "");
   return {
+    at: at && { text: at[0], side: at[1] ? "ab".indexOf(at[1]) : null, span: [Number(at[2]), Number(at[3])] },
     view: view && Number(view[1]) < Number(view[2]) ? [Number(view[1]), Number(view[2])] : null,
     align: align && { at: align[1], ubatch: Number(align[2] ?? 0), layer: Number(align[3] ?? 0) },
   };
 }
 
-function writeUrl(view, align) {
+function writeUrl(view, align, chosen) {
   const url = new URL(window.location.href);
   url.searchParams.set("view", `${Math.round(view.from)}~${Math.round(view.to)}`);
   if (align.at === "pass") url.searchParams.delete("align");
   else url.searchParams.set("align", `${align.at}:${align.ubatch}${align.at === "layer" ? `:${align.layer}` : ""}`);
+  if (chosen) url.searchParams.set("at", chosen);
+  else url.searchParams.delete("at");
   if (url.href !== window.location.href) window.history.replaceState(window.history.state, "", url);
 }

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from profiler.findings import find_in
-from tests.profiler.findings.captures import Row, copy, findings, kernel, view
+from profiler.findings import Moment, find_in
+from tests.profiler.findings.captures import MS, Row, copy, findings, kernel, view
 
 _RULE = "copies-on-compute-stream"
 
@@ -77,3 +77,20 @@ def test_gpus_and_their_means_are_spoken_of_where_there_are_gpus(device: str | N
     assert set(found) == {"device-idle", "small-copies"}
     assert all(one.evidence.startswith(("Device 0", "GPU 0")[said]) for one in found.values())
     assert all(("CUDA" in one.advice or "cuda" in one.advice) == bool(said) for one in found.values())
+
+
+def test_a_finding_says_where_it_is_seen_best() -> None:
+    rows = [row for i, length in enumerate((2, 9, 3)) for row in _in_line(i, copy_ms=length)]
+    told = findings(rows, _passes(3))[_RULE]
+    assert told.moments == (Moment(1, 1000 * MS, 1009 * MS),), "the longest copy of the three passes"
+
+
+def test_the_longest_gap_is_where_a_device_idles() -> None:
+    rows = [kernel(at, at + 1, pass_id=0) for at in (0, 5, 30)] + [kernel(1000, 1002, pass_id=1)]
+    assert findings(rows, _passes(2))["device-idle"].moments == (Moment(0, 6 * MS, 30 * MS),)
+
+
+def test_one_finding_of_two_arms_has_a_moment_of_each() -> None:
+    rows = [row for i in range(2) for row in _in_line(i)]
+    passes = [row | {"arm": arm} for row, arm in zip(_passes(2), ("off", "on"), strict=True)]
+    assert [moment.pass_id for moment in findings(rows, passes)[_RULE].moments] == [0, 1]

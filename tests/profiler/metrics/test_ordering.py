@@ -100,8 +100,12 @@ def intervals(*, read_at_us: int, refill_at_us: int) -> PassResult:
 def test_a_pair_is_named_with_both_operations(tmp_path: Path) -> None:
     found = check_ordering(record(tmp_path / "c", {"on": intervals(read_at_us=70, refill_at_us=120)}))
     assert found.faults == (
-        OrderingFault("read before its copy", 0, "on", 0, 0, 0, "ffn", 1, 0, 0, "ffn_up", 0, 30 * US),
-        OrderingFault("refill before its reader", 0, "on", 0, 0, 0, "ffn", 2, 0, 1, "ffn_up", 0, 10 * US),
+        OrderingFault(
+            "read before its copy", 0, "on", 0, 0, 0, "ffn", 1, 0, 0, "ffn_up", 0, 30 * US, 70 * US, 130 * US
+        ),
+        OrderingFault(
+            "refill before its reader", 0, "on", 0, 0, 0, "ffn", 2, 0, 1, "ffn_up", 0, 10 * US, 70 * US, 130 * US
+        ),
     )
     assert (found.n_reads, found.n_refills, found.n_early_reads, found.n_early_refills) == (2, 1, 1, 1)
     assert str(found.faults[1]) == (

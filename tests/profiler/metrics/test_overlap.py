@@ -239,10 +239,12 @@ def test_gaps_are_the_stretches_that_idle_adds_up(busy: list[tuple[int, int]], w
     first, width = np.array(windows, np.int64).reshape(-1, 2).T
     nothing = intervals.union(*np.empty((2, 0), np.int64))
     time = DeviceTime(nothing, intervals.union(starts, starts + lengths))
-    window, gaps = time.gaps(first, first + width)
+    window, begins, gaps = time.gaps(first, first + width)
     working = {cell for start, length in busy for cell in range(start, start + length)}
     for number, (start, length) in enumerate(windows):
         free = "".join("." if cell not in working else "#" for cell in range(start, start + length))
         expected = [len(gap) for gap in free.split("#") if gap]
         assert gaps[window == number].tolist() == expected
+        opening = [at for at, cell in enumerate(free) if cell == "." and free[at - 1 : at] != "."]
+        assert (begins[window == number] - start).tolist() == opening
         assert time.idle_ns(first, first + width)[number] == sum(expected)
