@@ -51,7 +51,13 @@ def find_in(view: CopyAnalysis) -> list[Finding]:
         for found in rule(view):
             merged.setdefault((found.rule, found.severity, found.advice), []).append(found)
     findings = [
-        Finding(*alike, " ".join(one.evidence for one in told), advice, tuple(m for one in told for m in one.moments))
-        for (*alike, advice), told in merged.items()
+        Finding(
+            rule,
+            severity,
+            " ".join(one.evidence for one in alike),
+            advice,
+            tuple(moment for one in alike for moment in one.moments),
+        )
+        for (rule, severity, advice), alike in merged.items()
     ]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
