@@ -13,15 +13,52 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import product
+from typing import Final, NamedTuple
 
 import torch
 
 from executor.passes import OrderingRecord
-from profiler.watching.freed import FreedRange, FreedRanges
 from profiler.watching.issued import Issued, StreamKey
-from profiler.watching.ranges import byte_runs
+
+MOST_RUNS: Final = 256
+"""Of a tensor with more, the first are looked at: what lies between runs is not its own, and must not look like it."""
+
+
+class FreedRange(NamedTuple):
+    """Bytes `address` to `end`; `last` is what used them last on the stream that they were allocated on."""
+
+    address: int
+    end: int
+    stream: StreamKey
+    last: OrderingRecord
+
+
+class FreedRanges:
+    """Freed ranges of a device, none over another: what is freed later was given away before."""
+
+    def __init__(self) -> None:
+        self._addresses: list[int] = []
+        self._ranges: list[FreedRange] = []
+
+    def add(self, freed: FreedRange) -> None:
+        """Remember a range."""
+        self.take(freed.address, freed.end)
+        at = bisect_left(self._addresses, freed.address)
+        self._addresses.insert(at, freed.address)
+        self._ranges.insert(at, freed)
+
+    def take(self, address: int, end: int) -> list[FreedRange]:
+        """All that overlaps with these bytes, which are in use again."""
+        first = bisect_left(self._addresses, address)
+        if first and self._ranges[first - 1].end > address:
+            first -= 1
+        last = bisect_left(self._addresses, end)
+        taken = self._ranges[first:last]
+        del self._addresses[first:last], self._ranges[first:last]
+        return taken
 
 
 class NamedBytes(NamedTuple):
@@ -182,3 +219,28 @@ def _let_go_of(memory: weakref.ref[Memory], cdata: int) -> None:
     """A storage is gone. Those that outlive the watch, as a model's weights do, must not keep it alive."""
     if (watching := memory()) is not None:
         watching._let_go(cdata)
+
+
+def byte_runs(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Which bytes of its storage a strided tensor has: (from, to) runs in the tensor's storage, at most MOST_RUNS."""
+    size = tensor.element_size()
+    first = int(tensor.storage_offset()) * size
+    if tensor.numel() == 0:
+        return
+    if tensor.is_contiguous():
+        yield first, first + tensor.numel() * size
+        return
+    # innermost first; a stride of 0 shows the same bytes again
+    axes = sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1 and stride)
+    run = 1
+    outer: list[tuple[int, int]] = []
+    for stride, n in axes:
+        if stride == run and not outer:
+            run *= n
+        else:
+            outer.append((stride, n))
+    for count, places in enumerate(product(*(range(n) for _, n in reversed(outer)))):
+        if count == MOST_RUNS:
+            return
+        at = sum(place * stride for place, (stride, _) in zip(places, reversed(outer), strict=True))
+        yield first + at * size, first + (at + run) * size

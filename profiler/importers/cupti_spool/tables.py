@@ -18,8 +18,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, known_where
 from profiler.importers.cupti_spool.nvtx import MARK_EVENT, nvtx_columns
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile
-from profiler.importers.nsys.device_rows import GRAPH, KERNEL, MEMCPY, MEMSET
-from profiler.importers.nsys.host_rows import RUNTIME, SYNCHRONIZATION
+from profiler.importers.nsys.activities import GRAPH, KERNEL, MEMCPY, MEMSET, RUNTIME, SYNCHRONIZATION
 from profiler.importers.nsys.nvtx import NVTX, NVTX_TEXT
 from profiler.importers.nsys.tables import NO_STREAM, TID_BITS
 

@@ -14,11 +14,10 @@ from typing import Any, Final
 from executor.errors import HprofError
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.nsys import facts
+from profiler.importers.nsys.activities import KERNEL, MEMCPY, RUNTIME
 from profiler.importers.nsys.build import SourceSays, build
-from profiler.importers.nsys.device_rows import KERNEL, MEMCPY
 from profiler.importers.nsys.facts import StreamLabels, stream_facts
 from profiler.importers.nsys.folder import FolderTables, holds_tables
-from profiler.importers.nsys.host_rows import RUNTIME
 from profiler.importers.nsys.nvtx import NVTX
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import TraceRows

@@ -17,7 +17,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import column_of, is_absent, is_known, known_where, taken
 from profiler.importers.device_traces import created_utc, unanswered_launches
-from profiler.importers.nsys.device_rows import MEMCPY
+from profiler.importers.nsys.activities import MEMCPY
 from profiler.importers.nsys.project import Places
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import TraceRows

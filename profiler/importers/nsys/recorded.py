@@ -1,6 +1,6 @@
 """Reads the rows of an export: device work, calls of the host, synchronisations and NVTX ranges.
 
-`device_rows`, `host_rows` and `nvtx` read the tables; `read_trace_rows` puts their rows on one clock (host calls first,
+`activities` and `nvtx` read the tables; `read_trace_rows` puts their rows on one clock (host calls first,
 then device work, then waits), joins device work to the calls that launched it, and counts what is left out.
 """
 
@@ -23,17 +23,20 @@ from profiler.importers.dropping import (
     overrunning,
     time_limits,
 )
-from profiler.importers.nsys.device_rows import (
+from profiler.importers.nsys.activities import (
+    CALL_COLUMNS,
     COPY_COLUMNS,
     KERNEL,
     MEMCPY,
+    RUNTIME,
+    api_calls,
     copies,
     graph_launches,
     kernel_columns,
     kernels,
     memsets,
+    synchronisations,
 )
-from profiler.importers.nsys.host_rows import CALL_COLUMNS, RUNTIME, api_calls, synchronisations
 from profiler.importers.nsys.nvtx import NVTX, NVTX_COLUMNS, NVTX_TEXT, NvtxRanges, read_ranges
 from profiler.importers.nsys.project import GroupedSpans, LaunchingCalls
 from profiler.importers.nsys.rows import EventRows, StreamLines, TextCodes, concatenate, distinct_streams, drop, matched

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.watching.memory import MOST_RUNS, byte_runs
 from profiler.watching.operators import operator_of
-from profiler.watching.ranges import MOST_RUNS, byte_runs
 
 ATEN: Any = torch.ops.aten
 

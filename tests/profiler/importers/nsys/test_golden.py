@@ -119,7 +119,7 @@ def test_weight_streaming_is_found_and_explained(capture: Capture) -> None:
     inline = {finding.rule: finding for finding in find(capture)}["copies-on-compute-stream"]
     assert inline.severity == "serious"
     for label, stream in (("GPU 0 of process 111", "7"), ("GPU 1 of process 112", "15")):
-        told = f"{label}, over the trace: 25.5 GB pinned H2D in 225 copies at 27.7 GB/s on stream {stream}, which also"
+        told = f"{label}, over the trace: 23.7 GiB pinned H2D in 225 copies at 27.7 GB/s on stream {stream}, which also"
         assert told in inline.evidence
     assert inline.evidence.count("0 ns (0 %) hidden") == 2
     assert "on a stream of its own" in inline.advice

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from hprof import main
-from profiler.doctor.check import State
-from profiler.doctor.gpus import cuda_check, link_check
-from profiler.doctor.machine import disk_check, governor_check, load_check, memory_check
-from profiler.doctor.software import nsys_check, packages_check
+from profiler.doctor import (
+    State,
+    cuda_check,
+    disk_check,
+    governor_check,
+    link_check,
+    load_check,
+    memory_check,
+    nsys_check,
+    packages_check,
+)
 
 H200 = {"name": "NVIDIA H200", "memory_mib": 143_771, "driver": "580.1", "pcie_generation": 5, "pcie_width": 16}
 HALF = H200 | {"pcie_generation_now": 5, "pcie_width_now": 8}
