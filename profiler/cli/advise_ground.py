@@ -24,8 +24,9 @@ from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
 from profiler.predicting.llama_rows import fit_llama_rows, gpu_of, read_llama_rows, request_of
 
 _DENSE_ARMS: Final = "off,on,cpu"
-_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache"
+_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache,hot+cache,both,both+cache"
 _UPSTREAM_ARMS: Final = "off,cpu"
+_PREFETCH_BUILD_ARMS: Final = "off,on,gated,cpu,cache,on+cache,gated+cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,13 @@ def _of_hprof(
 
 
 def _usual_arms(asked: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    if values["engine"] == "llama.cpp" and not values["prefetch_build"]:
+    of_llama_cpp, has_prefetch = values["engine"] == "llama.cpp", values["prefetch_build"]
+    if of_llama_cpp and not has_prefetch:
         return _UPSTREAM_ARMS
     named = (asked[name] for name in ("model", "quant", "layers", "seed"))
-    return _MOE_ARMS if load_model(*named, computes=False).has_experts else _DENSE_ARMS
+    if not load_model(*named, computes=False).has_experts:
+        return _DENSE_ARMS
+    return _PREFETCH_BUILD_ARMS if of_llama_cpp else _MOE_ARMS
 
 
 def _of_llama_cpp(ground: Ground, files: Sequence[Path], given: Mapping[str, Any]) -> Ground:

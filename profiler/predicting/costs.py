@@ -18,9 +18,11 @@ from profiler.predicting.layout import Step, step_work
 
 Floats = NDArray[np.float64]
 Phase = Literal["prefill", "decode"]
-CopyWay = Literal["inline", "ahead"]
-Setting = Literal["alone", "copies", "host"]
-"""What goes on beside the steps of a phase: nothing, copies on a stream of their own, or trips to the CPU."""
+CopyWay = Literal["inline", "ahead", "divided"]
+"""On the stream that computes, on one of their own, or on the former while the CPU multiplies with other experts."""
+Setting = Literal["alone", "copies", "host", "divided"]
+"""What goes on beside the steps of a phase: nothing, copies on a stream of their own, trips to the CPU, or the CPU's
+products with some experts while others are copied, which share the memory's speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class Costs(Protocol):
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         """A weight copy of `n_copies` pieces; nothing where there are no bytes."""
 
+    def inside_ns(self, n_bytes: Floats) -> Floats:
+        """Moving so much inside the device; nothing where there are no bytes."""
+
     @property
     def routed_copy_delay_ns(self) -> float:
         """From the router's flags being on the host to the first piece of a copy that they decide."""
@@ -92,6 +97,10 @@ class RateCosts:
 
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         return np.asarray(n_copies * self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s)
+
+    def inside_ns(self, n_bytes: Floats) -> Floats:
+        m = self.machine
+        return np.where(n_bytes > 0, 2 * n_bytes / m.memory_gb_s + m.launch_us * 1e3, 0.0)
 
     @property
     def routed_copy_delay_ns(self) -> float:

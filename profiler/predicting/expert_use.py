@@ -21,6 +21,7 @@ from executor.routing.routers import RandomRouting, Routing, TraceRouting
 
 Floats = NDArray[np.float64]
 _HALVINGS: Final = 60
+_LEAST_ADMITTED: Final = 0.01  # a bank that nothing is uploaded into would keep what it began with
 _TRACED: Final = 4096  # positions of a recorded trace that its popularity is counted over
 
 
@@ -33,7 +34,7 @@ class ExpectedUse:
     n_used: int
     repeat: float = 0.0
     _known: dict[int, Floats] = field(default_factory=dict, repr=False, compare=False)
-    _hit_rates: dict[int, float] = field(default_factory=dict, repr=False, compare=False)
+    _in_banks: dict[tuple[int, float, bool], Floats] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def n_experts(self) -> int:
@@ -50,36 +51,47 @@ class ExpectedUse:
         """(layers,): how many experts a ubatch of `n_tokens` is expected to use."""
         return np.asarray(self.chance_of_use(n_tokens).sum(axis=1))
 
-    def hit_rate(self, bank_experts: int) -> float:
-        """The share of a decoded token's experts that a bank of so many experts, under LRU, is expected to have.
+    def hit_rate(self, bank_experts: int, admitted: float = 1.0) -> float:
+        """The share of a decoded token's experts that a bank of so many experts, under LRU, is expected to have."""
+        held = self.in_bank(bank_experts, admitted, in_turn=True)
+        return self.repeat + (1 - self.repeat) * float((self.chances * held).sum() / self.chances.sum())
 
-        The bank holds what the last so many whole tokens used: layers come round in turn, so one that is smaller than
-        a token's own demand has nothing left when a layer's turn comes again.
+    def in_bank(self, bank_experts: int, admitted: float = 1.0, *, in_turn: bool) -> Floats:
+        """(layers, experts): how likely each is in a bank of so many experts, under LRU, which decoded tokens fill.
+
+        The bank holds what the last tokens used. `in_turn`: when the next token asks for it: layers come round in
+        turn, so whole tokens count, and a bank that is smaller than a token's own demand has nothing left then.
+        `admitted` is the share of the misses that are uploaded: the fewer, the longer popular experts stay (q-LRU,
+        Martina, Garetto and Leonardi 2014).
         """
-        if bank_experts not in self._hit_rates:
-            self._hit_rates[bank_experts] = self._hits(bank_experts)
-        return self._hit_rates[bank_experts]
+        key = bank_experts, round(max(admitted, _LEAST_ADMITTED), 2), in_turn
+        if key not in self._in_banks:
+            self._in_banks[key] = self._held_by(*key)
+        return self._in_banks[key]
 
-    def _hits(self, bank_experts: int) -> float:
+    def _held_by(self, bank_experts: int, admitted: float, in_turn: bool) -> Floats:
         if bank_experts >= np.count_nonzero(self.chances):
-            return 1.0
+            return np.asarray((self.chances > 0) * 1.0)
         low, high = 0.0, 1.0
-        held = _held(self.chances, high)
-        while held < bank_experts:
+        while _held(self.chances, high, admitted).sum() < bank_experts:
             low, high = high, 2 * high
-            held = _held(self.chances, high)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if _held(self.chances, middle) < bank_experts else (low, middle)
-        not_since = (1 - self.chances) ** math.floor(high)
-        hits = float((self.chances * (1 - not_since)).sum() / self.chances.sum())
-        return self.repeat + (1 - self.repeat) * hits
+            is_low = _held(self.chances, middle, admitted).sum() < bank_experts
+            low, high = (middle, high) if is_low else (low, middle)
+        return _held(self.chances, math.floor(high) if in_turn else high, admitted)
 
 
 def expected_runs(chance: Floats) -> Floats:
     """(…,): how many runs of neighbours the used experts are expected to merge into; `chance` is (…, experts)."""
     before = np.concatenate([np.zeros_like(chance[..., :1]), chance[..., :-1]], axis=-1)
     return np.asarray((chance * (1 - before)).sum(axis=-1))
+
+
+def runs_of_part(n_experts: Floats, n_runs: Floats, share: Floats) -> Floats:
+    """How many runs are left of so many experts where a share of them stays, whichever they are: a pair of neighbours
+    is one piece where both do."""
+    return np.asarray(share * n_experts - (n_experts - n_runs) * share**2)
 
 
 def use_of_routing(routing: Routing, layers: Sequence[int], n_used: int) -> ExpectedUse:
@@ -148,9 +160,10 @@ def _used(weights: Floats, time: Floats) -> Floats:
     return np.asarray(-np.expm1(-weights * time[:, None]).sum(axis=1))
 
 
-def _held(chances: Floats, time: float) -> float:
-    """Experts that were used within `time` tokens: what a bank with that characteristic time holds."""
-    return float((1 - (1 - np.minimum(chances, 1 - 1e-12)) ** time).sum())
+def _held(chances: Floats, time: float, admitted: float) -> Floats:
+    """(layers, experts): how likely each is in a bank whose characteristic time is so many tokens."""
+    used = -np.expm1(time * np.log1p(-np.minimum(chances, 1 - 1e-12)))
+    return np.asarray(admitted * used / (1 - used + admitted * used))
 
 
 def _repeated(ids: NDArray[np.int64]) -> float:

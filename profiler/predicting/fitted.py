@@ -24,9 +24,10 @@ from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.samples import Samples, StepKey, key_of
 
 OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
-    "alone": ("alone", "copies", "host"),
-    "copies": ("copies", "alone", "host"),
-    "host": ("host", "alone", "copies"),
+    "alone": ("alone", "copies", "host", "divided"),
+    "copies": ("copies", "alone", "host", "divided"),
+    "host": ("host", "alone", "copies", "divided"),
+    "divided": ("divided", "host", "alone", "copies"),
 }
 """Whose times stand in where a setting was not seen."""
 _MARGIN: Final = 1.001  # a point on the edge of what was seen is seen
@@ -92,16 +93,24 @@ class FittedCosts:
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         return np.asarray(n_copies * self.per_copy_ns + n_bytes * self.ns_per_byte[way])
 
+    def inside_ns(self, n_bytes: Floats) -> Floats:
+        return self.rates.inside_ns(n_bytes)
+
     def with_link(self, gb_s: float) -> FittedCosts:
         """The same machine on another link."""
         return replace(self, ns_per_byte=dict.fromkeys(self.ns_per_byte, 1 / gb_s))
 
     def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
         fit = self._fit(step, points)
-        if fit is None:
+        if fit is None or self._shares_unseen(step, points):
             return np.zeros(len(points.n_tokens), np.bool_)
         inside = (points.n_tokens * _MARGIN >= fit.n_tokens[0]) & (points.n_tokens <= fit.n_tokens[1] * _MARGIN)
         return np.asarray(inside & (points.n_past + points.n_tokens <= fit.positions * _MARGIN))
+
+    def _shares_unseen(self, step: Step, points: Points) -> bool:
+        """Whether the CPU multiplies beside copies, which slow it down, and was never seen to."""
+        is_beside = points.setting == "divided" and step.where == "host"
+        return is_beside and (key_of(step), points.phase, points.setting) not in self.steps
 
     def _fit(self, step: Step, points: Points) -> StepFit | None:
         key, one = key_of(step), bool((points.n_tokens == 1).all())
@@ -165,11 +174,12 @@ def _fit_step(step: Step, rows: pd.DataFrame) -> StepFit:
     n_tokens, past, distinct, ns = (
         rows[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct", "ns")
     )
+    n_here = n_tokens * rows["share"].to_numpy(np.float64)
     seen = Points(n_tokens, past).seen(step.window)
     grows = np.array([True, step.name != "sample", step.positions_matter, step.is_moe])
     if len(np.unique(n_tokens)) == 1:
         grows[1] = False
-    matrix = features(n_tokens, seen if step.positions_matter else 0 * seen, distinct)[:, grows]
+    matrix = features(n_here, seen if step.positions_matter else 0 * seen, distinct)[:, grows]
     share = pd.Series(rows["count"].to_numpy()).groupby(n_tokens).transform("sum").to_numpy()
     weight = np.sqrt(rows["count"].to_numpy() / share) / np.maximum(ns, 1.0)
     coefficients = np.zeros(4)
@@ -200,24 +210,32 @@ def fit_copies(copies: pd.DataFrame) -> tuple[float, dict[CopyWay, float]]:
     """ns a piece, the same either way, and ns a byte by way.
 
     A piece's cost is told from its bytes' where copies are of several pieces: by all copies together, since the bus is
-    the same; what a way's copies take beyond it is theirs.
+    the same; what a way's copies take beyond it is theirs. How many pieces a divided layer's copies were is not exact,
+    so that these only tell what they take beyond it.
     """
     known = copies[copies["n_copies"].notna()]
     if not len(known):
-        return 0.0, {"inline": 0.0, "ahead": 0.0}
+        return 0.0, {"inline": 0.0, "ahead": 0.0, "divided": 0.0}
     grouped = known.groupby(["way", "bytes", "n_copies"])["ns"].agg(["mean", "size"]).reset_index()
     n_copies, n_bytes, ns = (grouped[name].to_numpy(np.float64) for name in ("n_copies", "bytes", "mean"))
     weight = np.sqrt(grouped["size"].to_numpy()) / ns
+    exact = grouped["way"].to_numpy() != "divided"
     per_copy = 0.0
-    if len(np.unique(n_copies)) > 1:
+    if len(np.unique(n_copies[exact])) > 1:
         matrix = np.stack([n_copies, n_bytes], axis=1)
         scale = matrix.max(axis=0)
-        per_copy = float(nnls(matrix / scale * weight[:, None], ns * weight)[0][0] / scale[0])
+        weighted = (matrix / scale * weight[:, None])[exact]
+        per_copy = float(nnls(weighted, (ns * weight)[exact])[0][0] / scale[0])
     left = grouped.assign(ns=(ns - per_copy * n_copies) * grouped["size"], moved=n_bytes * grouped["size"])
     sums = left.groupby("way")[["ns", "moved"]].sum()
     rates = (sums["ns"] / sums["moved"]).to_dict()
     slowest = max(rates.values())
-    return per_copy, {"inline": rates.get("inline", slowest), "ahead": rates.get("ahead", slowest)}
+    inline = rates.get("inline", slowest)
+    return per_copy, {
+        "inline": inline,
+        "ahead": rates.get("ahead", slowest),
+        "divided": rates.get("divided", inline),
+    }
 
 
 def _fit_machine(

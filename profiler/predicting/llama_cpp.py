@@ -97,6 +97,9 @@ class LlamaCppCosts:
         splits = _SPLITS * self.machine.split_us * 1e3 if way == "inline" else 0.0
         return np.asarray(splits + n_bytes / self.machine.link_gb_s)
 
+    def inside_ns(self, n_bytes: Floats) -> Floats:
+        return 2 * n_bytes / self.machine.memory_gb_s
+
     def with_link(self, gb_s: float) -> LlamaCppCosts:
         """The same machine on another link."""
         return replace(self, machine=replace(self.machine, link_gb_s=gb_s))

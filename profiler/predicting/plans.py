@@ -1,7 +1,7 @@
 """What an arm's own policy decides, asked point by point: where each step of each layer computes, and what is copied.
 
-The policies are the executor's; `hot`, which learns from passes, is told instead what it would learn: each expert's
-chance of use, and how long a layer computes.
+The policies are the executor's; those that learn from passes are told instead what they would learn: `hot` each
+expert's chance of use and how long a layer computes, `both` what either side takes (`profiler.predicting.divided`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class StepCopies:
 
     `ahead_*` goes before the step is reached, `late_*` when it is; `late_ahead` says that what is late goes on the
     copy stream. `waits`: the host must know the router's choice. `on_host`: the CPU computes, and nothing is copied.
+    `inside_bytes` go from the bank into the slot. `divided`: CPU and device share the experts that are missing; what
+    is copied follows from how (`profiler.predicting.divided`).
     """
 
     ahead_bytes: Floats
@@ -40,12 +42,14 @@ class StepCopies:
     late_ahead: NDArray[np.bool_]
     waits: NDArray[np.bool_]
     on_host: NDArray[np.bool_]
+    divided: NDArray[np.bool_]
+    inside_bytes: Floats
 
     @classmethod
     def none(cls, n_points: int) -> StepCopies:
-        a, b, c, d = np.zeros((4, n_points))
-        x, y, z = np.zeros((3, n_points), np.bool_)
-        return cls(a, b, c, d, x, y, z)
+        a, b, c, d, e = np.zeros((5, n_points))
+        w, x, y, z = np.zeros((4, n_points), np.bool_)
+        return cls(a, b, c, d, w, x, y, z, e)
 
     def at(self, points: NDArray[np.intp]) -> StepCopies:
         """The same for other points, each named by its number here."""
@@ -62,11 +66,12 @@ class StepCopies:
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """An arm's policy under a layout. `bank_experts`: how many experts its cache holds."""
+    """An arm's policy under a layout. `fills_bank`: whether small batches come, which alone write the expert cache."""
 
     layout: Layout
     policy: Policy
     use: ExpectedUse | None
+    fills_bank: bool = True
 
     @property
     def streams_ahead(self) -> bool:
@@ -109,11 +114,15 @@ class Decider:
 
     def _selective(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch, plan: Plan) -> None:
         assert self.use is not None
-        chance = self.use.chance_of_use(ubatch.n_tokens)[self.layout.moe_layers.index(unit.layer)]
-        if plan.what == "bank":
-            misses = chance.sum() * (1 - self._hit_rate())
-            found.late_bytes[point], found.late_copies[point] = misses * unit.expert_bytes, misses
+        found.divided[point] = plan.divided
+        if plan.divided:
             return
+        used = self.use.chance_of_use(ubatch.n_tokens)[self.layout.moe_layers.index(unit.layer)]
+        chance = used if plan.when == "ahead" else self.missing(unit.layer, ubatch.n_tokens)
+        if plan.what == "bank" and used.sum() <= self.bank_experts:
+            found.late_bytes[point], found.late_copies[point] = chance.sum() * unit.expert_bytes, chance.sum()
+            return
+        found.inside_bytes[point] = (used - chance).sum() * unit.expert_bytes
         if plan.hot is not None and plan.hot.any():
             found.ahead_bytes[point] = plan.hot.sum() * unit.expert_bytes
             found.ahead_copies[point] = expected_runs(plan.hot.astype(np.float64))
@@ -121,10 +130,23 @@ class Decider:
         found.late_bytes[point] = chance.sum() * unit.expert_bytes
         found.late_copies[point] = expected_runs(chance)
 
-    def _hit_rate(self) -> float:
+    @property
+    def bank_experts(self) -> int:
+        """How many experts the arm's cache holds."""
+        expert_bytes = max((unit.expert_bytes for unit in self.layout.units.values()), default=0)
+        return int(self.policy.cache_bytes / expert_bytes) if expert_bytes else 0
+
+    def missing(self, layer: int, n_tokens: int, admitted: float = 1.0) -> Floats:
+        """(experts,): how likely a ubatch uses each, and the bank does not have it, which takes in `admitted` of what
+        it misses."""
         assert self.use is not None
-        expert_bytes = max(unit.expert_bytes for unit in self.layout.units.values())
-        return self.use.hit_rate(int(self.policy.cache_bytes / expert_bytes)) if expert_bytes else 0.0
+        at = self.layout.moe_layers.index(layer)
+        used = self.use.chance_of_use(n_tokens)[at]
+        if not (self.fills_bank and self.bank_experts):
+            return np.asarray(used)
+        is_token = n_tokens == 1
+        held = self.use.in_bank(self.bank_experts, admitted, in_turn=is_token)[at]
+        return np.asarray(used * (1 - held) * (1 - self.use.repeat * is_token))
 
 
 def decide(
@@ -134,23 +156,21 @@ def decide(
     use: ExpectedUse | None,
     compute_ns: Callable[[int, int], float],
     link_gb_s: float,
+    *,
+    fills_bank: bool = True,
 ) -> Decider:
     """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
 
     Raises HprofError for arms that no prediction is made for.
     """
     policy = make_policy(arm, options)
-    if policy.traits.divides:
-        raise HprofError(
-            f"arm '{arm}' shares experts between CPU and GPU, which no prediction covers yet: leave it out."
-        )
     inner = getattr(policy, "inner", policy)
     if isinstance(inner, Auto):
         raise HprofError(f"arm '{arm}' is the cheapest of off, on and hot: ask for those.")
     if isinstance(inner, Hot) and use is not None:
         inner.popularity = _Expected(layout, use)  # type: ignore[assignment]
         inner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
-    return Decider(layout, policy, use)
+    return Decider(layout, policy, use, fills_bank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from executor.errors import HprofError
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
+from executor.policies.cache import MAX_BATCH
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
@@ -100,7 +101,15 @@ class ArmPredictor:
         self._settings: dict[Phase, Setting] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
-        self._decider = decide(arm, plan.session.policy, self.layout, use, self._compute, _link_gb_s(arm, costs))
+        self._decider = decide(
+            arm,
+            plan.session.policy,
+            self.layout,
+            use,
+            self._compute,
+            _link_gb_s(arm, costs),
+            fills_bank=any(map(_has_small_batches, plan.request.cells)),
+        )
 
     def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:
         """Each of the cells, in their order."""
@@ -166,10 +175,13 @@ class ArmPredictor:
         return self._settings[phase]
 
     def _find_setting(self, phase: Phase) -> Setting:
-        if phase == "prefill" and not self._decider.policy.traits.computes_on_host:
+        traits = self._decider.policy.traits
+        if phase == "prefill" and (traits.divides or not traits.computes_on_host):
             return "copies" if self._decider.streams_ahead and self.layout.units else "alone"
         asked, _ = self._decider.ask(np.ones(1), np.ones(1))
         found = [self._decider.copies(layer, step, asked) for layer, step in self.layout.units]
+        if any(copies is not None and copies.divided.any() for copies in found):
+            return "divided"
         if any(copies is not None and copies.on_host.any() for copies in found):
             return "host"
         return "copies" if any(copies is not None and copies.late_ahead.any() for copies in found) else "alone"
@@ -180,8 +192,23 @@ class ArmPredictor:
         return {"sample": sample, "begin": self._costs.begin_ns, "token": self._costs.token_ns}
 
     def _in_range(self, points: Points) -> NDArray[np.bool_]:
-        steps = [step for kind in self.layout.kinds for step in kind.steps]
-        return np.asarray(np.all([self._costs.in_range(step, points) for step in steps], axis=0))
+        """(points,): whether all steps that are taken lie where the costs were measured, on the device and the CPU."""
+        asked, back = self._decider.ask(points.n_tokens, points.n_past)
+        inside, known = np.ones(len(back), np.bool_), set()
+        for layer, number in enumerate(self.layout.kind_of):
+            kind = self.layout.kinds[number]
+            for step in kind.steps:
+                place = (number, step.name, (layer, step.name) in self.layout.units)
+                if place in known:
+                    continue
+                known.add(place)
+                copies = self._decider.copies(layer, step.name, asked)
+                on_host = np.zeros_like(inside) if copies is None else copies.on_host[back]
+                inside &= on_host | self._costs.in_range(step, points)
+                uses_host = on_host if copies is None else on_host | copies.divided[back]
+                for there in (one for one in kind.on_host.get(step.name, ()) if one.where == "host"):
+                    inside &= ~uses_host | self._costs.in_range(there, points)
+        return inside
 
     def _vram(self) -> dict[str, int]:
         units, model = self.layout.units.values(), self.layout.model
@@ -201,6 +228,10 @@ class ArmPredictor:
 def n_decoded(cell: GridPoint) -> int:
     """The tokens that a cell's decoding takes time for: the first comes from the prompt, where there is one."""
     return max(0, cell.n_gen - 1) if cell.n_prompt else cell.n_gen
+
+
+def _has_small_batches(cell: GridPoint) -> bool:
+    return n_decoded(cell) > 0 or 0 < min(cell.n_prompt, cell.n_ubatch) <= MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True)

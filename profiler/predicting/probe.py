@@ -188,7 +188,7 @@ def _from_json(found: Any) -> Probe:
     costs = ProbedCosts(
         groups=dict(_read_group(one) for one in found["steps"]),
         per_copy_ns=_number(link["us_a_copy"]) * 1e3,
-        ns_per_byte={way: _inverse(link["gb_s"][way]) for way in cast("tuple[CopyWay, ...]", ("inline", "ahead"))},
+        ns_per_byte=_ns_per_byte(link["gb_s"]),
         begin_ns=_number(delays["begin"]) * 1e3,
         token_ns=_number(delays["token"]) * 1e3,
         routed_copy_delay_ns=_number(delays["routed_copy"]) * 1e3,
@@ -208,6 +208,16 @@ def _from_json(found: Any) -> Probe:
         tuple(str(one) for one in found["checked_on"]),
         tuple(map(_read_measure, found["measured"])),
     )
+
+
+def _ns_per_byte(gb_s: Any) -> dict[CopyWay, float]:
+    """An older probe does not know what copies reach beside the CPU's products."""
+    inline = gb_s["inline"]
+    return {
+        "inline": _inverse(inline),
+        "ahead": _inverse(gb_s["ahead"]),
+        "divided": _inverse(gb_s.get("divided", inline)),
+    }
 
 
 def _read_measure(one: Any) -> Measure:

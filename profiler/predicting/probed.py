@@ -78,18 +78,30 @@ class ProbedCosts:
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
         return np.asarray(n_copies * self.per_copy_ns + n_bytes * self.ns_per_byte[way])
 
+    def inside_ns(self, n_bytes: Floats) -> Floats:
+        """Read and written at the rate at which steps read weights."""
+        byte = WORKS.index("byte")
+        read = [fit.coefficients[byte] for group, fit in self.groups.items() if group.where == "device"]
+        return 2 * n_bytes * min((ns for ns in read if ns > 0), default=0.0)
+
     def with_link(self, gb_s: float) -> ProbedCosts:
         """The same machine on another link."""
         return replace(self, ns_per_byte=dict.fromkeys(self.ns_per_byte, 1 / gb_s))
 
     def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
         found = self._fit(step, points)
-        if found is None or (step.tensors and not self._is_probed(step)):
+        if found is None or (step.tensors and not self._is_probed(step)) or self._shares_unseen(step, points):
             return np.zeros(len(points.n_tokens), np.bool_)
         inside = (points.n_tokens * _MARGIN >= found.n_tokens[0]) & (points.n_tokens <= found.n_tokens[1] * _MARGIN)
         weights = sum(tensor.n_bytes for tensor in step.tensors)
         seen = found.n_bytes[0] / _BEYOND <= weights <= found.n_bytes[1] * _BEYOND
         return np.asarray(inside & (points.n_past + points.n_tokens <= found.positions * _MARGIN) & seen)
+
+    def _shares_unseen(self, step: Step, points: Points) -> bool:
+        """Whether the CPU multiplies beside copies, which slow it down, and was never seen to."""
+        is_beside = points.setting == "divided" and step.where == "host"
+        group = Group(step.name, step.where, ANY_QUANT, points.phase, points.setting)
+        return is_beside and group not in self.groups
 
     def _is_probed(self, step: Step) -> bool:
         return any((group.name, group.quant) == (step.name, quant_of(step)) for group in self.groups)
@@ -169,8 +181,10 @@ def _worked(samples: Samples, layout: Layout, dtype: torch.dtype) -> pd.DataFram
         step = by_key.get(key)
         if step is None:
             continue
-        n, past, distinct = (rows[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct"))
-        done = works(step, Points(n, past, phase), distinct, dtype)
+        n, past, distinct, share = (
+            rows[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct", "share")
+        )
+        done = works(step, Points(n * share, past, phase), distinct, dtype)
         weights = sum(tensor.n_bytes for tensor in step.tensors)
         found.append(
             rows.assign(name=step.name, where=step.where, quant=quant_of(step), weights=weights).assign(

@@ -2,7 +2,8 @@
 
 A step's time begins where the step before it on its device ended, or where the copy that it waits for did: what
 passes between two steps belongs to the later one. What the last layer computes for a prompt's last row alone counts as
-decode, whose steps take one row. Warm-ups are left out.
+decode, whose steps take one row. Where CPU and device shared a layer's experts, each has its part of them; of larger
+ubatches that is left out, since nothing says how many rows each part had. Warm-ups are left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pandas as pd
 
 from executor.passes import unpack_flags
 from profiler.capture import Capture
+from profiler.predicting.expert_use import runs_of_part
 from profiler.predicting.layout import Layout, Step
 from profiler.schema import KERNEL
 
@@ -23,13 +25,17 @@ StepKey = tuple[str, str, str]
 """A step's name, where, and signature."""
 _EVENTS = [
     *("pass_id", "phase", "ubatch", "layer", "device", "stream", "kind", "name", "tensor", "t_start", "t_end"),
-    *("n_tokens", "bytes", "correlation_id", "waits_for", "detail"),
+    *("n_tokens", "n_experts", "bytes", "correlation_id", "waits_for", "detail"),
 ]
+
+_LAYER = ["pass_id", "ubatch", "layer"]
+_POINT = ["step", "phase", "setting", "n_tokens", "n_past"]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """`steps`: step, phase, setting, n_tokens, n_past, distinct, ns, count (means over equal points).
+    """`steps`: step, phase, setting, n_tokens, n_past, distinct, share (of the ubatch's choices), ns, count (means over
+    equal points).
 
     `copies`: way, bytes, n_copies (nan where it is not known), ns, routed. `gaps`: single delays in ns by name.
     """
@@ -54,7 +60,7 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
         "experts", ["pass_id", "phase", "ubatch", "layer", "n_tokens", "distinct", "used"], pass_ids=pass_ids
     )
     setting = _settings(events)
-    events = events.merge(setting, on=["pass_id", "phase"], how="left")
+    events = events.merge(setting, on=["pass_id", "phase"], how="left").merge(_divided(events), on=_LAYER, how="left")
     in_order = _with_gaps(events, passes)
     weights = in_order["tensor"].notna() & (in_order["kind"] == "h2d")
     token_ns = _token_ns(in_order, passes)
@@ -77,6 +83,8 @@ def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
         events[column] = events[column].astype(object)
     events = events.merge(ubatches, on=["pass_id", "ubatch"], suffixes=("", "_of_ubatch"))
     events["n_tokens"] = events["n_tokens"].fillna(events["n_tokens_of_ubatch"])
+    if events["n_experts"].isna().all():
+        events["n_experts"] = np.nan
     return events.assign(is_left=events["n_tokens"] < events.pop("n_tokens_of_ubatch"))
 
 
@@ -85,8 +93,15 @@ def _settings(events: pd.DataFrame) -> pd.DataFrame:
     used_host = events["kind"].eq("cpu_compute") & ~events["is_left"]
     on_host = used_host.groupby([events["pass_id"], events["phase"]]).any()
     copied = events["stream"].eq("copy").groupby([events["pass_id"], events["phase"]]).any()
-    setting = pd.Series(np.where(on_host, "host", np.where(copied, "copies", "alone")), on_host.index, name="setting")
-    return setting.reset_index()
+    shared = (used_host & events["n_experts"].notna()).groupby([events["pass_id"], events["phase"]]).any()
+    names = np.select([shared, on_host, copied], ["divided", "host", "copies"], "alone")
+    return pd.Series(names, on_host.index, name="setting").reset_index()
+
+
+def _divided(events: pd.DataFrame) -> pd.DataFrame:
+    """pass_id, ubatch, layer, n_on_host: the layers whose experts were shared, and how many the CPU had."""
+    shared = events[(events["kind"] == "cpu_compute") & events["n_experts"].notna() & events["layer"].notna()]
+    return shared[[*_LAYER, "n_experts"]].rename(columns={"n_experts": "n_on_host"}).drop_duplicates(_LAYER)
 
 
 def _with_gaps(events: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
@@ -132,21 +147,24 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     place = rows["layer"].map(kind_of).fillna(-1).astype(int)
     where = rows["kind"].map({"compute": "device", "cpu_compute": "host", "d2h": "out", "h2d": "in"})
     step = pd.Series(list(zip(place, where, rows["name"], strict=True)), rows.index).map(keys)
-    used = rows.merge(
-        experts[["pass_id", "ubatch", "layer", "distinct"]], on=["pass_id", "ubatch", "layer"], how="left"
-    )
+    used = rows.merge(experts[[*_LAYER, "distinct"]], on=_LAYER, how="left")
     gap = rows["gap"].where(~rows["first"], 0.0)
     waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
     gap = (gap - token_ns * waits_for_token).clip(lower=0.0)
     is_one_row = rows["is_left"] & ~rows["name"].isin(["logits", "sample"])
+    in_use = used["distinct"].fillna(0).to_numpy(np.float64)
+    is_shared = rows["n_on_host"].notna() & (rows["name"] == "experts")
+    n_here = np.where(rows["kind"] == "cpu_compute", rows["n_on_host"], in_use - rows["n_on_host"])
+    distinct = np.where(is_shared, n_here, in_use)
     found = rows[["setting", "n_tokens", "n_past"]].assign(
         phase=rows["phase"].mask(is_one_row, "decode"),
         step=step,
         ns=rows["ns"] + gap,
-        distinct=used["distinct"].fillna(0).to_numpy(),
+        distinct=distinct,
+        share=np.where(is_shared, distinct / np.maximum(in_use, 1.0), 1.0),
     )
-    found = found[found["step"].notna() & found["ns"].notna()]
-    grouped = found.groupby(["step", "phase", "setting", "n_tokens", "n_past", "distinct"], observed=True)["ns"]
+    found = found[found["step"].notna() & found["ns"].notna() & ~(is_shared & (rows["n_tokens"] > 1))]
+    grouped = found.groupby([*_POINT, "distinct", "share"], observed=True)["ns"]
     return grouped.agg(ns="mean", count="size").reset_index()
 
 
@@ -173,19 +191,23 @@ def _copies(events: pd.DataFrame, in_line: pd.DataFrame, experts: pd.DataFrame) 
             in_line.assign(way="inline", ns=in_line["ns"] + in_line["gap"].where(in_line["name"] == "copy whole", 0.0)),
         ]
     )
-    rows = rows[rows["bytes"] > 0].merge(_runs(experts), on=["pass_id", "ubatch", "layer"], how="left")
-    known = np.where(rows["name"] == "copy selective", rows["runs"], np.nan)
+    rows = rows[rows["bytes"] > 0].merge(_runs(experts), on=_LAYER, how="left")
+    is_shared = rows["n_on_host"].notna() & (rows["way"] == "inline")
+    n_experts, n_runs, copied = (rows[name].to_numpy(np.float64) for name in ("distinct", "runs", "n_experts"))
+    part = runs_of_part(n_experts, n_runs, copied / n_experts)
+    runs = np.where(is_shared, part, n_runs)
+    known = np.where(rows["name"] == "copy selective", runs, np.nan)
     n_copies = np.where(rows["name"] == "copy whole", 1.0, known)
-    return rows[["way", "bytes", "ns"]].assign(n_copies=n_copies)
+    return rows[["bytes", "ns"]].assign(way=rows["way"].mask(is_shared, "divided"), n_copies=n_copies)
 
 
 def _runs(experts: pd.DataFrame) -> pd.DataFrame:
-    """pass_id, ubatch, layer, runs: how many runs of neighbours the experts in use make."""
+    """pass_id, ubatch, layer, distinct, runs: the experts in use, and how many runs of neighbours they make."""
     if not len(experts):
-        return pd.DataFrame({"pass_id": [], "ubatch": [], "layer": [], "runs": []})
+        return pd.DataFrame({name: [] for name in (*_LAYER, "distinct", "runs")})
     flags = unpack_flags(np.stack([np.frombuffer(used, np.uint8) for used in experts["used"]]))
     starts = flags & ~np.pad(flags, ((0, 0), (1, 0)))[:, :-1]
-    return experts[["pass_id", "ubatch", "layer"]].assign(runs=starts.sum(axis=1))
+    return experts[[*_LAYER, "distinct"]].assign(runs=starts.sum(axis=1))
 
 
 def _routed_delay(in_line: pd.DataFrame) -> float:

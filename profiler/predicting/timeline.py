@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiler.predicting.costs import CopyWay, Costs, Points
+from profiler.predicting.divided import Shared, Sharing
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.layout import LayerKind, Layout, Step
 from profiler.predicting.plans import Decider, StepCopies
@@ -87,6 +88,7 @@ class _Rows:
         self._known: dict[tuple[str, str, str], Floats] = {}
         self.none = np.zeros(len(points.n_tokens))
         self._in_use = {} if decider.use is None else self._distinct(decider.use, layout.moe_layers)
+        self._sharing = None if decider.use is None else Sharing(decider, costs, self._points)
 
     def _distinct(self, use: ExpectedUse, moe_layers: Sequence[int]) -> dict[int, Floats]:
         asked, back = np.unique(self._points.n_tokens, return_inverse=True)
@@ -105,6 +107,17 @@ class _Rows:
         if key not in self._known:
             self._known[key] = np.where(self._is_any, self._costs.step_ns(step, self._points, self.none), 0.0)
         return self._known[key]
+
+    def shared(self, kind: LayerKind, layer: int, copies: StepCopies) -> dict[str, Floats]:
+        """(points,) each part of a layer whose experts are divided, as `divided.Shared` names it; 0 where none are."""
+        assert self._sharing is not None
+        asked, back = np.unique(self.n_tokens[copies.divided], return_inverse=True)
+        found = [self._sharing.layer(kind, layer, int(n)) for n in asked]
+        parts = {}
+        for part in fields(Shared):
+            parts[part.name] = self.none.copy()
+            parts[part.name][copies.divided] = np.array([getattr(one, part.name) for one in found])[back]
+        return parts
 
     def copies(self, layer: int, step: str) -> StepCopies | None:
         """What the arm does for a step of a layer; None: weights are resident."""
@@ -167,14 +180,22 @@ class _Pricing:
             self._busy[step.name] += compute
             return StepTimes(step.name, device, compute + flags)
         self._n_bytes += copies.n_bytes
-        self._busy[step.name] += np.where(copies.on_host, 0.0, compute)
+        self._busy[step.name] += np.where(copies.on_host | copies.divided, 0.0, compute)
         trip = self._trip(kind.on_host.get(step.name), copies.on_host, layer, rows)
-        own = flags + (compute if trip is None else np.where(copies.on_host, trip, compute))
+        own = compute if trip is None else np.where(copies.on_host, trip, compute)
+        if copies.divided.any():
+            own = np.where(copies.divided, self._divided(layer, kind, copies, rows), own)
+        own = own + flags
         ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead")
         inline = np.where(copies.late_ahead, 0.0, self._copy_ns(copies.late_bytes, copies.late_copies, "inline"))
         late = np.where(copies.late_ahead, self._copy_ns(copies.late_bytes, copies.late_copies, "ahead"), 0.0)
         self._busy["copies of weights"] += ahead + late + inline
-        own = own + inline + np.where((inline > 0) & copies.waits, self._costs.routed_copy_delay_ns, 0.0)
+        own = (
+            own
+            + self._costs.inside_ns(copies.inside_bytes)
+            + inline
+            + np.where((inline > 0) & copies.waits, self._costs.routed_copy_delay_ns, 0.0)
+        )
         uses_host = copies.waits.any() and self._layout.n_devices > 1
         if not (uses_host or ahead.any() or late.any()):
             return StepTimes(step.name, device, own)
@@ -193,6 +214,26 @@ class _Pricing:
             if part.where == "in":
                 self._n_bytes += np.where(on_host, rows.n_tokens * part.row_bytes, 0.0)
         return np.asarray(np.sum(parts, axis=0))
+
+    def _divided(self, layer: int, kind: LayerKind, copies: StepCopies, rows: _Rows) -> Floats:
+        """(points,): a layer whose experts CPU and device share, from the activations' way out to the sum's way back.
+
+        Where the CPU has no part, only the way out is paid.
+        """
+        shared = rows.shared(kind, layer, copies)
+        out, *rest = (step for step in kind.on_host["experts"] if step.where != "host")
+        leave = np.where(copies.divided, rows.ns(out, layer), 0.0)
+        back = shared["host_share"] * sum(rows.ns(step, layer) for step in rest)
+        for name, ns in {
+            "experts on host": shared["host"],
+            "experts": shared["compute"],
+            "copies of weights": shared["copies"],
+            out.name: leave + back,
+        }.items():
+            self._busy[name] += ns
+        row_bytes = sum(step.row_bytes for step in rest)
+        self._n_bytes += shared["copied_bytes"] + shared["host_share"] * rows.n_tokens * row_bytes
+        return np.asarray(leave + shared["later"] + back)
 
 
 class Streams:

@@ -38,6 +38,7 @@ from profiler.storage.writer import new_capture
 
 QUANTS: Final = ("Q4_K", "Q8_0")
 _ARMS: Final = ("off", "on", "full")
+_DIVIDING: Final = "both"  # on a GPU: what CPU and link reach beside each other
 _REPETITIONS: Final = 2
 _MEMORY: Final = Path("/dev/shm")
 
@@ -139,7 +140,7 @@ class _Runs:
             device=self.device,
             model=str(path),
             quant=quant,
-            arms=_ARMS,
+            arms=(*_ARMS, _DIVIDING) if shape.has_experts and self.device.kind == "cuda" else _ARMS,
             keeps_rows=True,  # few layers: each is to be measured in every ubatch
             repetitions=_REPETITIONS,
             policy=PolicyOptions(op_offload_min_batch=self.op_offload_min_batch),

@@ -23,6 +23,10 @@ class ProbeShape:
     name: str
     config: dict[str, Any]
 
+    @property
+    def has_experts(self) -> bool:
+        return "num_experts" in self.config
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeModels:

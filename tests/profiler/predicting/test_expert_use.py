@@ -9,7 +9,7 @@ import pytest
 
 from executor.routing.routers import RandomRouting
 from executor.routing.spec import routing_from_spec
-from profiler.predicting.expert_use import ExpectedUse, expected_runs, use_of_observed, use_of_routing
+from profiler.predicting.expert_use import ExpectedUse, expected_runs, runs_of_part, use_of_observed, use_of_routing
 
 LAYERS, EXPERTS, USED = 6, 64, 4
 
@@ -55,6 +55,20 @@ def test_hit_rate_is_that_of_an_lru_bank(bank: int) -> None:
                     held.popitem(last=False)
     expected = use_of_routing(of, range(LAYERS), USED).hit_rate(bank)
     assert expected == pytest.approx(hits / asked, abs=0.03)
+
+
+def test_the_fewer_misses_a_bank_takes_in_the_more_it_hits() -> None:
+    use = use_of_routing(routing(), range(LAYERS), USED)
+    rates = [use.hit_rate(60, admitted) for admitted in (1.0, 0.5, 0.1)]
+    assert rates == sorted(rates)
+    most_popular = np.sort(use.chances.ravel())[::-1][:60].sum() / use.chances.sum()
+    assert rates[-1] < most_popular
+    assert use.hit_rate(60, 0.0) == pytest.approx(most_popular, rel=0.1)
+
+
+def test_a_part_of_scattered_experts_makes_as_many_copies() -> None:
+    assert runs_of_part(np.array(8.0), np.array(8.0), np.array(0.5)) == 4
+    assert runs_of_part(np.array(8.0), np.array(1.0), np.array(1.0)) == 1
 
 
 def test_a_bank_for_all_that_lives_always_hits() -> None:

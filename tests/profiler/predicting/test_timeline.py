@@ -12,9 +12,11 @@ import pytest
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.passes import PassJob, PassResult
+from executor.policies import arm_traits
+from executor.policies.base import PolicyOptions
 from executor.session import Session
 from profiler.planning.plan import RunPlan, plan_run
-from profiler.planning.request import PlacementOptions, RunRequest, grid
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest, grid
 from profiler.predicting.costs import RateCosts
 from profiler.predicting.predictor import Prediction, predict
 
@@ -23,20 +25,31 @@ CELLS = tuple(grid([96, 500], [4], [32, 100], [0, 700]))
 STATELESS = ("off", "off-whole", "on", "gated", "cpu", "full")
 
 
-def planned(model: str, arms: tuple[str, ...], n_devices: int = 1, n_gpu_layers: int | None = None) -> RunPlan:
+def planned(
+    model: str,
+    arms: tuple[str, ...],
+    n_devices: int = 1,
+    n_gpu_layers: int | None = None,
+    cells: tuple[GridPoint, ...] = CELLS,
+    cache_bytes: int = 0,
+) -> RunPlan:
     device = DeviceOptions("sim", n_devices, machine=MACHINE)
     options = (PlacementOptions(n_gpu_layers=n_gpu_layers),)
-    return plan_run(RunRequest(cells=CELLS, device=device, model=model, arms=arms, placements=options))
+    policy = PolicyOptions(cache_bytes=cache_bytes)
+    request = RunRequest(cells=cells, device=device, model=model, arms=arms, placements=options, policy=policy)
+    return plan_run(request)
 
 
 def both(plan: RunPlan) -> Iterator[tuple[Prediction, PassResult]]:
-    """Each prediction, with the pass that `sim` runs; arms that learn have had two passes before it."""
+    """Each prediction, with the pass that `sim` runs; arms that learn have had warm-ups before it."""
     session = Session(plan.model, plan.setups[0].placement, plan.setups[0].arms, plan.session)
     for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
         cell, result = one.cell, None
-        for repetition in range(3 if one.arm == "hot" else 1):
+        n_warmups = 3 if arm_traits(one.arm).learns else 0
+        for number in range(n_warmups + 1):
             size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
-            result = session.run_pass(PassJob(0, one.arm, *size, repetition=repetition))
+            job = PassJob(0, one.arm, *size, repetition=number, warmup=number < n_warmups)
+            result = session.run_pass(job)
         assert result is not None
         yield one, result
     session.close()
@@ -62,6 +75,30 @@ def test_hot_experts_go_ahead_as_on_sim() -> None:
     for one, seen in both(planned("tiny-moe", ("hot",))):
         assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.15), one
+
+
+def test_shared_experts_take_what_sim_takes_once_both_sides_are_known() -> None:
+    cells = tuple(grid([96], [16], [100], [0]))
+    for one, seen in both(planned("tiny-moe", ("both",), cells=cells)):
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.001), one
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.12), one
+
+
+@pytest.mark.parametrize(("arm", "misses"), [("cache", 0.08), ("both+cache", 0.15)])
+def test_a_bank_serves_tokens_and_is_read_by_prompts(arm: str, misses: float) -> None:
+    """`both+cache` misses more: in a model this small the arm's rule leaves all to the CPU, and its bank as it was."""
+    cells = tuple(grid([1024], [24], [1024], [0]))
+    for one, seen in both(planned("tiny-moe", (arm,), cells=cells, cache_bytes=2 << 20)):
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=misses), one
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.05), one
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
+
+
+def test_a_bank_that_no_token_fills_holds_nothing_for_prompts() -> None:
+    cells = tuple(grid([1024], [0], [1024], [0]))
+    for one, seen in both(planned("tiny-moe", ("cache",), cells=cells, cache_bytes=2 << 20)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.05)
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05)
 
 
 def test_two_devices_have_a_link_each() -> None:
