@@ -6,6 +6,7 @@ result = compare_captures("traces/before", "traces/after#on", fail_on=["ttft>+5%
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.compare.changes import (
@@ -22,6 +23,8 @@ from profiler.compare.data import Change, ComparedSide, CompareResult, Differenc
 from profiler.compare.settings import differences
 
 __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
+
+_UNTIMED: Final = "recorded beside timed runs, so that its own times are not compared."
 
 
 def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: Sequence[str] = ()) -> CompareResult:
@@ -53,7 +56,8 @@ def _side(side: OpenedSide) -> ComparedSide:
 def _warnings(name: str, side: OpenedSide) -> list[str]:
     dropped = side.capture.manifest.dropped
     left_out = [f"{sum(dropped.values()):,} rows of the source were left out."] if dropped else []
-    return [f"{name}: {text}" for text in [*side.capture.warnings, *left_out]]
+    untimed = [_UNTIMED] if side.capture.manifest.is_untimed else []
+    return [f"{name}: {text}" for text in [*side.capture.warnings, *left_out, *untimed]]
 
 
 def _unmatched(a: OpenedSide, b: OpenedSide, pairs: Pairs) -> list[str]:

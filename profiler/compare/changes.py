@@ -29,7 +29,7 @@ from profiler.metrics import (
     reading_figures,
 )
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
-from profiler.report.judged_cells import AFTER_FIRST_TOKEN, JUDGED, OTHER_EXPERTS
+from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS, taken_times
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
 
@@ -56,7 +56,7 @@ class OpenedSide:
     @cached_property
     def figures(self) -> pd.DataFrame:
         """One row a pass (index: pass_id), a column a figure or reading."""
-        frame = pass_figures(*self.tables)["pass"]
+        frame = taken_times(pass_figures(*self.tables)["pass"], self.capture.manifest)
         printed = pd.DataFrame(reading_columns(self.tables.passes, list(self.readings)), frame.index)
         return pd.concat([frame, printed], axis=1)
 
@@ -186,8 +186,6 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
         of_a, of_b = _samples(a, b, x, y, name, per, design)
         if of_a and of_b:
             different = work or (after_first if name in AFTER_FIRST_TOKEN else None)
-            if different is None and name in JUDGED and any(side.capture.manifest.is_untimed for side in (a, b)):
-                different = "a recording beside timed runs, whose own times are not to be taken"
             medians = tuple(float(np.median(list(counted(of, design.unit).values()))) for of in (of_a, of_b))
             better = figure.better or "lower"
             against: Comparison | None = None

@@ -50,6 +50,12 @@ def find_program(binary: str) -> BenchProgram:
     return BenchProgram(path, said[:200] if said and done.code == 0 else None, digest)
 
 
+def knows_progress(binary: str) -> bool:
+    """Whether this build can say when each repetition begins."""
+    helped = run_program([binary, "--help"], {}, _SHORT_S)
+    return "--progress" in helped.output + helped.errors
+
+
 def build_names(programs: Sequence[BenchProgram]) -> dict[str, str]:
     """Name -> path of several builds: by commit, where each tells one and all differ; else by number."""
     commits = [program.commit for program in programs]

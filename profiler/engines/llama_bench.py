@@ -29,12 +29,14 @@ from profiler.engines.bench_program import (
     check_override,
     find_nsys,
     find_program,
+    knows_progress,
     where,
 )
 from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_ended
-from profiler.engines.process import run_program
+from profiler.engines.process import FinishedProgram, run_program
 from profiler.engines.recorded import check_recordable, record_processes
-from profiler.importers import import_files
+from profiler.engines.repetitions import ProgressLines, with_repetitions
+from profiler.importers import Cut, import_files
 from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
 from profiler.importers.llama_bench.formats import parse_jsonl
@@ -100,7 +102,7 @@ def run_llama_bench(
     traces = run.trace(f"{os.fspath(out).rstrip('/')}-nsys", force, argv) if request.nsys else None
     recording = None
     if request.record:
-        recording = record_processes(request.arms, run.end_well, writer, force=force, argv=argv, say=say)
+        recording = record_processes(request.arms, run.record, writer, force=force, argv=argv, say=say)
     return BenchResult(writer.path, traces, recording)
 
 
@@ -143,16 +145,35 @@ class _BenchRun:
             for number, arm in enumerate(self.request.arms):
                 self.say(f"{arm.name}: under Nsight Systems")
                 report = Path(folder) / f"arm-{number}.nsys-rep"
-                self.end_well(arm, {}, under=[str(self.nsys), *_NSYS, "-o", str(report)])
+                self._end_well(arm, under=[str(self.nsys), *_NSYS, "-o", str(report)])
                 reports.append((arm.name, report))
             self.say("importing the traces")
             return import_files([], out, arms=reports, force=force, argv=argv, known=_BESIDE_TIMES)
 
-    def end_well(self, arm: EngineArm, variables: Mapping[str, str], under: Sequence[str] = ()) -> None:
+    def record(self, arm: EngineArm, variables: Mapping[str, str]) -> Cut | None:
+        """Run an arm that is recorded; gives what makes passes of its repetitions, where this build tells of them."""
+        if not knows_progress(self._binary(arm)):
+            self._end_well(arm, variables)
+            return None
+        lines = ProgressLines()
+        done = self._end_well(arm, variables, see_errors=lines, flags=["--progress"])
+        rows, _ = usable_rows(parse_jsonl(done.output))
+        return lambda imported: with_repetitions(imported, rows, lines)
+
+    def _end_well(
+        self,
+        arm: EngineArm,
+        variables: Mapping[str, str] = {},
+        *,
+        under: Sequence[str] = (),
+        flags: Sequence[str] = (),
+        see_errors: Callable[[bytes], None] = lambda _: None,
+    ) -> FinishedProgram:
         """Run an arm that is not timed, `under` another program; HprofError where it does not end well."""
-        command = [*under, self._binary(arm), *self._words(arm)]
-        done = run_program(command, {**dict(arm.environment), **variables}, self.request.timeout_s)
+        command = [*under, self._binary(arm), *self._words(arm), *flags]
+        done = run_program(command, {**dict(arm.environment), **variables}, self.request.timeout_s, see_errors)
         check_ending(done, self._binary(arm), arm, command, self.request.timeout_s)
+        return done
 
     def _binary(self, arm: EngineArm) -> str:
         return arm.binary or self.programs[0].path

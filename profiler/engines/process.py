@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -50,13 +50,20 @@ class FinishedProgram:
             return f"signal {-self.code}"
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> FinishedProgram:
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout_s: float,
+    see_errors: Callable[[bytes], None] = lambda _: None,
+) -> FinishedProgram:
     """Run `command` with these variables added to hprof's own; raises HprofError where it cannot be started.
+
+    see_errors: called with each piece of stderr as it comes, in a thread of its own.
 
     The program gets a process group of its own, which is ended on time-out, on Ctrl-C, and when the program has ended:
     what it started in the background must not run beside the next one.
     """
-    run = _Run(command, environment)
+    run = _Run(command, environment, see_errors)
     try:
         run.start()
         timed_out = not run.ended_within(timeout_s)
@@ -75,8 +82,11 @@ class _Run(threading.Thread):
     the end is noted when it comes, while `Popen.wait` with a time-out looks only every 50 ms.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], see_errors: Callable[[bytes], None]
+    ) -> None:
         super().__init__(daemon=True)
+        self._see_errors = see_errors
         self._command, self._environment = command, os.environ | dict(environment)
         self._launched, self._ended = threading.Event(), threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,7 +112,9 @@ class _Run(threading.Thread):
             return
         self._process = process
         self._launched.set()
-        self._tails = [_Tail(stream) for stream in (process.stdout, process.stderr) if stream is not None]
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._tails = [_Tail(process.stdout), _Tail(process.stderr, self._see_errors)]
         process.wait()
         self._wall_ns = time.perf_counter_ns() - started_ns
         self._ended.set()
@@ -135,8 +147,8 @@ class _Run(threading.Thread):
 class _Tail:
     """The last of what a stream gives, read as it comes, so that its writer never waits and no disk fills."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[bytes], see: Callable[[bytes], None] = lambda _: None) -> None:
+        self._stream, self._see = stream, see
         self._pieces: deque[bytes] = deque()
         self._n_bytes = 0
         self._lock = threading.Lock()
@@ -146,6 +158,7 @@ class _Tail:
     def _read(self) -> None:
         with self._stream:
             while piece := os.read(self._stream.fileno(), _PIECE_BYTES):
+                self._see(piece)
                 with self._lock:
                     self._pieces.append(piece)
                     self._n_bytes += len(piece)

@@ -11,6 +11,7 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.export.output import holds_only_left_over, output_file
 from profiler.export.tracks import chosen_passes
+from profiler.storage.place import ELSEWHERE, REPLACING
 
 Format = Literal["chrome", "csv", "parquet", "html"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
@@ -38,13 +39,14 @@ def export(
     if out.name == "-":
         raise HprofError('-o "-" names no file, and reports are not written to the terminal; give a path.')
     if out.exists() and not force and not holds_only_left_over(out):
-        raise HprofError(f"{out} is already there; choose another -o, or add --force to replace it.")
+        raise HprofError(f"{out} is already there; choose another ({ELSEWHERE}), or replace it ({REPLACING}).")
     if out.exists() and any(_lies_in(out, capture) for capture in captures):
-        raise HprofError(f"{out} is part of the capture that is exported; choose another -o.")
+        raise HprofError(f"{out} is part of the capture that is exported; choose another ({ELSEWHERE}).")
     try:
         return _write(captures, form, out, passes)
     except OSError as error:
-        raise HprofError(f"{out} cannot be written: {error.strerror or error}; choose another -o.") from error
+        why = error.strerror or error
+        raise HprofError(f"{out} cannot be written: {why}; choose another ({ELSEWHERE}).") from error
 
 
 def _lies_in(out: Path, capture: Capture) -> bool:

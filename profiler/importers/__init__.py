@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file"]
 
+Cut = Callable[[Imported], Imported]
 _PART_ROWS: Final = 1 << 18
 
 
@@ -62,6 +63,7 @@ def import_files(
     argv: Sequence[str] = (),
     host_work: bool = False,
     known: Mapping[str, Any] | None = None,
+    cuts: Mapping[str, Cut] | None = None,
 ) -> str:
     """Read traces and write them as one capture at `out`, a folder or fsspec URL; gives its address.
 
@@ -70,7 +72,8 @@ def import_files(
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
     baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
     set arms apart (default: those that differ). host_work: see ImportOptions. known: fields of the manifest that the
-    caller knows; they are put before what the files say. Raises HprofError for input that cannot be read or mixed,
+    caller knows; they are put before what the files say. cuts: arm -> what makes passes of its trace, for a caller who
+    knows when they ran. Raises HprofError for input that cannot be read or mixed,
     and for an `out` that already holds something unless `force`.
     """
     from profiler.importers.combine import SourceFile, combine, manifest_fields
@@ -89,6 +92,8 @@ def import_files(
             )
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by), host_work))
+        if arm is not None and cuts and arm in cuts:
+            imported = cuts[arm](imported)
         # Of several files each is an arm, unless its own passes say more.
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None

@@ -195,6 +195,17 @@ def _of(by_name: Mask, name: Int64) -> Mask:
     return found
 
 
+def count_in_passes(events: pa.Table) -> pa.Table:
+    """The events with ubatches that count from 0 in each pass, where they counted over several."""
+    position = EVENTS.get_field_index("ubatch")
+    if events["ubatch"].null_count == events.num_rows:
+        return events
+    ubatch: Int64 = pc.fill_null(events["ubatch"].cast(pa.int64()), NOTHING).to_numpy().copy()
+    _count_in_passes(events, ubatch)
+    array = pa.array(ubatch.astype(np.int32), mask=ubatch == NOTHING)
+    return events.set_column(position, EVENTS.field(position), array)
+
+
 def _count_in_passes(events: pa.Table, ubatch: Int64) -> None:
     """Ubatches count from 0 in each pass; one that lies in two passes at once is none."""
     passes: Int64 = pc.fill_null(events["pass_id"].cast(pa.int64()), NOTHING).to_numpy()

@@ -19,7 +19,7 @@ from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.report.cells import Cell
 from profiler.report.doubts import old_steps_warnings, outlier_warnings
-from profiler.report.judged_cells import judge_cells
+from profiler.report.judged_cells import judge_cells, taken_times
 from profiler.report.manifest_lines import allocation_notes, bench_lines, recorded_lines
 from profiler.report.measured import what_was_measured
 from profiler.report.noticed import what_was_noticed
@@ -42,7 +42,7 @@ def build_report(
     manifest = capture.manifest
     ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
-    frames = pass_figures(*tables)
+    frames = {scope: taken_times(frame, manifest) for scope, frame in pass_figures(*tables).items()}
     cells = judge_cells(
         tables,
         frames,

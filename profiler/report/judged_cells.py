@@ -20,6 +20,7 @@ from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, pair_keys
 from profiler.report.sameness import Sameness, SameWork, sameness
 
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
+"""The figures that get verdicts, beside what programs print themselves: all that says how fast."""
 AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
 OTHER_EXPERTS: Final = "other tokens were generated, which use other experts"
 Frames = dict[Scope, pd.DataFrame]
@@ -35,6 +36,11 @@ def judge_cells(
     """
     cells = _CellJudge(tables, frames, manifest, tokens_route, noise)
     return [cells.cell(key, rows) for key, rows in by_cell(tables.passes.to_pandas())]
+
+
+def taken_times(figures: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
+    """The figures of passes, those that say how fast unknown where recording cost the passes time."""
+    return figures.assign(**dict.fromkeys(JUDGED, np.nan)) if manifest.is_untimed else figures
 
 
 class _CellJudge:

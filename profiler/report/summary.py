@@ -183,7 +183,7 @@ def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:
     copying = [text for name in told if (text := _copied(name, cell.arms[name], report))]
     if copying:
         yield f"In one pass ({cell.in_words}), {'; '.join(copying)}."
-    if bound := _bound(cell):
+    if not report.measured.is_untimed and (bound := _bound(cell)):
         yield bound
     for name in told[1:]:
         yield from said_against(report, cell, name)

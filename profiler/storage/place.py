@@ -13,7 +13,7 @@ from profiler.storage.store import Store, is_under_way
 
 ELSEWHERE: Final = "-o; in Python another path"
 """How a caller, of the command line or of Python, says that a capture is to go elsewhere."""
-_REPLACING: Final = "--force; in Python force=True"
+REPLACING: Final = "--force; in Python force=True"
 
 
 def check_place(path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -36,7 +36,7 @@ def claim(store: Store, *, force: bool) -> bool:
     if not force:
         raise HprofError(
             f"{store.where()} already holds a capture; choose another folder ({ELSEWHERE}), or replace it "
-            f"({_REPLACING})."
+            f"({REPLACING})."
         )
     return False
 

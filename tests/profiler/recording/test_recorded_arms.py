@@ -95,3 +95,44 @@ def test_what_cannot_be_recorded_is_told_before_anything_runs(
     assert "another profiler is set up already" in capsys.readouterr().err
     assert not mark.exists()
     assert not (tmp_path / "out").exists()
+
+
+BENCH = """
+import json, sys
+flags = dict(zip(sys.argv[4::2], sys.argv[5::2]))
+def repeat(test, number):
+    begin = time.time_ns()
+    print(f"llama-bench: benchmark {test}/1: prompt run {number}/2", file=sys.stderr, flush=True)
+    time.sleep(0.15)
+    at = time.time_ns() - _T0
+    kernel('gemm', at, at + 5_000_000)
+    copy(1, 2, 3, 1000 * number, at, at + 2_000_000)
+    time.sleep(0.15)
+    return time.time_ns() - begin
+copy(1, 1, 3, 1 << 30, 0, 1)  # loading
+if "--help" in sys.argv:
+    print("--progress", flush=True)
+elif "--version" not in sys.argv:
+    row = {"model_filename": flags["-m"], "n_prompt": 64, "n_gen": 0, "n_depth": 0, "n_ubatch": 32}
+    print(json.dumps(row | {"samples_ns": [repeat(1, 1), repeat(1, 2)], "avg_ns": 1}), flush=True)
+"""
+
+
+def test_repetitions_of_llama_bench_are_passes_of_the_recording(
+    standin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    binary = tmp_path / "llama-bench"
+    start = f"import runpy, sys; sys.argv[1:1] = [{str(standin)!r}, {BENCH!r}, 'sys.exit()']; "
+    binary.write_text(f"#!{sys.executable}\n{start}runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n")
+    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+    out = tmp_path / "out"
+    words = ["--bin", str(binary), "--arm", "on=-x y", "-m", "fake.gguf", "-p", "64", "-n", "0", "-ub", "32", "-r", "2"]
+    assert main(["run", "--engine", "llama-bench", *words, "--record", "-o", str(out)]) == 0
+    recorded = Capture.open(f"{out}-recorded")
+    passes = recorded.table("passes").to_pylist()
+    assert [(row["n_prompt"], row["n_ubatch"], row["repetition"], row["bytes_h2d"]) for row in passes] == [
+        (64, 32, 0, 1000),
+        (64, 32, 1, 2000),
+    ], recorded.manifest.cannot_say
+    assert recorded.table("events")["pass_id"].null_count == 2, "what loading copied, and its call"
+    assert "on: copied 1.50 kB to the device, busy copy 2.00 ms, 100 % of it hidden" in whole_report(out, capsys)

@@ -1,0 +1,173 @@
+"""Which of a recorded llama-bench's work belongs to which repetition of which test.
+
+`--progress` makes it say on stderr when a repetition begins, and its rows say how long each took. Before a repetition's
+first work and after its last, devices are idle: so it begins in a gap that lies shortly before its line was read, and
+that leads to another gap after its length. Where one pair of gaps alone does so, the work between them is its.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from profiler.arithmetic.intervals import Int64, Intervals, union
+from profiler.importers.base import Imported
+from profiler.importers.hprof_passes import with_bytes_h2d
+from profiler.importers.llama_bench.rows import BenchRow
+from profiler.importers.unnamed import count_in_passes
+from profiler.schema import DEVICE_WORK, EVENTS, PASSES, has_role
+
+_LINE: Final = re.compile(rb"benchmark (\d{1,6})/\d+: (?:prompt|generation) run (\d{1,6})/\d+")
+_MAX_LINE_BYTES: Final = 4096
+_LATE_NS: Final = 5_000_000  # from the line's printing to its reading: a thread that waits for it wakes sooner
+_LEAST_GAP_NS: Final = 30_000  # the host clears the cache and builds a graph there; between two kernels it is less
+UNDECIDED: Final = (
+    "which work belongs to which repetition of llama-bench: the gaps between them do not decide it, so that figures "
+    "cover loading and warm-up too"
+)
+
+
+@dataclass(slots=True)
+class ProgressLines:
+    """Takes what llama-bench prints on stderr, piece by piece, and notes when each repetition's first line came."""
+
+    told_ns: dict[tuple[int, int], int] = field(default_factory=dict)  # (test, repetition), from 1 -> CLOCK_REALTIME
+    _rest: bytes = b""
+
+    def __call__(self, piece: bytes) -> None:
+        now_ns = time.time_ns()
+        *lines, rest = (self._rest + piece).split(b"\n")
+        self._rest = rest[-_MAX_LINE_BYTES:]
+        for line in lines:
+            if found := _LINE.search(line):
+                self.told_ns.setdefault((int(found[1]), int(found[2])), now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """One repetition, in ns of the recording's clock."""
+
+    row: BenchRow
+    repetition: int
+    start_ns: int
+    end_ns: int
+
+
+def with_repetitions(imported: Imported, rows: Sequence[BenchRow], lines: ProgressLines) -> Imported:
+    """The recording of one process with a pass for each repetition; as it was, and saying so, where gaps do not decide.
+
+    rows: what the process printed, a test each.
+    """
+    events = imported.tables["events"]
+    told = [_told(test, row, lines) for test, row in enumerate(rows, start=1)]
+    origin_ns = imported.manifest_fields["extra"]["origin_ns"]
+    busy = _busy(events)
+    windows: list[_Window] = []
+    for row, told_ns in zip(rows, told, strict=True):
+        starts = repetition_starts([ns - origin_ns for ns in told_ns], row.samples_ns, busy) if told_ns else None
+        if starts is None:
+            imported.cannot_say.append(UNDECIDED)
+            return imported
+        windows += [
+            _Window(row, number, start, start + length)
+            for number, (start, length) in enumerate(zip(starts, row.samples_ns, strict=True))
+        ]
+    if any(before.end_ns > after.start_ns for before, after in pairwise(windows)) or not windows:
+        imported.cannot_say.append(UNDECIDED)
+        return imported
+    of_events = _in_windows(events, windows)
+    passes = pa.Table.from_pylist(list(_pass_rows(windows)), schema=PASSES)
+    imported.tables |= {"events": of_events, "passes": with_bytes_h2d(passes, of_events)}
+    return imported
+
+
+def _told(test: int, row: BenchRow, lines: ProgressLines) -> list[int]:
+    """When each of a test's repetitions was told; empty where not all were."""
+    told = [lines.told_ns.get((test, number)) for number in range(1, len(row.samples_ns) + 1)]
+    return [ns for ns in told if ns is not None] if None not in told else []
+
+
+def repetition_starts(told_ns: Sequence[int], lengths_ns: Sequence[int], busy: Intervals) -> list[int] | None:
+    """When each repetition began; None where another answer is possible, or none.
+
+    told_ns: when its line was read. lengths_ns: how long it took. busy: of all devices of the process.
+    """
+    latest = list(told_ns)  # a repetition began before its line was read, and ended before the next began
+    for at in range(len(latest) - 2, -1, -1):
+        latest[at] = min(latest[at], latest[at + 1] - lengths_ns[at])
+    found = [_only_start(end - _LATE_NS, end, length, busy) for end, length in zip(latest, lengths_ns, strict=True)]
+    starts = [start for start in found if start is not None]
+    return starts if len(starts) == len(found) else None
+
+
+def _only_start(first: int, last: int, length: int, busy: Intervals) -> int | None:
+    """The latest instant of [first, last] that lies in a gap and after whose `length` another one lies, if all such
+    instants lie in the same two gaps.
+    """
+    begin, end = _gaps(busy)
+    starts = np.flatnonzero((begin <= last) & (end >= first))
+    low, high = np.maximum(begin[starts], first), np.minimum(end[starts], last)
+    pairs = [
+        min(int(top), int(end[after]) - length)
+        for bottom, top in zip(low.tolist(), high.tolist(), strict=True)
+        for after in np.flatnonzero((begin <= top + length) & (end >= bottom + length)).tolist()
+    ]
+    return pairs[0] if len(pairs) == 1 else None
+
+
+def _gaps(busy: Intervals) -> tuple[Int64, Int64]:
+    """Beginnings and ends of what is long enough between the work, before its first and after its last."""
+    far = np.iinfo(np.int64).max // 4
+    begin, end = np.append(-far, busy.ends), np.append(busy.starts, far)
+    is_long = end - begin >= _LEAST_GAP_NS
+    return begin[is_long], end[is_long]
+
+
+def _busy(events: pa.Table) -> Intervals:
+    work = events.filter(pa.array(has_role(events, DEVICE_WORK)))
+    return union(work["t_start"].to_numpy(), work["t_end"].to_numpy())
+
+
+def _in_windows(events: pa.Table, windows: Sequence[_Window]) -> pa.Table:
+    """Each event in the pass and phase of the window in which it begins; in none between them."""
+    starts, ends = (np.array([getattr(one, edge) for one in windows], np.int64) for edge in ("start_ns", "end_ns"))
+    at = events["t_start"].to_numpy()
+    place = np.searchsorted(starts, at, side="right") - 1
+    is_inside = (place >= 0) & (at < ends[place])
+    phase = np.array([_phase(one.row) for one in windows], object)[place]
+    columns = {"pass_id": pa.array(place.astype(np.int32), mask=~is_inside), "phase": pa.array(phase, mask=~is_inside)}
+    for name, values in columns.items():
+        position = EVENTS.get_field_index(name)
+        events = events.set_column(position, EVENTS.field(position), values.cast(EVENTS.field(position).type))
+    return count_in_passes(events)
+
+
+def _phase(row: BenchRow) -> str | None:
+    """None where a test does both."""
+    if row.n_prompt and row.n_gen:
+        return None
+    return "prefill" if row.n_prompt else "decode"
+
+
+def _pass_rows(windows: Sequence[_Window]) -> Iterator[dict[str, Any]]:
+    for number, one in enumerate(windows):
+        yield {
+            "pass_id": number,
+            "n_ubatch": one.row.n_ubatch,
+            "n_depth": one.row.n_depth,
+            "n_prompt": one.row.n_prompt,
+            "n_gen": one.row.n_gen,
+            "repetition": one.repetition,
+            "order": number,
+            "boot": 0,
+            "warmup": False,
+            "t_start": one.start_ns,
+            "t_end": one.end_ns,
+        }
