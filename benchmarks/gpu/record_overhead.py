@@ -6,7 +6,7 @@
 Runs without and with the recorder in mirrored order (ABBA), a fresh process each. A ratio is of the pair's t/s, with
 and without. Bytes: what copies of a repetition moved to the device, against what llama.cpp's scheduler copies: the host
 tensors that -ot names, once a ubatch, but for the last layer's, whose FFN is computed for the last token alone.
-Targets: at most 2 % in prefill, 5 % in decode (auto); bytes to 0.1 %.
+Targets: at most 2 % in prefill, 5 % in decode (auto); bytes to 0.1 %. `record_candidates` looks for what costs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ _PREFILL_TARGET: Final = 0.98
 _DECODE_TARGET: Final = 0.95
 _BYTES_TOLERANCE: Final = 1e-3
 _GRAPHS: Final = ("auto", "node")
-_NOTHING_ELSE: Final = "auto --without calls --without waits --without memory"
-_ABLATED: Final = ("auto", "auto --without waits", "auto --without calls", "auto --without memory", _NOTHING_ELSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,6 @@ def expected_copies(model: Path, override: str) -> list[int]:
 @click.option("-n", "n_gen", default=128, show_default=True)
 @click.option("-r", "repetitions", default=4, show_default=True, help="Of a process, the first warms up.")
 @click.option("--pairs", default=4, show_default=True)
-@click.option("--ablate", is_flag=True, help="Decode without this and that, to find what costs.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the rows as JSON too.")
 def main(
     binary: str,
@@ -130,7 +127,6 @@ def main(
     n_gen: int,
     repetitions: int,
     pairs: int,
-    ablate: bool,
     output: Path | None,
 ) -> None:
     """Measure, print, and fail where a target is missed."""
@@ -153,8 +149,7 @@ def main(
             found.append(row)
         if decode is not None:
             bench = Bench("decode", [*common, "-m", str(decode), "-p", "0", "-n", str(n_gen)], repetitions)
-            variants = _ABLATED if ablate else _GRAPHS
-            for graphs in variants:
+            for graphs in _GRAPHS:
                 row = abba(bench, folder, graphs, pairs)
                 if graphs == "auto" and row["ratio"] < _DECODE_TARGET:
                     missed.append(f"decode at x{row['ratio']:.3f}")

@@ -14,7 +14,7 @@ from executor.errors import HprofError
 from profiler.recording.cupti_files import CuptiHeaders, find_headers
 
 NATIVE: Final = Path(__file__).parent / "native"
-_COMMON: Final = ("spool.cpp", "recorder.cpp", "cupti.cpp", "nvtx.cpp")
+_COMMON: Final = ("spool.cpp", "recorder.cpp", "trial.cpp", "cupti.cpp", "nvtx.cpp")
 _PER_HEADERS: Final = "cupti_session.cpp"
 _FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread")
 # libstdc++ inside: the recorded program may have loaded an older one. Exported is what exports.map names, alone.

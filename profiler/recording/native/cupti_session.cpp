@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
+
+#include "trial.hpp"
 
 namespace hprof {
 namespace HPROF_NAMESPACE {
 namespace {
 
-constexpr std::size_t kBufferBytes = 256u << 10;   // small ones fill, and so complete, soon
+constexpr std::size_t kBufferKib = 256;              // small ones fill, and so complete, soon
 constexpr std::size_t kMaxBufferBytes = 128u << 20;  // of buffers that CUPTI holds; beyond it CUPTI drops and counts
 
 constexpr uint32_t kMaxCalls = 4096, kMaxGap = 64;  // CUPTI's numbers of calls, and of those that have no name
@@ -24,17 +27,34 @@ constexpr CUpti_ActivityKind kFacts[] = {
     CUPTI_ACTIVITY_KIND_CONTEXT,
     CUPTI_ACTIVITY_KIND_STREAM,
 };
-constexpr CUpti_ActivityKind kWork[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
-    CUPTI_ACTIVITY_KIND_MEMCPY,
-    CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_MEMSET,
+struct WorkKind {
+  const char* left_out_by;  // a trial's name
+  CUpti_ActivityKind kind;
+};
+constexpr WorkKind kWork[] = {
+    {"no_kernels", CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL},
+    {"no_copies", CUPTI_ACTIVITY_KIND_MEMCPY},
+    {"no_copies", CUPTI_ACTIVITY_KIND_MEMCPY2},
+    {"no_memsets", CUPTI_ACTIVITY_KIND_MEMSET},
+    {"no_waits", CUPTI_ACTIVITY_KIND_SYNCHRONIZATION},
+    {"no_graphs", CUPTI_ACTIVITY_KIND_GRAPH_TRACE},
 };
 // Also on while paused, as what is freed later was allocated now.
 constexpr CUpti_ActivityKind kMemoryKind = CUPTI_ACTIVITY_KIND_MEMORY2;
 
 // The calls that launch work: with their thread and time, ranges find their work. All other calls cost for nothing.
 constexpr const char* kCalls[] = {"Launch", "Memcpy", "Memset", "GraphLaunch", "MemPrefetch"};
+
+// By number, as the headers of CUPTI 12 name fewer of them.
+struct Attribute {
+  const char* name;  // a trial's
+  int number;        // CUpti_ActivityAttribute
+  bool is_byte;      // a uint8_t, else a size_t
+};
+constexpr Attribute kAttributes[] = {
+    {"device_bytes", 0, false}, {"device_pool", 2, false}, {"zeroed", 5, true},
+    {"device_buffers", 6, false}, {"pinned", 8, true}, {"per_thread", 9, true},
+};
 
 struct Functions {
   decltype(&::cuptiSubscribe) subscribe = nullptr;
@@ -52,6 +72,9 @@ struct Functions {
   decltype(&::cuptiSetThreadIdType) set_thread_id_type = nullptr;
   decltype(&::cuptiActivityEnableRuntimeApi) enable_runtime_call = nullptr;  // may lack: CUPTI of CUDA 12.0 to 12.x
   decltype(&::cuptiActivityEnableDriverApi) enable_driver_call = nullptr;
+  decltype(&::cuptiActivitySetAttribute) set_attribute = nullptr;  // the last three for trials alone
+  decltype(&::cuptiActivityFlushPeriod) flush_period = nullptr;
+  CUptiResult (*enable_hw_trace)(uint8_t) = nullptr;  // cuptiActivityEnableHWTrace, of CUDA 12.8
 
   // Gives the name of a function that is missing, null where all are there.
   const char* find(void* library) {
@@ -76,6 +99,9 @@ struct Functions {
     take(set_thread_id_type, "cuptiSetThreadIdType");
     take(enable_runtime_call, "cuptiActivityEnableRuntimeApi");
     take(enable_driver_call, "cuptiActivityEnableDriverApi");
+    take(set_attribute, "cuptiActivitySetAttribute");
+    take(flush_period, "cuptiActivityFlushPeriod");
+    take(enable_hw_trace, "cuptiActivityEnableHWTrace");
     return needed;
   }
 };
@@ -88,28 +114,35 @@ class Session final : public CuptiSession {
     wanted_ = wanted;
     for (auto& made : nodes_) made.store(0);
     if (calls_.of(false).empty()) name_calls();
+    try_attributes();
+    if (trial_.is_on("no_subscriber")) return {};
     const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
     if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
       return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI "
              "admits one: end it, or record without it";
     if (subscribed != CUPTI_SUCCESS) return said("CUPTI cannot be subscribed to", subscribed);
-    if (cupti_.set_thread_id_type != nullptr) cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+    if (cupti_.set_thread_id_type != nullptr && !trial_.is_on("no_thread_ids")) cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
     const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
     if (registered != CUPTI_SUCCESS) {
       cupti_.unsubscribe(subscriber_);
       return said("CUPTI takes no buffers", registered);
     }
-    cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
-    for (CUpti_ActivityKind kind : kFacts) enable(kind);
+    if (!trial_.is_on("no_nodes")) {
+      cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
+    }
+    if (!trial_.is_on("no_facts")) {
+      for (CUpti_ActivityKind kind : kFacts) enable(kind);
+    }
     if (wanted_.memory) enable(kMemoryKind);
     if (wanted_.calls) record_calls();
     return {};
   }
 
   void record(bool on) override {
-    for (CUpti_ActivityKind kind : kWork) set(kind, on);
-    if (wanted_.waits) set(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, on);
-    if (!wanted_.graph_nodes) set(CUPTI_ACTIVITY_KIND_GRAPH_TRACE, on);
+    for (const WorkKind& work : kWork) {
+      if (!is_wanted(work)) continue;
+      on ? enable(work.kind) : disable(work.kind);
+    }
   }
 
   void flush(bool also_incomplete) override {
@@ -136,7 +169,37 @@ class Session final : public CuptiSession {
 
   void disable(CUpti_ActivityKind kind) { cupti_.disable(kind); }
 
-  void set(CUpti_ActivityKind kind, bool on) { on ? enable(kind) : disable(kind); }
+  bool is_wanted(const WorkKind& work) const {
+    if (work.kind == CUPTI_ACTIVITY_KIND_SYNCHRONIZATION && !wanted_.waits) return false;
+    if (work.kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE && wanted_.graph_nodes) return false;
+    return !trial_.is_on(work.left_out_by);
+  }
+
+  // Attributes of CUPTI that a trial sets; one that is refused is told.
+  void try_attributes() {
+    for (const Attribute& attribute : kAttributes) {
+      if (!trial_.has(attribute.name)) continue;
+      std::size_t wide = trial_.number(attribute.name, 0), bytes = attribute.is_byte ? 1 : sizeof wide;
+      uint8_t narrow = uint8_t(wide);
+      void* value = attribute.is_byte ? static_cast<void*>(&narrow) : &wide;
+      const auto number = CUpti_ActivityAttribute(attribute.number);
+      tell_refused(attribute.name, tried(cupti_.set_attribute, number, &bytes, value));
+    }
+    const auto worker_ms = uint32_t(trial_.number("worker_ms", 0));
+    if (worker_ms != 0) tell_refused("worker_ms", tried(cupti_.flush_period, worker_ms));
+    if (trial_.is_on("hes")) tell_refused("hes", tried(cupti_.enable_hw_trace, uint8_t(1)));
+  }
+
+  // What a function says that this libcupti may lack.
+  template <typename Function, typename... Arguments>
+  static CUptiResult tried(Function function, Arguments... arguments) {
+    return function != nullptr ? function(arguments...) : CUPTI_ERROR_NOT_SUPPORTED;
+  }
+
+  void tell_refused(const char* name, CUptiResult result) {
+    if (result == CUPTI_SUCCESS) return;
+    Recorder::instance().tell_problem(said((std::string("CUPTI refuses ") + name).c_str(), result));
+  }
 
   void name_calls() {
     for (bool is_driver : {false, true}) {
@@ -188,10 +251,12 @@ class Session final : public CuptiSession {
   static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t size, size_t valid);
 
   Functions cupti_;
+  const Trial& trial_ = Trial::instance();
   CUpti_SubscriberHandle subscriber_ = nullptr;
   Wanted wanted_;
   CallNames calls_;
   uint64_t told_ = 0;
+  const std::size_t buffer_bytes_ = trial_.number("buffer_kib", kBufferKib) << 10;
   std::atomic<std::size_t> held_bytes_{0};
   std::atomic<uint64_t> nodes_[kNodeTypes] = {};
 };
@@ -205,14 +270,17 @@ void CUPTIAPI Session::give_buffer(uint8_t** buffer, size_t* size, size_t* max_r
   *buffer = nullptr;
   *size = *max_records = 0;
   Session& here = session();
-  if (here.held_bytes_.load() + kBufferBytes > kMaxBufferBytes) return;
-  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBufferBytes));
+  const std::size_t bytes = here.buffer_bytes_;
+  if (here.held_bytes_.load() + bytes > kMaxBufferBytes) return;
+  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, bytes));
   if (*buffer == nullptr) return;
-  here.held_bytes_.fetch_add(kBufferBytes);
-  *size = kBufferBytes;
+  if (here.trial_.is_on("zeroed")) std::memset(*buffer, 0, bytes);
+  here.held_bytes_.fetch_add(bytes);
+  *size = bytes;
 }
 
-void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
+void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
+                                   size_t valid) {
   Session& here = session();
   std::vector<const CUpti_Activity*> activities;
   CUpti_Activity* activity = nullptr;
@@ -227,19 +295,12 @@ void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* 
       const bool is_of_pause = record.type == kCall && !Recorder::instance().was_recording(record.start);
       if (record.type != 0 && !is_of_pause) spool.append(record);
     }
-    if (dropped > 0) {
-      Record lost;
-      lost.type = kLost;
-      lost.start = Recorder::instance().now_realtime_ns();
-      lost.bytes = dropped;
-      lost.name = spool.text("dropped by CUPTI");
-      spool.append(lost);
-    }
+    spool.append_lost(dropped, "dropped by CUPTI");
     spool.flush();
   });
   if (buffer == nullptr) return;
   std::free(buffer);
-  here.held_bytes_.fetch_sub(kBufferBytes);
+  here.held_bytes_.fetch_sub(here.buffer_bytes_);
 }
 
 CuptiBuild build{CUPTI_API_VERSION, &session(), nullptr};

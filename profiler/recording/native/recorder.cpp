@@ -13,6 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "clock.hpp"
+#include "trial.hpp"
+
 namespace hprof {
 namespace {
 
@@ -22,15 +25,9 @@ void stop_at_exit() {
   std::atexit([] { Recorder::instance().stop(); });
 }
 
-constexpr uint64_t kFlushNs = 1000000000u;  // what is completed is in the file a second later
+constexpr uint64_t kFlushMs = 1000;  // what is completed is in the file a second later
 constexpr std::size_t kMaxChanges = 1u << 16;  // that are remembered, an even number
 constexpr uint64_t kPollNs = 20000000u;     // how soon a process follows the control page
-
-uint64_t clock_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return uint64_t(now.tv_sec) * 1000000000u + uint64_t(now.tv_nsec);
-}
 
 std::string setting(const char* name) {
   const char* value = std::getenv(name);
@@ -238,6 +235,7 @@ void Recorder::only_range_left() {
 }
 
 void Recorder::run_thread() {
+  const uint64_t flush_ns = Trial::instance().number("flush_ms", kFlushMs) * 1000000u;
   uint64_t flushed = clock_ns(CLOCK_MONOTONIC);
   while (!thread_should_end_.load()) {
     timespec pause{0, long(kPollNs)};
@@ -253,7 +251,7 @@ void Recorder::run_thread() {
       cupti = cupti_;
     }
     const uint64_t now = clock_ns(CLOCK_MONOTONIC);
-    if (now - flushed < kFlushNs && !has_paused) continue;
+    if (now - flushed < flush_ns && !has_paused) continue;
     flushed = now;
     if (cupti != nullptr) cupti->flush(false);
     if (cupti != nullptr) write_graph_nodes(*cupti);

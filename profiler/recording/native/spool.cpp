@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "clock.hpp"
+
 namespace hprof {
 namespace {
 
@@ -19,12 +21,6 @@ constexpr std::size_t kMaxAllTextBytes = 64u << 20;    // of all names: the boun
 constexpr uint32_t kMaxTexts = 1u << 20;
 constexpr std::size_t kMaxPendingStringBytes = 1u << 16;
 constexpr int kMaxFilesOfProcess = 10000;
-
-uint64_t clock_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return uint64_t(now.tv_sec) * 1000000000u + uint64_t(now.tv_nsec);
-}
 
 }  // namespace
 
@@ -103,6 +99,16 @@ void Spool::append(const Record& record) {
   if (records_.size() >= kBufferedRecords) flush();
 }
 
+void Spool::append_lost(uint64_t count, std::string_view why) {
+  if (count == 0) return;
+  Record lost;
+  lost.type = kLost;
+  lost.start = clock_ns(CLOCK_REALTIME);
+  lost.bytes = count;
+  lost.name = text(why);
+  append(lost);
+}
+
 void Spool::append_surely(const Record& record) {
   if (fd_ < 0) return;
   flush();
@@ -169,26 +175,11 @@ bool Spool::write_all(const void* data, std::size_t bytes) {
 void Spool::close() {
   if (fd_ < 0) return;
   flush();
-  const uint64_t now = clock_ns(CLOCK_REALTIME);
-  if (lost_records_ > 0) {
-    Record lost;
-    lost.type = kLost;
-    lost.start = now;
-    lost.bytes = lost_records_;
-    lost.name = text(control_ != nullptr && control_->full.load() == 2 ? "disk full" : "limit reached");
-    records_.push_back(lost);
-  }
-  if (lost_texts_ > 0) {
-    Record lost;
-    lost.type = kLost;
-    lost.start = now;
-    lost.bytes = lost_texts_;
-    lost.name = text("names beyond the table's limit");
-    records_.push_back(lost);
-  }
+  append_lost(lost_records_, control_ != nullptr && control_->full.load() == 2 ? "disk full" : "limit reached");
+  append_lost(lost_texts_, "names beyond the table's limit");
   Record end;
   end.type = kEnd;
-  end.start = now;
+  end.start = clock_ns(CLOCK_REALTIME);
   records_.push_back(end);
   flush_strings(true);
   flush_records(true);

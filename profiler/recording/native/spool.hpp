@@ -24,6 +24,8 @@ class Spool {
   uint32_t kernel_name(const char* mangled);
 
   void append(const Record& record);
+  // That so many records, or names, are missing.
+  void append_lost(uint64_t count, std::string_view why);
   // Written at once, and beyond the limit too: what says that the limit was reached.
   void append_surely(const Record& record);
   void flush();

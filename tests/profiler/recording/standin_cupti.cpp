@@ -34,6 +34,7 @@ bool is_subscribed;
 std::set<uint32_t> kinds, runtime_calls, driver_calls;
 std::vector<Buffer> buffers;
 size_t n_dropped;
+uint64_t attributes[32];
 unsigned n_held;  // buffers that the recorder has given and not got back
 
 struct Call {
@@ -181,6 +182,12 @@ EXPORT CUptiResult CUPTIAPI cuptiActivityEnableDriverApi(CUpti_CallbackId id, ui
   return CUPTI_SUCCESS;
 }
 EXPORT CUptiResult CUPTIAPI cuptiSetThreadIdType(CUpti_ActivityThreadIdType) { return CUPTI_SUCCESS; }
+EXPORT CUptiResult CUPTIAPI cuptiActivitySetAttribute(CUpti_ActivityAttribute attribute, size_t* bytes, void* value) {
+  std::memcpy(&attributes[attribute], value, *bytes);
+  return CUPTI_SUCCESS;
+}
+EXPORT CUptiResult CUPTIAPI cuptiActivityFlushPeriod(uint32_t) { return CUPTI_SUCCESS; }
+EXPORT CUptiResult CUPTIAPI cuptiActivityEnableHWTrace(uint8_t) { return CUPTI_ERROR_NOT_SUPPORTED; }
 EXPORT CUptiResult CUPTIAPI cuptiActivityFlushAll(uint32_t flag) {
   std::lock_guard<std::recursive_mutex> hold(lock);
   for (size_t at = buffers.size(); at > 0; --at)
@@ -302,5 +309,6 @@ EXPORT void standin_device(const char* name, uint64_t bytes) {
   stream.flag = CUPTI_ACTIVITY_STREAM_CREATE_FLAG_NON_BLOCKING;
   emit(CUPTI_ACTIVITY_KIND_STREAM, stream);
 }
+EXPORT uint64_t standin_attribute(int number) { return attributes[number]; }
 EXPORT unsigned standin_held_buffers() { return n_held; }
 EXPORT int standin_is_enabled(int kind) { return kinds.count(uint32_t(kind)) != 0; }

@@ -153,6 +153,21 @@ def test_buffers_are_bounded_and_what_finds_none_is_counted(stage: Begin) -> Non
     assert found.dropped["kernel: no times"] > 0
 
 
+def test_settings_that_a_benchmark_tries_reach_cupti(stage: Begin) -> None:
+    """HPROF_SPOOL_TRIAL, of benchmarks/gpu/record_candidates.py: what is left out is, and what is refused is told."""
+    here = stage()
+    out = here.run(
+        "kernel('k', 1, 2); copy(1, 2, 3, 100, 3, 4); print([Cuda.calls.standin_attribute(n) for n in (0, 5, 6, 9)])",
+        variables={"HPROF_SPOOL_TRIAL": "no_kernels=1,device_bytes=8000000,zeroed=1,per_thread=0,buffer_kib=64,hes=1"},
+    )
+    assert out == "[8000000, 1, 0, 0]\n"
+    found = here.read()
+    assert names(found) == []
+    assert [row["bytes"] for row in found.tables["events"].to_pylist() if row["kind"] == "h2d"] == [100]
+    (problem,) = here.recording.new_problems()
+    assert "CUPTI refuses hes: CUPTI_ERROR_STANDIN" in problem
+
+
 def test_a_full_disk_stops_the_recording_alone(stage: Begin) -> None:
     """A limit on the size of files stands for a full disk: writing fails in the middle of a chunk."""
     here = stage()
