@@ -84,7 +84,7 @@ def _speed(command: Sequence[str], variables: dict[str, str]) -> float:
     if done.returncode:
         raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
     (row,) = json.loads(done.stdout)
-    return statistics.median(row["samples_ts"][1:] or row["samples_ts"])  # the first repetition warms up
+    return float(statistics.median(row["samples_ts"][1:] or row["samples_ts"]))  # the first repetition warms up
 
 
 @click.command()
