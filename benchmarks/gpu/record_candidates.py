@@ -35,7 +35,7 @@ _NO_WORK: Final = "no_kernels=1,no_copies=1,no_memsets=1"
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RecorderTrial:
     """A way to record."""
 
     name: str
@@ -44,29 +44,29 @@ class Candidate:
 
 
 CANDIDATES: Final = (
-    Candidate("as it is"),
+    RecorderTrial("as it is"),
     # where the time goes: each of these leaves out more than the one before
-    Candidate("no kernels", "no_kernels=1"),
-    Candidate("graphs alone", f"{_NO_WORK},no_nodes=1,no_facts=1", _NO_HOST),
-    Candidate("kernels alone", "no_graphs=1,no_copies=1,no_memsets=1,no_nodes=1,no_facts=1", _NO_HOST),
-    Candidate("subscribed alone", f"{_NO_WORK},no_graphs=1,no_nodes=1,no_facts=1", _NO_HOST),
-    Candidate("not subscribed", f"no_subscriber=1,{_NO_WORK},no_graphs=1", _NO_HOST),
-    Candidate("no node callback", "no_nodes=1"),
+    RecorderTrial("no kernels", "no_kernels=1"),
+    RecorderTrial("graphs alone", f"{_NO_WORK},no_nodes=1,no_facts=1", _NO_HOST),
+    RecorderTrial("kernels alone", "no_graphs=1,no_copies=1,no_memsets=1,no_nodes=1,no_facts=1", _NO_HOST),
+    RecorderTrial("subscribed alone", f"{_NO_WORK},no_graphs=1,no_nodes=1,no_facts=1", _NO_HOST),
+    RecorderTrial("not subscribed", f"no_subscriber=1,{_NO_WORK},no_graphs=1", _NO_HOST),
+    RecorderTrial("no node callback", "no_nodes=1"),
     # what might cost less, all else as it is
-    Candidate("zeroed buffers", "zeroed=1"),
-    Candidate("buffers of 8 MiB", "buffer_kib=8192"),
-    Candidate("buffers of 8 MiB, zeroed", "buffer_kib=8192,zeroed=1"),
-    Candidate("one buffer for all threads", "per_thread=0"),
-    Candidate("timestamps in pinned memory", "pinned=1"),
-    Candidate("timestamps in large buffers", "device_bytes=33554432,device_buffers=8"),
-    Candidate("CUPTI's thread ids", "no_thread_ids=1"),
-    Candidate("flush every 10 s", "flush_ms=10000"),
-    Candidate("CUPTI's worker every second", "worker_ms=1000,flush_ms=10000"),
-    Candidate("hardware events (Blackwell)", "hes=1"),
+    RecorderTrial("zeroed buffers", "zeroed=1"),
+    RecorderTrial("buffers of 8 MiB", "buffer_kib=8192"),
+    RecorderTrial("buffers of 8 MiB, zeroed", "buffer_kib=8192,zeroed=1"),
+    RecorderTrial("one buffer for all threads", "per_thread=0"),
+    RecorderTrial("timestamps in pinned memory", "pinned=1"),
+    RecorderTrial("timestamps in large buffers", "device_bytes=33554432,device_buffers=8"),
+    RecorderTrial("CUPTI's thread ids", "no_thread_ids=1"),
+    RecorderTrial("flush every 10 s", "flush_ms=10000"),
+    RecorderTrial("CUPTI's worker every second", "worker_ms=1000,flush_ms=10000"),
+    RecorderTrial("hardware events (Blackwell)", "hes=1"),
 )
 
 
-def measure(command: Sequence[str], candidate: Candidate | None) -> tuple[float, list[str]]:
+def measure(command: Sequence[str], candidate: RecorderTrial | None) -> tuple[float, list[str]]:
     """t/s of one process, and what its recorder complained of; candidate None: without the recorder."""
     with tempfile.TemporaryDirectory() as made:
         if candidate is None:
@@ -100,7 +100,7 @@ def main(binary: str, model: str, n_gen: int, repetitions: int, seconds: float, 
     words = [binary, "-o", "json", "--no-warmup", "-fa", "1", "-ngl", "99", "-m", model]
     command = [*words, "-p", "0", "-n", str(n_gen), "-r", str(repetitions)]
     wanted = [one for one in CANDIDATES if not only or any(word in one.name for word in only.split(","))]
-    order: list[Candidate | None] = [None, *wanted[: len(wanted) // 2], None, *wanted[len(wanted) // 2 :], None]
+    order: list[RecorderTrial | None] = [None, *wanted[: len(wanted) // 2], None, *wanted[len(wanted) // 2 :], None]
     end = time.monotonic() + seconds
     speeds: dict[str, list[float]] = defaultdict(list)
     told: dict[str, list[str]] = {}

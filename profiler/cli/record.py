@@ -39,6 +39,13 @@ def _size(context: click.Context, parameter: click.Parameter, value: str) -> int
     return n_bytes
 
 
+def _range_name(context: click.Context, parameter: click.Parameter, name: str | None) -> str | None:
+    """A name that some range may have."""
+    if name is not None and not name.strip():
+        raise click.BadParameter("a range's name is not empty; give one such as measured", context, parameter)
+    return name
+
+
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.argument("program", nargs=-1, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @output_option
@@ -46,8 +53,15 @@ def _size(context: click.Context, parameter: click.Parameter, value: str) -> int
 @json_option
 @click.option("--for", "for_s", type=FiniteRange(0, min_open=True), metavar="SECONDS", help="Stop after so long.")
 @click.option("--after", "after_s", type=FiniteRange(0), metavar="SECONDS", help="Begin so long after the start.")
-@click.option("--only-range", metavar="NAME", help="Record inside NVTX ranges of this name alone.")
-@click.option("--until-range", metavar="NAME", help="Stop for good where an NVTX range of this name begins.")
+@click.option(
+    "--only-range", metavar="NAME", callback=_range_name, help="Record inside NVTX ranges of this name alone."
+)
+@click.option(
+    "--until-range",
+    metavar="NAME",
+    callback=_range_name,
+    help="Stop for good where an NVTX range of this name begins.",
+)
 @click.option(
     "--graphs",
     type=click.Choice(["auto", "graph", "node"]),

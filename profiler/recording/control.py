@@ -18,6 +18,7 @@ _MAGIC: Final = b"hprofctl"
 _VERSION: Final = 1
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
+_LONGEST_S: Final = 1e9  # 30 years: what is longer never comes
 _PAUSED, _FROM, _UNTIL, _MAX, _WRITTEN, _FULL, _FINISHED = 12, 16, 24, 32, 40, 48, 52  # offsets in the page
 
 
@@ -29,9 +30,9 @@ class ControlPage:
         path.write_bytes(_MAGIC + _U32.pack(_VERSION) + bytes(_SIZE - 12))
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), _SIZE)
-        begin_ns = time.monotonic_ns() + round((after_s or 0) * 1e9)
+        begin_ns = time.monotonic_ns() + _ns(after_s or 0)
         self._put(_U64, _MAX, max_bytes)
-        self.record_between(begin_ns if after_s else 0, begin_ns + round(for_s * 1e9) if for_s is not None else 0)
+        self.record_between(begin_ns if after_s else 0, begin_ns + _ns(for_s) if for_s is not None else 0)
 
     def record_between(self, from_ns: int, until_ns: int) -> None:
         """Times of CLOCK_MONOTONIC; 0: at once, and without an end."""
@@ -62,3 +63,7 @@ class ControlPage:
 
     def _put(self, form: struct.Struct, offset: int, value: int) -> None:
         form.pack_into(self._page, offset, value)
+
+
+def _ns(seconds: float) -> int:
+    return round(min(seconds, _LONGEST_S) * 1e9)

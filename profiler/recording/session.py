@@ -145,6 +145,6 @@ def check_pattern(pattern: str | None) -> None:
     extended, no_matches = 1, 8  # REG_EXTENDED, REG_NOSUB of glibc
     place = ctypes.create_string_buffer(1024)  # a regex_t, with room
     library = ctypes.CDLL(None)
-    if library.regcomp(place, pattern.encode(), extended | no_matches) != 0:
+    if library.regcomp(place, os.fsencode(pattern), extended | no_matches) != 0:
         raise HprofError(f"--process {pattern!r} is no extended regular expression; write one as grep -E takes it.")
     library.regfree(place)

@@ -92,6 +92,12 @@ def test_inside_a_range_alone(stage: Begin, opens: str, closes: str) -> None:
     assert sorted(calls) == sorted(work), "calls are asked for all the time, and those outside are dropped"
 
 
+def test_times_that_never_come(stage: Begin) -> None:
+    here = stage(after_s=1e300, for_s=1e300)
+    here.run("kernel('early', 1, 2)")
+    assert names(here.read()) == []
+
+
 def test_until_a_range_begins(stage: Begin) -> None:
     here = stage(until_range="second epoch")
     here.run(
@@ -108,6 +114,12 @@ def test_only_some_processes(stage: Begin) -> None:
     here.run("kernel('c', 1, 2) # chosen two")
     assert names(here.read()) == ["a", "c"]
     assert len(here.recording.spools()) == 2
+
+
+def test_a_pattern_of_bytes_that_are_no_text_is_taken_as_it_is(stage: Begin) -> None:
+    here = stage(process="chosen \udcff$")
+    here.run("kernel('a', 1, 2) # chosen \udcff")
+    assert names(here.read()) == ["a"]
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

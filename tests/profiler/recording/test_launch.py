@@ -78,6 +78,7 @@ def test_nothing_to_record(words: list[str]) -> None:
         (["--env", "NAME", "--", "true"], "'NAME' is not K=V"),
         (["--max-bytes", "1X", "--", "true"], "--max-bytes '1X' is not a size"),
         (["--process", "(", "--", "true"], "is no extended regular expression"),
+        (["--only-range", " ", "--", "true"], "a range's name is not empty"),
         (["-o", "left", "--", "true"], "left.spool holds what an earlier hprof record left behind"),
         ([], "give a command after --"),
     ],
