@@ -13,7 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,12 @@ def llama_moe(inputs: Inputs) -> Rows:
     return llama_shapes.moe(inputs.moe(), inputs.llama_bench)
 
 
-def llama_moe_decode(inputs: Inputs) -> Rows:
-    """Decode with experts on the CPU, and resident, beside llama.cpp where --llama-bench is given."""
-    from benchmarks.gpu import llama_shapes
+def decode(inputs: Inputs) -> Rows:
+    """Decoded tokens a second against their targets, beside llama.cpp where --llama-bench is given."""
+    from benchmarks.gpu import decode
 
-    return [llama_shapes.moe_decode(inputs.moe(), inputs.llama_bench)]
+    models = (inputs.dense(), inputs.moe())
+    return [asdict(figure) for model in models for figure in decode.measure(model, inputs.llama_bench)]
 
 
 def host_decode(inputs: Inputs) -> Rows:
@@ -165,7 +166,7 @@ STEPS: dict[str, Callable[[Inputs], Rows]] = {
     "recorder": recorder,
     "llama-dense": llama_dense,
     "llama-moe": llama_moe,
-    "llama-moe-decode": llama_moe_decode,
+    "decode": decode,
     "host-decode": host_decode,
     "peers": peers,
     "hot": hot,

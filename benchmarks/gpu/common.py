@@ -16,6 +16,7 @@ from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.passes import EventKind, PassJob, PassResult
 from executor.placement.place import place
+from executor.policies import arm_traits
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
@@ -48,6 +49,7 @@ def open_session(
 ) -> Iterator[Session]:
     """A session on the GPU in bf16, sized for `cells`."""
     cells = list(cells)
+    computes_on_host = any(arm_traits(arm).computes_on_host for arm in arms)
     options = SessionOptions(
         device=DeviceOptions("cuda"),
         max_positions=max(c.n_depth + c.n_prompt + c.n_gen for c in cells),
@@ -56,6 +58,7 @@ def open_session(
         dtype=torch.bfloat16,
         policy=policy or PolicyOptions(op_offload_min_batch=op_offload_min_batch),
         routing=_routing(model) if synthetic_routing else None,
+        layers_on_host=range(len(model.shape.layers)) if computes_on_host else (),
     )
     session = Session(model, place(model.tensors, overrides=overrides, n_cpu_moe=n_cpu_moe), arms, options)
     try:

@@ -25,13 +25,18 @@ def moe_shape() -> ModelShape:
     return ModelShape("moe-24", "qwen3moe", N_VOCAB, 2048, (LayerShape(attention, MoeFfn(128, 8, 768)),) * 24, 1e-5)
 
 
+def synthetic(shape: ModelShape, quant: str, seed: int = 0) -> Model:
+    """A model of this shape with seeded weights of one type, in memory."""
+    tensors = model_tensors(shape, QuantPlan.uniform(quant))
+    return Model(shape, tensors, SyntheticSource(tensors, seed), "synthetic")
+
+
 def write_gguf(shape: ModelShape, quant: str, path: Path, seed: int = 0) -> Path:
     """Write `shape` with seeded weights; returns `path`."""
-    tensors = model_tensors(shape, QuantPlan.uniform(quant))
-    model = Model(shape, tensors, SyntheticSource(tensors, seed), "synthetic")
+    model = synthetic(shape, quant, seed)
     writer = gguf.GGUFWriter(path, shape.architecture)
     _add_metadata(writer, shape)
-    for info in tensors.values():
+    for info in model.tensors.values():
         raw = torch.empty(info.n_bytes, dtype=torch.uint8)
         model.source.read_into(info.name, raw)
         kind = gguf.GGMLQuantizationType[info.quant]

@@ -1,4 +1,4 @@
-"""Two GGUF files, dense and of experts, run by hprof and, where a llama-bench is given, by llama.cpp in the same run.
+"""Prompts through two GGUF files, dense and of experts: hprof, and llama.cpp in the same run where it is given.
 
 `python -m benchmarks.gpu.check` makes both files with a seeded writer when they are not given. Rows name the file by
 its digest: figures of another file are no measure, since random weights of another seed route otherwise.
@@ -16,7 +16,6 @@ from executor.model import Model
 from executor.passes import PassResult
 
 Rows = list[dict[str, Any]]
-_PEER_N_GEN = 64
 
 
 def dense(model: Model, peer: LlamaBench, n_pairs: int = 3, ubatches: Iterable[int] = (512, 2048)) -> Rows:
@@ -67,30 +66,6 @@ def moe(model: Model, peer: LlamaBench, n_pairs: int = 3, ubatches: Iterable[int
                 }
             )
     return rows
-
-
-def moe_decode(model: Model, peer: LlamaBench, n_gen: int = 17) -> dict[str, Any]:
-    """Decode with the experts computed on the host, and with everything resident."""
-    cell = Workload(n_prompt=64, n_ubatch=64, n_gen=n_gen)
-    with open_session(model, ["cpu", "full"], [cell], n_cpu_moe=99, synthetic_routing=False) as session:
-        results = passes(session, ["cpu", "full"], cell, 3)
-    on_host, resident = (_decode_tokens_per_s(results[arm], n_gen) for arm in ("cpu", "full"))
-    of_peer = [peer.decode(model, _PEER_N_GEN, flags) for flags in (EXPERTS_ON_HOST, ())]
-    return {
-        "file": model.source.digest(),
-        "cpu_tokens_per_s": on_host,
-        "cpu_us_per_token": 1e6 / on_host,
-        "resident_tokens_per_s": resident,
-        "resident_us_per_token": 1e6 / resident,
-        "llama_cpp_cpu": of_peer[0],
-        "llama_cpp_resident": of_peer[1],
-        "cpu_over_llama_cpp": ratio(on_host, of_peer[0]),
-        "resident_over_llama_cpp": ratio(resident, of_peer[1]),
-    }
-
-
-def _decode_tokens_per_s(results: list[PassResult], n_gen: int) -> float:
-    return (n_gen - 1) / statistics.median((r.decode_ns or 0) / 1e9 for r in results)
 
 
 def _distinct_share(results: list[PassResult]) -> float:

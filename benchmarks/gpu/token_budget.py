@@ -24,10 +24,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.common import Workload, open_session
-from benchmarks.gpu.gguf_file import dense_shape, moe_shape
+from benchmarks.gpu.gguf_file import dense_shape, moe_shape, synthetic
 from executor.devices.base import Event
-from executor.model import Model, ModelShape
-from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
+from executor.model import ModelShape
 from executor.passes import PassJob
 from executor.session import Session
 from profiler.arithmetic.intervals import union
@@ -41,12 +40,6 @@ KINDS: Final = (
     ("products", re.compile(r"nvjet|gemm|gemv|splitK|product|direct", re.IGNORECASE)),
 )
 """What a kernel's name says of it; others are small kernels."""
-
-
-def in_memory(shape: ModelShape, quant: str) -> Model:
-    """A model of this shape with seeded weights of one type."""
-    tensors = model_tensors(shape, QuantPlan.uniform(quant))
-    return Model(shape, tensors, SyntheticSource(tensors, 0), "synthetic")
 
 
 def speed(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
@@ -143,7 +136,7 @@ def main(names: tuple[str, ...], quant: str, n_gen: int, n_depth: int, pairs: in
     cell = Workload(n_prompt=0, n_ubatch=1, n_gen=n_gen, n_depth=n_depth)
     rows = []
     for name in names:
-        model = in_memory(SHAPES[name](), quant)
+        model = synthetic(SHAPES[name](), quant)
         parts: tuple[Callable[[Session], dict[str, Any]], ...] = (
             partial(speed, cell=cell, n_pairs=pairs),
             partial(kernels, cell=cell),
