@@ -33,7 +33,7 @@ CACHED_SHARE = 1 / 4  # of the experts' bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
+class DecodeFigure:
     """One figure. None: there is nothing to compare it with."""
 
     what: str
@@ -52,21 +52,21 @@ class Decode:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DecodeRuns:
     """How each model decodes, with `n_gen` tokens a pass."""
 
     peer: LlamaBench
     n_gen: int = 49
     n_pairs: int = 3
 
-    def dense(self, model: Model) -> Iterator[Decode]:
+    def dense(self, model: Model) -> Iterator[DecodeFigure]:
         """Everything resident; and the FFN on the CPU."""
         resident = self._speeds(model, ["full"])["full"]
         yield self._beside_peer("dense, resident", resident, model, (), 1.2)
         on_host = self._speeds(model, ["cpu"], overrides=FFN_OVERRIDES)["cpu"]
         yield self._beside_peer("dense, FFN on the CPU", on_host, model, FFN_ON_HOST, 1.0)
 
-    def experts(self, model: Model) -> Iterator[Decode]:
+    def experts(self, model: Model) -> Iterator[DecodeFigure]:
         """Everything resident; experts on the CPU; CPU and link sharing them."""
         speeds = self._speeds(model, ["full", "cpu"], n_cpu_moe=99)
         yield self._beside_peer("experts, resident", speeds["full"], model, (), 1.2)
@@ -101,19 +101,21 @@ class Measured:
             for arm, found in results.items()
         }
 
-    def _beside_peer(self, what: str, speed: float, model: Model, flags: Sequence[str], target: float) -> Decode:
+    def _beside_peer(self, what: str, speed: float, model: Model, flags: Sequence[str], target: float) -> DecodeFigure:
         return _figure(what, model, speed, "llama.cpp", self.peer.decode(model, self.n_gen, flags), target)
 
 
-def _figure(what: str, model: Model, speed: float, other: str, of_other: float | None, target: float) -> Decode:
+def _figure(what: str, model: Model, speed: float, other: str, of_other: float | None, target: float) -> DecodeFigure:
     ratio = None if of_other is None else round(speed / of_other, 3)
     theirs = None if of_other is None else round(of_other, 1)
-    return Decode(what, model.source.digest(), round(speed, 1), round(1e6 / speed, 1), other, theirs, ratio, target)
+    return DecodeFigure(
+        what, model.source.digest(), round(speed, 1), round(1e6 / speed, 1), other, theirs, ratio, target
+    )
 
 
-def measure(model: Model, peer: LlamaBench) -> Iterator[Decode]:
+def measure(model: Model, peer: LlamaBench) -> Iterator[DecodeFigure]:
     """A model's figures, as they are known."""
-    measured = Measured(peer)
+    measured = DecodeRuns(peer)
     return measured.experts(model) if model.shape.most_experts else measured.dense(model)
 
 
