@@ -10,7 +10,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.importers import Imported
-from profiler.recording.session import Recording, RecordingSettings
+from profiler.recording.session import Recording, RecordingSettings, check_pattern
 from tests.profiler.recording.conftest import Stage
 
 Begin = Callable[..., Stage]
@@ -116,15 +116,10 @@ def test_only_some_processes(stage: Begin) -> None:
     assert len(here.recording.spools()) == 2
 
 
-def test_a_pattern_of_bytes_that_are_no_text_is_taken_as_it_is(stage: Begin) -> None:
-    here = stage(process="chosen \udcff$")
-    here.run("kernel('a', 1, 2) # chosen \udcff")
-    assert names(here.read()) == ["a"]
-
-
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(HprofError, match=r"--process '\(' is no extended regular expression"):
         Recording.begin(RecordingSettings(process="("))
+    check_pattern("bytes that are no text \udcff")
 
 
 def test_the_limit_holds_and_the_program_runs_on(stage: Begin) -> None:
