@@ -45,10 +45,11 @@ KINDS: Final = (
 def speed(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
     """Tokens a second, recorded and not in turn, and how long the host takes to issue a token."""
     times: dict[bool, list[float]] = {True: [], False: []}
-    issued = _IssueClock(session)
+    issued, beside_torch = _IssueClock(session), list[int]()
     for repetition in range(n_pairs + 2):
         for record in (True, False) if repetition % 2 == 0 else (False, True):
             result = session.run_pass(_job(cell, repetition), record=record)
+            beside_torch.append(_bytes_beside_torch())
             if repetition >= 2:
                 times[record].append((result.decode_ns or 0) / cell.n_gen)
     recorded, bare = (statistics.median(times[record]) for record in (True, False))
@@ -60,7 +61,15 @@ def speed(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
         "recorded_over_not": round(statistics.median(ratios), 4),
         "host_issue_us": round(statistics.median(issued.spans_ns[-cell.n_gen * n_pairs :]) / 1e3, 1),
         "peak_bytes": result.vram_peak,
+        # the second pass only adds the graph of a token without marks: kernels are loaded by then
+        "token_graph_bytes": beside_torch[1] - beside_torch[0],
     }
+
+
+def _bytes_beside_torch() -> int:
+    """Memory of the GPU that is in use and not torch's: kernels, graphs, other processes."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
 
 
 class _IssueClock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import torch
 
@@ -23,6 +24,10 @@ from executor.quants.dispatch import is_stored_as
 from executor.session import Session, SessionOptions
 from executor.token_report import report_bytes
 from executor.weights.transfer_units import LOADERS, TransferUnit
+
+# Each step is recorded for a ubatch of a prompt and for a token, at least; beyond `devices.cuda`'s limits none is.
+_RECORDINGS_A_STEP: Final = 2
+_RECORDED_STEP_BYTES: Final = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,7 @@ class DeviceFootprint(ByteTotals):
     activations: int = 0  # the fixed buffers of a ubatch, and a synthetic router's choices
     scratch: int = 0  # the largest dequantised weight, and the widest rows between two products
     logits: int = 0
+    recordings: int = 0  # CUDA graphs of steps, which a GPU keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,14 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, *, has
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
         activations=shard.fixed_bytes - shard.state_bytes + chosen * options.max_positions * 8,
         scratch=scratch_bytes(model, shard, options, has_output=has_output),
+        recordings=_recorded_bytes(layers) if options.device.kind == "cuda" else 0,
     )
+
+
+def _recorded_bytes(layers: Iterable[LayerShape]) -> int:
+    """Of steps as CUDA graphs: mixer and FFN; or mixer, router, experts and, where there is one, the shared expert."""
+    n_steps = sum(2 if layer.moe is None else 3 + bool(layer.moe.n_ff_shared) for layer in layers)
+    return n_steps * _RECORDINGS_A_STEP * _RECORDED_STEP_BYTES
 
 
 def _on_host(

@@ -113,6 +113,15 @@ def test_experts_are_held_twice_while_they_are_loaded() -> None:
     assert counted("tiny-dense", options_of("tiny-dense"), ["off"]).host.loading < 8 * largest
 
 
+def test_recorded_steps_are_counted_where_a_gpu_keeps_them() -> None:
+    """A dense layer has two steps, one of experts three: each is recorded for a prompt and for a token."""
+    for spec, n_steps in (("tiny-dense", 2), ("tiny-moe", 3)):
+        options, n_layers = options_of(spec), len(load_model(spec).shape.layers)
+        on_gpu = replace(options, device=DeviceOptions("cuda"))
+        assert counted(spec, options).devices[0].recordings == 0
+        assert counted(spec, on_gpu, ["full"]).devices[0].recordings == n_layers * n_steps * 2 * 32 * 1024
+
+
 def test_scratch_covers_the_largest_dequantised_weight() -> None:
     model = load_model("tiny-moe")
     for kind, n_experts in (("cuda", 1), ("cpu", model.tensors["blk.0.ffn_up_exps.weight"].shape[0])):
