@@ -29,7 +29,8 @@ from executor.units import parse_bytes
 from profiler.capture import Capture
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
-from profiler.predicting.advise import Advice, Objective, advise, verified_request
+from profiler.predicting.advise import Advice, advise, verified_request
+from profiler.predicting.candidates import Objective
 from profiler.predicting.measured import MeasuredCell, measured_cells
 from profiler.predicting.probe import Probe, read_probe
 from profiler.running.progress import NoProgress

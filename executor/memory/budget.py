@@ -6,7 +6,7 @@ the placement that its own reservations leave room for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from executor.errors import HprofError
@@ -29,14 +29,19 @@ class DeviceShare:
 
 
 def fit_to_budget(
-    model: Model, policies: Mapping[str, Policy], budget_bytes: int, shares: Sequence[DeviceShare]
+    model: Model,
+    policies: Mapping[str, Policy],
+    budget_bytes: int,
+    shares: Sequence[DeviceShare],
+    only: Collection[str] | None = None,
 ) -> dict[str, Placement]:
     """Each arm's placement that keeps the most layers' FFN weights resident within `budget_bytes` on every device.
 
-    The first layers of each device stream, as with `-ncmoe`. Raises HprofError, with the least budget that would do
-    for all arms, when even with all FFN weights in host memory the rest does not fit.
+    The first layers of each device stream, as with `-ncmoe`; `only` tensors of these short names, where they are given.
+    Raises HprofError, with the least budget that would do for all arms, when even with all of them in host memory the
+    rest does not fit.
     """
-    groups = _ffn_groups(model)
+    groups = _ffn_groups(model, only)
     sizes = [sum(t.n_bytes for t in group) for group in groups]
     needs = {
         arm: [_needs(policy, [sizes[i] for i in share.layers], share, len(shares)) for share in shares]
@@ -48,6 +53,12 @@ def fit_to_budget(
         n_host = [next(n for n, need in enumerate(of_share) if need <= budget_bytes) for of_share in found]
         placements[arm] = _placement(groups, shares, n_host, budget_bytes)
     return placements
+
+
+def least_budget(policy: Policy, model: Model, shares: Sequence[DeviceShare]) -> int:
+    """The least that does on every device: with all FFN weights in host memory, if that is what it takes."""
+    sizes = [sum(t.n_bytes for t in group) for group in _ffn_groups(model)]
+    return max(min(_needs(policy, [sizes[i] for i in share.layers], share, len(shares))) for share in shares)
 
 
 def _needs(policy: Policy, sizes: Sequence[int], share: DeviceShare, n_shares: int) -> list[int]:
@@ -72,14 +83,14 @@ def _check(model: Model, budget_bytes: int, least: Mapping[str, int], n_devices:
         )
 
 
-def _ffn_groups(model: Model) -> list[list[TensorInfo]]:
-    """Each layer's movable FFN or expert weights."""
+def _ffn_groups(model: Model, only: Collection[str] | None = None) -> list[list[TensorInfo]]:
+    """Each layer's movable FFN or expert weights, those of `only` these short names."""
     groups: list[list[TensorInfo]] = [[] for _ in model.shape.layers]
     for tensor in model.tensors.values():
         if tensor.layer is not None and is_movable(tensor):
             layer = model.shape.layers[tensor.layer]
             movable: StepKind = "ffn" if layer.moe is None else "experts"
-            if step_kind(tensor, layer) == movable:
+            if step_kind(tensor, layer) == movable and (only is None or tensor.short_name in only):
                 groups[tensor.layer].append(tensor)
     return groups
 

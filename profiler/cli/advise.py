@@ -16,7 +16,8 @@ from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
     from profiler.planning.request import RunRequest
-    from profiler.predicting.advise import Advice, Candidate
+    from profiler.predicting.advise import Advice
+    from profiler.predicting.candidates import Candidate
 
 _MOST_VERIFIED: Final = 16
 
@@ -82,7 +83,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     from profiler.cli.advise_output import advice_blocks, advice_json, llama_cpp_command
     from profiler.report.renderers import drawn_block
 
-    told = llama_cpp_command(found.best, request, found.threshold, has_prefetch=values["prefetch_build"])
+    told = llama_cpp_command(found.best, request, has_prefetch=values["prefetch_build"])
     line = told if values["engine"] == "llama.cpp" else None
     if values["as_json"]:
         import orjson

@@ -20,11 +20,14 @@ from profiler.planning.request import RunRequest
 from profiler.predicting.calibrate import Source, calibrate
 from profiler.predicting.costs import Costs, RateCosts
 from profiler.predicting.expert_use import ExpectedUse
+from profiler.predicting.fitted import FittedCosts
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
 from profiler.predicting.llama_rows import fit_llama_rows, gpu_of, read_llama_rows, request_of
+from profiler.predicting.probed import ProbedCosts
 
 _DENSE_ARMS: Final = "off,on,cpu"
-_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache,hot+cache,both,both+cache"
+_MOE_ARMS: Final = "off,on,hot,gated,cpu,cache,hot+cache"
+_DIVIDING_ARMS: Final = ("both", "both+cache")
 _UPSTREAM_ARMS: Final = "off,cpu"
 _PREFETCH_BUILD_ARMS: Final = "off,on,gated,cpu,cache,on+cache,gated+cache"
 
@@ -74,11 +77,13 @@ def _of_hprof(
     choice = ProbeChoice(None) if captures else choose_probe(kind, values, given)
     asked = choice.asked(overlaid(next(iter(seen.values()), None), values, given), given)
     asked = {**asked, "override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
-    if not {"arms", "prefetch_weights"} & given.keys():
+    is_free = not {"arms", "prefetch_weights"} & given.keys()
+    if is_free:
         asked |= {"arms": _usual_arms(asked, values), "prefetch_weights": None}
     request = predicted_request(asked)
     if choice.probe is not None:
         costs, rates = costs_of(choice.probe, request.device.link_gb_s), choice.probe.rates()
+        request = _with_dividing(request, costs) if is_free else request
         return Ground(request, costs, None, dict(choice.probe.spread), list(choice.notes), rates)
     if not captures:
         told = None if is_usual else told_rates(kind or "sim", given, choice.notes)
@@ -89,7 +94,13 @@ def _of_hprof(
     found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     fitted = found.costs if link is None else found.costs.with_link(link)
+    request = _with_dividing(request, fitted) if is_free else request
     return Ground(request, fitted, found.use, found.spread, [], fitted.rates.machine)
+
+
+def _with_dividing(request: RunRequest, costs: FittedCosts | ProbedCosts) -> RunRequest:
+    """With the arms that share experts between CPU and link, where something says what both reach at once."""
+    return replace(request, arms=(*request.arms, *_DIVIDING_ARMS)) if costs.knows_sharing else request
 
 
 def _usual_arms(asked: Mapping[str, Any], values: Mapping[str, Any]) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from executor.placement.place import Placement
 from executor.policies import arm_traits
+from executor.policies.base import PolicyOptions
 from executor.units import (
     UNKNOWN,
     format_bytes,
@@ -17,14 +19,17 @@ from executor.units import (
     listed,
 )
 from profiler.planning.request import RunRequest
-from profiler.predicting.advise import Advice, Candidate
+from profiler.predicting.advise import Advice
 from profiler.predicting.calibrate import interval
+from profiler.predicting.candidates import Candidate
+from profiler.predicting.placements import host_kinds
 from profiler.report.blocks import Block, Lines, Table
 
 Verified = Sequence[tuple[Candidate, float | None, float | None]]
 Spread = Mapping[str, float | None]
 _SHOWN: Final = 8
 _NEVER: Final = 1 << 30  # no ubatch is so large
+_USUAL: Final = PolicyOptions()
 
 
 def advice_blocks(
@@ -38,7 +43,8 @@ def advice_blocks(
     if llama_cpp is not None:
         yield Lines("fact", ["type:", llama_cpp])
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
-    columns = ["", "-ub", "slots", "cache MiB", "on host", ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
+    columns = ["", "-ub", "slots", "cache MiB", "CPU below", "on host"]
+    columns += [ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
     yield Table(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
     columns = ["", "-ub", "on host", ttft, "decode t/s", "memory"]
     yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
@@ -54,10 +60,19 @@ def settings(one: Candidate) -> str:
     parts = [f"--arms {one.arm}", f"-ub {one.n_ubatch}"]
     parts += [f"--slots {one.slots}"] if "slots" in traits.reads else []
     parts += [f"--moe-cache-mib {one.cache_mib}"] if traits.has_cache else []
+    parts += [f"{flag} {value}" for flag, value in _rules(one)]
     return " ".join([*parts, f'-ot "{one.override}"' if one.override else "with everything resident"])
 
 
-def llama_cpp_command(one: Candidate, request: RunRequest, threshold: int | None, *, has_prefetch: bool) -> str:
+def _rules(one: Candidate) -> Iterator[tuple[str, int]]:
+    """The threshold and the gate, where they are not the usual ones."""
+    for flag, name in (("--gate-min-batch", "gate_min_batch"), ("--op-offload-min-batch", "op_offload_min_batch")):
+        value = getattr(one.policy, name)
+        if one.override is not None and name in arm_traits(one.arm).reads and value != getattr(_USUAL, name):
+            yield flag, value
+
+
+def llama_cpp_command(one: Candidate, request: RunRequest, *, has_prefetch: bool) -> str:
     """The candidate as llama.cpp's own flags; `-pw` and `--moe-cache-mib` only for a build that has them."""
     traits = arm_traits(one.arm)
     longest = max(request.cells, key=lambda cell: cell.n_prompt)
@@ -70,8 +85,9 @@ def llama_cpp_command(one: Candidate, request: RunRequest, threshold: int | None
     if has_prefetch:
         flags.append(f"-pw {int(traits.copies in ('ahead', 'chosen'))}")
         flags += [f"--moe-cache-mib {one.cache_mib}"] if traits.has_cache else []
-    least = _NEVER if traits.computes_on_host else threshold
-    variable = "" if least is None or one.override is None else f"GGML_OP_OFFLOAD_MIN_BATCH={least} "
+    least = _NEVER if traits.computes_on_host else one.policy.op_offload_min_batch
+    is_usual = one.override is None or least == _USUAL.op_offload_min_batch
+    variable = "" if is_usual else f"GGML_OP_OFFLOAD_MIN_BATCH={least} "
     return f"{variable}llama-bench {' '.join(flags)}"
 
 
@@ -103,6 +119,8 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "n_ubatch": one.n_ubatch,
         "slots": one.slots,
         "moe_cache_mib": one.cache_mib,
+        "op_offload_min_batch": one.policy.op_offload_min_batch,
+        "gate_min_batch": one.policy.gate_min_batch,
         "override_tensor": one.override,
         "host_layers": one.placement.host_layers(),
         "ttft_ns_predicted": one.ttft_ns,
@@ -140,11 +158,12 @@ def _sure(one: Candidate, spread: Spread) -> str:
 def _row(one: Candidate) -> list[str]:
     traits = arm_traits(one.arm)
     return [
-        one.arm,
+        _arm(one),
         str(one.n_ubatch),
         str(one.slots) if "slots" in traits.reads else UNKNOWN,
         str(one.cache_mib) if traits.has_cache else UNKNOWN,
-        _where(one.placement.host_layers()),
+        str(one.policy.op_offload_min_batch) if "op_offload_min_batch" in traits.reads else UNKNOWN,
+        _where(one.placement),
         format_ns(one.ttft_ns),
         _rate(one.prefill_tokens_per_s),
         _rate(one.decode_tokens_per_s),
@@ -153,19 +172,35 @@ def _row(one: Candidate) -> list[str]:
     ]
 
 
-def _where(layers: Sequence[int]) -> str:
-    """Which layers, shortly: one run of them, or how many that are spread."""
-    if not layers:
+def _where(placement: Placement) -> str:
+    """Which weights, shortly: those of layers; of a layer that keeps some of them here, that it is one in part."""
+    kinds = host_kinds(placement)
+    if not kinds:
         return "nothing"
+    whole = max(kinds, key=len)
+    if len(kinds) == 1 and len(whole) == 1:
+        return f"{whole[0].removeprefix('ffn_').removesuffix('_exps')} of {_layers(kinds[whole])}"
+    parts = [layer for names, layers in kinds.items() if names != whole for layer in layers]
+    return _layers(kinds[whole]) + (f", {listed(map(str, parts))} in part" if parts else "")
+
+
+def _layers(layers: Sequence[int]) -> str:
+    """One run of layers, or how many that are spread."""
     is_run = list(layers) == list(range(layers[0], layers[-1] + 1))
     if is_run:
         return f"layer {layers[0]}" if len(layers) == 1 else f"layers {layers[0]}-{layers[-1]}"
     return f"{len(layers)} layers, spread"
 
 
+def _arm(one: Candidate) -> str:
+    """Its name, with the gate where that is not the usual one."""
+    gates = [str(value) for flag, value in _rules(one) if flag.startswith("--gate")]
+    return f"{one.arm}, gate {gates[0]}" if gates else one.arm
+
+
 def _short_row(one: Candidate) -> list[str]:
     rate, memory = _rate(one.decode_tokens_per_s), format_bytes(one.vram_bytes)
-    return [one.arm, str(one.n_ubatch), _where(one.placement.host_layers()), format_ns(one.ttft_ns), rate, memory]
+    return [_arm(one), str(one.n_ubatch), _where(one.placement), format_ns(one.ttft_ns), rate, memory]
 
 
 def _rate(value: float | None) -> str:

@@ -107,6 +107,11 @@ class FittedCosts:
         inside = (points.n_tokens * _MARGIN >= fit.n_tokens[0]) & (points.n_tokens <= fit.n_tokens[1] * _MARGIN)
         return np.asarray(inside & (points.n_past + points.n_tokens <= fit.positions * _MARGIN))
 
+    @property
+    def knows_sharing(self) -> bool:
+        """Whether CPU and link were seen to share a layer's experts."""
+        return any(setting == "divided" for _, _, setting in self.steps)
+
     def _shares_unseen(self, step: Step, points: Points) -> bool:
         """Whether the CPU multiplies beside copies, which slow it down, and was never seen to."""
         is_beside = points.setting == "divided" and step.where == "host"

@@ -88,15 +88,14 @@ class Layout:
     logits: Step
     sample: Step
     dtype: torch.dtype
+    moe_layers: tuple[int, ...]
+    """The layers that have experts."""
+    expert_bytes: int
+    """Of one expert that is streamed, at most."""
 
     @property
     def n_devices(self) -> int:
         return max(self.device_of) + 1
-
-    @property
-    def moe_layers(self) -> list[int]:
-        """The layers that have experts."""
-        return [layer for layer, kind in enumerate(self.kind_of) if self.kinds[kind].flags is not None]
 
     def drops_rows(self, layer: int) -> bool:
         """Whether only rows whose logits are wanted go through what follows the layer's mixer."""
@@ -139,6 +138,8 @@ def build_layout(model: Model, placement: Placement, device_of: Sequence[int], d
         logits=Step("logits", "device", _sign(_look((output,))), None, (output,)),
         sample=Step("sample", "device", _sign(model.shape.n_vocab)),
         dtype=dtype,
+        moe_layers=tuple(layer for layer, shape in enumerate(model.shape.layers) if shape.moe is not None),
+        expert_bytes=max((unit.expert_bytes for unit in units.values()), default=0),
     )
 
 

@@ -1,11 +1,12 @@
-"""Which layers' weights stay in host memory: another choice of as many, and how llama.cpp is told."""
+"""Which weights stay in host memory: other choices than the first layers', and how llama.cpp is told."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
-from executor.model import Model, short_name_of
+from executor.model import Model, layer_of, short_name_of
 from executor.placement.place import Placement
 
 
@@ -31,12 +32,47 @@ def spread(model: Model, placement: Placement) -> Placement | None:
     return Placement(host, f"layers {_regex_numbers(sorted(chosen))} in host memory")
 
 
+def trimmed(model: Model, placement: Placement, room_bytes: int) -> Placement | None:
+    """The same with as many bytes of its last layer's tensors resident as there is room for; None: not even one is."""
+    last = placement.host_layers()[-1]
+    names = sorted(name for name in placement.host if model.tensors[name].layer == last)
+    most, kept = 0, frozenset[str]()
+    for chosen in (frozenset(some) for n in range(1, len(names)) for some in combinations(names, n)):
+        n_bytes = sum(model.tensors[name].n_bytes for name in chosen)
+        if most < n_bytes <= room_bytes:
+            most, kept = n_bytes, chosen
+    return Placement(placement.host - kept, f"{placement.spelled}, but for a part of layer {last}") if kept else None
+
+
+def thin(model: Model, placement: Placement) -> Iterator[frozenset[str]]:
+    """Single kinds of tensor (short names) of which more layers may be in host memory instead, the largest first."""
+    n_bytes: dict[str, int] = defaultdict(int)
+    for name in placement.host:
+        n_bytes[short_name_of(name)] += model.tensors[name].n_bytes
+    if len(n_bytes) > 1:
+        yield frozenset([max(sorted(n_bytes), key=lambda name: n_bytes[name])])
+
+
 def override_of(model: Model, placement: Placement) -> str | None:
     """The placement as `-ot` takes it, here and in llama.cpp; None where everything is resident."""
-    layers = placement.host_layers()
-    if not layers:
-        return None
-    names = sorted({short_name_of(name).removesuffix(".weight") for name in placement.host})
+    return ";".join(_override(model, names, layers) for names, layers in host_kinds(placement).items()) or None
+
+
+def host_kinds(placement: Placement) -> dict[tuple[str, ...], list[int]]:
+    """Layers by which of their tensors are in host memory: short names without `.weight`, in order."""
+    by_layer: dict[int, list[str]] = defaultdict(list)
+    for name in placement.host:
+        layer = layer_of(name)
+        assert layer is not None
+        by_layer[layer].append(short_name_of(name).removesuffix(".weight"))
+    kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for layer in sorted(by_layer):
+        kinds[tuple(sorted(by_layer[layer]))].append(layer)
+    return kinds
+
+
+def _override(model: Model, names: Sequence[str], layers: Sequence[int]) -> str:
+    """These tensors of these layers."""
     common = "_exps" if all(name.endswith("_exps") for name in names) else ""
     parts = "|".join(name.removeprefix("ffn_").removesuffix(common) for name in names)
     is_ffn = all(name.startswith("ffn_") for name in names)

@@ -133,8 +133,8 @@ class Decider:
     @property
     def bank_experts(self) -> int:
         """How many experts the arm's cache holds."""
-        expert_bytes = max((unit.expert_bytes for unit in self.layout.units.values()), default=0)
-        return int(self.policy.cache_bytes / expert_bytes) if expert_bytes else 0
+        one = self.layout.expert_bytes
+        return int(self.policy.cache_bytes / one) if one else 0
 
     def missing(self, layer: int, n_tokens: int, admitted: float = 1.0) -> Floats:
         """(experts,): how likely a ubatch uses each, and the bank does not have it, which takes in `admitted` of what

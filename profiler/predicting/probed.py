@@ -97,6 +97,11 @@ class ProbedCosts:
         seen = found.n_bytes[0] / _BEYOND <= weights <= found.n_bytes[1] * _BEYOND
         return np.asarray(inside & (points.n_past + points.n_tokens <= found.positions * _MARGIN) & seen)
 
+    @property
+    def knows_sharing(self) -> bool:
+        """Whether CPU and link were seen to share a layer's experts."""
+        return any(group.setting == "divided" for group in self.groups)
+
     def _shares_unseen(self, step: Step, points: Points) -> bool:
         """Whether the CPU multiplies beside copies, which slow it down, and was never seen to."""
         is_beside = points.setting == "divided" and step.where == "host"

@@ -82,4 +82,4 @@ def test_placements_that_differ_look_different_and_the_reserve_is_told(capsys: p
     told = " ".join(capsys.readouterr().out.split())
     assert "of states and activations" in told
     assert "spread" in told
-    assert "layers 0-" in told
+    assert "down of 5 layers, spread" in told

@@ -1,0 +1,114 @@
+"""A setting that advice may give, with what it would give, and what of two settings is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from executor.placement.place import Placement
+from executor.policies.base import PolicyOptions
+from profiler.predicting.predictor import Prediction
+
+Objective = Literal["ttft", "prefill", "decode", "mix"]
+OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode", "mix")
+_ALIKE: Final = 0.002  # costs that differ by less are no reason to choose: then the whole time decides
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One setting, with what it gives in each cell. `override`: its placement as `-ot` takes it; None: all resident."""
+
+    arm: str
+    n_ubatch: int
+    policy: PolicyOptions
+    placement: Placement
+    override: str | None
+    predictions: tuple[Prediction, ...]
+    reserve_bytes: int = 0
+    """What a device holds besides: KV cache or other states, and activations. It is inside the budget too."""
+
+    @property
+    def slots(self) -> int:
+        return self.policy.slots
+
+    @property
+    def cache_mib(self) -> int:
+        return self.policy.cache_bytes >> 20
+
+    @property
+    def vram_bytes(self) -> int:
+        """Resident weights, slots and bank."""
+        return max(sum(one.vram.values()) for one in self.predictions)
+
+    @property
+    def ttft_ns(self) -> float:
+        """Of the prompts, all together."""
+        return sum(one.ttft_ns or 0.0 for one in self.predictions)
+
+    @property
+    def decode_ns(self) -> float:
+        return sum(one.decode_ns or 0.0 for one in self.predictions)
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Of the longest prompt."""
+        longest = max(self.predictions, key=lambda one: one.cell.n_prompt)
+        return longest.cell.n_prompt / longest.prefill_ns * 1e9 if longest.prefill_ns else None
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        n = sum(one.n_decoded for one in self.predictions)
+        return n / self.decode_ns * 1e9 if n and self.decode_ns else None
+
+    @property
+    def in_range(self) -> bool:
+        return all(one.in_range for one in self.predictions)
+
+    def cost(self, objective: Objective) -> float:
+        """What is to be small: ns, or for `prefill` ns a token."""
+        if objective == "prefill":
+            return 1e9 / (self.prefill_tokens_per_s or 1e-9)
+        parts = {"ttft": self.ttft_ns, "decode": self.decode_ns, "mix": self.ttft_ns + self.decode_ns}
+        return parts[objective]
+
+    def bound_by(self) -> str:
+        """What most of the prompts' time is spent on, in words."""
+        sums = {"copies": 0.0, "the CPU": 0.0, "the GPU": 0.0}
+        for one in self.predictions:
+            for name, ns in one.busy_prefill.items():
+                place = "the CPU" if name.endswith("on host") else "copies" if name.startswith("copies") else "the GPU"
+                sums[place] += ns
+        return max(sums, key=lambda name: sums[name])
+
+
+def ranked(candidates: Iterable[Candidate], objective: Objective) -> list[Candidate]:
+    """The best first; of those that the objective does not tell apart, the one whose prompts and tokens take least."""
+    return sorted(_once(candidates), key=lambda one: (_class(one.cost(objective)), one.cost("mix")))
+
+
+def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that no other beats in time to first token, decode and device memory at once, by their memory."""
+    axes = np.array([(one.ttft_ns, one.decode_ns, one.vram_bytes) for one in candidates])
+    beaten = [bool(((axes <= own).all(axis=1) & (axes < own).any(axis=1)).any()) for own in axes]
+    front = (one for one, is_beaten in zip(candidates, beaten, strict=True) if not is_beaten)
+    return sorted(front, key=lambda one: one.vram_bytes)
+
+
+def _class(cost: float) -> int:
+    return round(math.log(max(cost, 1e-9)) / _ALIKE)
+
+
+def _once(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Every way of keeping everything resident is the same one."""
+    resident: dict[int, Candidate] = {}
+    others = []
+    for one in candidates:
+        if one.override is None:
+            resident.setdefault(one.n_ubatch, one)
+        else:
+            others.append(one)
+    return [*resident.values(), *others]
