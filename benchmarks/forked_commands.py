@@ -24,7 +24,7 @@ from hprof.command_line import COMMANDS
 from hprof.command_line import main as hprof
 
 HUNG: Final = -1
-_TRACES: Final = ("Traceback", "terminate called", "Fatal Python error", "core dumped")
+TRACES: Final = ("Traceback", "terminate called", "Fatal Python error", "core dumped")
 # Importing SciPy's C code with little address space left can spin in OpenBLAS for good, which is no fault of hprof's.
 _LOADED_TOO: Final = (
     "torch",
@@ -50,7 +50,7 @@ class EndedCommand:
         """What no command may do, whatever was done to it; None where it did not."""
         if self.code == HUNG:
             return "hung"
-        return next((f"said {word!r}" for word in _TRACES if word in self.stderr), None)
+        return next((f"said {word!r}" for word in TRACES if word in self.stderr), None)
 
 
 @dataclass(frozen=True, slots=True)

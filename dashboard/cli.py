@@ -80,13 +80,14 @@ def server_arguments(
         "server.corsAllowedOrigins": origin,
         "server.enableStaticServing": "false",
         "server.fileWatcherType": "none",
+        "server.showEmailPrompt": "false",  # a user's first start would wait for an address, and end without a terminal
         "browser.serverAddress": _shown(host),
         "browser.gatherUsageStats": "false",
         "client.allowedOrigins": origin,
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     own = ["--traces", traces, *(word for name in (host, *names) for word in ("--allow-host", name))]
-    return ["-P", "-m", "streamlit", "run", str(Path(__file__).with_name("server.py")), *flags, "--", *own]
+    return ["-P", "-m", "dashboard.serve", "run", str(Path(__file__).with_name("server.py")), *flags, "--", *own]
 
 
 def check_free(host: str, port: int) -> None:

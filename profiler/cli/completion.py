@@ -6,6 +6,7 @@ Nothing heavy is imported: a shell waits for it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _MANIFEST: Final = "manifest.json"
 _MOST: Final = 200  # captures that are offered
+_BARE: Final = re.compile(r"[\w@%+=:,./-]+")  # what a shell takes as it is; it runs `$(…)` of a name that it completed
 
 
 def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -47,7 +49,10 @@ def complete_quants(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def complete_captures(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Captures in the folder that is begun, or in `traces` where nothing is; and folders, as captures lie in some."""
+    """Captures in the folder that is begun, or in `traces` where nothing is; and folders, as captures lie in some.
+
+    A name that a shell would have to quote is left to its own completion of folders, which quotes it.
+    """
     folder = Path(incomplete).parent if os.sep in incomplete else Path(DEFAULT_TRACES)
     found = _captures_in(folder) + (_captures_in(Path(incomplete)) if incomplete.endswith(os.sep) else [])
     return [*_starting(found, incomplete), CompletionItem(incomplete, type="dir")]
@@ -58,7 +63,8 @@ def _captures_in(folder: Path) -> list[str]:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError:
         return []
-    return [str(folder / name) for name in names if (folder / name / _MANIFEST).is_file()][:_MOST]
+    paths = [str(folder / name) for name in names if (folder / name / _MANIFEST).is_file()]
+    return [path for path in paths if _BARE.fullmatch(path)][:_MOST]
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:

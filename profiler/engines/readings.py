@@ -1,13 +1,15 @@
 """Figures that a program prints itself, found in its output by `--metric NAME=REGEX`.
 
 The search is RE2's (through arrow), which takes time in proportion to the output whatever the expression: Python's own
-can take for ever, and nothing ends it.
+can take for ever, and nothing ends it. Counted repetitions inside each other still cost RE2 0.1 ms a character, so the
+search has a time limit too, looked at after each piece of the output.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -25,6 +27,9 @@ _NAME: Final = re.compile(r"(?P<name>[A-Za-z][\w./% -]{0,39}?)(?::(?P<better>low
 _RATES: Final = ("/s", "_per_s")
 _COSTS: Final = ("ns", "us", "ms", "s", "bytes")
 _MAX_REGEX: Final = 1000
+_MAX_LINE: Final = 1 << 20  # characters; a longer line is not searched
+_PIECE: Final = 1 << 18  # characters that are searched at once
+_SEARCH_S: Final = 10.0  # for one figure in the output of one process
 _SHOWN: Final = 60
 
 
@@ -107,7 +112,10 @@ def _check_regex(rule: ReadingRule) -> None:
 
 
 def read_figures(done: FinishedProgram, rules: Sequence[ReadingRule]) -> list[Reading]:
-    """What the program printed, on either stream (its output counts before its errors)."""
+    """What the program printed, on either stream (its output counts before its errors).
+
+    Raises HprofError where the search takes too long.
+    """
     lines = [*done.errors.splitlines(), *done.output.splitlines()] if rules else []
     matches = [_last_match(lines, rule) for rule in rules]
     return [Reading(rule.name, _number(text), text) for rule, text in zip(rules, matches, strict=True)]
@@ -119,11 +127,34 @@ def no_number(rule: ReadingRule, text: str) -> str:
 
 
 def _last_match(lines: Sequence[str], rule: ReadingRule) -> str | None:
-    column = pa.array(lines, pa.large_string())
-    matching = column.filter(pc.match_substring_regex(column, rule.regex))
     group = rule.regex if re.compile(rule.regex).groups else f"({rule.regex})"
-    told = pc.replace_substring_regex(matching[-1:], f"(?s)^.*?(?:{group}).*$", r"\1")
-    return str(told[0]) if len(told) else None
+    began_s = time.monotonic()
+    for piece in _pieces_from_the_end(lines):
+        column = pa.array(piece, pa.large_string())
+        matching = column.filter(pc.match_substring_regex(column, rule.regex))
+        if len(matching):
+            return str(pc.replace_substring_regex(matching[-1:], f"(?s)^.*?(?:{group}).*$", r"\1")[0])
+        if time.monotonic() - began_s > _SEARCH_S:
+            raise HprofError(
+                f"{rule.spelled} takes longer than {_SEARCH_S:g} s to search what a program printed; write it without "
+                "a repetition inside a repetition."
+            )
+    return None
+
+
+def _pieces_from_the_end(lines: Sequence[str]) -> Iterator[list[str]]:
+    """The lines in order, some at a time, the last ones first."""
+    piece, n_letters = list[str](), 0
+    for line in reversed(lines):
+        if len(line) > _MAX_LINE:
+            continue
+        if piece and n_letters + len(line) > _PIECE:
+            yield piece[::-1]
+            piece, n_letters = [], 0
+        piece.append(line)
+        n_letters += len(line) + 1
+    if piece:
+        yield piece[::-1]
 
 
 def _number(text: str | None) -> float | None:

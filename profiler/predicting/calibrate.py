@@ -12,13 +12,14 @@ import numpy as np
 
 from executor.errors import HprofError
 from profiler.capture import Capture
+from profiler.metrics.passes import CELL_KEYS
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
-from profiler.predicting.measured import CellKey, cell_key, measured_cells, relative
+from profiler.predicting.measured import CellKey, cell_key, measured_cells, relative, told_passes
 from profiler.predicting.predictor import predict
 from profiler.predicting.samples import Samples, take_samples
 
@@ -75,14 +76,13 @@ def usual_cells(capture: Capture) -> frozenset[CellKey]:
     """Three cells to fit a sweep by: the second smallest and the second largest ubatch at the least depth, the latter
     at the greatest depth too. A sweep of fewer ubatches gives its smallest and largest.
     """
-    passes = capture.passes
-    measured = passes[~passes["warmup"]]
+    measured = told_passes(capture)
     ubatches, depths = sorted(measured["n_ubatch"].unique()), sorted(measured["n_depth"].unique())
     if not ubatches:
         raise HprofError(f"{capture.path} holds no measured pass to fit to.")
     low, high = (ubatches[1], ubatches[-2]) if len(ubatches) > 3 else (ubatches[0], ubatches[-1])
     wanted = {(low, depths[0]), (high, depths[0]), (high, depths[-1])}
-    rows = measured[["n_prompt", "n_gen", "n_ubatch", "n_depth"]].drop_duplicates()
+    rows = measured[CELL_KEYS].drop_duplicates()
     return frozenset(
         (int(p), int(n), int(ub), int(d)) for p, n, ub, d in rows.itertuples(index=False) if (ub, d) in wanted
     )
@@ -90,10 +90,9 @@ def usual_cells(capture: Capture) -> frozenset[CellKey]:
 
 def fitted_passes(source: Source) -> list[int]:
     """The ids of the passes that a source is fitted to: measured ones with their steps recorded."""
-    passes = source.capture.passes
-    passes = passes[~passes["warmup"]]
+    passes = told_passes(source.capture)
     if source.cells is not None:
-        keys = passes[["n_prompt", "n_gen", "n_ubatch", "n_depth"]].itertuples(index=False, name=None)
+        keys = passes[CELL_KEYS].itertuples(index=False, name=None)
         passes = passes[[key in source.cells for key in keys]]
     return [int(pass_id) for pass_id in passes["pass_id"]]
 

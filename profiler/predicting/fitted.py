@@ -184,7 +184,9 @@ def _fit_step(step: Step, rows: pd.DataFrame) -> StepFit:
     grows = np.array([True, step.name != "sample", step.positions_matter, step.is_moe])
     if len(np.unique(n_tokens)) == 1:
         grows[1] = False
-    matrix = features(n_here, seen if step.positions_matter else 0 * seen, distinct)[:, grows]
+    matrix = features(n_here, seen if step.positions_matter else 0 * seen, distinct)
+    grows &= matrix.any(axis=0)  # of a capture that does not say how many experts were in use
+    matrix = matrix[:, grows]
     share = pd.Series(rows["count"].to_numpy()).groupby(n_tokens).transform("sum").to_numpy()
     weight = np.sqrt(rows["count"].to_numpy() / share) / np.maximum(ns, 1.0)
     coefficients = np.zeros(4)
@@ -263,7 +265,7 @@ def _fit_machine(
 
 
 def _works(steps: pd.DataFrame, by_key: Mapping[StepKey, Step], dtype: torch.dtype, where: str) -> Floats:
-    """(samples, 3): flops, bytes and ns of the steps with matrices, at most some hundred."""
+    """(samples, 3): flops, bytes and ns of the steps with matrices, at most some hundred; none that did no work."""
     rows = steps[[key in by_key and key[1] == where and bool(by_key[key].tensors) for key in steps["step"]]]
     rows = rows.iloc[:: max(1, len(rows) // 200)]
     found = [np.zeros((0, 3))]
@@ -271,12 +273,14 @@ def _works(steps: pd.DataFrame, by_key: Mapping[StepKey, Step], dtype: torch.dty
         n, past, distinct = (of_step[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct"))
         flops, n_bytes = step_work(by_key[cast("StepKey", key)], n, past, distinct, dtype)
         found.append(np.stack([flops, n_bytes, of_step["ns"].to_numpy(np.float64)], axis=1))
-    return np.concatenate(found)
+    works = np.concatenate(found)
+    return works[(works[:, :2] > 0).all(axis=1)]
 
 
 def _fit_roofline(works: Floats, *, with_launch: bool) -> tuple[float, float, float]:
     """Flops a ns, bytes a ns, and ns a launch."""
     flops, n_bytes, ns = works.T
+    ns = np.maximum(ns, 1.0)  # shorter than a clock tells
 
     def misses(parameters: Floats) -> Floats:
         rate, speed, launch = np.exp(parameters)

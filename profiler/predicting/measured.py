@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from profiler.capture import Capture
+from profiler.metrics.passes import CELL_KEYS, measured_passes
 from profiler.planning.request import GridPoint
 from profiler.predicting.predictor import Prediction
 from profiler.schema import KERNEL
@@ -19,7 +20,7 @@ CellKey = tuple[int, int, int, int]
 ArmCell = tuple[str, int, int, int, int]
 """An arm's label and a CellKey."""
 _FIGURES: Final = ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")
-_KEYS: Final = ["arm", "n_prompt", "n_gen", "n_ubatch", "n_depth"]
+_KEYS: Final = ["arm", *CELL_KEYS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,14 @@ def misses_of(
     return [Miss(one, seen, cell_key(one.cell) in fitted) for one, seen in found if seen is not None]
 
 
+def told_passes(capture: Capture) -> pd.DataFrame:
+    """The measured passes that say which pass they are and of which cell: what predictions can be held against."""
+    return measured_passes(capture.passes).dropna(subset=["pass_id", *CELL_KEYS])
+
+
 def measured_cells(capture: Capture, *, with_steps: bool = False) -> dict[ArmCell, MeasuredCell]:
     """By arm and cell, the capture's measured passes; `with_steps`: with their time by kind of step."""
-    passes = capture.passes
-    passes = passes[~passes["warmup"]]
+    passes = told_passes(capture)
     busy = _busy(capture, passes) if with_steps else {}
     found = {}
     for group, rows in passes.groupby(_KEYS):

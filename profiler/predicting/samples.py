@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,8 @@ _EVENTS = [
     *("n_tokens", "n_experts", "bytes", "correlation_id", "waits_for", "detail"),
 ]
 
-_LAYER = ["pass_id", "ubatch", "layer"]
-_POINT = ["step", "phase", "setting", "n_tokens", "n_past"]
+_LAYER: Final = ["pass_id", "ubatch", "layer"]
+_POINT: Final = ["step", "phase", "setting", "n_tokens", "n_past"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,7 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
     """The times of the given passes, which ran the layout's model."""
     events = _events(capture, pass_ids)
     passes = capture.passes.set_index("pass_id").loc[list(pass_ids)]
-    experts = capture.frame(
-        "experts", ["pass_id", "phase", "ubatch", "layer", "n_tokens", "distinct", "used"], pass_ids=pass_ids
-    )
+    experts = _experts(capture, pass_ids)
     setting = _settings(events)
     events = events.merge(setting, on=["pass_id", "phase"], how="left").merge(_divided(events), on=_LAYER, how="left")
     in_order = _with_gaps(events, passes)
@@ -77,6 +76,7 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
 def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
     events = capture.frame("events", _EVENTS, pass_ids=pass_ids)
     ubatches = capture.frame("ubatches", ["pass_id", "ubatch", "n_tokens", "n_past"], pass_ids=pass_ids)
+    ubatches = ubatches.dropna(subset=["pass_id", "ubatch"]).drop_duplicates(["pass_id", "ubatch"])
     events = events[(events["detail"] != KERNEL) & ~events["kind"].isin(["wait", "sync", "api"])]
     events = events[events["t_start"].notna() & events["t_end"].notna()]  # of another time's captures a column may lack
     for column in ("phase", "stream", "kind", "name", "tensor"):
@@ -86,6 +86,12 @@ def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
     if events["n_experts"].isna().all():
         events["n_experts"] = np.nan
     return events.assign(is_left=events["n_tokens"] < events.pop("n_tokens_of_ubatch"))
+
+
+def _experts(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
+    """A row for each MoE layer of a ubatch; what says no such place, or one again, is left out."""
+    experts = capture.frame("experts", [*_LAYER, "phase", "n_tokens", "distinct", "used"], pass_ids=pass_ids)
+    return experts.dropna(subset=_LAYER).drop_duplicates(_LAYER)
 
 
 def _settings(events: pd.DataFrame) -> pd.DataFrame:
@@ -107,7 +113,7 @@ def _divided(events: pd.DataFrame) -> pd.DataFrame:
 def _with_gaps(events: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
     """What passed on the compute streams and the host, in order, with the `gap` before each, in ns."""
     ends = events[events["correlation_id"].notna() & (events["kind"] == "h2d")]
-    ready = ends.set_index(["pass_id", "correlation_id"])["t_end"]
+    ready = ends.groupby(["pass_id", "correlation_id"])["t_end"].max()
     rows = events[events["stream"] != "copy"].sort_values(["pass_id", "device", "t_start", "t_end"], kind="stable")
     group = rows.groupby(["pass_id", "device"], sort=False)
     before = group["t_end"].cummax().groupby([rows["pass_id"], rows["device"]], sort=False).shift()
@@ -155,7 +161,7 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     in_use = used["distinct"].fillna(0).to_numpy(np.float64)
     is_shared = rows["n_on_host"].notna() & (rows["name"] == "experts")
     n_here = np.where(rows["kind"] == "cpu_compute", rows["n_on_host"], in_use - rows["n_on_host"])
-    distinct = np.where(is_shared, n_here, in_use)
+    distinct = np.maximum(np.where(is_shared, n_here, in_use), 0.0)
     found = rows[["setting", "n_tokens", "n_past"]].assign(
         phase=rows["phase"].mask(is_one_row, "decode"),
         step=step,
@@ -163,7 +169,8 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
         distinct=distinct,
         share=np.where(is_shared, distinct / np.maximum(in_use, 1.0), 1.0),
     )
-    found = found[found["step"].notna() & found["ns"].notna() & ~(is_shared & (rows["n_tokens"] > 1))]
+    found = found[found["step"].notna() & ~(is_shared & (rows["n_tokens"] > 1))]
+    found = found[(found["ns"] >= 0) & (found["n_tokens"] > 0) & (found["n_past"] >= 0)]
     grouped = found.groupby([*_POINT, "distinct", "share"], observed=True)["ns"]
     return grouped.agg(ns="mean", count="size").reset_index()
 
@@ -203,6 +210,8 @@ def _copies(events: pd.DataFrame, in_line: pd.DataFrame, experts: pd.DataFrame) 
 
 def _runs(experts: pd.DataFrame) -> pd.DataFrame:
     """pass_id, ubatch, layer, distinct, runs: the experts in use, and how many runs of neighbours they make."""
+    n_bytes = experts["used"].str.len()
+    experts = experts[n_bytes == n_bytes.max()]  # a bitmap that is shorter than others, or none, says nothing
     if not len(experts):
         return pd.DataFrame({name: [] for name in (*_LAYER, "distinct", "runs")})
     flags = unpack_flags(np.stack([np.frombuffer(used, np.uint8) for used in experts["used"]]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,11 +39,12 @@ def test_starts_streamlit_on_loopback_without_telemetry(tmp_path: Path, started:
     assert result.exit_code == 0, result.output
     path, arguments, environment = started[0]
     assert path == sys.executable
-    assert arguments[1:5] == ["-P", "-m", "streamlit", "run"]
+    assert arguments[1:5] == ["-P", "-m", "dashboard.serve", "run"]
     assert option(arguments, "server.address") == "127.0.0.1"
     assert option(arguments, "server.port") == "9123"
     assert option(arguments, "server.headless") == "true"
     assert option(arguments, "browser.gatherUsageStats") == "false"
+    assert option(arguments, "server.showEmailPrompt") == "false"
     assert arguments[-5:] == ["--", "--traces", str(tmp_path), "--allow-host", "127.0.0.1"]
     assert option(arguments, "server.enableXsrfProtection") == option(arguments, "server.enableCORS") == "true"
     assert str(Path(cli.__file__).parents[1]) in environment["PYTHONPATH"].split(os.pathsep)
@@ -164,7 +166,7 @@ def test_pages_get_the_script_first_and_nothing_else_does(
 
 
 def test_the_working_folder_decides_nothing(tmp_path: Path) -> None:
-    """Its Streamlit configuration would switch checks off, and a module there would be imported."""
+    """Its Streamlit settings would switch checks off, and a module there would be imported. Ctrl-C ends it with 130."""
     (tmp_path / ".streamlit").mkdir()
     settings = 'enableCORS=false\nenableXsrfProtection=false\ncorsAllowedOrigins=["http://evil.example"]'
     (tmp_path / ".streamlit" / "config.toml").write_text(f"[server]\n{settings}\n[theme]\nbase='dark'\n")
@@ -180,8 +182,10 @@ def test_the_working_folder_decides_nothing(tmp_path: Path) -> None:
         assert _status(port, "evil.example") == 400
         assert _upgrade(port, f"http://127.0.0.1:{port}") == 101
         assert _upgrade(port, "http://evil.example") == 403
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 130
     finally:
-        server.terminate()
+        server.kill()
         server.wait(20)
 
 

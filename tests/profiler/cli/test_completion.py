@@ -36,5 +36,8 @@ def test_commands_presets_arms_and_quants(tmp_path: Path) -> None:
 def test_captures_of_the_folder(words: str, tmp_path: Path) -> None:
     makers.empty(tmp_path / "traces" / "mine")
     (tmp_path / "traces" / "other").mkdir()
+    for name in ("a;true", "$(touch owned)", "two\nlines", "it's"):  # a shell would run or split what it completed
+        makers.empty(tmp_path / "traces" / name)
+    assert [one for one in offered(words, tmp_path) if one.startswith("traces/") and one[7:]] == ["traces/mine"]
     assert "traces/mine" in offered(words, tmp_path)
     assert "traces/other" not in offered(words, tmp_path)

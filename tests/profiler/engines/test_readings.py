@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import HprofError
+from profiler.engines import readings
 from profiler.engines.process import FinishedProgram
 from profiler.engines.readings import no_number, parse_rules, read_figures
 
@@ -88,3 +89,17 @@ def test_what_matches_and_is_no_number_is_unknown_and_kept_to_be_told(text: str)
 def test_an_expression_that_backtracks_for_ever_elsewhere_takes_no_time_here() -> None:
     """Python's re needs 2^n steps for this one; the test would never end."""
     assert value("t/s=(a+)+$", "a" * 1_000_000 + "b") is None
+
+
+def test_a_search_that_takes_too_long_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RE2 steps through a thousand states a character here: hours for what a program may print."""
+    monkeypatch.setattr(readings, "_SEARCH_S", 0.0)
+    with pytest.raises(HprofError, match="takes longer than 0 s to search what a program printed; write it without"):
+        value("t/s=(?:a{0,9}){0,9}c", "a")
+
+
+def test_the_last_line_that_matches_counts_in_whatever_piece_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "_PIECE", 16)
+    assert value("t/s=speed ([0-9])", "speed 1\nspeed 2\n" + "other line\n" * 9) == 2
+    monkeypatch.setattr(readings, "_MAX_LINE", 8)
+    assert value("t/s=speed ([0-9])", "speed 1\nspeed 2 t/s\n") == 1

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.older_captures import without_column
@@ -107,14 +109,64 @@ def test_a_capture_without_steps_cannot_be_fitted_to(tmp_path: Path) -> None:
         calibrate([Source(Capture.open(tmp_path / "a"), plan)])
 
 
-@pytest.mark.parametrize("column", ["events.n_tokens", "passes.ttft_ns", "passes.t_start"])
+@pytest.mark.parametrize(
+    "column", ["events.n_tokens", "passes.ttft_ns", "passes.t_start", "passes.warmup", "experts.distinct"]
+)
 def test_columns_that_are_not_there_leave_finite_costs(
     recorded: tuple[Capture, RunPlan], column: str, tmp_path: Path
 ) -> None:
     capture, plan = recorded
+    if not len(capture.table(column.partition(".")[0])):
+        pytest.skip("a dense model has no rows there")
     costs = calibrate([Source(without(capture, column, tmp_path), plan)]).costs
     assert np.isfinite([costs.begin_ns, costs.token_ns, costs.routed_copy_delay_ns]).all()
     assert all(np.isfinite(fit.coefficients).all() for fit in costs.steps.values())
+
+
+@pytest.mark.parametrize("column", ["pass_id", "layer", "used"])
+def test_experts_of_no_known_place_count_as_none(
+    recorded: tuple[Capture, RunPlan], column: str, tmp_path: Path
+) -> None:
+    capture, plan = recorded
+    if not len(capture.table("experts")):
+        pytest.skip("a dense model has none")
+    check_finite_or_refused(Source(without(capture, f"experts.{column}", tmp_path), plan))
+
+
+def check_finite_or_refused(source: Source) -> None:
+    """A sentence, or costs without nan and infinity; all else fails."""
+    try:
+        costs = calibrate([source]).costs
+    except HprofError:
+        return
+    assert all(np.isfinite(fit.coefficients).all() for fit in costs.steps.values())
+    assert np.isfinite(list(costs.ns_per_byte.values())).all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("ubatches.ubatch", 0), ("ubatches.n_past", -1), ("events.t_end", 0), ("events.correlation_id", 1),
+     ("experts.layer", 0), ("experts.distinct", -1), ("passes.n_ubatch", None)],
+)  # fmt: skip
+def test_absurd_numbers_leave_finite_costs_or_are_refused(
+    recorded: tuple[Capture, RunPlan], column: str, value: int | None, tmp_path: Path
+) -> None:
+    """In every second row of a column."""
+    table, _, name = column.partition(".")
+    old = Path(shutil.copytree(str(recorded[0].path), tmp_path / "old"))
+    for part in (old / table).glob("*.parquet"):
+        rows = pq.read_table(part)
+        values = [value if at % 2 else one for at, one in enumerate(rows[name].to_pylist())]
+        at = rows.schema.get_field_index(name)
+        pq.write_table(rows.set_column(at, name, pa.array(values, rows.schema.field(name).type)), part)
+    capture = Capture.open(old)
+    check_finite_or_refused(Source(capture, recorded[1], usual_cells(capture)))
+
+
+def test_passes_without_a_number_are_not_fitted_to(recorded: tuple[Capture, RunPlan], tmp_path: Path) -> None:
+    capture, plan = recorded
+    with pytest.raises(HprofError, match="hold no steps of passes"):
+        calibrate([Source(without(capture, "passes.pass_id", tmp_path), plan)])
 
 
 def test_steps_without_a_beginning_are_none(recorded: tuple[Capture, RunPlan], tmp_path: Path) -> None:
