@@ -101,20 +101,20 @@ _ADDRESSES: Final = ("s3://", "ftp://x/y", "zip::https://x", "http://127.0.0.1:1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RandomLine:
     """A command line, and what stands in its environment."""
 
     words: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
 
 
-class Drawn:
+class LineDrawer:
     """Draws command lines: `rng` decides, `files` are the good ones by kind, `folder` is this line's own."""
 
     def __init__(self, rng: random.Random, files: Mapping[str, Sequence[Path]], folder: Path) -> None:
         self._rng, self._files, self._folder = rng, files, folder
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str) -> RandomLine:
         """One of the command `name`."""
         command: click.Command = importlib.import_module(COMMANDS[name][0]).command
         options = [one for one in command.params if isinstance(one, click.Option) and one.name not in _LEFT_OUT]
@@ -133,7 +133,7 @@ class Drawn:
             count = self._rng.choice([0, 1, 1, 1, 2]) if argument.nargs != 1 else self._rng.choice([0, 1, 1, 1, 1])
             given = [self._text(str(argument.name)) for _ in range(count)]
             words += ["--", *given[0].split()] if argument.name == "program" and given else given
-        return Line(tuple(word.replace("\0", "") for word in words), tuple(environment))
+        return RandomLine(tuple(word.replace("\0", "") for word in words), tuple(environment))
 
     def _usual(self, name: str, words: Sequence[str]) -> list[str]:
         """What keeps most lines short and inside their folder, where nothing else was drawn."""
@@ -182,7 +182,7 @@ class Drawn:
         return str(path if draw < 0.6 else broken(path, self._folder, self._rng))
 
 
-def wrong(line: Line, folder: Path, slow_s: float, started: Counter[str]) -> str | None:
+def wrong(line: RandomLine, folder: Path, slow_s: float, started: Counter[str]) -> str | None:
     """Run it in `folder`; what was wrong, or None."""
     said = folder.with_name(f"{folder.name}.out")
     child = start(line.words, said.with_suffix(".err"), functools.partial(_enter, folder, line.environment), str(said))
@@ -258,7 +258,7 @@ def main() -> int:
     for number in range(options.lines):
         rng, folder = random.Random(f"{options.seed}-{number}"), root / str(number)
         folder.mkdir()
-        line = Drawn(rng, files, folder).line(rng.choice(names))
+        line = LineDrawer(rng, files, folder).line(rng.choice(names))
         if (problem := wrong(line, folder, options.slow, ends)) is not None:
             n_wrong += 1
             print(f"WRONG {number}: {dict(line.environment)} hprof {list(line.words)!r}\n   {problem}", flush=True)
