@@ -16,7 +16,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from dashboard import address, trace_root
+from dashboard import address, stretches, trace_root
 from dashboard.choice import Choice
 from dashboard.figures.time import busy_figure
 from dashboard.load import open_capture
@@ -121,7 +121,8 @@ def _packed(
         spans = ubatch_spans(line, _choice.capture.table("ubatches", pass_ids=[one.pass_id]))
         known_ns = _first_token_ns(_choice, one.pass_id, spans)
         sides.append(PassToDraw(one.title, line, spans, window, known_ns, _marks(_choice, one.pass_id, line)))
-    return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s))
+    can_be_cut = stretches.can_be_cut(_choice)
+    return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s, can_be_cut=can_be_cut))
 
 
 def _first_token_ns(choice: Choice, pass_id: int, spans: Sequence[UbatchSpan]) -> int | None:

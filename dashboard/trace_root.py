@@ -17,8 +17,9 @@ from typing import IO, Final
 from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
 from profiler.capture import CaptureSummary, list_captures
-from profiler.importers import import_files
+from profiler.importers import cut_capture, import_files
 from profiler.importers.base import file_endings, without_ending
+from profiler.importers.cut import ArmRange
 from profiler.manifest import MANIFEST_NAME
 from profiler.plain_text import readable
 from profiler.schema import TABLES
@@ -166,6 +167,16 @@ def import_traces(root: TraceRoot, sources: Sequence[Upload | TraceFile], arms: 
             return _import_into(root, paths, arms)
         except HprofError as error:
             raise HprofError(_without_folders(str(error), paths)) from error
+
+
+def cut_into_arms(root: TraceRoot, found: CaptureRef, ranges: Sequence[ArmRange], argv: Sequence[str]) -> str:
+    """Write stretches of an imported capture as the arms of a new one in the root; gives its name.
+
+    Raises HprofError for stretches that cannot be arms.
+    """
+    name = _free_name(root, f"{found.name}-arms")
+    cut_capture(found.path, ranges, f"{root.url.rstrip('/')}/{name}", argv=argv)
+    return name
 
 
 def _without_folders(text: str, paths: Sequence[Path]) -> str:

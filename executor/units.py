@@ -19,6 +19,7 @@ _UNITS: Final = (
 )
 _SPELLED: Final = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
 _MAX_BYTES: Final = 2**62
+_MAX_NS: Final = 2**53
 
 
 def parse_bytes(text: str, option: str) -> int:
@@ -38,6 +39,18 @@ def spell_bytes(n_bytes: int) -> str:
         if n_bytes >= each and n_bytes * 10 % each == 0:
             return f"{n_bytes / each:.1f}".removesuffix(".0") + unit
     return f"{n_bytes}B"
+
+
+def parse_ns(text: str, option: str) -> int:
+    """`188.5ms`, `2 s`, `40us` or `1500ns` in nanoseconds; 0 needs no unit. Raises HprofError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)?", text.strip().lower())
+    scale = {unit: each for each, unit in _TIMES} | {"µs": 1e3}
+    if match is None or (match[2] is None and float(match[1]) != 0):
+        raise HprofError(f"{option} '{text[:80]}' is not a time: write 188.5ms, 2s, 40us or 1500ns.")
+    ns = float(match[1]) * scale[match[2] or "ns"]
+    if ns > _MAX_NS:
+        raise HprofError(f"{option} '{text[:80]}' is longer than any trace; give a time from the trace's first row.")
+    return round(ns)
 
 
 UNKNOWN: Final = "–"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,14 @@ _NAME: Final = "hprof.timeline"
 Windows = list[tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the viewer wants: the events of these stretches, one a side; this stretch as an arm."""
+
+    windows: Windows | None
+    arm: tuple[int, int] | None
+
+
 @cache
 def script() -> str:
     """The viewer's files as one module, in the order of their numbers."""
@@ -31,10 +40,11 @@ def _component() -> Any:
     return st.components.v2.component(_NAME, html=texts["html"], css=texts["css"], js=script())
 
 
-def show(packed: bytes, *, key: str) -> Windows | None:
-    """Draw it. Gives the stretches that the viewer wants the events of, one a side, once it has asked for some."""
-    asked = _component()(data=packed, key=key, on_window_change=lambda: None)
-    return checked_windows(asked.window)
+def show(packed: bytes, *, key: str) -> Asked:
+    """Draw it. Gives what the viewer asked for in this run."""
+    asked = _component()(data=packed, key=key, on_window_change=lambda: None, on_arm_change=lambda: None)
+    arms = checked_windows([asked.arm])
+    return Asked(checked_windows(asked.window), arms[0] if arms else None)
 
 
 def checked_windows(asked: object) -> Windows | None:
@@ -47,12 +57,16 @@ def checked_windows(asked: object) -> Windows | None:
     return [(min(a, b), max(a, b)) for a, b in pairs]
 
 
-def header(key: str, link_gb_s: float | None) -> dict[str, Any]:
-    """What the viewer needs beside the events. The same `key` means the same passes: the view stays where it is."""
+def header(key: str, link_gb_s: float | None, *, can_be_cut: bool = False) -> dict[str, Any]:
+    """What the viewer needs beside the events. The same `key` means the same passes: the view stays where it is.
+
+    can_be_cut: whether a chosen stretch can become an arm.
+    """
     return {
         "key": key,
         "n_bins": N_BINS,
         "palette": TIMELINE,
         "categories": CATEGORY_TITLES,
         "link_gb_s": link_gb_s,
+        "can_be_cut": can_be_cut,
     }

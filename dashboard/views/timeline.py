@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from dashboard import passes, show
+from dashboard import passes, show, stretches, trace_root
 from dashboard.choice import Choice, current
 from dashboard.table_columns import in_one_unit
 from dashboard.timeline import component
@@ -54,8 +54,12 @@ def canvas(choice: Choice, shown: list[passes.ShownPass]) -> None:
     windows = st.session_state.get("_windows") if st.session_state.get("_windows_of") == shown else None
     with show.one_sentence():  # a fragment that runs alone runs without the app around it
         asked = component.show(passes.packed(choice, shown, windows), key="timeline")
-        if asked is not None and asked != windows:
-            st.session_state["_windows"], st.session_state["_windows_of"] = asked, shown
+        if asked.arm is not None and stretches.can_be_cut(choice):
+            stretches.add(choice, asked.arm)
+        if stretches.can_be_cut(choice):
+            stretches.controls(choice, trace_root.trace_root())
+        if asked.windows is not None and asked.windows != windows:
+            st.session_state["_windows"], st.session_state["_windows_of"] = asked.windows, shown
             st.rerun(scope="fragment")
 
 

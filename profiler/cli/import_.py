@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,9 @@ from profiler.cli.options import force_option, json_option, output_option
 from profiler.cli.printing import console
 from profiler.cli.report import show_report
 from profiler.importers.base import FORMATS
+
+if TYPE_CHECKING:
+    from profiler.importers.cut import ArmRange
 
 
 def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, Path]]:
@@ -22,11 +26,38 @@ def _arm_files(context: click.Context, parameter: click.Parameter, values: tuple
     return [(arm, Path(file)) for arm, _, file in parts]
 
 
+def _ranges(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[ArmRange]:
+    """Each NAME=FROM:TO, on the trace's clock."""
+    if not values:
+        return []
+    from executor.units import parse_ns
+    from profiler.importers.cut import ArmRange
+
+    found = []
+    for value in values:
+        arm, equals, span = value.rpartition("=")
+        begin, colon, end = span.partition(":")
+        if not (arm and equals and begin and colon and end):
+            raise click.BadParameter(
+                f"{value!r} is not NAME=FROM:TO, such as --range off=0ms:188ms", context, parameter
+            )
+        found.append(ArmRange(arm, parse_ns(begin, "--range"), parse_ns(end, "--range")))
+    return found
+
+
 @click.command("import")
 @click.argument("files", nargs=-1, metavar="[FILE_OR_DIR]...", type=click.Path(path_type=Path))
 @click.option("--kind", type=click.Choice(tuple(FORMATS)), help="What the files are, where that cannot be detected.")
 @click.option(
     "--arm", "arms", metavar="NAME=FILE", multiple=True, callback=_arm_files, help="One arm's trace; repeatable."
+)
+@click.option(
+    "--range",
+    "ranges",
+    metavar="NAME=FROM:TO",
+    multiple=True,
+    callback=_ranges,
+    help="A stretch of the one trace, or imported capture, that is an arm, as its timeline counts; repeatable.",
 )
 @click.option("--arm-by", metavar="FIELD", multiple=True, help="A llama-bench field that sets arms apart; repeatable.")
 @output_option
@@ -36,6 +67,7 @@ def command(
     files: tuple[Path, ...],
     kind: str | None,
     arms: list[tuple[str, Path]],
+    ranges: list[ArmRange],
     arm_by: tuple[str, ...],
     output: str | None,
     *,
@@ -48,11 +80,17 @@ def command(
     hprof import report.sqlite                         one trace
     hprof import --arm off=off.sqlite --arm on=on.sqlite -o traces/ab
     hprof import trace.json.gz --kind kineto -o traces/torch
+    hprof import both.sqlite --range off=0ms:188ms --range on=188ms:345ms
     """
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
-    from profiler.importers import import_files
+    from profiler.importers import cut_capture, import_files
+    from profiler.manifest import MANIFEST_NAME
 
     with console(stderr=True).status("Reading the trace"):
-        path = import_files(files, output, kind=kind, arms=arms, arm_by=arm_by, force=force, argv=sys.argv)
+        if ranges and len(files) == 1 and not arms and (files[0] / MANIFEST_NAME).is_file():
+            path = cut_capture(files[0], ranges, output, force=force, argv=sys.argv)
+        else:
+            options: dict[str, Any] = {"kind": kind, "arms": arms, "ranges": ranges, "arm_by": arm_by}
+            path = import_files(files, output, **options, force=force, argv=sys.argv)
     show_report(path, as_json=as_json, is_whole=True)

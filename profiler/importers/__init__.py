@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from profiler.importers.combine import SourceFile
+    from profiler.importers.cut import ArmRange
     from profiler.storage.writer import CaptureWriter
 
 __all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file"]
@@ -61,6 +62,7 @@ def import_files(
     arm_by: Sequence[str] = (),
     force: bool = False,
     argv: Sequence[str] = (),
+    ranges: Sequence[ArmRange] = (),
     host_work: bool = False,
     known: Mapping[str, Any] | None = None,
     cuts: Mapping[str, Cut] | None = None,
@@ -71,13 +73,13 @@ def import_files(
 
     files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
     baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
-    set arms apart (default: those that differ). host_work: see ImportOptions. known: fields of the manifest that the
-    caller knows; they are put before what the files say. cuts: arm -> what makes passes of its trace, for a caller who
-    knows when they ran. Raises HprofError for input that cannot be read or mixed,
+    set arms apart (default: those that differ). ranges: stretches of the one trace of `files` that are arms.
+    host_work: see ImportOptions. known: fields of the manifest that the caller knows; they are put before what the
+    files say. cuts: arm -> what makes passes of its trace, for a caller who knows when they ran. Raises HprofError for
+    input that cannot be read or mixed,
     and for an `out` that already holds something unless `force`.
     """
-    from profiler.importers.combine import SourceFile, combine, manifest_fields
-    from profiler.storage.writer import new_capture
+    from profiler.importers.combine import SourceFile
 
     wanted = [*((None, path) for path in files), *arms]
     if not wanted:
@@ -87,9 +89,11 @@ def import_files(
     for name, path in arms:
         if not path.exists():
             raise HprofError(
-                f"--arm {name}={path}: there is no file {path}; an arm is a trace file of its own, and hprof cuts one "
-                "trace into arms by hprof's own ranges alone, not by the name of another range."
+                f"--arm {name}={path}: there is no file {path}; an arm is a trace file of its own, or a stretch of one "
+                f"trace: hprof import FILE --range {name}=0ms:188ms."
             )
+    if ranges and (len(files) != 1 or arms):
+        raise HprofError("--range cuts one trace into arms: give one trace file, and no --arm.")
     for arm, path in wanted:
         imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by), host_work))
         if arm is not None and cuts and arm in cuts:
@@ -98,12 +102,58 @@ def import_files(
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
         named = arm or (None if len(wanted) == 1 or says_more else without_ending(path.name))
+        if ranges:
+            from profiler.importers.cut import cut_into_arms
+
+            imported = cut_into_arms(imported, ranges)
         sources.append(SourceFile(readable(path.name), _size(path), readable(named) if named else None, imported))
     _check_one_source(sources)
+    warnings = _same_names([s.arm for s in sources[: len(files)]])
+    return _write_capture(sources, out, argv, force=force, known=known or {}, warnings=warnings)
+
+
+def cut_capture(
+    path: str | os.PathLike[str],
+    ranges: Sequence[ArmRange],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    force: bool = False,
+    argv: Sequence[str] = (),
+) -> str:
+    """Write stretches of an imported capture as the arms of a new one; gives its address (default: the capture's own
+    with `-arms`). Raises HprofError as `import_files` does."""
+    from profiler.capture import Capture
+    from profiler.importers.combine import SourceFile
+    from profiler.importers.cut import cut_into_arms, read_capture
+
+    capture = Capture.open(path)
+    told = capture.manifest.extra.get("files")
+    files = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    first = files[0] if files else {}
+    n_bytes = first.get("bytes")
+    imported = cut_into_arms(read_capture(capture), ranges)
+    source = SourceFile(
+        readable(str(first.get("name", capture.name))), n_bytes if isinstance(n_bytes, int) else 0, None, imported
+    )
+    return _write_capture([source], out or f"{capture.path.rstrip('/')}-arms", argv, force=force, known={}, warnings=[])
+
+
+def _write_capture(
+    sources: Sequence[SourceFile],
+    out: str | os.PathLike[str],
+    argv: Sequence[str],
+    *,
+    force: bool,
+    known: Mapping[str, Any],
+    warnings: Sequence[str],
+) -> str:
+    from profiler.importers.combine import combine, manifest_fields
+    from profiler.storage.writer import new_capture
+
     combined = combine(sources)
     fields = manifest_fields(sources)
-    fields["warnings"] = [*_same_names([s.arm for s in sources[: len(files)]]), *fields["warnings"]]
-    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known or {}))
+    fields["warnings"] = [*warnings, *fields["warnings"]]
+    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known))
     try:
         _write(writer, combined)
         writer.finish("complete")

@@ -44,7 +44,7 @@ def combine(sources: Sequence[SourceFile]) -> list[Imported]:
             extra = source.imported.manifest_fields.get("extra", {})
             tables = _as_arm(tables, source.arm, is_unrecorded="unrecorded_copies" in extra)
         tables = _booted(tables, boots)
-        span = _span(tables)
+        span = span_of(tables)
         if span is not None:
             tables = {name: _shifted(name, table, start_ns - span[0]) for name, table in tables.items()}
             start_ns += span[1] - span[0] + _GAP_NS
@@ -98,12 +98,12 @@ def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool) -> di
     passes = tables.get("passes")
     if passes is not None and passes.num_rows:
         return tables | {"passes": _renamed(passes, arm)}
-    span = _work_span(tables) or _span(tables) or (0, 0)
+    span = work_span_of(tables) or span_of(tables) or (0, 0)
     row: dict[str, Any] = {"pass_id": 0, "arm": arm, "repetition": 0, "boot": 0, "warmup": False}
     row |= {"t_start": span[0], "t_end": span[1]}
     whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
     if (events := tables.get("events")) is not None:
-        whole["events"] = _with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
+        whole["events"] = with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
         whole["passes"] = with_bytes_h2d(whole["passes"], whole["events"], is_unrecorded=is_unrecorded)
     return tables | whole
 
@@ -111,7 +111,7 @@ def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool) -> di
 def _renamed(passes: pa.Table, arm: str) -> pa.Table:
     own = pc.unique(passes["arm"]).to_pylist()
     names = [f"{arm}/{name}" for name in passes["arm"].to_pylist()] if len(own) > 1 else [arm] * passes.num_rows
-    return _with_column(passes, "arm", pa.array(names, pa.string()))
+    return with_column(passes, "arm", pa.array(names, pa.string()))
 
 
 def _booted(tables: dict[str, pa.Table], boots: Counter[str]) -> dict[str, pa.Table]:
@@ -123,10 +123,10 @@ def _booted(tables: dict[str, pa.Table], boots: Counter[str]) -> dict[str, pa.Ta
     earlier = max(boots[arm] for arm in arms)
     boot = pc.add_checked(pc.fill_null(passes["boot"], 0), pa.scalar(earlier, pa.int32()))
     boots.update(dict.fromkeys(arms, pc.max(boot).as_py() + 1 - earlier))
-    return tables | {"passes": _with_column(passes, "boot", boot)}
+    return tables | {"passes": with_column(passes, "boot", boot)}
 
 
-def _span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
+def span_of(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
     """The first start and the last end of all timed tables."""
     starts, ends = [], []
     for name in _TIMED:
@@ -137,19 +137,19 @@ def _span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
     return (min(known[0]), max(known[1])) if all(known) else None
 
 
-def _work_span(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
+def work_span_of(tables: dict[str, pa.Table]) -> tuple[int, int] | None:
     """The first start and the last end of what devices did: a trace's start-up on the host is no part of its arm."""
     events = tables.get("events")
     if events is None:
         return None
-    return _span({"events": events.filter(pa.array(has_role(events, [*DEVICE_WORK, CPU_COMPUTE])))})
+    return span_of({"events": events.filter(pa.array(has_role(events, [*DEVICE_WORK, CPU_COMPUTE])))})
 
 
 def _shifted(name: str, table: pa.Table, by_ns: int) -> pa.Table:
     if name not in _TIMED or by_ns == 0:
         return table
     for column in ("t_start", "t_end"):
-        table = _with_column(table, column, pc.add_checked(table[column], by_ns))
+        table = with_column(table, column, pc.add_checked(table[column], by_ns))
     return table
 
 
@@ -163,12 +163,12 @@ def _renumbered(tables: dict[str, pa.Table], first_id: int) -> tuple[dict[str, p
         for name in _ID_TABLES:
             if name in tables:
                 column = pc.add_checked(tables[name]["pass_id"], pa.scalar(first_id, pa.int32()))
-                tables[name] = _with_column(tables[name], "pass_id", column)
+                tables[name] = with_column(tables[name], "pass_id", column)
     orders = pc.add_checked(pc.fill_null(passes["order"], 0), pa.scalar(first_id, pa.int32()))
-    tables["passes"] = _with_column(tables["passes"], "order", orders)
+    tables["passes"] = with_column(tables["passes"], "order", orders)
     return tables, first_id + own_last + 1
 
 
-def _with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
     index = table.schema.get_field_index(name)
     return table.set_column(index, table.schema.field(index), values)

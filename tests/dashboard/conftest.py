@@ -38,6 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(ROOT / "traces" / name, folder / name)
     makers.dense_off_on(folder / "dense")
     hostile(folder / "bad")
+    makers.one_trace(folder / "one-trace")
     faulty = ["--record-ordering", "--inject", "drop-wait", "-o", str(folder / "disorder")]
     hprof.main(["run", "-m", "tiny-dense", "--device", "sim", "--arms", "off,on", "-p", "64", "-ub", "32", *faulty])
     return folder

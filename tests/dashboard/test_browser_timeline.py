@@ -134,6 +134,29 @@ def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, addr
     watch.check()
 
 
+def test_stretches_of_an_imported_trace_become_arms(page: Page, address: str) -> None:
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=one-trace&at=0~320000")
+    settled(page)
+    make = page.locator(".timeline .statistics").get_by_role("button", name="Make this an arm")
+    make.click()
+    page.get_by_label("0 ns to 320 us").wait_for()
+    box = page.locator(".timeline canvas").bounding_box()
+    assert box is not None
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 3, box["y"] + 60, steps=3)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    make.click()
+    page.get_by_role("textbox").nth(1).wait_for()
+    page.get_by_role("button", name="Make a capture of these arms").click()
+    page.get_by_role("heading", name="The arm on against off").wait_for()
+    assert "capture=one-trace-arms" in address_of(page)
+    watch.check()
+
+
 def test_a_finding_leads_to_its_event_and_the_address_keeps_what_is_chosen(page: Page, address: str) -> None:
     watch = Watch(page)
     page.goto(f"{address}/?capture=disorder&a=off&b=on")

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from executor import units
+from executor.errors import HprofError
 from tests.support import ROOT
 
 _DECIMAL = re.compile(r"(?:\d |\"|\| )[GMk]B\b(?!/s)")  # "1.5 GB", a column's "MB"; not `24GB`, which options take
@@ -61,6 +62,17 @@ _DECIMAL = re.compile(r"(?:\d |\"|\| )[GMk]B\b(?!/s)")  # "1.5 GB", a column's "
 )
 def test_numbers_as_people_read_them(spelled: str, expected: str) -> None:
     assert spelled == expected
+
+
+@pytest.mark.parametrize(("text", "ns"), [("0", 0), ("188.5ms", 188_500_000), ("2 s", 2 * 10**9), ("40us", 40_000)])
+def test_times_are_read(text: str, ns: int) -> None:
+    assert units.parse_ns(text, "--range") == ns
+
+
+@pytest.mark.parametrize("text", ["5", "-1ms", "1e3ms", "2h", "", "99999999999s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(HprofError, match="--range"):
+        units.parse_ns(text, "--range")
 
 
 @pytest.mark.parametrize("pattern", ["README.md", "docs/*.md", "dashboard/**/*.js", "profiler/**/*.js"])

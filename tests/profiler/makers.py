@@ -40,6 +40,26 @@ def dense_off_on(
     return Capture.open(path)
 
 
+def one_trace(path: Path | str) -> Capture:
+    """A trace of one GPU that names no arms: two layers whose copies come in line, from 400 us on two whose copies run
+    beside the compute before them."""
+    copies = [(0, 100), (160, 260), (400, 500), (500, 600)]
+    kernels = [(100, 160), (260, 320), (500, 560), (600, 660)]
+    spans, kinds = [*copies, *kernels], ["h2d"] * 4 + ["compute"] * 4
+    rows = {
+        "kind": kinds,
+        "process": [1] * 8,
+        "device": [0] * 8,
+        "stream": ["7"] * 8,
+        "bytes": [COPY_BYTES] * 4 + [None] * 4,
+    }
+    rows |= {"t_start": [begin * US for begin, _ in spans], "t_end": [end * US for _, end in spans]}
+    writer = new_capture(path, source="nsys")
+    writer.write_part("events", rows, "trace")
+    writer.finish()
+    return Capture.open(path)
+
+
 def interrupted(path: Path | str, n_pairs: int = 2) -> Capture:
     """As dense_off_on, killed while a pass was being written: its events are there, its row is not."""
     writer = _dense_writer(path)

@@ -74,12 +74,13 @@ function sideStatistics(model, side, from, to) {
 }
 
 // The statistics as a table, or nothing where no stretch is chosen.
-function showStatistics(panel, model, span) {
+function showStatistics(panel, model, span, makeArm) {
   panel.replaceChildren();
   panel.hidden = span === null;
   if (span === null) return;
   const [from, to] = [Math.min(...span), Math.max(...span)], names = model.sides.map((side, i) => (model.sides.length > 1 ? `${"AB"[i]} ${side.title}` : side.title));
   panel.append(element("h3", "", `${formatTime(to - from, 4)} chosen, from ${formatTime(from, 5)} to ${formatTime(to, 5)}`));
+  if (model.header.can_be_cut) panel.append(linkTo("Make this an arm", () => makeArm([from, to].map((time) => Math.round(time + model.sides[0].offset)))));
   const sides = model.sides.map((side) => new Map(sideStatistics(model, side, from + side.offset, to + side.offset).map((row) => [row.label, row])));
   const table = element("table"), head = element("tr");
   for (const title of ["", ...names, ...(sides.length > 1 ? ["B / A"] : [])]) head.append(element("th", "", title));

@@ -31,8 +31,8 @@ class Viewer {
   }
 
   // New data, or the same data under another theme. The view stays where it is for the same passes.
-  update(bytes, host, sendWindow) {
-    this.sendWindow = sendWindow;
+  update(bytes, host, send) {
+    this.send = send;
     const isNew = bytes !== this.bytes;
     if (isNew) {
       const begin = performance.now(), model = decodeTimeline(bytes);
@@ -50,7 +50,7 @@ class Viewer {
     this.relayout();
     this.chooseWanted();
     showDetails(this.find(".details"), this.state.model, this.state.selected, (n) => this.goTo(n), () => this.goToOther());
-    showStatistics(this.find(".statistics"), this.state.model, this.state.measured);
+    this.showStatistics();
   }
 
   startOver() {
@@ -135,8 +135,12 @@ class Viewer {
   // The stretch whose statistics are shown, on the common clock; null: none.
   choose(span) {
     this.state.measured = span;
-    showStatistics(this.find(".statistics"), this.state.model, span);
+    this.showStatistics();
     this.changed();
+  }
+
+  showStatistics() {
+    showStatistics(this.find(".statistics"), this.state.model, this.state.measured, (span) => this.send("arm", span));
   }
 
   changed() {
@@ -175,7 +179,7 @@ class Viewer {
     if (JSON.stringify(wanted) === this.asked) return;
     this.windowTimer = setTimeout(() => {
       this.asked = JSON.stringify(wanted);
-      this.sendWindow(wanted);
+      this.send("window", wanted);
     }, 350);
   }
 

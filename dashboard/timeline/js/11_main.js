@@ -7,6 +7,6 @@ export default function ({ data, parentElement, setTriggerValue }) {
   if (!root || !data) return undefined;
   if (!VIEWERS.has(root)) VIEWERS.set(root, new Viewer(root));
   const viewer = VIEWERS.get(root);
-  viewer.update(data, root, (wanted) => setTriggerValue("window", wanted));
+  viewer.update(data, root, (name, value) => setTriggerValue(name, value));
   return () => viewer.dispose();
 }

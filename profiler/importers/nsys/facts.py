@@ -235,9 +235,7 @@ def _signed(priority: Any) -> int | None:
     return priority - (1 << 32) if priority >= 1 << 31 else priority
 
 
-NO_PASSES: Final = (
-    "arms, passes, tokens and experts: the trace has no NVTX ranges of domain hprof, so figures cover all of it"
-)
+NO_PASSES: Final = "arms, passes, tokens and experts: the trace has no NVTX ranges of domain hprof"
 
 
 def missing_calls(recorded: TraceRows, why: str) -> list[str]:

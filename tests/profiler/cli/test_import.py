@@ -69,6 +69,9 @@ def test_a_second_import_needs_force(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ([], "NAME=FILE"),
         (["--arm", "on"], "NAME=FILE"),
+        (["x.sqlite", "--range", "on=5"], "NAME=FROM:TO"),
+        (["x.sqlite", "--range", "on=5:7"], "'5' is not a time"),
+        (["x.sqlite", "y.sqlite", "--range", "on=0:7ms"], "give one trace file, and no --arm"),
         (["nowhere.sqlite"], "nowhere.sqlite does not exist"),
         (["--kind", "perfetto", "x"], "perfetto"),
     ],
@@ -83,12 +86,27 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     assert "Traceback" not in error
 
 
-def test_a_range_is_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_of_a_range_is_no_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = _export(tmp_path / "run.sqlite")
     assert main(["import", str(source), "--arm", "off=off_range", "-o", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert "--arm off=off_range: there is no file off_range" in said
-    assert "not by the name of another range" in said
+    assert "or a stretch of one trace: hprof import FILE --range off=0ms:188ms" in said
+
+
+def test_stretches_of_a_trace_or_of_its_capture_become_arms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_export(tmp_path / "run.sqlite", {KERNEL: [kernel(0, 300_000), kernel(500_000, 600_000)]})
+    ranges = ["--range", "off=0:400us", "--range", "on=0.4ms:1ms"]
+    assert main(["import", str(source), *ranges, "-o", str(tmp_path / "cut"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    walls = {arm: told["cells"][0]["arms"][arm]["wall_ns"]["median"] for arm in ("off", "on")}
+    assert walls == {"off": 300_000, "on": 100_000}
+    assert main(["import", str(source), "-o", str(tmp_path / "whole"), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["import", str(tmp_path / "whole"), *ranges, "--json"]) == 0
+    of_capture = json.loads(capsys.readouterr().out)
+    assert of_capture["capture"].endswith("whole-arms")
+    assert of_capture["cells"] == told["cells"]
 
 
 @pytest.mark.parametrize(
