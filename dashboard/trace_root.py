@@ -17,7 +17,8 @@ from typing import IO, Final
 from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
 from profiler.capture import CaptureSummary, list_captures
-from profiler.importers import cut_capture, import_files
+from profiler.cutting import cut_capture
+from profiler.importers import import_files
 from profiler.importers.base import file_endings, without_ending
 from profiler.importers.cut import ArmRange
 from profiler.manifest import MANIFEST_NAME

@@ -173,7 +173,7 @@ STAIRS = {
         {"manifest"},
         {"storage"},
         {"capture", "importers"},
-        {"metrics", "ordering", "cupti", "recording"},
+        {"metrics", "ordering", "cupti", "recording", "cutting"},
         {"findings", "planning", "engines", "watching", "doctor"},
         {"report", "running", "predicting"},
         {"compare", "export", "cluster", "probing"},

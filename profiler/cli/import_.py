@@ -84,7 +84,8 @@ def command(
     """
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
-    from profiler.importers import cut_capture, import_files
+    from profiler.cutting import cut_capture
+    from profiler.importers import import_files
     from profiler.manifest import MANIFEST_NAME
 
     with console(stderr=True).status("Reading the trace"):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from profiler.importers.cut import ArmRange
     from profiler.storage.writer import CaptureWriter
 
-__all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file"]
+__all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file", "write_capture"]
 
 Cut = Callable[[Imported], Imported]
 _PART_ROWS: Final = 1 << 18
@@ -109,51 +109,26 @@ def import_files(
         sources.append(SourceFile(readable(path.name), _size(path), readable(named) if named else None, imported))
     _check_one_source(sources)
     warnings = _same_names([s.arm for s in sources[: len(files)]])
-    return _write_capture(sources, out, argv, force=force, known=known or {}, warnings=warnings)
+    return write_capture(sources, out, argv, force=force, known=known, warnings=warnings)
 
 
-def cut_capture(
-    path: str | os.PathLike[str],
-    ranges: Sequence[ArmRange],
-    out: str | os.PathLike[str] | None = None,
-    *,
-    force: bool = False,
-    argv: Sequence[str] = (),
-) -> str:
-    """Write stretches of an imported capture as the arms of a new one; gives its address (default: the capture's own
-    with `-arms`). Raises HprofError as `import_files` does."""
-    from profiler.capture import Capture
-    from profiler.importers.combine import SourceFile
-    from profiler.importers.cut import cut_into_arms, read_capture
-
-    capture = Capture.open(path)
-    told = capture.manifest.extra.get("files")
-    files = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    first = files[0] if files else {}
-    n_bytes = first.get("bytes")
-    imported = cut_into_arms(read_capture(capture), ranges)
-    source = SourceFile(
-        readable(str(first.get("name", capture.name))), n_bytes if isinstance(n_bytes, int) else 0, None, imported
-    )
-    return _write_capture([source], out or f"{capture.path.rstrip('/')}-arms", argv, force=force, known={}, warnings=[])
-
-
-def _write_capture(
+def write_capture(
     sources: Sequence[SourceFile],
     out: str | os.PathLike[str],
     argv: Sequence[str],
     *,
-    force: bool,
-    known: Mapping[str, Any],
-    warnings: Sequence[str],
+    force: bool = False,
+    known: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
 ) -> str:
+    """Write what was read as one capture at `out`; gives its address. The other parameters as for `import_files`."""
     from profiler.importers.combine import combine, manifest_fields
     from profiler.storage.writer import new_capture
 
     combined = combine(sources)
     fields = manifest_fields(sources)
     fields["warnings"] = [*warnings, *fields["warnings"]]
-    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known))
+    writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known or {}))
     try:
         _write(writer, combined)
         writer.finish("complete")

@@ -18,18 +18,16 @@ from profiler.importers.base import Imported
 from profiler.importers.combine import span_of, with_column, work_span_of
 from profiler.importers.hprof_passes import with_bytes_h2d
 from profiler.manifest import ManifestArm
-from profiler.schema import PASSES, TABLES
+from profiler.schema import PASSES
 
 if TYPE_CHECKING:
     from profiler.arithmetic.intervals import Int64
-    from profiler.capture import Capture
 
 _DRIFT: Final = (
     "The arms are stretches of one trace that ran one after the other: what else changed meanwhile (clocks, "
     "temperature, other programs) is part of their difference."
 )
 _FAR_NS: Final = 1 << 60
-_KEPT_FIELDS: Final = ("created_utc", "machine", "model", "link_h2d_gb_s", "environment", "extra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +46,6 @@ class ArmRange:
     def option(self) -> str:
         """As `--range` takes it, to the nanosecond."""
         return f"{self.arm}={self.start_ns}ns:{self.end_ns}ns"
-
-
-def read_capture(capture: Capture) -> Imported:
-    """An imported capture as it was when its trace had been read. Raises HprofError for hprof's own."""
-    if capture.manifest.source == "hprof":
-        raise HprofError(f"{capture.name} was measured by hprof run, which has arms already; cut an imported trace.")
-    tables = {name: capture.table(name) for name in TABLES if capture.n_rows(name)}
-    told = capture.manifest
-    fields = {name: getattr(told, name) for name in _KEPT_FIELDS} | {"arms": list(told.arms)}
-    return Imported(told.source, tables, fields, list(told.cannot_say), Counter(told.dropped), list(told.warnings))
 
 
 def cut_into_arms(imported: Imported, ranges: Sequence[ArmRange]) -> Imported:

@@ -9,7 +9,8 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.importers import cut_capture, import_files
+from profiler.cutting import cut_capture
+from profiler.importers import import_files
 from profiler.importers.cut import ArmRange
 from profiler.metrics import load_tables, pass_figures
 from tests.profiler.importers.kineto import traces
