@@ -1,4 +1,4 @@
-"""One token's small kernels, where a GPU has them fused (`token_kernels`, `token_attention`): what layers call.
+"""One token's small kernels, where a GPU has them fused (`token_norm`, `token_attention` and others): what layers call.
 
 Where they do not serve (no Triton, float32, a rare kind of layer), layers go on with PyTorch's operations. Which of
 the two is taken depends on the model and the machine alone, so that all arms do the same.
@@ -25,13 +25,9 @@ _MOST_USED = 64  # experts a token: the kernel finds one after the other
 
 
 @functools.cache
-def _kernels() -> ModuleType:
-    return importlib.import_module("executor.layers.token_kernels")
-
-
-@functools.cache
-def _attention() -> ModuleType:
-    return importlib.import_module("executor.layers.token_attention")
+def _kernels(name: str) -> ModuleType:
+    """They need Triton."""
+    return importlib.import_module(f"executor.layers.token_{name}")
 
 
 def serves(x: torch.Tensor) -> bool:
@@ -46,7 +42,7 @@ def norm_serves(x: torch.Tensor) -> bool:
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`executor.layers.dense.rms_norm` of x (1, n)."""
-    normed: torch.Tensor = _kernels().rms_norm(x, weight, eps)
+    normed: torch.Tensor = _kernels("norm").rms_norm(x, weight, eps)
     return normed
 
 
@@ -73,7 +69,7 @@ def attend(
 
     q (1, heads, head_dim), k and v (1, kv_heads, head_dim); `sinks` (heads,) as of `attention_kernels.attend`.
     """
-    out: torch.Tensor = _attention().attend(
+    out: torch.Tensor = _kernels("attention").attend(
         q, k, v, norms, state.rope, (state.keys, state.values), at,
         window=shape.window, sinks=sinks, scale=shape.scale, eps=eps,
     )  # fmt: skip
@@ -101,12 +97,12 @@ def route(
     `biases` (n_experts,) of logits, and of scores for the choice alone. `into`: h (1, hidden), ids and weights
     (1, n_used), flags (n_experts,). With `given` (rows, n_used) int64 its row `begin` (1,) is the choice.
     """
-    _kernels().route(x, norm, router, biases, moe, eps, into, given, begin)
+    _kernels("router").route(x, norm, router, biases, moe, eps, into, given, begin)
 
 
 def arg_max(row: torch.Tensor, out: torch.Tensor) -> None:
     """Put the index of the largest of row (n,) float32 into `out` (1,) int64."""
     if row.is_cuda and has_triton():
-        _kernels().arg_max(row, out)
+        _kernels("arg_max").arg_max(row, out)
     else:
         out.copy_(row.argmax().view(1))

@@ -13,7 +13,7 @@ from triton import language as tl
 
 from executor.layers.attention_kernels import OneToken
 from executor.layers.rope import RopeTable
-from executor.layers.token_kernels import counters_of
+from executor.layers.token_counters import counters_of
 
 _LOG2_E: Final = 1.4426950408889634
 _TILE: Final = 64  # positions that a program reads at once

@@ -13,7 +13,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
 from executor import stamp_kernels
-from executor.layers import token_kernels
+from executor.layers import token_arg_max, token_norm, token_router
 from executor.stamps import AT_BEGIN, AT_END
 from tests.executor.layers import token_cases as cases
 from tests.triton_compile import compiled_for_h200
@@ -41,7 +41,7 @@ def router(name: str) -> Callable[[], object]:
     )
     begin = torch.zeros(1, dtype=torch.int64)
     given = torch.zeros(4, moe.n_used, dtype=torch.int64) if "as it is" in name else None
-    return lambda: token_kernels.route(ROW, VECTOR, matrix, biases, moe, 1e-5, into, given, begin)
+    return lambda: token_router.route(ROW, VECTOR, matrix, biases, moe, 1e-5, into, given, begin)
 
 
 def attention(name: str, n_rows: int) -> Callable[[], object]:
@@ -51,8 +51,8 @@ def attention(name: str, n_rows: int) -> Callable[[], object]:
 ROW, VECTOR = torch.zeros(1, 2048, dtype=BF16), torch.zeros(2048, dtype=BF16)
 KERNELS: dict[str, Callable[[], object]] = {
     "stamp": lambda: stamp_kernels.stamp(torch.zeros(1, dtype=torch.int64)),
-    "norm": lambda: token_kernels.rms_norm(ROW, VECTOR, 1e-5),
-    "arg-max": lambda: token_kernels.arg_max(torch.zeros(151936), torch.zeros(1, dtype=torch.int64)),
+    "norm": lambda: token_norm.rms_norm(ROW, VECTOR, 1e-5),
+    "arg-max": lambda: token_arg_max.arg_max(torch.zeros(151936), torch.zeros(1, dtype=torch.int64)),
     **{f"router, {name}": router(name) for name in cases.ROUTERS},
     **{f"attention, {name}": attention(name, 64) for name in ("plain", "window", "half turns, gate", "no positions")},
     **{f"attention in splits, {name}": attention(name, 512) for name in ("norms", "sinks", "one length")},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from executor.layers import token_attention, token_kernels
+from executor.layers import token_arg_max, token_attention, token_norm, token_router
 from executor.layers.attention_kernels import OneToken, attend_one, position_on_device
 from executor.layers.moe import route, route_given, used_flags
 from executor.layers.one_token import HeadNorms
@@ -49,7 +49,7 @@ def check_norm(n: int, device: torch.device, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(n)
     x, weight = (torch.randn(shape, generator=generator).to(device, dtype) for shape in ((1, n), (n,)))
     want = F.rms_norm(x.double(), (n,), weight.double(), 1e-5)
-    assert_close(token_kernels.rms_norm(x, weight, 1e-5), want, dtype)
+    assert_close(token_norm.rms_norm(x, weight, 1e-5), want, dtype)
 
 
 def check_arg_max(n: int, device: torch.device) -> None:
@@ -58,7 +58,7 @@ def check_arg_max(n: int, device: torch.device) -> None:
     out = torch.full((1,), -1, device=device)
     for place in (n - 1, n // 2, 0):
         row[place:] = row.max() + 1
-        token_kernels.arg_max(row, out)
+        token_arg_max.arg_max(row, out)
         assert out.tolist() == [place]
 
 
@@ -73,7 +73,7 @@ def check_arg_max_of_odd_numbers(device: torch.device) -> None:
         cases[4][n - 2] = infinite
         for row in cases:
             out = torch.full((1,), -1, device=device)
-            token_kernels.arg_max(row.to(device), out)
+            token_arg_max.arg_max(row.to(device), out)
             assert out.tolist() == [int(row.argmax())]
 
 
@@ -86,7 +86,7 @@ def check_router_of_odd_numbers(device: torch.device, dtype: torch.dtype) -> Non
         counts = torch.zeros(1, moe.n_used, device=device)
         flags = torch.zeros(moe.n_experts, dtype=torch.uint8, device=device)
         into, begin = (torch.empty_like(x), ids, counts, flags), torch.zeros(1, dtype=torch.int64, device=device)
-        token_kernels.route(x, norm, router, (None, None), moe, 1e-5, into, None, begin)
+        token_router.route(x, norm, router, (None, None), moe, 1e-5, into, None, begin)
         assert ((ids >= 0) & (ids < moe.n_experts)).all(), name
         assert counts.isnan().all(), name
 
@@ -109,7 +109,7 @@ def check_router(moe: MoeFfn, device: torch.device, dtype: torch.dtype, hidden: 
             flags = torch.full((moe.n_experts,), 7, dtype=torch.uint8, device=device)
             norm, router = w("ffn_norm.weight"), w("ffn_gate_inp.weight")
             into = (h, ids, counts, flags)
-            logits = token_kernels.route(x, norm, router, biases, moe, 1e-5, into, rows, begin)
+            logits = token_router.route(x, norm, router, biases, moe, 1e-5, into, rows, begin)
             assert_close(h, F.rms_norm(x, (hidden,), norm, 1e-5), dtype)
             torch.testing.assert_close(logits, (h.float() @ router.float().T)[0], atol=1e-5, rtol=1e-4)
             if rows is None:
