@@ -77,7 +77,7 @@ def _range_name(context: click.Context, parameter: click.Parameter, name: str | 
 @click.option(
     "--max-bytes",
     metavar="SIZE",
-    default="1GiB",
+    default="512MiB",
     callback=_size,
     help="Stop when so much is written, of all processes.",
 )

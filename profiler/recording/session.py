@@ -21,7 +21,7 @@ from profiler.recording.cupti_files import find_libraries
 Graphs = Literal["auto", "graph", "node"]
 GRAPHS: Final[tuple[Graphs, ...]] = ("auto", "graph", "node")
 WITHOUT: Final = ("calls", "waits", "memory")
-DEFAULT_MAX_BYTES: Final = 1 << 30  # about 16 million records
+DEFAULT_MAX_BYTES: Final = 512 << 20  # about 8 million records
 _MAX_PROBLEM_BYTES: Final = 64 << 10
 _MAX_PROBLEMS: Final = 100
 _OTHERS: Final = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")

@@ -12,9 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from executor.errors import HprofError
+from executor.units import format_count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.cupti_spool import facts
 from profiler.importers.cupti_spool.spool import (
+    HEADER_BYTES,
     MAGIC,
     NO_ID,
     RECORD,
@@ -41,14 +43,29 @@ def detect(path: Path, head: bytes) -> bool:
 
 def read(path: Path, _options: ImportOptions) -> Imported:
     """Read one recording: its processes lie on one clock. Raises HprofError for what is none, or is damaged."""
-    paths = sorted(path.glob(f"*{SPOOL_ENDING}")) if path.is_dir() else [path]
-    if not paths:
-        raise HprofError(f"{path} holds no spool ({SPOOL_ENDING}); give the folder that hprof record wrote.")
-    if len(paths) > _MAX_PROCESSES:
-        raise HprofError(f"{path} holds more than {_MAX_PROCESSES} spools; record fewer processes with --process.")
+    paths, warnings = _of_folder(path) if path.is_dir() else ([path], [])
     files = [read_spool(one) for one in paths]
     tables = SpoolTables(files)
+    tables.warnings += warnings
     return build(tables, _says(tables, files))
+
+
+def _of_folder(folder: Path) -> tuple[list[Path], list[str]]:
+    """The spools to read, in the order of their names, and what is said of those that are left out."""
+    found = sorted(folder.glob(f"*{SPOOL_ENDING}"))
+    begun = [path for path in found if not path.is_file() or path.stat().st_size >= HEADER_BYTES]
+    if not begun:
+        raise HprofError(f"{folder} holds no spool ({SPOOL_ENDING}); give the folder that hprof record wrote.")
+    largest = sorted(begun, key=lambda path: -path.lstat().st_size)[:_MAX_PROCESSES]
+    warnings = []
+    if n_none := len(found) - len(begun):
+        warnings.append(f"{format_count(n_none, 'process')} ended when its recording had just begun: nothing is known.")
+    if n_more := len(begun) - len(largest):
+        warnings.append(
+            f"The spools of {format_count(n_more, 'process')} that recorded least were left out, as hprof reads "
+            f"{_MAX_PROCESSES:,}: record fewer with --process."
+        )
+    return sorted(largest), warnings
 
 
 def _says(tables: SpoolTables, files: list[SpoolFile]) -> SourceSays:

@@ -27,6 +27,7 @@ _DEVICE_MEMORY: Final = 3  # CUpti_ActivityMemoryKind
 _STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _NODE_TYPES: Final = ("kernel", "memcpy", "memset")  # CUgraphNodeType, the first three
 _FAR_CLOCKS_NS: Final = 1_000_000
+_NAMES_LOST: Final = "names beyond the table's limit"  # as the library says it
 _MOST_LOST: Final = 1 << 40  # in one record: more is damage, and would not add up
 
 
@@ -161,7 +162,12 @@ def held_bytes(rows: Records) -> tuple[Int64, Int64]:
 def recording_warnings(files: Sequence[SpoolFile], recorded: TraceRows, hprof: HprofRanges | None) -> list[str]:
     """What a reader of the figures must know."""
     said = [f"The recorder says: {text}." for text in problems(files)[:_MAX_LISTED]]
-    said += [f"{format_count(count, 'record')} lost: {reason}." for reason, count in lost_records(files).items()]
+    said += [
+        f"{format_count(count, 'row')} without a name: the recorder keeps a million of them, and no more."
+        if reason == _NAMES_LOST
+        else f"{format_count(count, 'record')} lost: {reason}."
+        for reason, count in lost_records(files).items()
+    ]
     said += [
         f"Recording stopped before the end of the program ({reason}): what came then is missing."
         for reason in _stopped_by(files)

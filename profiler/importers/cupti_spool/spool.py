@@ -32,6 +32,7 @@ _MAX_CHUNK_BYTES: Final = 64 << 20
 _MAX_TEXTS: Final = 1 << 20  # ids count from 1, and the library stops there
 
 _HEADER: Final = struct.Struct("<8s6I4Q")
+HEADER_BYTES: Final = _HEADER.size
 _CHUNK: Final = struct.Struct("<4I")
 _TEXT: Final = struct.Struct("<2I")
 _CHUNK_MAGIC: Final = 0x316B6863

@@ -295,7 +295,7 @@ void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* 
       const bool is_of_pause = record.type == kCall && !Recorder::instance().was_recording(record.start);
       if (record.type != 0 && !is_of_pause) spool.append(record);
     }
-    spool.append_lost(dropped, "dropped by CUPTI");
+    spool.append_lost(dropped, kDroppedByCupti);
     spool.flush();
   });
   if (buffer == nullptr) return;

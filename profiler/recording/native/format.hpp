@@ -90,6 +90,12 @@ struct Record {
 };
 static_assert(sizeof(Record) == 64, "a record is 64 bytes");
 
+// Why something is missing, as kLost and kState name it.
+constexpr const char* kDroppedByCupti = "dropped by CUPTI";
+constexpr const char* kLimitReached = "limit reached";
+constexpr const char* kDiskFull = "disk full";
+constexpr const char* kNamesLost = "names beyond the table's limit";
+
 enum StateKind : uint8_t { kBegan = 1, kPaused = 2 };
 
 // A file of one page that hprof and every recorded process map: how they are told to start and stop, and what they

@@ -191,7 +191,7 @@ void Recorder::apply_state() {
     state.kind = wanted ? kBegan : kPaused;
     state.start = now;
     const uint32_t full = control_->full.load();
-    if (full != 0) state.name = spool.text(full == 2 ? "disk full" : "limit reached");
+    if (full != 0) state.name = spool.text(full == 2 ? kDiskFull : kLimitReached);
     else if (until_range_met_.load()) state.name = spool.text("range met");
     spool.append_surely(state);
     if (wanted != (changes_.size() % 2 == 1)) changes_.push_back(now);

@@ -49,6 +49,8 @@ bool Spool::open(const char* folder, ControlPage* control) {
   }
   size_bytes_ = sizeof header;
   records_.reserve(kBufferedRecords);
+  // they can be said when the table of names is full
+  for (const char* reason : {kDroppedByCupti, kLimitReached, kDiskFull, kNamesLost}) text(reason);
   return true;
 }
 
@@ -175,8 +177,8 @@ bool Spool::write_all(const void* data, std::size_t bytes) {
 void Spool::close() {
   if (fd_ < 0) return;
   flush();
-  append_lost(lost_records_, control_ != nullptr && control_->full.load() == 2 ? "disk full" : "limit reached");
-  append_lost(lost_texts_, "names beyond the table's limit");
+  append_lost(lost_records_, control_ != nullptr && control_->full.load() == 2 ? kDiskFull : kLimitReached);
+  append_lost(lost_texts_, kNamesLost);
   Record end;
   end.type = kEnd;
   end.start = clock_ns(CLOCK_REALTIME);

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import hprof
+from executor.units import parse_bytes
 from profiler.capture import Capture
+from profiler.cli.record import command
+from profiler.recording.session import DEFAULT_MAX_BYTES
 from tests.profiler.recording.standin import PROGRAM
 from tests.support import ROOT
 
@@ -49,6 +52,11 @@ def test_what_is_passed_on(words: list[str]) -> None:
     assert sorted(path.name for path in Path("traces").iterdir()) == ["mine"], "no spool stays"
     (device,) = hprof.open("traces/mine").report().to_json()["devices"]
     assert device["copies"]["h2d"]["bytes"] == 1000
+
+
+def test_the_limit_is_the_same_from_python() -> None:
+    (option,) = (parameter for parameter in command.params if parameter.name == "max_bytes")
+    assert parse_bytes(str(option.default), "--max-bytes") == DEFAULT_MAX_BYTES
 
 
 def test_a_signal_becomes_the_shells_code(words: list[str]) -> None:

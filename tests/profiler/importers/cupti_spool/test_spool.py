@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from executor.errors import HprofError
-from profiler.importers import read_file
+from profiler.importers import cupti_spool, read_file
 from profiler.importers.cupti_spool import FORMAT
 from profiler.importers.cupti_spool.spool import RECORD, RecordType, read_spool, spool_bytes
 from profiler.schema import TABLES
@@ -89,6 +89,26 @@ def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "1-0.hspool")
     with pytest.raises(HprofError, match=r"1-0\.hspool is not a regular file"):
         read_file(tmp_path)
+
+
+def test_a_process_that_was_killed_as_it_began_costs_the_others_nothing(tmp_path: Path) -> None:
+    write(tmp_path, FORMAT.sample())
+    (tmp_path / "2-0.hspool").write_bytes(FORMAT.sample()[:63])
+    found = read_file(tmp_path)
+    assert found.tables["events"].num_rows == 2
+    assert "1 process ended when its recording had just begun: nothing is known." in found.warnings
+    (tmp_path / "1-0.hspool").write_bytes(b"")
+    with pytest.raises(HprofError, match="holds no spool"):
+        read_file(tmp_path)
+
+
+def test_of_more_processes_than_are_read_those_with_most_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti_spool, "_MAX_PROCESSES", 1)
+    write(tmp_path, FORMAT.sample())
+    (tmp_path / "0-0.hspool").write_bytes(spool_bytes(9, np.zeros(0, RECORD), {}))
+    found = read_file(tmp_path)
+    assert [process["process"] for process in found.manifest_fields["extra"]["processes"]] == [400]
+    assert any(text.startswith("The spools of 1 process that recorded least") for text in found.warnings)
 
 
 def test_flipped_bits_in_the_frame(tmp_path: Path) -> None:
