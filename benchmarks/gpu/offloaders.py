@@ -1,17 +1,20 @@
-"""What PyTorch's offloaders hide: diffusers' group offloading with and without a stream, accelerate's cpu_offload.
+"""What PyTorch's offloaders hide: diffusers' group offloading, accelerate's cpu_offload, a double buffer by hand.
 
     pip install diffusers accelerate transformers
-    python -m benchmarks.gpu.offloaders -o traces/offloaders [--only group|accelerate] [--layers 12] [--width 3072]
+    python -m benchmarks.gpu.offloaders -o traces/offloaders [--only group,buffer] [--layers 12] [--width 3072]
 
-Two A/Bs by `hprof.ab`, on blocks of random weights (no download): `group` (off: group offloading in line, on: with
-`use_stream`) and `accelerate` (off: cpu_offload, on: resident, the limit). Each prints the report's summary and what
-the recorded call of each arm copied and hid.
+A/Bs by `hprof.ab`, on blocks of random weights (no download): `group` (off: group offloading in line, on: with
+`use_stream`), `accelerate` (off: cpu_offload, on: resident, the limit) and `buffer` (off: each layer's weights copied
+when they are needed, on: one layer ahead). Each prints the report's summary and what the recorded call of each arm
+copied and hid. Without a GPU (`--device cpu`) copies are the host's: times are told, and nothing of devices; there
+`group` has no stream, and is held against resident weights.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -46,10 +49,13 @@ def group_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
     def step(*, use_stream: bool) -> Step:
         model = Blocks(n_layers, width)
         options: dict[str, Any] = {"offload_type": "block_level", "num_blocks_per_group": 1, "use_stream": use_stream}
-        apply_group_offloading(model, torch.device("cuda"), torch.device("cpu"), **options)
+        apply_group_offloading(model, x.device, torch.device("cpu"), **options)
         return lambda: model(x)
 
-    return {"off": step(use_stream=False), "on": step(use_stream=True)}
+    if x.device.type == "cuda":
+        return {"off": step(use_stream=False), "on": step(use_stream=True)}
+    resident = Blocks(n_layers, width)
+    return {"off": step(use_stream=False), "on": lambda: resident(x)}
 
 
 def accelerate_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
@@ -57,26 +63,87 @@ def accelerate_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, St
     from accelerate import cpu_offload
 
     model = Blocks(n_layers, width)
-    cpu_offload(model, execution_device=torch.device("cuda"))
-    resident = Blocks(n_layers, width).cuda()
+    cpu_offload(model, execution_device=x.device)
+    resident = Blocks(n_layers, width).to(x.device)
     return {"off": lambda: model(x), "on": lambda: resident(x)}
 
 
-PAIRS = {"group": group_steps, "accelerate": accelerate_steps}
+def buffer_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
+    """By hand: two slots, weights copied in line, or into the one slot while the other is computed with."""
+    is_cuda = x.device.type == "cuda"
+    weights = [torch.randn(width, 4 * width, dtype=x.dtype) / width for _ in range(n_layers)]
+    weights = [weight.pin_memory() for weight in weights] if is_cuda else weights
+    slots = [torch.empty_like(weights[0], device=x.device) for _ in range(2)]
+    copier = _CudaCopier() if is_cuda else _HostCopier()
+
+    def in_line() -> torch.Tensor:
+        y = x
+        for layer, weight in enumerate(weights):
+            with hprof.range(f"layer {layer}"):
+                slots[0].copy_(weight, non_blocking=True)
+                y = (y @ slots[0])[:, :width]
+        return y
+
+    def ahead() -> torch.Tensor:
+        y = x
+        copier.copy(slots[0], weights[0])
+        for layer in range(n_layers):
+            with hprof.range(f"layer {layer}"):
+                copier.wait()
+                if layer + 1 < n_layers:
+                    copier.copy(slots[(layer + 1) % 2], weights[layer + 1])
+                y = (y @ slots[layer % 2])[:, :width]
+        return y
+
+    return {"off": in_line, "on": ahead}
+
+
+class _CudaCopier:
+    """Copies on a stream of its own, behind what the slot was last used for."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._copied = torch.cuda.Event()
+
+    def copy(self, slot: torch.Tensor, weight: torch.Tensor) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            slot.copy_(weight, non_blocking=True)
+            self._copied.record()
+
+    def wait(self) -> None:
+        torch.cuda.current_stream().wait_event(self._copied)
+
+
+class _HostCopier:
+    """Copies in a thread."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+
+    def copy(self, slot: torch.Tensor, weight: torch.Tensor) -> None:
+        self._copied = self._pool.submit(slot.copy_, weight)
+
+    def wait(self) -> None:
+        self._copied.result()
+
+
+PAIRS = {"group": group_steps, "accelerate": accelerate_steps, "buffer": buffer_steps}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", default="traces/offloaders")
-    parser.add_argument("--only", choices=PAIRS)
+    parser.add_argument("--only", default=",".join(PAIRS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=3072)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("-r", "--repetitions", type=int, default=8)
     chosen = parser.parse_args()
-    x = torch.randn(chosen.tokens, chosen.width, dtype=torch.bfloat16, device="cuda")
-    for name in [chosen.only] if chosen.only else PAIRS:
-        with torch.inference_mode():
+    x = torch.randn(chosen.tokens, chosen.width, dtype=torch.bfloat16, device=chosen.device)
+    for name in chosen.only.split(","):
+        with torch.no_grad():
             steps = PAIRS[name](chosen.layers, chosen.width, x)
             with hprof.ab(f"{chosen.output}-{name}", chosen.repetitions, force=True) as ab:
                 for arm, step in steps.items():
