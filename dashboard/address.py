@@ -34,13 +34,19 @@ def select(
 
 
 def segments(
-    title: str, options: Sequence[Option], key: str, label: Callable[[Option], str] = str, *, first: int = 0
+    title: str,
+    options: Sequence[Option],
+    key: str,
+    label: Callable[[Option], str] = str,
+    *,
+    first: int = 0,
+    **layout: Any,
 ) -> Option:
     """Buttons in a row to choose one of the options with."""
     if len(options) == 1:
         return _remember(key, options[0])
     widget = _prepare(options, key, options[first])
-    chosen = st.segmented_control(title, options, key=widget, format_func=label, required=True)
+    chosen = st.segmented_control(title, options, key=widget, format_func=label, required=True, **layout)
     return _remember(key, options[first] if chosen is None else chosen)
 
 
@@ -63,6 +69,12 @@ def put(**values: Any) -> None:
     """Choose for the reader, as from a button's callback: what the controls of these keys show from now on."""
     for key, value in values.items():
         st.session_state[f"{_PREFIX}{key}"] = value
+
+
+def names_one(options: Sequence[Option], key: str) -> bool:
+    """Whether one of the options was chosen already, by the address or by a control."""
+    asked = st.query_params.get(key)
+    return st.session_state.get(f"address-{key}") in options or asked in map(str, options)
 
 
 def _prepare(options: Sequence[Option], key: str, default: Option) -> str:

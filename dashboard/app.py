@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import choice, show, trace_root
+from dashboard.empty_pages import why_empty
 
 HERE = Path(__file__).parent
 
@@ -17,26 +18,51 @@ HERE = Path(__file__).parent
 st.set_page_config(page_title="hprof", page_icon=str(HERE / "icon.png"), layout="wide")
 st.html(HERE / "style.css")
 
+nothing_on: dict[str, str] = {}
+is_ready = False
+with show.one_sentence():
+    with st.sidebar:
+        chosen = choice.choose(trace_root.trace_root())
+    nothing_on = why_empty(chosen) if chosen is not None else {}
+    is_ready = True
+
+
+def _page(file: str, title: str, icon: str, url_path: str = "") -> st.Page:
+    """A page; one that has nothing for the capture says so where the pointer rests on its name."""
+    return st.Page(
+        f"views/{file}.py",
+        title=title,
+        icon=f":material/{icon}:",
+        url_path=url_path or None,
+        default=not url_path,
+        help=nothing_on.get(url_path),
+    )
+
+
 page = st.navigation(
     {
         "Compare": [
-            st.Page("views/overview.py", title="Overview", icon=":material/monitoring:", default=True),
-            st.Page("views/timeline.py", title="Timeline", icon=":material/view_timeline:", url_path="timeline"),
-            st.Page("views/sweep.py", title="Sweep", icon=":material/stacked_line_chart:", url_path="sweep"),
+            _page("overview", "Overview", "monitoring"),
+            _page("timeline", "Timeline", "view_timeline", "timeline"),
+            _page("sweep", "Sweep", "stacked_line_chart", "sweep"),
         ],
         "Explain": [
-            st.Page("views/selective.py", title="Selective copy", icon=":material/filter_alt:", url_path="selective"),
-            st.Page("views/layers.py", title="Layers", icon=":material/layers:", url_path="layers"),
-            st.Page("views/memory.py", title="Memory", icon=":material/memory:", url_path="memory"),
-            st.Page("views/what_if.py", title="What if", icon=":material/tune:", url_path="what-if"),
+            _page("selective", "Selective copy", "filter_alt", "selective"),
+            _page("layers", "Layers", "layers", "layers"),
+            _page("memory", "Memory", "memory", "memory"),
         ],
-        "Add": [st.Page("views/import_.py", title="Import", icon=":material/upload_file:", url_path="import")],
+        "Predict": [
+            _page("what_if", "What if", "tune", "what-if"),
+            _page("advise", "Advise", "lightbulb", "advise"),
+        ],
+        "Add": [_page("import_", "Import", "upload_file", "import")],
     }
 )
-
 st.set_page_config(page_title=f"{page.title} · hprof")
+if nothing_on:
+    names = ", ".join(f"[data-testid=stSidebarNav] a[href$='/{url}']" for url in nothing_on)  # addresses of ours
+    st.html(f"<style>:is({names}) {{ opacity: 0.5; }}</style>")
 
-with show.one_sentence():
-    with st.sidebar:
-        choice.choose(trace_root.trace_root())
-    page.run()
+if is_ready:
+    with show.one_sentence():
+        page.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,9 +14,11 @@ from profiler.capture import Capture, CaptureSummary
 from profiler.manifest import ManifestArm
 from profiler.report.cells import Cell, CellSizes, cell_sizes, telling_cell
 from profiler.report.report import Report
+from profiler.report.shown_cells import told_comparison
 
 _STATE: Final = "_choice"
 _SIZE_TITLES: Final = {"n_ubatch": "Ubatch", "n_depth": "Depth", "n_prompt": "Prompt", "n_gen": "Generated"}
+_FIRM: Final = ("faster", "slower", "no difference")
 _LARGE: Final = 1_000_000  # events; reading more takes over a second
 
 
@@ -148,7 +150,8 @@ def _choose_arms(found: trace_root.CaptureRef, capture: Capture) -> Choice:
     first = placements.partner(capture.manifest, others, a)
     b = address.select("Arm B", others, "b", labels.__getitem__, first=first) if others else None
     having_a = [cell for cell in cells if a in cell.arms]
-    chosen = _choose_cell([cell for cell in having_a if b is None or b in cell.arms] or having_a)
+    both = [cell for cell in having_a if b is None or b in cell.arms] or having_a
+    chosen = _choose_cell(both, lambda: first_cell(both, Choice(found, capture, both[0], a, b)))
     return Choice(found, capture, chosen, a, b if b in chosen.arms else None)
 
 
@@ -156,10 +159,22 @@ def _known_arms(capture: Capture) -> dict[str, ManifestArm]:
     return {arm.name: arm for arm in capture.manifest.arms}
 
 
-def _choose_cell(cells: list[CellSizes]) -> CellSizes:
-    """By a control for each size in which the cells differ; the address holds the cell."""
+def first_cell(cells: Sequence[CellSizes], choice: Choice) -> CellSizes:
+    """The one to open first: of those where B has a verdict, or else of all, the one that tells the most."""
+    if choice.b is None or len(cells) == 1:
+        return telling_cell(cells)
+    report = load.headline(choice.found, choice.a) if choice.is_large else choice.report
+    judged = {one.key for one in report.cells if (told := told_comparison(one, choice.b)) and told[0].verdict in _FIRM}
+    return telling_cell([cell for cell in cells if cell.key in judged] or cells)
+
+
+def _choose_cell(cells: list[CellSizes], first: Callable[[], CellSizes]) -> CellSizes:
+    """By a control for each size in which the cells differ; the address holds the cell. `first` is asked where it
+    names none.
+    """
     keys = {cell_key(cell): cell for cell in cells}
-    chosen = keys[address.kept(list(keys), "cell", first=list(keys).index(cell_key(telling_cell(cells))))]
+    is_named = address.names_one(list(keys), "cell")
+    chosen = keys[address.kept(list(keys), "cell", first=0 if is_named else list(keys).index(cell_key(first())))]
     for size, title in _SIZE_TITLES.items():
         values = sorted({getattr(cell, size) for cell in cells}, key=lambda value: -1 if value is None else value)
         if len(values) < 2:
@@ -194,10 +209,11 @@ def first_choice(summaries: Sequence[CaptureSummary]) -> int:
 
 
 def _labels(summaries: list[CaptureSummary]) -> dict[str, str]:
-    """Its name, then what tells it from others: the state where it is not complete, the model, the day."""
+    """Its name, then what tells it from others: the state where it is not complete, model, machine, day."""
     told = {}
     for one in summaries:
         state = None if one.state == "complete" else one.state
-        facts = [state, one.model, one.created_utc[:10] if one.created_utc else None]
+        machine = "predicted" if one.source == "predicted" else one.machine
+        facts = [state, one.model, machine, one.created_utc[:10] if one.created_utc else None]
         told[one.name] = " · ".join([one.name, *(fact for fact in facts if fact)])
     return told

@@ -16,7 +16,7 @@ import streamlit as st
 from dashboard.trace_root import CaptureRef, Fingerprint
 from profiler.capture import Capture
 from profiler.findings import Finding, find
-from profiler.metrics import CaptureTables, layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics import CaptureTables, Scope, layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.report.build import build_report
 from profiler.report.report import Report
 
@@ -58,6 +58,19 @@ def _n_events(key: bytes, fingerprint: Fingerprint) -> int:
     return _capture(key, fingerprint).n_rows("events")
 
 
+def has_layers(found: CaptureRef) -> bool:
+    """Whether any event says which layer it belongs to."""
+    return _has_layers(found.key, found.fingerprint)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _has_layers(key: bytes, fingerprint: Fingerprint) -> bool:
+    capture = _capture(key, fingerprint)
+    if capture.manifest.source == "hprof":  # its events do
+        return capture.n_rows("events") > 0
+    return any(part["layer"].null_count < len(part) for part in capture.tables("events", ["layer"]))
+
+
 def headline(found: CaptureRef, baseline: str | None = None) -> Report:
     """As `report`, but in no time for captures of any size: figures that are made of events are null."""
     return _report(found.key, found.fingerprint, baseline, with_events=False)
@@ -79,18 +92,23 @@ def _tables(key: bytes, fingerprint: Fingerprint, *, by_layer: bool = False) -> 
     return load_tables(_capture(key, fingerprint), by_layer=by_layer)
 
 
-def figures_of_passes(found: CaptureRef) -> pd.DataFrame:
-    """`pass_figures` of whole passes, beside the columns of the `passes` table."""
-    return _figures_of_passes(found.key, found.fingerprint)
+def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:
+    """`pass_figures` of whole passes or of one phase, beside the columns of the `passes` table."""
+    return _figures_of_passes(found.key, found.fingerprint, scope)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _figures_of_passes(key: bytes, fingerprint: Fingerprint) -> pd.DataFrame:
+@st.cache_resource(max_entries=12, show_spinner=False)
+def _figures_of_passes(key: bytes, fingerprint: Fingerprint, scope: Scope) -> pd.DataFrame:
     read = _tables(key, fingerprint)
     passes = read.passes.to_pandas().set_index("pass_id", drop=False)
-    figures = pass_figures(*read)["pass"]
+    figures = _figures_by_scope(key, fingerprint)[scope]
     joined: pd.DataFrame = passes.join(figures.drop(columns=[name for name in figures if name in passes]))
     return joined
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _figures_by_scope(key: bytes, fingerprint: Fingerprint) -> dict[Scope, pd.DataFrame]:
+    return pass_figures(*_tables(key, fingerprint))
 
 
 def figures_of_ubatches(found: CaptureRef) -> pd.DataFrame:

@@ -7,19 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pyarrow as pa
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.text import escape_markdown, whole_cell
+from dashboard.text import escape_markdown, whole_cell, with_code
 from executor.errors import HprofError
+from executor.units import UNKNOWN
 from profiler.report.build import machine_label, model_label
 from profiler.report.measured import what_was_measured
 
 _MAX_ROWS: Final = 10_000
 _MAX_CHARS: Final = 300
+_DIGITS: Final = 4
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
 
@@ -65,9 +68,10 @@ def figure(
     table: pd.DataFrame,
     name: str,
     beside: bool = False,
+    is_open: bool = False,
     on_select: Callable[[], None] | None = None,
 ) -> None:
-    """A chart, and the same figures as a table with downloads: beside it, or folded under it.
+    """A chart, and the same figures as a table with downloads: beside it, or under it, there folded unless `is_open`.
 
     on_select: called when a point is clicked; `st.session_state[key]` then says which.
     """
@@ -81,7 +85,7 @@ def figure(
         else:
             st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt, on_select=on_select, selection_mode="points")
     with right:
-        if beside:
+        if beside or is_open:
             _table(table, alt, key, name)
         else:
             with st.expander("The same figures as a table"):
@@ -95,21 +99,40 @@ def table(table: pd.DataFrame, *, alt: str, key: str, name: str) -> None:
 
 def _table(table: pd.DataFrame, alt: str, key: str, name: str) -> None:
     shown = _bounded(table)
-    st.dataframe(shown, hide_index=True, alt=f"Table: {alt}", key=f"{key}-table", height=_height(len(shown)))
+    st.dataframe(
+        shown,
+        hide_index=True,
+        alt=f"Table: {alt}",
+        key=f"{key}-table",
+        height=_height(len(shown)),
+        placeholder=UNKNOWN,
+    )
     if len(shown) < len(table):
         st.caption(f"The first {len(shown):,} of {len(table):,} rows; the files below have all of them.")
     downloads(table, key=key, name=name)
 
 
 def _bounded(table: pd.DataFrame) -> pd.DataFrame:
-    """So much of it as a browser can be sent at once: 10,000 rows, and 300 characters of a text."""
+    """So much of it as a browser can be sent at once and a person can read: 10,000 rows, 300 characters of a text, and
+    four digits of a fraction. The files have everything.
+    """
     shown = table.iloc[:_MAX_ROWS].copy()
+    for column in shown.select_dtypes(include="float"):
+        shown[column] = _readable(shown[column])
     for column in shown.select_dtypes(include=["object", "string", "category"]):
         texts = shown[column].astype(object)
         is_long = texts.map(lambda value: isinstance(value, str) and len(value) > _MAX_CHARS)
         if is_long.any():
             shown[column] = texts.where(~is_long, texts.astype(str).str.slice(0, _MAX_CHARS - 1) + "…")
     return shown
+
+
+def _readable(values: pd.Series) -> pd.Series:
+    """Four significant digits, and all of those before the point: 115.6, 13668, 0.0123."""
+    numbers = values.to_numpy(float)
+    size = np.abs(numbers, where=np.isfinite(numbers) & (numbers != 0), out=np.ones_like(numbers))
+    scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), 0, 12)
+    return pd.Series(np.round(numbers * scale) / scale, values.index)
 
 
 def _height(n_rows: int) -> int | Literal["content"]:
@@ -153,10 +176,10 @@ def as_parquet(table: pd.DataFrame) -> bytes:
 
 def nothing(reason: str, advice: str = "") -> None:
     """Why the page has nothing to show (any text), and what would give it something (our own Markdown)."""
-    st.info(f"{escape_markdown(reason)} {advice}".strip(), icon=":material/info:")
+    st.info(f"{with_code(reason)} {advice}".strip(), icon=":material/info:")
 
 
 def sentences(texts: Sequence[str]) -> None:
     """Notes under a figure, a line each."""
     if texts:
-        st.caption("  \n".join(escape_markdown(text) for text in texts))
+        st.caption("  \n".join(map(with_code, texts)))

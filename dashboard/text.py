@@ -10,8 +10,8 @@ from typing import Final
 from executor.units import format_factor, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
+from profiler.metrics.passes import CellKey
 from profiler.plain_text import readable
-from profiler.report.cells import CellSizes
 from profiler.report.verdicts import OTHER_WORK, SAME_WORK, UNCLEAR, as_fast, verdict_word
 
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
@@ -30,6 +30,14 @@ def escape_markdown(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", " ".join(readable(str(text)).split()))
 
 
+def with_code(text: object) -> str:
+    """As `escape_markdown`, but what stands between backticks as code, as it was meant."""
+    parts = " ".join(readable(str(text)).split()).split("`")
+    if len(parts) % 2 == 0:  # one that has no partner
+        return escape_markdown(text)
+    return "".join(f"`{part}`" if at % 2 and part else _MARKDOWN.sub(r"\\\1", part) for at, part in enumerate(parts))
+
+
 def for_plotly(text: object) -> str:
     """Text that plotly shows as it is, which otherwise reads a few HTML tags."""
     return html.escape(readable(str(text)), quote=False)
@@ -40,7 +48,7 @@ def arm_label(arm: ManifestArm) -> str:
     return f"{arm.name} ({arm.traits.meaning})" if arm.traits is not None else arm.name
 
 
-def whole_cell(cell: CellSizes) -> str:
+def whole_cell(cell: CellKey) -> str:
     """`ubatch 64 · depth 0 · prompt 512 + 16 generated`."""
     sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
     parts = [f"{name} {value:,}" for name, value in sizes if value is not None]
@@ -49,7 +57,7 @@ def whole_cell(cell: CellSizes) -> str:
     return " · ".join([*parts, *([" + ".join(tokens)] if tokens else [])]) or "all passes"
 
 
-def cell_key(cell: CellSizes) -> str:
+def cell_key(cell: CellKey) -> str:
     """The cell in an address: `p512-n16-ub64-d0`."""
     parts = (("p", cell.n_prompt), ("n", cell.n_gen), ("ub", cell.n_ubatch), ("d", cell.n_depth))
     return "-".join(f"{name}{value}" for name, value in parts if value is not None) or "all"

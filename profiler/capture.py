@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError, first_line
+from profiler.facts import processors
 from profiler.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest
 from profiler.plain_text import readable
 from profiler.schema import TABLES
@@ -218,6 +219,8 @@ class CaptureSummary:
     created_utc: str | None
     n_passes: int | None
     problem: str | None = None
+    machine: str | None = None
+    """What it was measured on, shortly: the GPUs, else the CPU; `device sim` where nothing was."""
 
 
 def list_captures(root: str | os.PathLike[str]) -> list[CaptureSummary]:
@@ -272,6 +275,9 @@ def _summary(path: str, name: str) -> CaptureSummary:
         arms=[arm.name for arm in manifest.arms],
         created_utc=manifest.created_utc or None,
         n_passes=n_passes,
+        machine="device sim"
+        if manifest.machine.get("device") == "sim"
+        else next(iter(processors(manifest.machine)), None),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +56,15 @@ def describe_machine() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "gpus": describe_gpus(),
     }
+
+
+def processors(machine: Mapping[str, Any]) -> list[str]:
+    """The names of a manifest's processors, GPUs first: `2 x NVIDIA H200`. The manifest may be a stranger's."""
+    listed = machine.get("gpus")
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    names = [str(gpu.get("name") or "GPU without a name") for gpu in gpus]
+    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    return [*counted, *([str(machine["cpu"])] if machine.get("cpu") else [])]
 
 
 def cpu_model() -> str | None:

@@ -64,9 +64,9 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
             y=[names, ["compute"] * len(names)],
             x=whole.to_numpy(float) / _NS_A_MS,
             mode="markers",
-            name="end of the pass",
+            name="end",
             marker={"symbol": "line-ns", "size": 22, "line": {"width": 2, "color": GREY}},
-            hovertemplate="the pass takes %{x:,.2f} ms<extra></extra>",
+            hovertemplate="all takes %{x:,.2f} ms<extra></extra>",
         )
     styled(figure, height=_LEGEND_HEIGHT + 44 + 62 * len(labels), barmode="stack", bargap=0.12)
     # From the top down, so that lines of it on a phone do not run into the bars.

@@ -77,10 +77,10 @@ def _exposed(cell: Cell, a: str, b: str, copy_ns: float) -> str:
     """Told by the exposed part, which the cards and the bars show too."""
     of_b, of_a = (cell.arms[arm].median("exposed_copy_ns") for arm in (b, a))
     copy_a = cell.arms[a].median("busy_copy_ns")
-    against = f"; {a} {_part(of_a, copy_a)}" if copy_a else ""
+    against = f"; with {a}, {_part(of_a, copy_a)}" if copy_a else ""
     if copy_a == 0:
         against = f"; {a} {_copies_nothing(cell.arms[a], 'copied')}"
-    return f"{b} left {_part(of_b, copy_ns)} of copying exposed, beside no compute{against}."
+    return f"With {b}, {_part(of_b, copy_ns)} of copying is exposed, beside no compute{against}."
 
 
 def _copies_nothing(arm: ArmFigures, verb: str) -> str:

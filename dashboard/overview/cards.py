@@ -5,13 +5,13 @@ figures, and the short texts of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
 
 from dashboard.choice import Choice
+from dashboard.overview.sparkline import in_words, over_ubatches, sparkline
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import column_scale, format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
@@ -29,39 +29,37 @@ from profiler.report.verdicts import (
 
 SPEEDS: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 PRICES: Final = ("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes")
-_LEAST_SLOPE: Final = 0.05  # of the largest value
 _ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}
 
 
-def cards(choice: Choice, cell: Cell, names: Sequence[str], cells: Sequence[Cell] = ()) -> list[str]:
-    """A row of figures: B large (or the only arm), its change against A, and both with their intervals. With the
-    capture's cells, how B goes over the sizes of the ubatch.
-
-    Gives the labels of those that the cell does not have.
-    """
+def known_figures(choice: Choice, cell: Cell, names: Sequence[str]) -> list[str]:
+    """Those of the figures that the cell has; of SPEEDS at least how long a pass takes."""
     known = [name for name in names if any(found_of(choice, cell, name))]
     if names == SPEEDS and not known and any(found_of(choice, cell, "wall_ns")):
-        known = ["wall_ns"]
-    if known:
-        for name, column in zip(known, st.columns(len(known), gap="small"), strict=True):
-            with column, st.container(border=True):
-                _card(choice, cell, name, over_ubatches(cells, cell, choice.arms[-1], name))
-    return [FIGURES[name].label for name in names if name not in known]
+        return ["wall_ns"]
+    return known
 
 
-def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> list[float]:
-    """The arm's medians in the cells that differ from this one in the ubatch alone, by its size; none where they are
-    so alike that a line, which fills its height, would show chance as a slope.
+def card(choice: Choice, cell: Cell, name: str, cells: Sequence[Cell] = ()) -> None:
+    """A figure: B large (or the only arm), its change against A, and both with their intervals. With the capture's
+    cells, how both go over the sizes of the ubatch.
     """
-    alike = [each for each in cells if replace(each.key, n_ubatch=None) == replace(cell.key, n_ubatch=None)]
-    known = {each.n_ubatch or 0: each.arms[arm].median(name) for each in alike if arm in each.arms}
-    line = [value for _, value in sorted(known.items()) if value is not None]
-    return line if line and max(line) - min(line) > _LEAST_SLOPE * max(line) else []
+    with st.container(border=True, key=f"card-{name}"):
+        left, right = st.columns([5, 4], gap="small", vertical_alignment="center")
+        with left:
+            _metric(choice, cell, name)
+        with right:
+            lines = {arm: over_ubatches(cells, cell, arm, name) for arm in choice.arms}
+            if (drawn := sparkline(lines, cell.n_ubatch)) is not None:
+                st.image(drawn, alt=in_words(lines, name), width="stretch")
+            _beside(choice, cell, name)
 
 
-def absent_line(missing: list[str]) -> list[str]:
+def absent_line(choice: Choice, cell: Cell) -> list[str]:
     """What of the headline figures there is not, as a sentence."""
+    known = [*known_figures(choice, cell, SPEEDS), *known_figures(choice, cell, PRICES)]
+    missing = [FIGURES[name].label for name in (*SPEEDS, *PRICES) if name not in known]
     return [f"Not in this capture for these passes: {', '.join(missing)}."] if missing else []
 
 
@@ -83,19 +81,19 @@ def found_of(choice: Choice, cell: Cell, name: str) -> list[Estimate | None]:
     return [cell.arms[arm].figures["pass"].get(name) for arm in choice.arms]
 
 
-def _card(choice: Choice, cell: Cell, name: str, line: list[float]) -> None:
-    figure = FIGURES[name]
-    unit = figure.unit
-    found = found_of(choice, cell, name)
+def _metric(choice: Choice, cell: Cell, name: str) -> None:
+    figure, found = FIGURES[name], found_of(choice, cell, name)
     shown = found[-1]
-    value = format_value(shown.median if shown is not None else None, unit)
-    compared = cell.against_baseline.get(choice.b or "", {}).get(name)
-    delta, colour = _delta(name, compared, found)
-    drawn = line or None
-    help_text = f"{figure.meaning}{'; the line: over the sizes of the ubatch' if drawn else ''}"
-    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=help_text, chart_data=drawn)
+    value = format_value(shown.median if shown is not None else None, figure.unit)
+    delta, colour = _delta(name, cell.against_baseline.get(choice.b or "", {}).get(name), found)
+    st.metric(figure.headline, value, delta, delta_color=colour, delta_arrow="off", help=figure.meaning)
+
+
+def _beside(choice: Choice, cell: Cell, name: str) -> None:
+    """Both arms' figures with their intervals; of one arm what its figure is the median of."""
+    unit, found = FIGURES[name].unit, found_of(choice, cell, name)
     if len(found) == 1:
-        st.caption(escape_markdown(spread(shown, unit)))
+        st.caption(escape_markdown(spread(found[0], unit)))
         return
     lines = [
         f"{letter} {escape_markdown(arm)}: {escape_markdown(with_interval(one, unit))}"

@@ -8,7 +8,7 @@ import streamlit as st
 
 from dashboard import load, moments
 from dashboard.choice import Choice
-from dashboard.text import escape_markdown
+from dashboard.text import escape_markdown, with_code
 from profiler.findings import Finding
 
 _FINDINGS_SHOWN: Final = 5
@@ -42,8 +42,8 @@ def _show_finding(choice: Choice, finding: Finding) -> None:
     evidence = finding.evidence if len(finding.evidence) <= _LINE else f"{finding.evidence[: _LINE - 1]}…"
     label = f"**{escape_markdown(name)}** ({finding.severity}): {escape_markdown(evidence)}"
     with st.expander(label, icon=_ICONS[finding.severity]):
-        st.markdown(escape_markdown(finding.evidence))
-        st.markdown(escape_markdown(finding.advice))
+        st.markdown(with_code(finding.evidence))
+        st.markdown(with_code(finding.advice))
         for label, query in moments.links(choice, finding):
             st.page_link("views/timeline.py", label=escape_markdown(label), query_params=query)
 
@@ -51,4 +51,4 @@ def _show_finding(choice: Choice, finding: Finding) -> None:
 def _warnings(sentences: list[str]) -> None:
     with st.expander(f"Warnings and notes ({len(sentences)})"):
         for sentence in sentences or ["None."]:
-            st.markdown(f"- {escape_markdown(sentence)}")
+            st.markdown(f"- {with_code(sentence)}")

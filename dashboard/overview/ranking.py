@@ -13,10 +13,11 @@ import streamlit as st
 from dashboard import address, show
 from dashboard.choice import Choice
 from dashboard.text import escape_markdown
-from executor.units import format_factor
+from executor.units import format_factor, format_value
+from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
 from profiler.report.shown_cells import factor, told_comparison
-from profiler.report.verdicts import as_fast, edges_as_fast, verdict_word
+from profiler.report.verdicts import as_fast, bounds_as_fast, edges_as_fast, verdict_word
 
 _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how many of the figure's own unit that is
     "ttft_ns": ("TTFT, ms", 1e6),
@@ -25,17 +26,17 @@ _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how m
     "bytes_h2d": ("copied, MiB", 2**20),
     "vram_peak_bytes": ("memory, MiB", 2**20),
 }
+_SPEEDS: Final = {"ttft_ns": "TTFT {}", "prefill_tokens_per_s": "{} t/s", "decode_tokens_per_s": "decode {}"}
+_COSTS: Final = {"bytes_h2d": "{} copied", "vram_peak_bytes": "{} held"}
 
 
 def ranking(choice: Choice, cell: Cell) -> None:
     """Buttons that make an arm B, best first, and one that swaps A and B."""
     if choice.a is None or choice.b is None:
         return
-    names = _names(choice, cell)
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-        for name in names:
-            if name != choice.a:
-                _button(cell, name, is_b=name == choice.b)
+    with st.container(horizontal=True, gap="small", vertical_alignment="center", key="arms-strip"):
+        for name in _names(choice, cell):
+            _button(choice, cell, name)
         st.button(
             "Swap A and B",
             on_click=address.put,
@@ -57,17 +58,32 @@ def _names(choice: Choice, cell: Cell) -> list[str]:
     return ranked(cell, [arm.name for arm in choice.capture.manifest.arms if arm.is_resident])
 
 
-def _button(cell: Cell, name: str, *, is_b: bool) -> None:
-    """Named by the arm and how fast it is; the one that is B stands out."""
-    fast = factor(cell, name)
+def _button(choice: Choice, cell: Cell, name: str) -> None:
+    """An arm with its figures; B stands out, and A, which it is held against, is no choice."""
+    if name == choice.a:
+        st.button(_label(cell, name), disabled=True, key=f"baseline-{name}")
+        return
     st.button(
-        escape_markdown(name if fast is None else f"{name}, {format_factor(fast)} x"),
+        _label(cell, name),
         on_click=address.put,
         kwargs={"b": name},
-        type="primary" if is_b else "secondary",
+        type="primary" if name == choice.b else "secondary",
         help="Make this arm B",
         key=f"make-b-{name}",
     )
+
+
+def _label(cell: Cell, name: str) -> str:
+    """In three lines how many times as fast, how fast, and at what cost."""
+    told, fast = told_comparison(cell, name), factor(cell, name)
+    bounds = bounds_as_fast(*told) if told is not None and fast is not None else None
+    factors = f"{format_factor(fast)} x{f' ({bounds})' if bounds else ''}" if fast is not None else ""
+    lines = [f"**{escape_markdown(name)}** {escape_markdown('A, baseline' if name == cell.baseline else factors)}"]
+    for figures in (_SPEEDS, _COSTS):
+        known = {words: (cell.arms[name].median(figure), FIGURES[figure].unit) for figure, words in figures.items()}
+        parts = [words.format(format_value(*found)) for words, found in known.items() if found[0] is not None]
+        lines += [escape_markdown(" · ".join(parts))] if parts else []
+    return "\n".join(lines)
 
 
 def ranked(cell: Cell, resident: Sequence[str]) -> list[str]:

@@ -7,15 +7,16 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from dashboard import load, passes, show
+from dashboard import address, load, passes, show
 from dashboard.choice import Choice
 from dashboard.figures.time import PART_LABELS, spent_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from executor.units import UNKNOWN, format_bytes, format_count, format_gb_s, format_ns, format_value
-from profiler.metrics import CopyFigures, DeviceFigures
+from profiler.metrics import CopyFigures, DeviceFigures, Scope
 from profiler.metrics.devices import TIME_PARTS, device_spent, typical_time_spent
 
+_SCOPES: Final[dict[Scope, str]] = {"pass": "whole pass", "prefill": "prefill", "decode": "decode"}
 _IN_WORDS: Final = {
     "compute alone": "compute_ns",
     "hidden copy": "hidden_ns",
@@ -25,9 +26,11 @@ _IN_WORDS: Final = {
 
 
 def where_time_went(choice: Choice) -> None:
-    """A bar for each arm on show, with the same figures beside it."""
+    """Bars for each arm on show, of whole passes or of one phase."""
     st.header("Where the time went", anchor=False)
-    measured = _measured(choice)
+    scopes = _scopes(choice)
+    scope = address.segments("Part of the pass", scopes, "part", _SCOPES.__getitem__, label_visibility="collapsed")
+    measured = _measured(choice, scope)
     at_work = {name: arm.n_devices for name, arm in choice.cell.arms.items()}
     typical = typical_time_spent(measured, measured["arm"].map(at_work)).reindex(choice.arms)
     spent = typical[list(TIME_PARTS)]
@@ -41,11 +44,17 @@ def where_time_went(choice: Choice) -> None:
         key="spent",
         table=_spent_table(spent, labels),
         name="where-the-time-went",
-        beside=True,
     )
     counts = measured["arm"].value_counts()
     over = " and ".join(f"{format_count(int(counts.get(arm, 0)), 'pass')} of {arm}" for arm in choice.arms)
-    show.sentences([f"Medians over {over}, prefill and decode together.", *_of_host(typical["host_compute_ns"])])
+    together = ", prefill and decode together" if scope == "pass" and len(scopes) > 1 else ""
+    show.sentences([f"Medians over {over}{together}.", *_of_host(typical["host_compute_ns"])])
+
+
+def _scopes(choice: Choice) -> list[Scope]:
+    """Whole passes, and each phase where the cell has both."""
+    sizes = choice.sizes
+    return list(_SCOPES) if sizes is not None and sizes.n_prompt and sizes.n_gen else ["pass"]
 
 
 def _of_host(host_compute_ns: pd.Series) -> list[str]:
@@ -54,9 +63,9 @@ def _of_host(host_compute_ns: pd.Series) -> list[str]:
     return [f"The device also idles while the host computes for it: {' and '.join(told)}."] if told else []
 
 
-def _measured(choice: Choice) -> pd.DataFrame:
+def _measured(choice: Choice, scope: Scope) -> pd.DataFrame:
     """Figures of the passes of the chosen cell and arms, warm-ups left out."""
-    frame = load.figures_of_passes(choice.found)
+    frame = load.figures_of_passes(choice.found, scope)
     return frame[frame["pass_id"].isin(passes.passes_of_cell(choice)["pass_id"])]
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
+from dashboard.empty_pages import NO_LAYERS
 from dashboard.figures.time import layer_figure, margin_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
@@ -25,7 +26,7 @@ def main(choice: Choice) -> None:
     rows = measured(choice) if choice.sizes is not None else pd.DataFrame()
     if rows.empty:
         show.nothing(
-            "No event of this capture says which layer it belongs to.",
+            NO_LAYERS,
             "`hprof run` records it; other tools can with NVTX ranges (docs/importing.md).",
         )
         return

@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
+from dashboard.empty_pages import NO_MEMORY
 from dashboard.figures.memory import MAX_BARS, PART_LABELS, held_figure, parts_figure, slots_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
@@ -28,13 +29,13 @@ from profiler.report.places import Residency, all_residency
 def main(choice: Choice) -> None:
     show.head("What does the device hold, and what do slots cost?", choice)
     if choice.sizes is None:
-        show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
+        show.nothing(NO_MEMORY, "`hprof run` records it for every pass.")
         return
     found = all_residency(choice.capture.manifest)
     rows = passes.passes_of_cell(choice)
     parts = typical_memory(rows).reindex(choice.arms)
     if parts["peak"].isna().all() and parts["slots"].isna().all():
-        show.nothing("This source does not say what the device held.", "`hprof run` records it for every pass.")
+        show.nothing(NO_MEMORY, "`hprof run` records it for every pass.")
     else:
         at_the_peak(choice, parts, found)
     what_stays(choice, found)

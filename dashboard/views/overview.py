@@ -4,13 +4,23 @@ and B differ, and the report as files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 import streamlit as st
 
 from dashboard import address, load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.overview import answers
-from dashboard.overview.cards import PRICES, SPEEDS, absent_line, cards, figure_table, reasons_lines
+from dashboard.overview.cards import (
+    PRICES,
+    SPEEDS,
+    absent_line,
+    card,
+    figure_table,
+    known_figures,
+    reasons_lines,
+)
 from dashboard.overview.findings import findings
 from dashboard.overview.ranking import all_arms, ranking
 from dashboard.overview.settings import differences
@@ -49,29 +59,48 @@ def with_passes(choice: Choice) -> None:
     if differ(cell):
         badges(cell)  # before any time: such times are not to be trusted
     ranking(choice, cell)
-    told, place, note = st.empty(), st.empty(), st.empty()
+    first, told, rest = st.empty(), st.empty(), st.empty()
     if choice.is_large:
-        with place.container():
-            missing = [*cards(choice, cell, SPEEDS), *cards(choice, cell, PRICES)]
-        coming = ", ".join([*missing, "where the time went"])
-        note.caption(escape_markdown(f"Reading {load.n_events(choice.found):,} events for the rest: {coming} …"))
-    cell = choice.cell
+        with first.container():
+            speeds(choice, cell, ())
+        with rest.container():
+            row_of_cards(choice, cell, ())
+            st.caption(f"Reading {load.n_events(choice.found):,} events for where the time went and all that it cost …")
+    cell, cells = choice.cell, choice.report.cells
+    with first.container():
+        speeds(choice, cell, cells)
     with told.container():
         in_words(choice, cell)
-    with place.container():
-        missing = cards(choice, cell, SPEEDS, choice.report.cells)
-        where_time_went(choice)
-        missing += cards(choice, cell, PRICES, choice.report.cells)
-    note.empty()
+    with rest.container():
+        row_of_cards(choice, cell, cells)
     if not differ(cell):
         badges(cell)
-    lines = [*absent_line(missing), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
+    lines = [*absent_line(choice, cell), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
     show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
     all_arms(choice, cell)
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
         if any(size is not None for size in (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)):
             st.caption(f"This cell alone, beside the other options of the run: `{cell.flags}`")
+
+
+def speeds(choice: Choice, cell: Cell, cells: Sequence[Cell]) -> None:
+    """How fast, and beside it where the time went, once that is known."""
+    left, right = st.columns([5, 6], gap="medium")
+    with left:
+        for name in known_figures(choice, cell, SPEEDS):
+            card(choice, cell, name, cells)
+    if cells:
+        with right:
+            where_time_went(choice)
+
+
+def row_of_cards(choice: Choice, cell: Cell, cells: Sequence[Cell]) -> None:
+    """What it costs, side by side."""
+    known = known_figures(choice, cell, PRICES)
+    for name, column in zip(known, st.columns(len(known), gap="small") if known else (), strict=True):
+        with column:
+            card(choice, cell, name, cells)
 
 
 def say_apart(apart: OtherPlacement) -> None:
@@ -106,15 +135,18 @@ def in_words(choice: Choice, cell: Cell) -> None:
 def badges(cell: Cell) -> None:
     """Whether the arms computed the same thing."""
     with st.container(horizontal=True, gap="small"):
-        _badge(cell.same_tokens, "same tokens", "tokens differ")
+        if cell.same_tokens is False and not cell.unexcused:
+            st.badge("tokens differ where arms compute in other places", color="gray")
+        else:
+            _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
     if differ(cell):
         show.sentences(cell.notes)
 
 
 def differ(cell: Cell) -> bool:
-    """Whether the arms are known not to have computed the same thing: then the notes on it come first."""
-    return cell.same_tokens is False or cell.bit_identical is False
+    """Whether arms are known not to have computed the same thing, and nothing lets them: then that comes first."""
+    return bool(cell.unexcused) or cell.bit_identical is False
 
 
 def _badge(holds: bool | None, yes: str, no: str) -> None:

@@ -11,6 +11,7 @@ import streamlit as st
 
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
+from dashboard.empty_pages import NO_ROUTER
 from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
@@ -42,7 +43,7 @@ def main(choice: Choice) -> None:
     chosen = experts.filter(pc.is_in(experts["pass_id"], pa.array(ids, pa.int32()))) if experts is not None else None
     if chosen is None or chosen.num_rows == 0:
         show.nothing(
-            "No router's choices were recorded: a dense model has none, and other tools do not write them.",
+            NO_ROUTER,
             "Measure a mixture of experts, for example `hprof run -m tiny-moe`.",
         )
         return

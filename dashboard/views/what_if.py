@@ -92,7 +92,7 @@ def _short_name(name: str) -> str:
 
 
 def say_why_not(reason: str) -> None:
-    show.nothing(f"This capture cannot be fitted to: {escape_markdown(reason)}")
+    show.nothing(f"This capture cannot be fitted to: {reason}")
     st.markdown("Captures of `hprof run` can. Without one, rates alone give a prediction, a run for each link:")
     st.code(
         "\n".join(

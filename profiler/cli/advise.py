@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,27 +65,13 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     The budget is that of each device; without it, a known GPU's memory is the budget. -ub is searched.
     """
-    from executor.units import parse_bytes
-    from profiler.cli.advise_ground import advice_ground
-    from profiler.predicting.advise import advise
-
-    given = given_values(ctx)
-    ground = advice_ground(values, given)
-    request, spread, notes = ground.request, ground.spread, ground.notes
-    budget = values["vram_budget"]
-    machine = request.device.machine
-    memory = machine.memory_bytes if machine is not None else None
-    if budget is None and memory is None:
-        raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
-    budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
-    assert budget_bytes is not None
-    found = advise(request, budget_bytes, values["objective"], ground.costs, ground.use)
+    searched = _search(values, given_values(ctx))
+    request, found, spread, notes = searched.request, searched.advice, searched.spread, searched.notes
     verified = _verify(request, found, values) if values["verify"] else []
-    from profiler.cli.advise_output import advice_blocks, advice_json, llama_cpp_command
+    from profiler.cli.advise_output import advice_blocks, advice_json
     from profiler.report.renderers import drawn_block
 
-    told = llama_cpp_command(found.best, request, has_prefetch=values["prefetch_build"])
-    line = told if values["engine"] == "llama.cpp" else None
+    line = searched.llama_cpp
     if values["as_json"]:
         import orjson
 
@@ -94,6 +81,47 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     for block in advice_blocks(found, spread, notes, line, verified):
         for part in drawn_block(block):
             out.print(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What was found, for which request, and how sure it is. `notes` must be said first; `llama_cpp`: the command to
+    type, where that engine was asked for.
+    """
+
+    request: RunRequest
+    advice: Advice
+    spread: dict[str, float | None]
+    notes: list[str]
+    llama_cpp: str | None
+
+
+def searched_by(options: Sequence[str]) -> Searched:
+    """What the command finds with these options. Raises HprofError for what it would refuse."""
+    try:
+        context = command.make_context("advise", list(options))
+    except click.ClickException as error:
+        raise HprofError(error.format_message()) from error
+    return _search(context.params, given_values(context))
+
+
+def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
+    from executor.units import parse_bytes
+    from profiler.cli.advise_ground import advice_ground
+    from profiler.cli.advise_output import llama_cpp_command
+    from profiler.predicting.advise import advise
+
+    ground = advice_ground(values, given)
+    request, budget, machine = ground.request, values["vram_budget"], ground.request.device.machine
+    memory = machine.memory_bytes if machine is not None else None
+    if budget is None and memory is None:
+        raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
+    budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
+    assert budget_bytes is not None
+    found = advise(request, budget_bytes, values["objective"], ground.costs, ground.use)
+    is_for_llama = values["engine"] == "llama.cpp"
+    line = llama_cpp_command(found.best, request, has_prefetch=values["prefetch_build"])
+    return Searched(request, found, ground.spread, ground.notes, line if is_for_llama else None)
 
 
 def _verify(

@@ -104,16 +104,17 @@ def advice_json(
         "spread": dict(spread),
         "notes": list(notes),
         "llama_cpp": llama_cpp,
-        "best": [_candidate(one) for one in advice.ranked[:_SHOWN]],
-        "pareto": [_candidate(one) for one in advice.pareto()],
+        "best": [candidate_json(one) for one in advice.ranked[:_SHOWN]],
+        "pareto": [candidate_json(one) for one in advice.pareto()],
         "crossover_n_ubatch": {"in_line_up_to": advice.crossover[0], "ahead_from": advice.crossover[1]},
         "op_offload_min_batch": advice.threshold,
         "next_gib": advice.next_gib,
-        "verified": [{**_candidate(one), "ttft_ns": ttft, "decode_ns": decode} for one, ttft, decode in verified],
+        "verified": [{**candidate_json(one), "ttft_ns": ttft, "decode_ns": decode} for one, ttft, decode in verified],
     }
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def candidate_json(one: Candidate) -> dict[str, Any]:
+    """A setting, and what it is predicted to give."""
     return {
         "arm": one.arm,
         "n_ubatch": one.n_ubatch,

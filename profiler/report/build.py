@@ -12,6 +12,7 @@ from executor.errors import HprofError
 from executor.units import format_bytes
 from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.capture import Capture
+from profiler.facts import processors
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
 from profiler.metrics import CaptureTables, device_figures, load_tables, pass_figures
@@ -134,10 +135,7 @@ def machine_label(manifest: Manifest) -> str | None:
     machine, measured = manifest.machine, what_was_measured(manifest)
     if measured.is_exact:
         return f"{measured.machine or 'of the usual rates'}, device sim"
-    names = [gpu.get("name") or "GPU without a name" for gpu in _list(machine.get("gpus")) if isinstance(gpu, dict)]
-    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    labels = [str(label) for label in (*counted, machine.get("cpu")) if label]
-    device = machine.get("device")
+    labels, device = processors(machine), machine.get("device")
     return ", ".join([*labels, f"device {device}"] if device else labels) or None
 
 

@@ -35,9 +35,9 @@ def told_as_fast(found: Comparison, figure: str) -> str:
 
 
 def bounds_as_fast(found: Comparison, figure: str) -> str | None:
-    """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or it has no width."""
-    edges = edges_as_fast(found, figure)
-    return None if edges is None or edges[0] == edges[1] else " to ".join(map(format_factor, edges))
+    """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or none that can be read."""
+    edges = [format_factor(edge) for edge in edges_as_fast(found, figure) or ()]
+    return " to ".join(edges) if len(set(edges)) > 1 else None
 
 
 def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 import dashboard
 
 APP: Final = Path(dashboard.__file__).with_name("app.py")
-PAGES: Final = ("overview", "timeline", "sweep", "selective", "layers", "memory", "what_if", "import_")
+PAGES: Final = ("overview", "timeline", "sweep", "selective", "layers", "memory", "what_if", "advise", "import_")
 
 
 def open_page(monkeypatch: pytest.MonkeyPatch, root: Path, page: str, **address: str) -> AppTest:

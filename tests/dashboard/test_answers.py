@@ -12,7 +12,7 @@ from dashboard import placements
 from dashboard.choice import first_choice, nearest_cell
 from dashboard.overview import answers
 from dashboard.overview.answers import bound_sentence
-from dashboard.overview.cards import over_ubatches
+from dashboard.overview.sparkline import in_words, over_ubatches, sparkline
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
@@ -107,7 +107,7 @@ def test_cost_names_bytes_memory_and_layers() -> None:
         (
             700,
             300,
-            "on left 300 ms of its 700 ms of copying exposed, beside no compute; off all of its 500 ms. Its pass holds",
+            "With on, 300 ms of its 700 ms of copying is exposed, beside no compute; with off, all of its 500 ms.",
         ),
         (0, 0, "on copies nothing to the device, where off copies for 500 ms; it computes for 420 ms."),
     ],
@@ -158,7 +158,7 @@ def test_what_is_unknown_of_the_hiding_is_not_none() -> None:
     off = arm(busy_copy_ns=500e6, busy_compute_ns=400e6)
     on = arm(busy_copy_ns=600e6, busy_compute_ns=400e6)
     told = answers.why(Cell(8, 0, 4, 0, {"off": off, "on": on}, {}, None, None), "off", "on")
-    assert "on left an unknown part of its 600 ms" in (told or "")
+    assert "With on, an unknown part of its 600 ms" in (told or "")
 
 
 def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_overview_tells_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     text = said(open_page(monkeypatch, tmp_path, "overview"))
     assert "**From which ubatch:** Only ubatches of 4 tokens were measured" in text
     assert "**What it costs:** No more bytes to copy" in text
-    assert "**Why:** on left 300 us of its 600 us of copying exposed" in text
+    assert "**Why:** With on, 300 us of its 600 us of copying is exposed" in text
 
 
 def test_axes_of_a_sweep_over_prompts() -> None:
@@ -192,9 +192,20 @@ def test_a_cards_line_is_over_ubatches_and_shows_no_chance_as_a_slope() -> None:
     for each, ms in zip(cells, (10, 30, 20), strict=True):
         each.arms["on"] = arm(ttft_ns=ms * 1e6, prefill_tokens_per_s=100 + ms / 10)
     other = replace(cells[0], n_depth=4096)
-    assert over_ubatches([*cells, other], cells[0], "on", "ttft_ns") == [30e6, 20e6, 10e6]
-    assert over_ubatches(cells, cells[0], "on", "prefill_tokens_per_s") == [], "2 % of noise"
-    assert over_ubatches(cells[:1], cells[0], "on", "ttft_ns") == []
+    assert over_ubatches([*cells, other], cells[0], "on", "ttft_ns") == {64: 30e6, 128: 20e6, 256: 10e6}
+    assert over_ubatches(cells, cells[0], "on", "prefill_tokens_per_s") == {}, "2 % of noise"
+    assert over_ubatches(cells[:1], cells[0], "on", "ttft_ns") == {}
+
+
+def test_a_cards_drawing_has_a_line_an_arm_and_its_figures_in_words() -> None:
+    lines = {"off": {64: 30e6, 128: 20e6}, "<on>": {64: 15e6, 128: 10e6}}
+    drawn = sparkline(lines, 128) or ""
+    assert (drawn.count("<polyline"), drawn.count("<circle")) == (2, 2)
+    assert "<on>" not in drawn
+    assert in_words(lines, "ttft_ns") == (
+        "Time to first token over ubatches of 64 to 128 tokens: off 30.0 ms to 20.0 ms, <on> 15.0 ms to 10.0 ms."
+    )
+    assert sparkline({"off": {64: 30e6}, "on": {}}, 64) is None, "one point is no line"
 
 
 def test_the_newest_complete_capture_of_two_arms_is_opened_first() -> None:

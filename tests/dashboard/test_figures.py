@@ -46,10 +46,10 @@ def test_time_spent_is_stacked_and_exposed_copy_is_hatched() -> None:
     )
     figure = spent_figure(spent, ["A  off", "B  <on>"])
     drawn = traces(figure)
-    assert set(drawn) == {"compute", "hidden copy", "exposed copy", "end of the pass"}
+    assert set(drawn) == {"compute", "hidden copy", "exposed copy", "end"}
     by_name = {trace.name: trace for trace in figure.data}
     assert list(by_name["compute"].x) == [5, 5], "alone and beside copies"
-    assert list(by_name["end of the pass"].x) == [8, 6]
+    assert list(by_name["end"].x) == [8, 6]
     assert [list(names) for names in by_name["compute"].y] == [["A  off", "B  &lt;on&gt;"], ["compute"] * 2]
     assert drawn["exposed copy"]["marker"]["pattern"]["shape"] == "/"  # type: ignore[index]
 
