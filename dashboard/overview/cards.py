@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from dashboard.choice import Choice
-from dashboard.overview.sparkline import in_words, over_ubatches, sparkline
+from dashboard.overview.sparkline import against, in_words, over_ubatches, sparkline, tells
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import column_scale, format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
@@ -43,17 +43,26 @@ def known_figures(choice: Choice, cell: Cell, names: Sequence[str]) -> list[str]
 
 def card(choice: Choice, cell: Cell, name: str, cells: Sequence[Cell] = ()) -> None:
     """A figure: B large (or the only arm), its change against A, and both with their intervals. With the capture's
-    cells, how both go over the sizes of the ubatch.
+    cells, how they compare over the sizes of the ubatch.
     """
-    with st.container(border=True, key=f"card-{name}"):
+    is_first = "" if cells else "-first"  # until the events are read
+    with st.container(border=True, key=f"card-{name}{is_first}"):
         left, right = st.columns([5, 4], gap="small", vertical_alignment="center")
         with left:
             _metric(choice, cell, name)
         with right:
-            lines = {arm: over_ubatches(cells, cell, arm, name) for arm in choice.arms}
-            if (drawn := sparkline(lines, cell.n_ubatch)) is not None:
-                st.image(drawn, alt=in_words(lines, name), width="stretch")
+            _line(choice, cell, name, cells)
             _beside(choice, cell, name)
+
+
+def _line(choice: Choice, cell: Cell, name: str, cells: Sequence[Cell]) -> None:
+    """Nothing where a line would show chance alone."""
+    compared = cell.against_baseline.get(choice.b or "", {}).get(name)
+    lines = [over_ubatches(cells, cell, arm, name) for arm in choice.arms]
+    line = lines[0] if len(lines) == 1 else against(lines[0], lines[1], name)
+    if tells(line) and not (compared is not None and compared.is_same_work):
+        drawn = sparkline(line, cell.n_ubatch, None if len(lines) == 1 else 1.0)
+        st.image(drawn, alt=in_words(line, name, choice.arms), width="stretch")
 
 
 def absent_line(choice: Choice, cell: Cell) -> list[str]:

@@ -1,4 +1,6 @@
-"""A small line of a figure over the sizes of the ubatch, A and B in one drawing: SVG, and its figures in words."""
+"""A small line over the sizes of the ubatch for a card: how B compares with A, or one arm's figure. SVG, and its
+figures in words.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +11,67 @@ from typing import Final
 import numpy as np
 
 from dashboard.figures.style import BLUE, GREY
-from executor.units import format_value
+from executor.units import format_factor, format_value
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
+from profiler.report.verdicts import as_fast
 
 _WIDTH, _HEIGHT, _AIR = 180, 44, 6
 _LEAST_SLOPE: Final = 0.05  # of the largest value
+_BY_SPEED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
+
+Line = Mapping[int, float]
+"""By tokens in the ubatch, ascending."""
 
 
-def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> dict[int, float]:
-    """The arm's medians by the size of the ubatch, in the cells that differ from this one in it alone; none where they
-    are so alike that a line, which fills its height, would show chance as a slope.
-    """
+def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> Line:
+    """The arm's medians in the cells that differ from this one in the ubatch alone."""
     alike = [each for each in cells if replace(each.key, n_ubatch=None) == replace(cell.key, n_ubatch=None)]
     known = {each.n_ubatch or 0: each.arms[arm].median(name) for each in alike if arm in each.arms}
-    line = {size: value for size, value in sorted(known.items()) if value is not None}
-    return line if line and max(line.values()) - min(line.values()) > _LEAST_SLOPE * max(line.values()) else {}
+    return {size: value for size, value in sorted(known.items()) if value is not None and value > 0}
 
 
-def sparkline(lines: Mapping[str, Mapping[int, float]], chosen: int | None) -> str | None:
-    """SVG of each arm's line on logarithmic scales, the last one in colour, a ring at the chosen size; null where no
-    line has two points above 0.
-    """
-    drawn = {arm: {x: y for x, y in line.items() if x > 0 and y > 0} for arm, line in lines.items()}
-    drawn = {arm: line for arm, line in drawn.items() if len(line) > 1}
-    if not drawn:
-        return None
-    sizes = np.log([x for line in drawn.values() for x in line])
-    values = np.log([y for line in drawn.values() for y in line.values()])
-    parts = []
-    for arm, line in drawn.items():
-        colour = BLUE if arm == list(lines)[-1] else GREY
-        x = _AIR + _share(np.log(list(line)), sizes) * (_WIDTH - 2 * _AIR)
-        y = _HEIGHT - _AIR - _share(np.log(list(line.values())), values) * (_HEIGHT - 2 * _AIR)
-        points = " ".join(f"{at:.1f},{high:.1f}" for at, high in zip(x, y, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if chosen in line:
-            at = list(line).index(chosen)
-            parts.append(
-                f'<circle cx="{x[at]:.1f}" cy="{y[at]:.1f}" r="4" fill="none" stroke="{colour}" stroke-width="2"/>'
-            )
+def against(a: Line, b: Line, name: str) -> Line:
+    """How many times as fast B is as A, or of what is no speed how many times as much it takes."""
+    ratios = {size: b[size] / a[size] for size in b if size in a}
+    return {size: as_fast(ratio, name) for size, ratio in ratios.items()} if name in _BY_SPEED else ratios
+
+
+def tells(line: Line) -> bool:
+    """Whether a line, which fills its height, would show more than chance as a slope."""
+    values = line.values()
+    return len(line) > 1 and max(values) - min(values) > _LEAST_SLOPE * max(values)
+
+
+def sparkline(line: Line, chosen: int | None, reference: float | None = None) -> str:
+    """SVG of a line on logarithmic scales, a ring at the chosen size, and a dashed line at the reference."""
+    sizes, values = np.log([max(size, 1) for size in line]), np.log(list(line.values()))
+    among = values if reference is None else np.append(values, np.log(reference))
+    x = _AIR + _share(sizes, sizes) * (_WIDTH - 2 * _AIR)
+    y = _HEIGHT - _AIR - _share(values, among) * (_HEIGHT - 2 * _AIR)
+    points = " ".join(f"{at:.1f},{high:.1f}" for at, high in zip(x, y, strict=True))
+    parts = [f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="2"/>']
+    if reference is not None:
+        level = _HEIGHT - _AIR - float(_share(np.log([reference]), among)[0]) * (_HEIGHT - 2 * _AIR)
+        dashed = f'stroke="{GREY}" stroke-width="1.5" stroke-dasharray="4 3"'
+        parts.insert(0, f'<line x1="0" x2="{_WIDTH}" y1="{level:.1f}" y2="{level:.1f}" {dashed}/>')
+    if chosen in line:
+        at = list(line).index(chosen)
+        parts.append(f'<circle cx="{x[at]:.1f}" cy="{y[at]:.1f}" r="4" fill="none" stroke="{BLUE}" stroke-width="2"/>')
     size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 
 
 def _share(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    span = among.max() - among.min()
-    return (values - among.min()) / span if span > 0 else np.full(len(values), 0.5)
+    return (values - among.min()) / (among.max() - among.min())
 
 
-def in_words(lines: Mapping[str, Mapping[int, float]], name: str) -> str:
-    """`Time to first token over ubatches of 64 to 512: off 9.1 ms to 3.2 ms, on 8.8 ms to 2.1 ms.`"""
-    unit = FIGURES[name].unit
-    sizes = sorted({size for line in lines.values() for size in line})
-    told = [
-        f"{arm} {format_value(line[min(line)], unit)} to {format_value(line[max(line)], unit)}"
-        for arm, line in lines.items()
-    ]
-    return f"{FIGURES[name].headline} over ubatches of {sizes[0]:,} to {sizes[-1]:,} tokens: {', '.join(told)}."
+def in_words(line: Line, name: str, arms: Sequence[str]) -> str:
+    """`on, times as fast as off over ubatches of 64 to 512 tokens: 0.82 to 1.17; dashed: 1.`"""
+    over = f"over ubatches of {min(line):,} to {max(line):,} tokens"
+    ends = [line[min(line)], line[max(line)]]
+    if len(arms) == 1:
+        first, last = (format_value(end, FIGURES[name].unit) for end in ends)
+        return f"{FIGURES[name].headline} {over}: {first} to {last}."
+    what = "times as fast as" if name in _BY_SPEED else "times as much as"
+    return f"{arms[-1]}, {what} {arms[0]} {over}: {' to '.join(map(format_factor, ends))}; dashed: 1."

@@ -12,7 +12,7 @@ import streamlit as st
 from dashboard import address, show
 from dashboard.advice import AdviceSettings, advised
 from dashboard.choice import Choice, current
-from dashboard.empty_pages import NO_RUN
+from dashboard.empty_pages import why_empty
 from dashboard.figures.advice import DECODE, MEMORY, TTFT, pareto_figure
 from dashboard.text import escape_markdown, with_code
 from profiler.cli.advise import Searched
@@ -28,8 +28,8 @@ _MOST_GIB: Final = 4096.0
 
 def main(choice: Choice) -> None:
     show.head("What should I set?", choice)
-    if choice.sizes is None or choice.capture.manifest.source != "hprof":
-        show.nothing(NO_RUN, "Rates alone give an answer: `hprof advise -m MODEL --gpu rtx4090 --link gen4x16`.")
+    if (reason := why_empty(choice).get("advise")) is not None:
+        show.nothing(reason, "Rates alone give an answer: `hprof advise -m MODEL --gpu rtx4090 --link gen4x16`.")
         return
     settings = controls(choice)
     found = advised(choice.found, settings)

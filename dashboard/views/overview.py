@@ -59,13 +59,13 @@ def with_passes(choice: Choice) -> None:
     if differ(cell):
         badges(cell)  # before any time: such times are not to be trusted
     ranking(choice, cell)
-    first, told, rest = st.empty(), st.empty(), st.empty()
+    first, told, rest, note = (st.empty() for _ in range(4))
     if choice.is_large:
         with first.container():
             speeds(choice, cell, ())
         with rest.container():
             row_of_cards(choice, cell, ())
-            st.caption(f"Reading {load.n_events(choice.found):,} events for where the time went and all that it cost …")
+        note.caption(f"Reading {load.n_events(choice.found):,} events for where the time went and all that it cost …")
     cell, cells = choice.cell, choice.report.cells
     with first.container():
         speeds(choice, cell, cells)
@@ -73,6 +73,7 @@ def with_passes(choice: Choice) -> None:
         in_words(choice, cell)
     with rest.container():
         row_of_cards(choice, cell, cells)
+    note.empty()
     if not differ(cell):
         badges(cell)
     lines = [*absent_line(choice, cell), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]

@@ -12,7 +12,7 @@ from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.models.load import load_model
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+from profiler.cli.captured_request import captured_values, fitted_request, overlaid, predicted_request
 from profiler.cli.machine_options import told_rates
 from profiler.cli.probe_choice import ProbeChoice, choose_probe, costs_of
 from profiler.planning.plan import plan_run
@@ -91,7 +91,7 @@ def _of_hprof(
         plan = plan_run(replace(request, arms=("off",)))
         notes = [*filter(None, [told]), *choice.notes]
         return Ground(request, RateCosts(machine, plan.session.dtype), None, {}, notes, machine)
-    found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
+    found = calibrate([Source(captures[path], plan_run(fitted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     fitted = found.costs if link is None else found.costs.with_link(link)
     request = _with_dividing(request, fitted) if is_free else request

@@ -12,7 +12,7 @@ from dashboard import placements
 from dashboard.choice import first_choice, nearest_cell
 from dashboard.overview import answers
 from dashboard.overview.answers import bound_sentence
-from dashboard.overview.sparkline import in_words, over_ubatches, sparkline
+from dashboard.overview.sparkline import against, in_words, over_ubatches, sparkline, tells
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
@@ -192,20 +192,22 @@ def test_a_cards_line_is_over_ubatches_and_shows_no_chance_as_a_slope() -> None:
     for each, ms in zip(cells, (10, 30, 20), strict=True):
         each.arms["on"] = arm(ttft_ns=ms * 1e6, prefill_tokens_per_s=100 + ms / 10)
     other = replace(cells[0], n_depth=4096)
-    assert over_ubatches([*cells, other], cells[0], "on", "ttft_ns") == {64: 30e6, 128: 20e6, 256: 10e6}
-    assert over_ubatches(cells, cells[0], "on", "prefill_tokens_per_s") == {}, "2 % of noise"
-    assert over_ubatches(cells[:1], cells[0], "on", "ttft_ns") == {}
+    line = over_ubatches([*cells, other], cells[0], "on", "ttft_ns")
+    assert line == {64: 30e6, 128: 20e6, 256: 10e6}
+    assert tells(line)
+    assert not tells(over_ubatches(cells, cells[0], "on", "prefill_tokens_per_s")), "2 % of noise"
+    assert not tells(over_ubatches(cells[:1], cells[0], "on", "ttft_ns"))
 
 
-def test_a_cards_drawing_has_a_line_an_arm_and_its_figures_in_words() -> None:
-    lines = {"off": {64: 30e6, 128: 20e6}, "<on>": {64: 15e6, 128: 10e6}}
-    drawn = sparkline(lines, 128) or ""
-    assert (drawn.count("<polyline"), drawn.count("<circle")) == (2, 2)
-    assert "<on>" not in drawn
-    assert in_words(lines, "ttft_ns") == (
-        "Time to first token over ubatches of 64 to 128 tokens: off 30.0 ms to 20.0 ms, <on> 15.0 ms to 10.0 ms."
-    )
-    assert sparkline({"off": {64: 30e6}, "on": {}}, 64) is None, "one point is no line"
+def test_a_cards_line_says_how_b_compares_with_a() -> None:
+    line = against({64: 30e6, 128: 20e6, 256: 9e6}, {64: 60e6, 128: 10e6}, "ttft_ns")
+    assert line == {64: 0.5, 128: 2.0}, "of times, less is faster"
+    assert against({64: 30.0}, {64: 60.0}, "bytes_h2d") == {64: 2.0}
+    drawn = sparkline(line, 128, 1.0)
+    assert (drawn.count("<polyline"), drawn.count("<circle"), drawn.count("<line")) == (1, 1, 1)
+    assert "<circle" not in sparkline(line, 512, 1.0)
+    told = "on, times as fast as off over ubatches of 64 to 128 tokens: 0.50 to 2.00; dashed: 1."
+    assert in_words(line, "ttft_ns", ["off", "on"]) == told
 
 
 def test_the_newest_complete_capture_of_two_arms_is_opened_first() -> None:
