@@ -20,11 +20,12 @@ class AdviceSettings:
     objective: str
     n_prompt: str
     n_gen: str
+    n_depth: str = "0"
     engine: str = "hprof"
 
     def options(self, capture: str) -> list[str]:
         """The command's options: the same search, in a terminal."""
-        sizes = ["-p", self.n_prompt, "-n", self.n_gen]
+        sizes = ["-p", self.n_prompt, "-n", self.n_gen, "-d", self.n_depth]
         return [
             *("--fit", capture, "--vram-budget", self.vram_budget, *sizes, "--objective", self.objective),
             *(("--for", self.engine) if self.engine != "hprof" else ()),

@@ -26,6 +26,7 @@ class WhatIfSettings:
 
     n_prompt: int
     n_depth: int
+    n_ubatch: int
     link_gb_s: float | None = None
     gpu: str | None = None
     quant: str | None = None
@@ -76,6 +77,6 @@ def _plan(capture: Capture, given: Mapping[str, object], settings: WhatIfSetting
     if settings is None:
         return plan_run(request)
     n_gen = max(cell.n_gen for cell in request.cells)
-    sizes = [ub for ub in WHAT_IF_UBATCHES if ub < settings.n_prompt] + [settings.n_prompt]
+    sizes = sorted({ub for ub in WHAT_IF_UBATCHES if ub < settings.n_prompt} | {settings.n_prompt, settings.n_ubatch})
     cells = tuple(GridPoint(settings.n_prompt, n_gen, ub, settings.n_depth) for ub in sizes)
     return plan_run(replace(request, cells=cells))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.sweep import SweepArms, ratio_figure, sweep_figure
+from dashboard.figures.size_axes import SweepArms
+from dashboard.figures.sweep import ratio_figure, sweep_figure
 from dashboard.figures.time import layer_figure, spent_figure
 from executor.errors import HprofError, did_you_mean
 from executor.units import listed

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, styled
 from dashboard.text import for_plotly
@@ -26,6 +27,7 @@ _MS: Final = 1e6
 MAX_BARS: Final = 4000
 _STATES: Final = {"filling": (BLUE, ""), "full, waiting": (ORANGE, "/"), "read": (GREEN, ""), "kept": ("#C4C8D0", "")}
 _MAX_SLOTS: Final = 64
+_HELD_HEIGHT: Final = 300
 
 
 def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
@@ -50,6 +52,25 @@ def parts_figure(parts: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
     figure.update_layout(legend={"traceorder": "normal"})
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(title=f"{unit} on the device", rangemode="tozero")
+    return figure
+
+
+def over_time_figure(found: HeldOverTime, holdings: pd.DataFrame) -> go.Figure:
+    """`held_figure` above `slots_figure`, on one axis of time."""
+    above, below = held_figure(found), slots_figure(holdings)
+    heights = [_HELD_HEIGHT, below.layout.height]
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=heights)
+    figure.add_traces(above.data, rows=1, cols=1)
+    figure.add_traces(below.data, rows=2, cols=1)
+    for note in above.layout.annotations:
+        figure.add_annotation(note, row=1, col=1)
+    styled(figure, height=sum(heights), barmode="overlay", bargap=0.25)
+    figure.update_layout(uniformtext=below.layout.uniformtext)
+    figure.update_yaxes(above.layout.yaxis, row=1, col=1)
+    figure.update_yaxes(below.layout.yaxis, row=2, col=1)
+    end = max(float(found.time_ns.max()) / _MS, below.layout.xaxis.range[1])
+    figure.update_xaxes(range=[0, end])
+    figure.update_xaxes(title=below.layout.xaxis.title, row=2, col=1)
     return figure
 
 
@@ -124,8 +145,8 @@ def held_figure(found: HeldOverTime) -> go.Figure:
             hovertemplate=f"peak: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
     _mark_most(figure, time, total, format_bytes(found.most_bytes))
-    styled(figure, height=300)
-    figure.update_xaxes(title="ms after the pass's start", range=[0, float(time.max())])  # as the slots' axis
+    styled(figure, height=_HELD_HEIGHT)
+    figure.update_xaxes(title="ms after the pass's start", range=[0, float(time.max())])
     figure.update_yaxes(title=unit, rangemode="tozero")
     return figure
 

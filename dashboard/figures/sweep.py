@@ -4,18 +4,26 @@ themselves. Arm B stands out; the others are faint and labelled at their lines' 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboard.figures.size_axes import (
+    SCALES,
+    SweepArms,
+    arm_band,
+    arm_line,
+    axis_title,
+    label_ends,
+    log_axis,
+    size_ticks,
+)
 from dashboard.figures.style import DIVERGING, GREY, TEXT_ON_DIVERGING, arm_style, styled
 from dashboard.text import SIGNS, for_plotly
 from executor.units import format_factor
-from profiler.metrics import FIGURES
 from profiler.report.sweep import DEPTH, PROMPT, UBATCH, Crossover
 
 AXIS_NAMES: Final = {UBATCH: "over ubatch", DEPTH: "over depth", PROMPT: "over prompt"}
@@ -24,32 +32,9 @@ AXIS_TITLES: Final = {
     "n_depth": "depth, tokens already in the KV cache",
     "n_prompt": "prompt, tokens",
 }
-SCALES: Final = {"ttft_ns": 1e-6, "wall_ns": 1e-6}
-_FAINT: Final = 0.55
 _LEAST_SPAN: Final = 0.05  # of the heatmap's colours, in the factor's logarithm: 5 % either way are not yet dark
 _PLACE_HEIGHT: Final = 46
-_LABEL_GAP: Final = 0.055  # of the axis's height between two labels
 _DODGE: Final = 0.012  # of the axis's width between the intervals of two arms
-
-
-@dataclass(frozen=True, slots=True)
-class SweepArms:
-    """The arms of a sweep: all of them, which fixes colours and markers, and those that stand out."""
-
-    names: Sequence[str]
-    a: str
-    b: str | None
-    ceilings: Collection[str] = ()  # keep everything resident
-
-    def stands_out(self, arm: str) -> bool:
-        """Whether the arm is on show; of one arm alone, that one."""
-        return arm in (self.a, self.b)
-
-
-def axis_title(figure_name: str) -> str:
-    """`time to first token, ms`: what is drawn, and its unit after SCALES."""
-    figure = FIGURES[figure_name]
-    return f"{figure.title or figure.label}, {'ms' if figure.unit == 'ns' else 'tokens a second'}"
 
 
 def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen: tuple[float, float]) -> go.Figure:
@@ -118,15 +103,15 @@ def ratio_figure(rows: pd.DataFrame, axis: str, arms: SweepArms, crossovers: Map
     for arm in sorted(drawn, key=lambda arm: arm == arms.b):  # B last, over the others
         mine = rows[rows["arm"] == arm].sort_values(axis)
         if arm == arms.b and mine["fast_low"].notna().all():
-            figure.add_scatter(**_band(mine[axis], mine["fast_low"], mine["fast_high"], arm, arms))
-        figure.add_scatter(**_line(mine[axis].to_numpy(), mine["fast"].to_numpy(), arm, arms))
+            figure.add_scatter(**arm_band(mine[axis], mine["fast_low"], mine["fast_high"], arm, arms))
+        figure.add_scatter(**arm_line(mine[axis].to_numpy(), mine["fast"].to_numpy(), arm, arms))
     figure.add_hline(y=1, line={"color": GREY, "width": 1.5})
     styled(figure, height=340, legend=False)
-    figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
+    figure.update_xaxes(title=AXIS_TITLES[axis], **size_ticks(rows[axis]))
     of_b = rows[rows["arm"] == arms.b]
     known = np.concatenate([[1.0], rows[rows["arm"].isin(drawn)]["fast"], of_b["fast_low"], of_b["fast_high"]])
-    _log_axis(figure, known, f"times as fast as {for_plotly(arms.a)}")
-    _label_ends(figure, {arm: rows[rows["arm"] == arm].sort_values(axis) for arm in drawn}, "fast", 1.0, arms)
+    log_axis(figure, known, f"times as fast as {for_plotly(arms.a)}")
+    label_ends(figure, {arm: rows[rows["arm"] == arm].sort_values(axis) for arm in drawn}, "fast", 1.0, arms)
     if axis != DEPTH:
         for arm, found in crossovers.items():
             _mark(figure, arm, found)
@@ -143,44 +128,16 @@ def sweep_figure(rows: pd.DataFrame, figure_name: str, axis: str, arms: SweepArm
     for number, arm in enumerate(sorted(by_arm, key=arms.stands_out)):
         mine = by_arm[arm]
         x = _beside(mine[axis].to_numpy(float), number - (len(by_arm) - 1) / 2, axis)
-        figure.add_scatter(**_line(x, mine["median"].to_numpy() * scale, arm, arms), error_y=_intervals(mine, scale))
+        figure.add_scatter(**arm_line(x, mine["median"].to_numpy() * scale, arm, arms), error_y=_intervals(mine, scale))
     for arm in filter(arms.stands_out, by_arm):  # over the lines, which reach them where all is hidden
         if by_arm[arm]["limit"].notna().any():
             figure.add_scatter(**_limit(by_arm[arm], axis, scale, arm, arms))
     styled(figure, height=400, legend=False)
-    figure.update_xaxes(title=AXIS_TITLES[axis], **_ticks(rows[axis]))
+    figure.update_xaxes(title=AXIS_TITLES[axis], **size_ticks(rows[axis]))
     known = np.concatenate([rows[name].dropna().to_numpy() * scale for name in ("median", "low", "high", "limit")])
-    _log_axis(figure, known, axis_title(figure_name))
-    _label_ends(figure, by_arm, "median", scale, arms)
+    log_axis(figure, known, axis_title(figure_name))
+    label_ends(figure, by_arm, "median", scale, arms)
     return figure
-
-
-def _line(x: np.ndarray, y: np.ndarray, arm: str, arms: SweepArms) -> dict[str, Any]:
-    style, on_show = arm_style(arm, arms.names), arms.stands_out(arm)
-    return {
-        "x": x,
-        "y": y,
-        "name": for_plotly(arm),
-        "mode": "lines+markers",
-        "opacity": 1 if on_show else _FAINT,
-        "line": {"color": style["colour"], "dash": style["dash"], "width": 2.5 if on_show else 1.5},
-        "marker": {"symbol": style["marker"], "size": 9 if on_show else 6},
-        "hovertemplate": f"{for_plotly(arm)}: %{{y:,.4g}}<extra></extra>",
-    }
-
-
-def _band(x: pd.Series, low: pd.Series, high: pd.Series, arm: str, arms: SweepArms) -> dict[str, Any]:
-    return {
-        "x": [*x, *x[::-1]],
-        "y": [*high, *low[::-1]],
-        "name": f"interval of {for_plotly(arm)}",
-        "mode": "lines",
-        "fill": "toself",
-        "fillcolor": arm_style(arm, arms.names)["colour"],
-        "opacity": 0.2,
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
 
 
 def _intervals(mine: pd.DataFrame, scale: float) -> dict[str, Any]:
@@ -213,59 +170,6 @@ def _limit(mine: pd.DataFrame, axis: str, scale: float, arm: str, arms: SweepArm
     }
 
 
-def _log_axis(figure: go.Figure, values: np.ndarray, title: str) -> None:
-    """A logarithmic axis with some air, and numbers where they fit."""
-    known = values[np.isfinite(values) & (values > 0)]
-    if not len(known):
-        return
-    low, high = np.log10(known.min()), np.log10(known.max())
-    air = max(0.06 * (high - low), 0.01)
-    ticks = _log_ticks(10 ** (low - air), 10 ** (high + air))
-    figure.update_yaxes(
-        title=title,
-        type="log",
-        range=[low - air, high + air],
-        tickvals=ticks,
-        ticktext=[f"{tick:,.0f}" if tick >= 1000 else f"{tick:.4g}" for tick in ticks],
-    )
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers inside the range: 1, 2, 5 a decade; where these are too few, evenly spaced round ones."""
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    found = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5) if low <= digit * 10.0**decade <= high]
-    if len(found) >= 4:
-        return found
-    step = next(
-        step for step in sorted(d * 10.0**e for e in range(-4, 13) for d in (1, 2, 5)) if (high - low) / step <= 6
-    )
-    return [round(n * step, 10) for n in range(int(np.ceil(low / step)), int(high / step) + 1)]
-
-
-def _label_ends(
-    figure: go.Figure, by_arm: Mapping[str, pd.DataFrame], column: str, scale: float, arms: SweepArms
-) -> None:
-    """Each arm's name at its line's right end, moved apart where they would overlap."""
-    ends = {
-        arm: float(np.log10(mine[column].iloc[-1] * scale)) for arm, mine in by_arm.items() if mine[column].iloc[-1] > 0
-    }
-    span = figure.layout.yaxis.range
-    if not ends or span is None:
-        return
-    gap = _LABEL_GAP * (span[1] - span[0])
-    free = -np.inf
-    for arm, at in sorted(ends.items(), key=lambda end: end[1]):
-        free = max(at, free + gap)
-        name = f"{for_plotly(arm)}{' (ceiling)' if arm in arms.ceilings else ''}"
-        text = f"<b>{name}</b>" if arms.stands_out(arm) else name
-        figure.add_annotation(
-            x=1, xref="paper", xanchor="left", xshift=4, y=free, text=text,
-            showarrow=False, font={"color": arm_style(arm, arms.names)["colour"]}, name="end",
-        )  # fmt: skip
-    longest = max(len(arm) + (10 if arm in arms.ceilings else 0) for arm in ends)
-    figure.update_layout(margin={"r": 16 + 8 * min(longest, 24)})
-
-
 def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
     """A line with its interval; a span alone where no more is known than the sizes between which it lies."""
     if found.n_ubatch is None:
@@ -288,15 +192,3 @@ def _mark(figure: go.Figure, arm: str, found: Crossover) -> None:
     low, high = (found.below, found.above) if found.n_ubatch is None else (found.low, found.high)
     if low is not None and high is not None and high > low:
         figure.add_vrect(x0=low, x1=high, fillcolor=GREY, opacity=0.12, line_width=0)
-
-
-def _ticks(values: pd.Series) -> dict[str, Any]:
-    """Ubatches and prompts double, so their axis is logarithmic; ticks are the measured sizes."""
-    measured = np.sort(values.dropna().unique())
-    is_log = len(measured) > 0 and measured[0] > 0 and values.name != DEPTH
-    return {
-        "type": "log" if is_log else "linear",
-        "tickmode": "array",
-        "tickvals": measured,
-        "ticktext": [f"{value:,.0f}" for value in measured],
-    }

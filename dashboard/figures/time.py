@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import DIVERGING, GREY, SEQUENTIAL, SPENT, styled
+from dashboard.figures.style import BLUE, GREY, SEQUENTIAL, SPENT, VERMILLION, styled
 from dashboard.text import for_plotly
 from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
@@ -129,30 +129,34 @@ def _mark_bound(figure: go.Figure, rows: pd.DataFrame) -> None:
 
 
 def margin_figure(margin: pd.DataFrame) -> go.Figure:
-    """Layer x ubatch: how much time C + T leaves over the next layer's whole copy T'; positive means prefetch pays.
+    """How much time C + T leaves over the next layer's whole copy T', over the layers: the median ubatch, the middle
+    half of them as a band. Above 0 prefetch pays, and there the line's marks are blue.
 
-    margin: index ubatch, columns layer, values in ns.
+    margin: `profiler.metrics.layers.margin_by_layer`, in ns.
     """
-    values = margin.to_numpy(float) / _NS_A_MS
-    largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
-    figure = go.Figure(
-        go.Heatmap(
-            z=values.astype(np.float32),
-            x=margin.columns.to_numpy(),
-            y=[str(int(number)) for number in margin.index],
-            zmid=0,
-            zmin=-largest,
-            zmax=largest,
-            colorscale=DIVERGING,
-            colorbar={"title": "ms", "thickness": 10},
-            xgap=1,
-            ygap=1,
-            hovertemplate="ubatch %{y}, layer %{x}: C + T - T' = %{z:,.3f} ms<extra></extra>",
-        )
+    layer = margin.index.to_numpy()
+    low, middle, high = (margin[name].to_numpy(float) / _NS_A_MS for name in ("low", "median", "high"))
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[*layer, *layer[::-1]], y=[*high, *low[::-1]], mode="lines", fill="toself", fillcolor=GREY, opacity=0.25,
+        line={"width": 0}, name="the middle half of the ubatches", hoverinfo="skip",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=layer, y=middle, mode="lines", line={"color": GREY, "width": 2}, showlegend=False, hoverinfo="skip"
     )
-    styled(figure, height=int(np.clip(120 + 26 * len(margin), 200, 640)), legend=False)
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin.columns) <= _FEW_LAYERS else None)
-    figure.update_yaxes(title="ubatch", type="category", autorange="reversed", showgrid=False)
+    for name, colour, symbol, there in (
+        ("prefetch pays", BLUE, "circle", middle > 0),
+        ("prefetch loses", VERMILLION, "x", middle <= 0),
+    ):
+        figure.add_scatter(
+            x=layer[there], y=middle[there], mode="markers", name=name,
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            hovertemplate="layer %{x}: C + T - T' = %{y:,.3f} ms<extra></extra>",
+        )  # fmt: skip
+    figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
+    styled(figure, height=300)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if len(margin) <= _FEW_LAYERS else None)
+    figure.update_yaxes(title="C + T - T', ms")
     return figure
 
 

@@ -45,7 +45,7 @@ def main(choice: Choice) -> None:
 def controls(choice: Choice) -> AdviceSettings:
     """What the controls say; first the chosen cell's sizes, in as much memory as its arms that stream held."""
     assert choice.sizes is not None
-    with st.container(horizontal=True, gap="medium", vertical_alignment="bottom"):
+    with st.container(horizontal=True, gap="medium"):
         budget = st.number_input(
             "Device memory, GiB", 0.01, _MOST_GIB, held_gib(choice), step=1.0, key="advise-budget", width=170
         )
@@ -53,7 +53,7 @@ def controls(choice: Choice) -> AdviceSettings:
         n_gen = st.number_input("Generated, tokens", 0, 1_000_000, choice.sizes.n_gen or 0, key="advise-n", width=170)
         objective = address.segments("Make best", ["mix", *OBJECTIVES[:3]], "objective", _LABELS.__getitem__)
         engine = address.segments("For", _ENGINES, "for")
-    return AdviceSettings(f"{budget:g}GiB", objective, prompt, str(n_gen), engine)
+    return AdviceSettings(f"{budget:g}GiB", objective, prompt, str(n_gen), str(choice.sizes.n_depth or 0), engine)
 
 
 def held_gib(choice: Choice) -> float:
@@ -70,7 +70,8 @@ def answer(found: Searched) -> None:
         block for block in advice_blocks(found.advice, found.spread, found.notes, None, ()) if isinstance(block, Lines)
     ]
     first, *rest = blocks
-    st.markdown("  \n".join(_led(line) for line in first.lines))
+    show.sentences(found.notes)
+    st.markdown("  \n".join(_led(line) for line in first.lines[len(found.notes) :]))
     if found.llama_cpp is not None:
         st.code(found.llama_cpp, language="bash", wrap_lines=True)
     show.sentences([line for block in rest for line in block.lines])

@@ -15,10 +15,9 @@ from dashboard.figures.time import layer_figure, margin_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from executor.units import format_share
-from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers
+from profiler.metrics.layers import margin_by_layer, paying_share, prefetch_margin, typical_layers
 
 _MAX_LAYERS: Final = 256  # drawn, and in the tables
-_MAX_UBATCHES: Final = 256
 
 
 def main(choice: Choice) -> None:
@@ -50,7 +49,7 @@ def bounds(here: pd.DataFrame, arm: str, ubatch: int) -> None:
         layers = layers.iloc[:_MAX_LAYERS]
     show.figure(
         layer_figure(layers),
-        alt=f"compute and copy time of each layer of {arm} in ubatch {ubatch}",
+        alt=f"compute C and copy T of each layer of {arm} in ubatch {ubatch}: T is longer in {bound} of {len(layers)}",
         key="layers",
         table=readable(layers),
         name="layers",
@@ -99,7 +98,7 @@ def copies_ahead(choice: Choice, arm: str) -> bool:
 
 def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -> None:
     """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
-    st.header("Where prefetch pays: C + T > T'", anchor=False)
+    st.header("In which layers would prefetch pay: C + T > T'?", anchor=False)
     mine = rows[rows["arm"] == arm]
     grid, share = prefetch_margin(mine), paying_share(mine)
     if grid.empty or share is None:
@@ -116,22 +115,25 @@ def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -
 
 
 def margins(grid: pd.DataFrame) -> None:
-    if len(grid) > _MAX_UBATCHES or len(grid.columns) > _MAX_LAYERS:
-        st.caption(f"The first {_MAX_UBATCHES} ubatches and {_MAX_LAYERS} layers are shown.")
-        grid = grid.iloc[:_MAX_UBATCHES, :_MAX_LAYERS]
+    """What C + T leaves over T' in each layer."""
+    if len(grid.columns) > _MAX_LAYERS:
+        st.caption(f"The first {_MAX_LAYERS} layers are shown.")
+        grid = grid.iloc[:, :_MAX_LAYERS]
+    found = margin_by_layer(grid)
     columns = in_one_unit({f"layer {layer}": grid[layer] for layer in grid.columns}, "ns")
-    table = pd.DataFrame(columns).rename_axis("ubatch").reset_index()
+    pays = int((found["median"] > 0).sum())
     show.figure(
-        margin_figure(grid),
-        alt="time that C + T leaves over the next layer's whole copy T', by layer and ubatch; negative: prefetch loses",
+        margin_figure(found),
+        alt=f"what C + T leaves over the next layer's whole copy T', by layer, the median ubatch: above 0, so that "
+        f"prefetch pays, in {pays} of {len(found)} layers",
         key="margin",
-        table=table,
+        table=pd.DataFrame(columns).rename_axis("ubatch").reset_index(),
         name="prefetch-condition",
     )
     st.caption(
         "C: the layer's compute. T: its copy as this arm made it (selective where it was). T': the whole copy of the "
-        "next layer, which prefetch would have to hide. Blue: prefetch pays there; orange: it loses. Read it on an "
-        "arm that copies in line, such as off."
+        "next layer, which prefetch would have to hide: above 0 it pays. Read it on an arm that copies in line, such "
+        "as off."
     )
 
 

@@ -11,10 +11,10 @@ import streamlit as st
 from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
 from dashboard.empty_pages import NO_MEMORY
-from dashboard.figures.memory import MAX_BARS, PART_LABELS, held_figure, parts_figure, slots_figure
+from dashboard.figures.memory import MAX_BARS, PART_LABELS, over_time_figure, parts_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
-from executor.units import format_bytes
+from executor.units import format_bytes, format_value
 from profiler.metrics.memory import (
     HeldOverTime,
     all_held,
@@ -49,9 +49,10 @@ def at_the_peak(choice: Choice, parts: pd.DataFrame, found: Mapping[str, Residen
     known = parts.drop(columns="reserved")
     table = pd.DataFrame(in_one_unit({PART_LABELS.get(str(part), str(part)): known[part] for part in known}, "bytes"))
     labels = [f"{letter}  {arm}" for letter, arm in zip("AB", choice.arms, strict=False)]
+    peaks = ", ".join(f"{arm} {format_value(None if pd.isna(n) else n, 'bytes')}" for arm, n in parts["peak"].items())
     show.figure(
         parts_figure(parts, labels),
-        alt="device memory of each arm at its peak: resident weights, slots, bank, the rest",
+        alt=f"device memory of each arm at its peak, as resident weights, slots, bank and the rest: {peaks}",
         key="parts",
         table=table.rename_axis("arm").reset_index(),
         name="memory-at-the-peak",
@@ -100,8 +101,7 @@ def over_time(choice: Choice) -> None:
         say_no_slots(choice, one.arm, is_recorded=len(line) > 0)
         return
     rows = choice.capture.passes
-    held_bytes(held_over_time(held), memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0])
-    slots(held)
+    drawn_over_time(held_over_time(held), memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0], held)
 
 
 def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
@@ -114,19 +114,26 @@ def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
         show.nothing("This source does not say which slot a copy went into, so it is not known what the slots held.")
 
 
-def held_bytes(steps: pd.DataFrame, parts: pd.Series) -> None:
+def drawn_over_time(steps: pd.DataFrame, parts: pd.Series, held: pd.DataFrame) -> None:
+    """Device memory above what each slot held, on one axis."""
     found = all_held(steps, dict(parts))
-    table = pd.DataFrame(
-        in_one_unit({"time": steps["t_ns"]}, "ns") | in_one_unit({"held in slots": steps["bytes"]}, "bytes")
-    )
+    n_slots, n_fillings = held["slot"].nunique(), len(held)
     show.figure(
-        held_figure(found),
-        alt="device memory over the pass: resident weights, the expert cache's bank and what the slots hold",
+        over_time_figure(found, held),
+        alt=f"over the pass, device memory (weights that stay and what the slots hold, at most "
+        f"{format_bytes(found.most_bytes)}) above what each of {n_slots} slots held: {n_fillings:,} fillings",
         key="held",
-        table=table,
-        name="memory-over-time",
+        table=readable(held),
+        name="slots",
     )
+    if n_fillings > MAX_BARS:
+        st.caption(f"The first {MAX_BARS:,} of {n_fillings:,} fillings are drawn.")
     show.sentences(peak_sentences(found))
+    with st.expander("Memory over time as a table"):
+        table = pd.DataFrame(
+            in_one_unit({"time": steps["t_ns"]}, "ns") | in_one_unit({"held in slots": steps["bytes"]}, "bytes")
+        )
+        show.table(table, alt="what the slots held over the pass", key="held-steps", name="memory-over-time")
 
 
 def peak_sentences(found: HeldOverTime) -> list[str]:
@@ -139,18 +146,6 @@ def peak_sentences(found: HeldOverTime) -> list[str]:
         f"device's peak, {format_bytes(found.peak_bytes)}, also counts the empty room in the slots, activations and "
         "the KV cache."
     ]
-
-
-def slots(held: pd.DataFrame) -> None:
-    show.figure(
-        slots_figure(held),
-        alt="which layer each slot held when",
-        key="slots",
-        table=readable(held),
-        name="slots",
-    )
-    if len(held) > MAX_BARS:
-        st.caption(f"The first {MAX_BARS:,} of {len(held):,} fillings are drawn.")
 
 
 def readable(held: pd.DataFrame) -> pd.DataFrame:

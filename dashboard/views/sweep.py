@@ -12,15 +12,8 @@ import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice, current
-from dashboard.figures.sweep import (
-    AXIS_NAMES,
-    AXIS_TITLES,
-    SweepArms,
-    axis_title,
-    grid_figure,
-    ratio_figure,
-    sweep_figure,
-)
+from dashboard.figures.size_axes import SweepArms, axis_title
+from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, grid_figure, ratio_figure, sweep_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import SIGNS, cell_key, escape_markdown
 from executor.units import format_factor

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import show
 from dashboard.choice import Choice, current
+from dashboard.figures.size_axes import SweepArms
 from dashboard.figures.what_if import what_if_figure
+from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
 from dashboard.what_if import WhatIfSettings, fitted, predicted
 from executor.devices.known import known_gpus
-from executor.units import format_share, listed
+from executor.units import format_factor, format_interval, format_share, listed
 from profiler.metrics import FIGURES
 from profiler.predicting.calibrate import Calibration
-from profiler.predicting.what_if import WhatIfFigure, measured_rows
+from profiler.predicting.what_if import WhatIfFigure, beside_measured, measured_rows
+from profiler.report.verdicts import as_fast
 
 _FIGURES: Final[tuple[WhatIfFigure, ...]] = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 _AS_MEASURED: Final = "as measured"
@@ -26,49 +30,52 @@ _LEAST_TOKENS, _MOST_TOKENS = 32, 1_000_000
 
 
 def main(choice: Choice) -> None:
-    show.head("What if", choice)
+    show.head("What would another link, GPU or size change?", choice)
     calibration = fitted(choice.found) if choice.sizes is not None else "It has no passes."
     if isinstance(calibration, str):
         say_why_not(calibration)
         return
-    controls(choice, calibration)
-
-
-def controls(choice: Choice, calibration: Calibration) -> None:
     own_link = min(max(round(1 / calibration.costs.ns_per_byte["ahead"], 2), _LEAST_GB_S), _MOST_GB_S)
-    with st.container(horizontal=True, gap="medium"):
-        name = st.segmented_control("Figure", _FIGURES, default=_FIGURES[0], format_func=_short_name) or _FIGURES[0]
-        settings = sizes_and_speeds(choice, own_link)
+    name = st.segmented_control("Figure", _FIGURES, default=_FIGURES[0], format_func=_short_name) or _FIGURES[0]
+    settings = controls(choice, own_link)
     found = predicted(choice.found, settings)
     if isinstance(found, str):
-        st.warning(escape_markdown(found))
+        st.warning(escape_markdown(found), icon=":material/warning:")
         return
     rows, points = found.rows(name), measured_rows(choice.capture, name, settings.n_prompt, settings.n_depth)
-    show.figure(
-        what_if_figure(rows, points, name, list(dict.fromkeys(rows["arm"]))),
-        alt=f"Predicted {FIGURES[name].headline} over the ubatch, a line an arm, with measured points",
-        key="what-if",
-        table=rows,
-        name="what-if",
-    )
+    if rows.empty:
+        show.nothing(f"No pass of this capture has a {FIGURES[name].label}.")
+        return
+    answer(choice, rows, points, name, settings)
     show.sentences(legend(calibration, settings, own_link))
 
 
-def sizes_and_speeds(choice: Choice, own_link: float) -> WhatIfSettings:
+def controls(choice: Choice, own_link: float) -> WhatIfSettings:
     """What the controls say; what was left alone is as in the capture."""
     assert choice.sizes is not None
     cell = choice.sizes.key
     is_file = not str(choice.capture.manifest.model.get("origin")).startswith(("preset", "conf"))
     n_depth, n_prompt = (min(value or 0, _MOST_TOKENS) for value in (cell.n_depth, cell.n_prompt))
-    link = st.number_input("Link, GB/s", _LEAST_GB_S, _MOST_GB_S, own_link, key="link")
-    depth = st.number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth")
-    prompt = st.number_input("Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt")
-    gpu = st.selectbox("GPU", [_AS_MEASURED, *known_gpus()], key="gpu")
-    quant = st.selectbox("Weights stored as", [_AS_MEASURED, *(() if is_file else _QUANTS)], key="quant")
-    budget = st.number_input("Device memory, GiB; 0: placed as measured", 0.0, 4096.0, 0.0, key="budget")
+    n_ubatch = min(max(cell.n_ubatch or 512, _LEAST_TOKENS), _MOST_TOKENS)
+    machine = st.columns(4, gap="small")
+    link = machine[0].number_input("Link, GB/s", _LEAST_GB_S, _MOST_GB_S, own_link, key="link")
+    gpu = machine[1].selectbox("GPU", [_AS_MEASURED, *known_gpus()], key="gpu")
+    quant = machine[2].selectbox("Weights stored as", [_AS_MEASURED, *(() if is_file else _QUANTS)], key="quant")
+    budget = machine[3].number_input(
+        "Device memory, GiB", 0.0, 4096.0, 0.0, key="budget", help="0: weights placed as they were measured"
+    )
+    work = st.columns(4, gap="small")
+    ubatch = work[0].number_input(
+        "Ubatch, tokens", _LEAST_TOKENS, _MOST_TOKENS, n_ubatch, step=64, key=f"ubatch-{n_ubatch}"
+    )
+    prompt = work[1].number_input(
+        "Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt"
+    )
+    depth = work[2].number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth")
     return WhatIfSettings(
         n_prompt=int(prompt),
         n_depth=int(depth),
+        n_ubatch=min(int(ubatch), int(prompt)),
         link_gb_s=None if link == own_link else link,
         gpu=None if gpu == _AS_MEASURED else gpu,
         quant=None if quant == _AS_MEASURED else quant,
@@ -76,15 +83,55 @@ def sizes_and_speeds(choice: Choice, own_link: float) -> WhatIfSettings:
     )
 
 
+def answer(
+    choice: Choice, rows: pd.DataFrame, points: pd.DataFrame, name: WhatIfFigure, settings: WhatIfSettings
+) -> None:
+    """The chosen ubatch in words and numbers, what was measured there beside it, and all sizes as a chart."""
+    here = beside_measured(rows, points, settings.n_ubatch)
+    st.markdown(escape_markdown(sentence(here, choice.a, choice.b, name, settings.n_ubatch)))
+    names = list(dict.fromkeys(rows["arm"]))
+    arms = SweepArms(names, choice.a or names[0], choice.b)
+    show.figure(
+        what_if_figure(rows, points, name, arms, settings.n_ubatch),
+        alt=f"predicted {FIGURES[name].headline} over the ubatch, a line an arm, with {len(points)} measured points. "
+        f"{sentence(here, choice.a, choice.b, name, settings.n_ubatch)}",
+        key="what-if",
+        table=rows,
+        name="what-if",
+    )
+    unit = FIGURES[name].unit
+    columns = {title: here[title] for title in ("predicted", "low", "high", "measured")}
+    table = here[["arm"]].assign(**in_one_unit(columns, unit), **in_one_unit({"off by": here["off by"]}, "share"))
+    st.markdown(
+        f"**At a ubatch of {settings.n_ubatch:,}**, predicted and, where the settings are the capture's, measured:"
+    )
+    show.table(table, alt="predicted and measured, by arm", key="what-if-here", name="what-if-at-ubatch")
+
+
+def sentence(here: pd.DataFrame, a: str | None, b: str | None, name: WhatIfFigure, n_ubatch: int) -> str:
+    """`At a ubatch of 2,048 on takes 150 ms [147 ms, 153 ms], off 175 ms: 1.17 x as fast.`"""
+    told = here.set_index("arm")
+    known = [arm for arm in (b, a) if arm in told.index]
+    spans = {arm: format_interval(*told.loc[arm, ["predicted", "low", "high"]], FIGURES[name].unit) for arm in known}
+    texts = ", ".join(f"{arm} {span}" for arm, span in spans.items()) or "neither arm is predicted"
+    factor = ""
+    if len(known) == 2:
+        ratio = told.loc[known[0], "predicted"] / told.loc[known[1], "predicted"]
+        factor = f": {known[0]} is {format_factor(as_fast(ratio, name))} x as fast"
+    return f"Predicted {FIGURES[name].label} at a ubatch of {n_ubatch:,}: {texts}{factor}."
+
+
 def legend(calibration: Calibration, settings: WhatIfSettings, own_link: float) -> list[str]:
     """What the chart's marks mean, and how sure they are."""
+    marks = "Crosses were measured, under the capture's own settings. Hollow markers lie outside what was fitted."
     if settings.gpu is not None:
-        return [f"By the rates of {settings.gpu} alone: nothing says how far off they are, so there are no bands."]
+        return [
+            f"By the rates of {settings.gpu} alone: nothing says how far off they are, so there are no bands.",
+            marks,
+        ]
     spreads = [f"{name} ± {format_share(value)}" for name, value in calibration.spread.items() if value is not None]
-    return [
-        f"Predicted by a fit to this capture, whose copies reach {own_link:g} GB/s ({listed(spreads)} there).",
-        "Crosses were measured, under the capture's own settings. Hollow markers lie outside what was fitted.",
-    ]
+    sure = f" ({listed(spreads)} there)" if spreads else ""
+    return [f"Predicted by a fit to this capture, whose copies reach {own_link:g} GB/s{sure}.", marks]
 
 
 def _short_name(name: str) -> str:

@@ -142,6 +142,13 @@ def prefetch_margin(layers: pd.DataFrame) -> pd.DataFrame:
     return grid
 
 
+def margin_by_layer(margin: pd.DataFrame) -> pd.DataFrame:
+    """Quartiles of `prefetch_margin` over the ubatches of each layer (index: layer): low, median, high, in ns."""
+    quartiles: pd.DataFrame = margin.quantile([0.25, 0.5, 0.75]).T
+    quartiles.columns = pd.Index(["low", "median", "high"])
+    return quartiles
+
+
 def paying_share(layers: pd.DataFrame) -> float | None:
     """In what share of the layers and ubatches with a copy to prefetch it pays; None where there is none."""
     known = _before_copies(layers)["pays"].dropna().astype(float)

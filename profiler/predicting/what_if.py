@@ -56,6 +56,18 @@ def measured_rows(capture: Capture, figure: WhatIfFigure, n_prompt: int, n_depth
     return pd.DataFrame(found, columns=["arm", "n_ubatch", "value"])
 
 
+def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame, n_ubatch: int) -> pd.DataFrame:
+    """arm, predicted, low, high, measured, off by: of one ubatch. `off by` is a share of what was measured; NaN where
+    nothing was.
+
+    predicted: `WhatIf.rows`; measured: `measured_rows`.
+    """
+    here = predicted.loc[predicted["n_ubatch"] == n_ubatch, ["arm", "median", "low", "high"]]
+    found = measured[measured["n_ubatch"] == n_ubatch].set_index("arm")["value"].astype(float)
+    told = here.rename(columns={"median": "predicted"}).assign(measured=here["arm"].map(found).astype(float))
+    return told.assign(**{"off by": told["predicted"] / told["measured"] - 1}).reset_index(drop=True)
+
+
 def _measured(
     cells: dict[tuple[str, int, int, int, int], MeasuredCell], figure: WhatIfFigure, n_prompt: int, n_depth: int
 ) -> Iterator[tuple[str, int, float]]:

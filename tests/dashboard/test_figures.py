@@ -10,12 +10,14 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from dashboard.figures.memory import held_figure, parts_figure, slots_figure
+from dashboard.figures.memory import held_figure, over_time_figure, parts_figure, slots_figure
 from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
+from dashboard.figures.size_axes import SweepArms
 from dashboard.figures.style import arm_style
-from dashboard.figures.sweep import SweepArms, grid_figure, ratio_figure, sweep_figure
+from dashboard.figures.sweep import grid_figure, ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
 from profiler.metrics.experts import hottest_coverage, spread_by_size
+from profiler.metrics.layers import margin_by_layer
 from profiler.metrics.memory import all_held
 from profiler.metrics.timeline import load_timeline
 from profiler.report.build import build_report
@@ -157,8 +159,11 @@ def test_layers_and_their_margin() -> None:
     figure = layer_figure(layers)
     assert list(traces(figure)) == ["C: compute", "T: hidden copy", "T: exposed copy", "copy-bound: T > C"]
     assert list(figure.data[-1].x) == [pytest.approx(1, abs=0.5)]
-    grid = pd.DataFrame([[1e6, -2e6]], index=pd.Index([0], name="ubatch"), columns=pd.Index([0, 1], name="layer"))
-    assert margin_figure(grid).data[0].z.tolist() == [[1.0, -2.0]]
+    grid = pd.DataFrame([[1e6, -2e6], [3e6, -4e6]], columns=pd.Index([0, 1], name="layer"))
+    drawn = {trace.name: list(trace.y) for trace in margin_figure(margin_by_layer(grid)).data}
+    assert drawn["prefetch pays"] == [2.0]
+    assert drawn["prefetch loses"] == [-3.0]
+    assert drawn["the middle half of the ubatches"] == [2.5, -2.5, -3.5, 1.5]
 
 
 def test_memory_parts_slots_and_peak() -> None:
@@ -191,6 +196,17 @@ def test_memory_over_time_counts_the_bank_and_shows_the_peak() -> None:
     assert drawn["expert cache's bank"] == [3, 3], "stacked on the weights"
     assert drawn["with what the slots hold"] == [9, 10, 8]
     assert drawn["the device's peak, with all that it reserves"] == [12, 12]
+
+
+def test_memory_and_slots_share_one_axis_of_time() -> None:
+    steps = pd.DataFrame({"t_ns": [0, 10, 50], "bytes": [MIB, 2 * MIB, 0]})
+    held = pd.DataFrame({"slot": [0, 1], "layer": [0, 1], "start_ns": [0, 10], "end_ns": [50, 60]})
+    held = held.assign(filled_ns=[5, 20], read_ns=[10, 30], done_ns=[30, 40])
+    figure = over_time_figure(all_held(steps, {"resident": 5 * MIB, "bank": np.nan, "peak": 12 * MIB}), held)
+    assert figure.layout.xaxis.matches == "x2"
+    assert list(figure.layout.xaxis2.range) == [0, 60 / 1e6]
+    assert {trace.yaxis for trace in figure.data} == {"y", "y2"}
+    assert figure.layout.yaxis.title.text == "MiB"
 
 
 def test_many_slot_fillings_stay_under_the_payload_limit() -> None:
