@@ -74,7 +74,7 @@ def put(**values: Any) -> None:
 def names_one(options: Sequence[Option], key: str) -> bool:
     """Whether one of the options was chosen already, by the address or by a control."""
     asked = st.query_params.get(key)
-    return st.session_state.get(f"address-{key}") in options or asked in map(str, options)
+    return st.session_state.get(f"{_PREFIX}{key}") in options or asked in [str(option) for option in options]
 
 
 def _prepare(options: Sequence[Option], key: str, default: Option) -> str:

@@ -7,6 +7,7 @@ from dashboard.choice import Choice
 
 NO_LAYERS = "No event of this capture says which layer it belongs to."
 NO_ROUTER = "No router's choices were recorded: a dense model has none, and other tools do not write them."
+NO_UBATCHES = "This capture has no passes; the selective copy is seen ubatch by ubatch."
 NO_MEMORY = "This source does not say what the device held."
 NO_RUN = "This capture was not made by hprof run, so what it ran is not known well enough to predict by it."
 _NO_PASSES = "This capture has no passes"
@@ -18,7 +19,7 @@ def why_empty(choice: Choice) -> dict[str, str]:
     reasons = {
         "timeline": None if load.n_events(choice.found) else "No events were recorded.",
         "sweep": None if sizes is not None else f"{_NO_PASSES}, so there is nothing to sweep over.",
-        "selective": None if sizes is not None and choice.capture.n_rows("experts") else NO_ROUTER,
+        "selective": NO_UBATCHES if sizes is None else None if choice.capture.n_rows("experts") else NO_ROUTER,
         "layers": None if sizes is not None and load.has_layers(choice.found) else NO_LAYERS,
         "memory": None if _tells_memory(choice) else NO_MEMORY,
     }

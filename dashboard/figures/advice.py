@@ -15,7 +15,7 @@ def pareto_figure(front: pd.DataFrame, looked_at: pd.DataFrame) -> go.Figure:
     """Settings by time to first token (across, less is better) and decode rate (up, more is better), or by memory where
     nothing is generated: all faint, and those that no other beats by arm, each with its memory beside it.
 
-    front, looked_at: a row a setting, columns arm, n_ubatch, TTFT, DECODE and MEMORY.
+    front, looked_at: a row a setting, columns arm, -ub, TTFT, DECODE and MEMORY.
     """
     up = DECODE if front[DECODE].notna().any() else MEMORY
     figure = go.Figure()
@@ -43,5 +43,5 @@ def _hovers(rows: pd.DataFrame) -> list[str]:
         f"{for_plotly(arm)} -ub {ubatch}: TTFT {ttft:,.4g} ms"
         + ("" if pd.isna(decode) else f", decode {decode:,.4g} t/s")
         + f", {held:.3g} GiB"
-        for arm, ubatch, ttft, decode, held in rows[["arm", "n_ubatch", TTFT, DECODE, MEMORY]].itertuples(index=False)
+        for arm, ubatch, ttft, decode, held in rows[["arm", "-ub", TTFT, DECODE, MEMORY]].itertuples(index=False)
     ]

@@ -32,7 +32,7 @@ TIMELINE: Final[dict[str, dict[str, object]]] = {
         "d2h": "#D692B8",
         "d2d": "#8CCBF0",
         "compute": "#2DB88D",
-        "cpu_compute": "#E8AE33",
+        "cpu_compute": "#F2D249",
         "wait": "#8A8F98",
         "api": "#5F6570",
         "exposed": "#FF7A29",
@@ -44,7 +44,8 @@ TIMELINE: Final[dict[str, dict[str, object]]] = {
 SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "other": PURPLE}
 
 # Arms, in the order in which they appear in a capture; the baseline is the quiet one.
-ARM_COLOURS: Final = (GREY, BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
+# Not Okabe and Ito's purple, which deuteranopia does not tell from grey.
+ARM_COLOURS: Final = (GREY, BLUE, ORANGE, GREEN, SKY, VERMILLION, "#A0448A", YELLOW)
 ARM_MARKERS: Final = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
 ARM_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
 

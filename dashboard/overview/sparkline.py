@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dashboard.figures.style import BLUE, GREY
 from executor.units import format_factor, format_value
@@ -20,6 +21,7 @@ _WIDTH, _HEIGHT, _AIR = 180, 44, 6
 _LEAST_SLOPE: Final = 0.05  # of the largest value
 _BY_SPEED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 
+Floats = npt.NDArray[np.float64]
 Line = Mapping[int, float]
 """By tokens in the ubatch, ascending."""
 
@@ -45,25 +47,25 @@ def tells(line: Line) -> bool:
 
 def sparkline(line: Line, chosen: int | None, reference: float | None = None) -> str:
     """SVG of a line on logarithmic scales, a ring at the chosen size, and a dashed line at the reference."""
-    sizes, values = np.log([max(size, 1) for size in line]), np.log(list(line.values()))
+    sizes, values = np.log([float(max(size, 1)) for size in line]), np.log(list(line.values()))
     among = values if reference is None else np.append(values, np.log(reference))
     x = _AIR + _share(sizes, sizes) * (_WIDTH - 2 * _AIR)
     y = _HEIGHT - _AIR - _share(values, among) * (_HEIGHT - 2 * _AIR)
     points = " ".join(f"{at:.1f},{high:.1f}" for at, high in zip(x, y, strict=True))
     parts = [f'<polyline points="{points}" fill="none" stroke="{BLUE}" stroke-width="2"/>']
     if reference is not None:
-        level = _HEIGHT - _AIR - float(_share(np.log([reference]), among)[0]) * (_HEIGHT - 2 * _AIR)
+        level = _HEIGHT - _AIR - float(_share(np.log(np.array([reference])), among)[0]) * (_HEIGHT - 2 * _AIR)
         dashed = f'stroke="{GREY}" stroke-width="1.5" stroke-dasharray="4 3"'
         parts.insert(0, f'<line x1="0" x2="{_WIDTH}" y1="{level:.1f}" y2="{level:.1f}" {dashed}/>')
-    if chosen in line:
+    if chosen is not None and chosen in line:
         at = list(line).index(chosen)
         parts.append(f'<circle cx="{x[at]:.1f}" cy="{y[at]:.1f}" r="4" fill="none" stroke="{BLUE}" stroke-width="2"/>')
     size = f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>'
 
 
-def _share(values: np.ndarray, among: np.ndarray) -> np.ndarray:
-    return (values - among.min()) / (among.max() - among.min())
+def _share(values: Floats, among: Floats) -> Floats:
+    return np.asarray((values - among.min()) / (among.max() - among.min()), np.float64)
 
 
 def in_words(line: Line, name: str, arms: Sequence[str]) -> str:

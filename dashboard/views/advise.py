@@ -17,7 +17,7 @@ from dashboard.figures.advice import DECODE, MEMORY, TTFT, pareto_figure
 from dashboard.text import escape_markdown, with_code
 from profiler.cli.advise import Searched
 from profiler.cli.advise_output import advice_blocks, advice_json, candidate_json
-from profiler.predicting.advise import OBJECTIVES
+from profiler.predicting.candidates import OBJECTIVES
 from profiler.report.blocks import Lines
 
 _GIB: Final = 2**30
@@ -107,7 +107,7 @@ def rows(candidates: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "arm": [one["arm"] for one in candidates],
-            "n_ubatch": [one["n_ubatch"] for one in candidates],
+            "-ub": [one["n_ubatch"] for one in candidates],
             TTFT: [one["ttft_ns_predicted"] / 1e6 for one in candidates],
             "prefill, t/s": pd.Series([one["prefill_tokens_per_s"] for one in candidates], dtype=float),
             DECODE: pd.Series([one["decode_tokens_per_s"] for one in candidates], dtype=float),

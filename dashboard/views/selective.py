@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
-from dashboard.empty_pages import NO_ROUTER
+from dashboard.empty_pages import NO_ROUTER, NO_UBATCHES
 from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
@@ -36,7 +36,7 @@ def main(choice: Choice) -> None:
     show.head("What does the selective copy save?", choice)
     experts = choice.capture.table("experts") if choice.sizes is not None else None
     if choice.sizes is None:
-        show.nothing("This capture has no passes; the selective copy is seen ubatch by ubatch.")
+        show.nothing(NO_UBATCHES)
         return
     bytes_moved(choice)
     ids = passes.passes_of_cell(choice)["pass_id"].tolist()

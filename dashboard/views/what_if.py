@@ -110,15 +110,22 @@ def answer(
 
 def sentence(here: pd.DataFrame, a: str | None, b: str | None, name: WhatIfFigure, n_ubatch: int) -> str:
     """`At a ubatch of 2,048 on takes 150 ms [147 ms, 153 ms], off 175 ms: 1.17 x as fast.`"""
-    told = here.set_index("arm")
-    known = [arm for arm in (b, a) if arm in told.index]
-    spans = {arm: format_interval(*told.loc[arm, ["predicted", "low", "high"]], FIGURES[name].unit) for arm in known}
-    texts = ", ".join(f"{arm} {span}" for arm, span in spans.items()) or "neither arm is predicted"
+    rows = {row["arm"]: row for row in here.to_dict("records")}
+    known, unit = [arm for arm in (b, a) if arm in rows], FIGURES[name].unit
+    spans = [
+        f"{arm} {format_interval(rows[arm]['predicted'], _edge(rows[arm]['low']), _edge(rows[arm]['high']), unit)}"
+        for arm in known
+    ]
+    texts = ", ".join(spans) or "neither arm is predicted"
     factor = ""
     if len(known) == 2:
-        ratio = told.loc[known[0], "predicted"] / told.loc[known[1], "predicted"]
-        factor = f": {known[0]} is {format_factor(as_fast(ratio, name))} x as fast"
+        times = as_fast(rows[known[0]]["predicted"] / rows[known[1]]["predicted"], name)
+        factor = f": {known[0]} is {format_factor(times)} x as fast"
     return f"Predicted {FIGURES[name].label} at a ubatch of {n_ubatch:,}: {texts}{factor}."
+
+
+def _edge(value: float | None) -> float | None:
+    return None if pd.isna(value) else value
 
 
 def legend(calibration: Calibration, settings: WhatIfSettings, own_link: float) -> list[str]:
