@@ -142,7 +142,7 @@ def cuda_check(gpus: list[dict[str, Any]], n_seen: int, torch_cuda: str | None, 
     return HealthCheck("cuda", "absent", "No NVIDIA GPU: nvidia-smi names none.", _WITHOUT)
 
 
-def link_check(index: int, gpu: Mapping[str, Any], measured: float | str) -> HealthCheck:
+def link_check(index: int, gpu: Mapping[str, object], measured: float | str) -> HealthCheck:
     """What a GPU's link reached against what its generation and width reach elsewhere.
 
     gpu: one of `describe_gpus`. measured: GB/s of large pinned copies, or why there are none.
@@ -163,7 +163,7 @@ def link_check(index: int, gpu: Mapping[str, Any], measured: float | str) -> Hea
     return HealthCheck(name, "poor", f"{fact}, at present it runs at Gen{now}.", advice)
 
 
-def usual_link(gpu: Mapping[str, Any]) -> KnownLink | None:
+def usual_link(gpu: Mapping[str, object]) -> KnownLink | None:
     """The table's row for a GPU's best generation and width; None where it has none."""
     return known_links().get(f"gen{gpu.get('pcie_generation')}x{gpu.get('pcie_width')}")
 

@@ -157,7 +157,7 @@ def is_manifest(data: bytes) -> bool:
     return isinstance(raw, dict) and {"schema", "source", "state", "argv"} <= raw.keys()
 
 
-def _check_depth(raw: Mapping[str, Any], origin: str) -> None:
+def _check_depth(raw: Mapping[str, object], origin: str) -> None:
     """Copying, printing and comparing values call themselves at each level, and Python's stack ends at a thousand."""
     level: list[Any] = [raw]
     for _ in range(_MAX_DEPTH):
@@ -168,7 +168,7 @@ def _check_depth(raw: Mapping[str, Any], origin: str) -> None:
     raise HprofError(f"{origin} is nested more than {_MAX_DEPTH} levels deep; it is no hprof manifest.")
 
 
-def _check_version(raw: Mapping[str, Any], origin: str) -> None:
+def _check_version(raw: Mapping[str, object], origin: str) -> None:
     version = raw.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise HprofError(f"{origin} names no trace schema version; it is no hprof manifest.")
@@ -178,7 +178,7 @@ def _check_version(raw: Mapping[str, Any], origin: str) -> None:
         )
 
 
-def _known_fields(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _known_fields(raw: Mapping[str, object], origin: str) -> dict[str, Any]:
     defaults = Manifest()
     known = {f.name for f in fields(Manifest)}
     values = {name: _checked(name, raw[name], getattr(defaults, name), origin) for name in known & raw.keys()}
@@ -219,12 +219,12 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether it is a number that is not negative; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _arm(item: Any, origin: str) -> ManifestArm:
+def _arm(item: object, origin: str) -> ManifestArm:
     if not isinstance(item, dict) or not isinstance(item.get("name"), str):
         raise HprofError(f"{origin}: the key 'arms' holds an entry without a name.")
     texts = {key: item[key] if isinstance(item.get(key), str) else None for key in ("requested", "effective")}
@@ -239,7 +239,7 @@ def _arm(item: Any, origin: str) -> ManifestArm:
     )
 
 
-def _traits(stored: Any) -> ArmTraits | None:
+def _traits(stored: object) -> ArmTraits | None:
     """What a manifest says of an arm; None where it says nothing, or what no `ArmTraits` holds."""
     if not isinstance(stored, dict) or stored.get("copies") not in get_args(CopyTime):
         return None
@@ -248,7 +248,7 @@ def _traits(stored: Any) -> ArmTraits | None:
     return ArmTraits(**values) if all(_is_trait(name, value) for name, value in values.items()) else None
 
 
-def _is_trait(name: str, value: Any) -> bool:
+def _is_trait(name: str, value: object) -> bool:
     if name in ("reads", "held_against"):
         return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     if name in ("meaning", "subject", "copies"):

@@ -27,7 +27,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else " " if c.isspace() else "?" for c in text)
 
 
-def json_text(data: Any) -> str:
+def json_text(data: object) -> str:
     """Indented JSON in which every control character is escaped, also those that JSON lets pass."""
     try:
         text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
@@ -43,7 +43,7 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def readable_inside(data: Any) -> Any:
+def readable_inside(data: object) -> Any:
     """The same JSON-like data, each text `readable`, and whole numbers of more than 64 bits as floats."""
     if isinstance(data, str):
         return readable(data)

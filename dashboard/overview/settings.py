@@ -85,18 +85,18 @@ def _settings(arm: ManifestArm | None) -> dict[str, Any]:
     return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(settings: Mapping[str, object]) -> dict[str, Any]:
     return dict(setting for name, value in settings.items() for setting in flattened(name, value))
 
 
-def _told(key: str, value: Any) -> str:
+def _told(key: str, value: object) -> str:
     """The value as a person reads it, sizes with their unit."""
     if key in _BYTES and isinstance(value, int):
         return format_bytes(value)
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else _setting_text(value)
 
 
-def _setting_text(value: Any) -> str:
+def _setting_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         return f"{value:,}"
     if isinstance(value, list) and value and all(type(one) is int for one in value):

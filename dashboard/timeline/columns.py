@@ -62,7 +62,7 @@ class VarintColumn:
         return found
 
 
-def encode(header: Mapping[str, Any], columns: Mapping[str, np.ndarray | VarintColumn]) -> bytes:
+def encode(header: Mapping[str, object], columns: Mapping[str, np.ndarray | VarintColumn]) -> bytes:
     """Header and columns as one block of bytes."""
     places, chunks, offset = {}, [], 0
     for name, values in columns.items():

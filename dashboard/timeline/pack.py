@@ -183,7 +183,7 @@ def _differences(values: Int64, counts: Sequence[int]) -> Int64:
 
 def pack(
     sides: Sequence[PassToDraw],
-    header: Mapping[str, Any],
+    header: Mapping[str, object],
     *,
     max_events: int = MAX_EVENTS,
     window_events: int = WINDOW_EVENTS,
@@ -202,7 +202,7 @@ def pack(
     return packed
 
 
-def _pack(sides: Sequence[PassToDraw], header: Mapping[str, Any], limit: int) -> bytes:
+def _pack(sides: Sequence[PassToDraw], header: Mapping[str, object], limit: int) -> bytes:
     n_events = sum(len(side.line) for side in sides)
     extent = joint_extent([side.line for side in sides])
     edges = bin_edges(extent)

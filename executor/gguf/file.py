@@ -175,7 +175,7 @@ def _open_part(path: Path) -> _GgufPart:
     return _GgufPart(file, header, place_tensors(header, path, file.n_bytes))
 
 
-def _other_paths(path: Path, n_parts: Any) -> list[Path]:
+def _other_paths(path: Path, n_parts: object) -> list[Path]:
     """Parts 2 to `n_parts` of a model that llama-gguf-split cut up: in the same folder, named alike."""
     match = _PART_NAME.fullmatch(path.name)
     if type(n_parts) is not int or not 1 < n_parts <= _MAX_PARTS or not match or int(match["count"]) != n_parts:

@@ -118,7 +118,7 @@ class Fields:
             "the file is damaged or not what it says, fetch or convert it again."
         )
 
-    def _value(self, key: str, default: Any) -> Any:
+    def _value(self, key: str, default: object) -> Any:
         value = self.values.get(self.prefix + key)
         if value is None:
             value = default
@@ -129,7 +129,7 @@ class Fields:
             )
         return value
 
-    def _checked_integer(self, key: str, value: Any, low: int) -> int:
+    def _checked_integer(self, key: str, value: object, low: int) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
             raise self.refusal(key, value, f"a whole number from {low} to {_MAX_INTEGER}")
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from executor.errors import HprofError
 from executor.model import LayerShape, Model, ModelShape, TensorInfo, WeightSource
@@ -57,7 +57,7 @@ def _short_vector(path: str, source: WeightSource, info: TensorInfo | None) -> t
 
 
 def shape_from_gguf(
-    metadata: Mapping[str, Any], tensors: Tensors, origin: str, rope_factors: RopeFactors = _NO_FACTORS
+    metadata: Mapping[str, object], tensors: Tensors, origin: str, rope_factors: RopeFactors = _NO_FACTORS
 ) -> ModelShape:
     """The model that a GGUF file describes.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from executor.errors import HprofError
 from executor.model import (
@@ -55,7 +55,7 @@ def model_from_tensors(path: str, why: str) -> Model:
     return Model(shape, kept, FusedSource(file, parts) if parts else file, path)
 
 
-def shape_of_tensors(metadata: Mapping[str, Any], tensors: Tensors, origin: str, why: str) -> ModelShape:
+def shape_of_tensors(metadata: Mapping[str, object], tensors: Tensors, origin: str, why: str) -> ModelShape:
     """What can be told of a model from its tensors' names and shapes, and from metadata that most files have."""
     told = _Told(metadata)
     layers = _by_layer(tensors)
@@ -80,7 +80,7 @@ def shape_of_tensors(metadata: Mapping[str, Any], tensors: Tensors, origin: str,
 class _Told:
     """The whole numbers that a file tells under its architecture's name."""
 
-    def __init__(self, metadata: Mapping[str, Any]) -> None:
+    def __init__(self, metadata: Mapping[str, object]) -> None:
         name = metadata.get("general.architecture")
         self.architecture = name[:40] if isinstance(name, str) else "unnamed"
         self._metadata = metadata

@@ -48,7 +48,7 @@ def read_config(path: Path) -> tuple[ModelShape, QuantPlan]:
     return replace(shape, notes=(*shape.notes, *notes)), quants
 
 
-def shape_from_config(values: Mapping[str, Any], name: str, origin: str) -> ModelShape:
+def shape_from_config(values: Mapping[str, object], name: str, origin: str) -> ModelShape:
     """The shape that a config's parsed JSON describes; `origin` names it in messages."""
     known = ", ".join(MODEL_FAMILIES)
     if values.get("model_type") is None:
@@ -273,7 +273,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return {key: values[key] for key in outer if key in values} | text
 
 
-def published_quants(values: Mapping[str, Any]) -> tuple[QuantPlan, tuple[str, ...]]:
+def published_quants(values: Mapping[str, object]) -> tuple[QuantPlan, tuple[str, ...]]:
     """The types that the weights are published in, and notes on what stands for types that hprof does not have."""
     dtype = values.get("dtype", values.get("torch_dtype"))
     plain = QuantPlan.uniform(_QUANTS.get(dtype, "BF16") if isinstance(dtype, str) else "BF16")

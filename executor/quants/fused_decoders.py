@@ -300,7 +300,7 @@ class Format(NamedTuple):
     alignment: int  # of the blocks' addresses, in bytes
 
 
-def _format(name: str, decode: Any, planes: int, plane_stride: int, alignment: int) -> Format:
+def _format(name: str, decode: object, planes: int, plane_stride: int, alignment: int) -> Format:
     kind = stored_type(name)
     scale_up = max(8 // kind.block_size, 1)  # plain floats: 8 of their blocks of one weight make a cell
     cells = kind.block_size * scale_up // (8 * planes)

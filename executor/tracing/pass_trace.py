@@ -35,7 +35,7 @@ class NvtxRange:
 
     __slots__ = ("attributes",)
 
-    def __init__(self, attributes: Any) -> None:
+    def __init__(self, attributes: object) -> None:
         self.attributes = attributes
 
     def __enter__(self) -> None:

@@ -30,7 +30,7 @@ _OF_OTHER_ENGINES: Final = {  # option -> its spelling, and the engines that hav
 _VALUES_OF_LLAMA_BENCH: Final = {"load_mode": ("-lm", {"mlock"}), "split_mode": ("-sm", {"row", "none", "tensor"})}
 
 
-def refuse_others_options(given: Mapping[str, Any]) -> None:
+def refuse_others_options(given: Mapping[str, object]) -> None:
     """Raise HprofError for an option of another engine. `given`: the options that the user gave."""
     for name, (flag, engines) in _OF_OTHER_ENGINES.items():
         if name in given:
@@ -40,7 +40,7 @@ def refuse_others_options(given: Mapping[str, Any]) -> None:
             raise HprofError(f"{flag} {given[name]} is for --engine llama-bench: add that, or give another value.")
 
 
-def idle_options(given: Mapping[str, Any], plan: RunPlan) -> list[str]:
+def idle_options(given: Mapping[str, object], plan: RunPlan) -> list[str]:
     """A sentence for each option given by the user that changes nothing in `plan`."""
     found = ((name, reason(plan, given[name])) for name, (_, reason) in _RULES.items() if name in given)
     return [f"{_RULES[name][0]} does nothing in this run: {why}." for name, why in found if why is not None]
@@ -54,46 +54,46 @@ def unknown_variables(command: click.Command) -> Iterator[str]:
             yield f"The variable {name} is no option of `hprof run`, so it does nothing."
 
 
-def _without_experts(plan: RunPlan, _value: Any) -> str | None:
+def _without_experts(plan: RunPlan, _value: object) -> str | None:
     return None if plan.model.has_experts else f"{plan.model.shape.name} has no experts"
 
 
-def _without_prompt(plan: RunPlan, _value: Any) -> str | None:
+def _without_prompt(plan: RunPlan, _value: object) -> str | None:
     return None if any(cell.n_prompt for cell in plan.request.cells) else "there is no prompt (-p)"
 
 
 def _unread(option: str, why: str) -> Reason:
     """For an option of `PolicyOptions` that some arms read; `{arms}` in the reason stands for those of the run."""
 
-    def reason(plan: RunPlan, _value: Any) -> str | None:
+    def reason(plan: RunPlan, _value: object) -> str | None:
         arms = plan.request.arms
         return None if any(option in arm_traits(arm).reads for arm in arms) else why.format(arms=" and ".join(arms))
 
     return reason
 
 
-def _without_file(plan: RunPlan, value: Any) -> str | None:
+def _without_file(plan: RunPlan, value: object) -> str | None:
     is_asked = value not in (False, "none")
     return (
         f"{plan.model.shape.name} is no file, its weights are made up" if is_asked and plan.model.is_synthetic else None
     )
 
 
-def _measured_link(plan: RunPlan, _value: Any) -> str | None:
+def _measured_link(plan: RunPlan, _value: object) -> str | None:
     return "a GPU's link is measured" if plan.request.device.kind == "cuda" else None
 
 
-def _no_cores(plan: RunPlan, _value: Any) -> str | None:
+def _no_cores(plan: RunPlan, _value: object) -> str | None:
     kind = plan.request.device.kind
     return None if kind == "cpu" else f"device {kind} does not compute on cores that hprof counts"
 
 
-def _own_rates(plan: RunPlan, _value: Any) -> str | None:
+def _own_rates(plan: RunPlan, _value: object) -> str | None:
     kind = plan.request.device.kind
     return None if kind == "sim" else f"device {kind} has rates of its own"
 
 
-def _always_fused(_plan: RunPlan, value: Any) -> str | None:
+def _always_fused(_plan: RunPlan, value: object) -> str | None:
     return "attention is always fused" if str(value).lower() in ("0", "off", "false") else None
 
 

@@ -82,20 +82,20 @@ def settle_llama_flags(values: Mapping[str, Any], given: Mapping[str, Any]) -> d
     return settled
 
 
-def variables_used(given: Mapping[str, Any]) -> list[str]:
+def variables_used(given: Mapping[str, object]) -> list[str]:
     """A sentence on llama.cpp's variable, where it decides."""
     if OFFLOAD_VARIABLE not in os.environ or "op_offload_min_batch" in given:
         return []
     return [f"{OFFLOAD_VARIABLE}={os.environ[OFFLOAD_VARIABLE]} in the environment is used as --op-offload-min-batch."]
 
 
-def _every_layer(values: Mapping[str, Any]) -> tuple[str, ...]:
+def _every_layer(values: Mapping[str, object]) -> tuple[str, ...]:
     if values["n_cpu_moe"]:
         raise HprofError("-cmoe is -ncmoe with every layer: give one of them.")
     return (_ALL_LAYERS,)
 
 
-def _load_mode(mmap: str, given: Mapping[str, Any]) -> str:
+def _load_mode(mmap: str, given: Mapping[str, object]) -> str:
     if "load_mode" in given:
         raise HprofError(f"-mmp {mmap[:60]} and -lm both say how weights are loaded: give one of them.")
     if mmap not in ("0", "1"):

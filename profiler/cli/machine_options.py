@@ -49,12 +49,12 @@ def sim_machine(values: Mapping[str, Any]) -> SimMachine:
     return SimMachine(**rates | {name: values[name] for name in _RATES if values[name] is not None})
 
 
-def knows_device(kind: str, given: Mapping[str, Any]) -> bool:
+def knows_device(kind: str, given: Mapping[str, object]) -> bool:
     """Whether the user said how fast a device of this kind is."""
     return {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
 
 
-def told_rates(kind: str, given: Mapping[str, Any], notes: Sequence[str]) -> str | None:
+def told_rates(kind: str, given: Mapping[str, object], notes: Sequence[str]) -> str | None:
     """The first line of an answer from rates alone: which of them are sim's defaults; None where none is.
 
     kind: the device that is asked about. given: what the user gave. notes: why a probe that is there says nothing.

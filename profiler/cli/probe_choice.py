@@ -22,7 +22,7 @@ class ProbeChoice:
     probe: Probe | None
     notes: tuple[str, ...] = ()
 
-    def asked(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def asked(self, values: Mapping[str, object], given: Mapping[str, object]) -> dict[str, Any]:
         """The options, with activations as they were when it was probed. Raises HprofError for another --dtype."""
         if self.probe is None:
             return dict(values)

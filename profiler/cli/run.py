@@ -72,7 +72,7 @@ def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str
     show_report(written, as_json=values["as_json"], is_whole=values["is_whole"])
 
 
-def _written(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
+def _written(ctx: click.Context, values: Mapping[str, object], arguments: list[str]) -> str:
     """Run the passes by whoever is to run them; gives the capture's address."""
     if values["engine"] == "hprof":
         values = settle_llama_flags(values, given_values(ctx))

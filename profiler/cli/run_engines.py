@@ -100,7 +100,7 @@ def _bench_arms(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...
     return tuple(f"{name}=-pw {flag}" for flag, name in prefetch_arms(values["prefetch_weights"]))
 
 
-def _bench_flags(ctx: click.Context, values: Mapping[str, Any]) -> tuple[str, ...]:
+def _bench_flags(ctx: click.Context, values: Mapping[str, object]) -> tuple[str, ...]:
     if "model" not in given_values(ctx):
         raise HprofError("--engine llama-bench needs -m, a GGUF file: it has no presets.")
     given = given_values(ctx)

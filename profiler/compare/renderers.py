@@ -143,7 +143,7 @@ def _ratio(a: float, b: float) -> float:
     return b / a if a > 0 else math.inf
 
 
-def _setting(key: str, value: Any) -> str:
+def _setting(key: str, value: object) -> str:
     return UNKNOWN if value is None else setting_text(key, value)
 
 

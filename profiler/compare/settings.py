@@ -56,7 +56,7 @@ def _settings(manifest: Manifest, arms: list[str]) -> Iterator[tuple[str, Any]]:
     yield from flattened("llama-bench", manifest.extra.get("llama_bench", {}))
 
 
-def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def flattened(key: str, value: object, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """A setting of settings as dotted names with plain values; a list of mappings as its count and joined values."""
     if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
         yield f"{key}.count", len(value)
@@ -85,7 +85,7 @@ def _is_near(key: str, a: Any, b: Any) -> bool:
     return bool(abs(a - b) <= _LINK_TOLERANCE * max(a, b))
 
 
-def setting_text(key: str, value: Any) -> str:
+def setting_text(key: str, value: object) -> str:
     """A setting on one line: layers as ranges, `1-28, 30`; other lists item by item."""
     if not isinstance(value, list):
         return str(value)
@@ -93,7 +93,7 @@ def setting_text(key: str, value: Any) -> str:
     return _cut(text)
 
 
-def _are_layers(key: str, value: Any) -> bool:
+def _are_layers(key: str, value: object) -> bool:
     return key.endswith("layers") and isinstance(value, list) and all(type(item) is int for item in value)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import group_by, sum_by
+from profiler.arithmetic.groups import Mask, group_by, sum_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Int64, Intervals, Line, either, union
 from profiler.arithmetic.joins import distinct
 from profiler.findings.finding import SIZES, Judged, Moment, Severity, Subjects
@@ -48,8 +48,8 @@ class WorkRows:
     def __len__(self) -> int:
         return len(self.row)
 
-    def where(self, mask: Any) -> WorkRows:
-        """Only the rows that `mask` keeps."""
+    def where(self, mask: Mask | Int64) -> WorkRows:
+        """Only the rows that `mask` keeps, or those at its positions."""
         return WorkRows(*(getattr(self, name)[mask] for name in ("row", "context", "group", "start", "end")))
 
     @property
@@ -138,7 +138,7 @@ class CopyAnalysis:
         processes, process = distinct(self.ints["process"])
         return distinct(self.ints["pass_id"])[1] * len(processes) + process
 
-    def rows(self, mask: Any) -> WorkRows:
+    def rows(self, mask: Mask) -> WorkRows:
         """Rows of work that `mask` (over all rows) keeps."""
         row = np.flatnonzero(mask & self._is_work)
         context = self.context_of_row[row]
@@ -308,7 +308,7 @@ class CopyAnalysis:
         """How many of the rows each context has."""
         return np.bincount(rows.context, minlength=len(self.groups.of_context))
 
-    def sum(self, context: Int64, values: Any) -> Int64:
+    def sum(self, context: Int64, values: npt.NDArray[np.integer | np.bool_ | np.floating]) -> Int64:
         """Sum of values by context, as `sum_by`."""
         return sum_by(context, values, len(self.groups.of_context))
 

@@ -64,7 +64,7 @@ def import_files(
     argv: Sequence[str] = (),
     ranges: Sequence[ArmRange] = (),
     host_work: bool = False,
-    known: Mapping[str, Any] | None = None,
+    known: Mapping[str, object] | None = None,
     cuts: Mapping[str, Cut] | None = None,
 ) -> str:
     """Read traces and write them as one capture at `out`, a folder or fsspec URL; gives its address.

@@ -169,6 +169,6 @@ def _renumbered(tables: dict[str, pa.Table], first_id: int) -> tuple[dict[str, p
     return tables, first_id + own_last + 1
 
 
-def with_column(table: pa.Table, name: str, values: Any) -> pa.Table:
+def with_column(table: pa.Table, name: str, values: object) -> pa.Table:
     index = table.schema.get_field_index(name)
     return table.set_column(index, table.schema.field(index), values)

@@ -31,14 +31,14 @@ def asked(name: PassName) -> dict[str, Any]:
     return {column: getattr(name, column) for column in _ASKED}
 
 
-def pass_ids(names: Sequence[Any]) -> list[int]:
+def pass_ids(names: Sequence[object]) -> list[int]:
     """A number for each pass: its own where all have distinct ones, else (several runs in one file) their order."""
     own = [name.pass_id for name in names if isinstance(name, PassName)]
     return own if own and len(set(own)) == len(names) else list(range(len(names)))
 
 
 def pass_table(
-    named: Sequence[Mapping[str, Any]],
+    named: Sequence[Mapping[str, object]],
     ids: Sequence[int],
     windows: Sequence[tuple[int, int] | None],
     ubatches: pa.Table,
@@ -62,7 +62,7 @@ def ubatch_table(
     start: Int64,
     end: Int64,
     of_pass: Int64,
-    passes: Sequence[Any],
+    passes: Sequence[object],
     ids: Sequence[int],
 ) -> pa.Table:
     """One row a ubatch, in the order of their starts; tokens before it count from its pass's depth.

@@ -131,7 +131,7 @@ def _placement(settings: Mapping[str, Any]) -> PlacementOptions:
     )
 
 
-def _threads(settings: Mapping[str, Any]) -> int | None:
+def _threads(settings: Mapping[str, object]) -> int | None:
     value = settings.get("n_threads")
     return int(value) if isinstance(value, int | str) and str(value).isdigit() else None
 

@@ -254,7 +254,7 @@ def _number(value: Any) -> float:
     return number
 
 
-def _inverse(rate: Any) -> float:
+def _inverse(rate: object) -> float:
     """ns for each byte or operation; 0 where no rate is told."""
     if rate is None:
         return 0.0
@@ -288,7 +288,7 @@ def _kernels() -> str:
     return digest.hexdigest()[:12]
 
 
-def changes(probe: Probe, machine: Mapping[str, Any]) -> list[str]:
+def changes(probe: Probe, machine: Mapping[str, object]) -> list[str]:
     """What is no longer as it was when the probe was made, in words; empty where nothing is."""
     return [
         f"{name} was {_told(probe.machine.get(name))} and is {_told(value)}"
@@ -297,7 +297,7 @@ def changes(probe: Probe, machine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _told(value: Any) -> str:
+def _told(value: object) -> str:
     if value is None:
         return "unsaid"
     if isinstance(value, list):

@@ -139,5 +139,5 @@ def machine_label(manifest: Manifest) -> str | None:
     return ", ".join([*labels, f"device {device}"] if device else labels) or None
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

@@ -5,7 +5,7 @@ what a recording beside timed runs saw.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from executor.units import format_bytes, format_ns, format_share
 from profiler.manifest import Manifest
@@ -37,7 +37,7 @@ def allocation_notes(manifest: Manifest) -> list[str]:
     ]
 
 
-def _is_sound(row: Any) -> bool:
+def _is_sound(row: object) -> bool:
     return isinstance(row, dict) and all(type(row.get(name)) is int for name in ("process", "device", "peak_bytes"))
 
 
@@ -77,7 +77,7 @@ def recorded_lines(manifest: Manifest) -> Iterator[str]:
             yield printable(f"  {name}: {', '.join(told)}.")
 
 
-def _told(figures: Mapping[str, Any]) -> Iterator[str]:
+def _told(figures: Mapping[str, object]) -> Iterator[str]:
     n_bytes, busy_ns, hidden_ns, compute_ns, idle_ns, host_ns = (
         value if isinstance(value := figures.get(name), int | float) else None
         for name in ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "busy_compute_ns", "idle_ns", "host_compute_ns")

@@ -141,7 +141,7 @@ def _nature(manifest: Manifest) -> Nature:
     return "measured" if is_own else "imported"
 
 
-def _quants(model: Mapping[str, Any]) -> Iterator[str]:
+def _quants(model: Mapping[str, object]) -> Iterator[str]:
     found = model.get("quant_bytes")
     sized = found.items() if isinstance(found, dict) else ()
     yield from (str(name) for name, n_bytes in sized if name != "F32" and n_bytes)
@@ -182,7 +182,7 @@ def _budget(manifest: Manifest) -> int | None:
     return next((budget for budget in budgets if isinstance(budget, int) and not isinstance(budget, bool)), None)
 
 
-def _has_experts(model: Mapping[str, Any]) -> bool:
+def _has_experts(model: Mapping[str, object]) -> bool:
     kinds = model.get("layer_kinds")
     return isinstance(kinds, dict) and any("experts" in str(kind) for kind in kinds)
 

@@ -78,7 +78,7 @@ def _is_told(value: Any) -> bool:
     return len(value) > 0 if hasattr(value, "__len__") else bool(pd.notna(value))
 
 
-def _compare(values: Mapping[str, Mapping[tuple[Any, ...], Any]]) -> tuple[bool | None, list[str]]:
+def _compare(values: Mapping[str, Mapping[tuple[object, ...], object]]) -> tuple[bool | None, list[str]]:
     if len(values) < 2:
         return None, []
     first, *others = values

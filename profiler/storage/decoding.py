@@ -99,7 +99,7 @@ def _source(store: Store, name: str) -> Iterator[Any]:
         yield native
 
 
-def _opened(source: Any, table_name: str) -> Any:
+def _opened(source: object, table_name: str) -> Any:
     limits = {"thrift_string_size_limit": _THRIFT_LIMIT, "thrift_container_size_limit": _THRIFT_LIMIT}
     is_native = isinstance(source, pa.NativeFile)
     metadata = pq.ParquetFile(source, pre_buffer=False, **limits).metadata

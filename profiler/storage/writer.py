@@ -118,7 +118,7 @@ class CaptureWriter:
         """The capture's address."""
         return self._store.where()
 
-    def write_part(self, table_name: str, rows: pa.Table | Mapping[str, Any], part: str) -> None:
+    def write_part(self, table_name: str, rows: pa.Table | Mapping[str, object], part: str) -> None:
         """Write `<table_name>/<part>.parquet`: cast to the schema; columns that are missing read as null.
 
         `rows` is a table, or columns by name (lists, numpy or arrow arrays). Raises HprofError when the disk
@@ -278,7 +278,7 @@ class CaptureWriter:
         whole = conform("passes", {name: [value] for name, value in row.items()})
         self.write_part("passes", whole, _part_name(pass_id))
 
-    def _columns(self, table_name: str, pass_id: int, records: Sequence[Any], shift_ns: int) -> dict[str, Any]:
+    def _columns(self, table_name: str, pass_id: int, records: Sequence[object], shift_ns: int) -> dict[str, Any]:
         names = [name for name in TABLES[table_name].names if hasattr(records[0], name)]
         columns: dict[str, Any] = {name: list(map(attrgetter(name), records)) for name in names}
         for name in _TIMES:
@@ -302,7 +302,7 @@ def new_capture(
     return CaptureWriter(path, manifest, force=force, at_once=at_once, origin_ns=origin_ns)
 
 
-def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
+def conform(table_name: str, rows: pa.Table | Mapping[str, object]) -> pa.Table:
     """`rows` as a table of exactly the schema's columns and types; missing columns are null."""
     given = _given(table_name, rows)
     arrays = [
@@ -312,7 +312,7 @@ def conform(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=TABLES[table_name])
 
 
-def _given(table_name: str, rows: pa.Table | Mapping[str, Any]) -> pa.Table:
+def _given(table_name: str, rows: pa.Table | Mapping[str, object]) -> pa.Table:
     """The columns that `rows` has, in the schema's order and types."""
     schema = TABLES[table_name]
     names = rows.column_names if isinstance(rows, pa.Table) else list(rows)

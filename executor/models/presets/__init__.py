@@ -90,7 +90,7 @@ def _layers(entry: Mapping[str, Any], mixers: Mapping[str, Mixer], ffns: Mapping
     return cycle * int(entry["repeat"])
 
 
-def build(cls: type[T], table: Mapping[str, Any], where: str, **given: Any) -> T:
+def build(cls: type[T], table: Mapping[str, object], where: str, **given: Any) -> T:
     """An instance of `cls` from `table` and `given`; HprofError for an unknown, missing or mistyped key."""
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
@@ -105,7 +105,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, **given: Any) -> T
     return cls(**values)
 
 
-def _convert(kind: Any, value: Any, where: str) -> Any:
+def _convert(kind: object, value: object, where: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
         return build(kind, value, where)
     if kind is float and type(value) is int:

@@ -142,7 +142,7 @@ _OTHER_DEVICES: Final = {
 _RANK_KEYS: Final = ("rank", "world_size", "backend")
 
 
-def manifest_fields(metadata: Mapping[str, Any], rows: pa.Table, process_names: Mapping[str, str]) -> dict[str, Any]:
+def manifest_fields(metadata: Mapping[str, object], rows: pa.Table, process_names: Mapping[str, str]) -> dict[str, Any]:
     """`machine`, `created_utc` and `extra` of the manifest: the keys around the array of events, and its first time.
 
     process_names: number -> what the trace calls the process, where that is more than the number.
@@ -227,22 +227,22 @@ def _carry(n_rows: int) -> str:
     return f"{format_count(n_rows, 'device row')} {'carries' if n_rows == 1 else 'carry'}"
 
 
-def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _gpu(entry: Mapping[str, object]) -> dict[str, Any]:
     keys = ("id", "name", "totalGlobalMem", "computeMajor", "computeMinor", "numSms")
     return _picked(entry, keys)
 
 
-def _picked(mapping: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+def _picked(mapping: Mapping[str, object], keys: tuple[str, ...]) -> dict[str, Any]:
     """Only plain numbers and short texts: the rest of the file is somebody else's."""
     values = {key: mapping[key] for key in keys if isinstance(mapping.get(key), str | int | float)}
     return {key: v[:_MAX_TEXT] if isinstance(v, str) else v for key, v in values.items()}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value[:64] if isinstance(value, list) else []
 
 
-def _created(base_ns: Any, rows: pa.Table) -> str:
+def _created(base_ns: object, rows: pa.Table) -> str:
     """Times count from `baseTimeNanoseconds`, months before the recording, or from 1970 in files without that key."""
     if not rows.num_rows or type(base_ns) not in (int, type(None)):
         return ""

@@ -143,7 +143,7 @@ def _host_columns(events: Sequence[Event]) -> dict[str, pa.Array]:
     return {"process": process, "lane": integers([event.get("tid") for event in events])} | ranks
 
 
-def _ranks(pids: Sequence[Any]) -> dict[str, pa.Array]:
+def _ranks(pids: Sequence[object]) -> dict[str, pa.Array]:
     """What merged traces write before the process id: "[TP01] 4000" is process 4000 of "[TP01]"."""
     if str not in set(map(type, pids)):
         return {}
@@ -152,7 +152,7 @@ def _ranks(pids: Sequence[Any]) -> dict[str, pa.Array]:
     return {"rank": pa.array(labels, pa.string()).dictionary_encode()}
 
 
-def _number_at_end(pid: Any) -> Any:
+def _number_at_end(pid: object) -> Any:
     found = _PID.match(pid[:_MAX_PID_CHARS]) if type(pid) is str else None
     return found["number"] if found else pid
 
@@ -176,7 +176,7 @@ _PID: Final = re.compile(r"(?P<label>.*?)\s*(?P<number>\d{1,18})?$", re.DOTALL)
 _MAX_PID_CHARS: Final = 100
 
 
-def _number_in(value: Any) -> Any:
+def _number_in(value: object) -> Any:
     """The trailing number of "stream 7" or "GPU 0"; other values as they are."""
     if type(value) is not str:
         return value
@@ -202,7 +202,7 @@ class InexactError(Exception):
     """A time came as a float too large to hold its nanoseconds; its text is needed."""
 
 
-def exact_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def exact_ns(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Microseconds (int, float, or decimal text) as (int64 ns, mask of those that are numbers in range).
 
     Digits below a nanosecond are rounded half to even. Raises InexactError where a float cannot be exact.
@@ -219,7 +219,7 @@ def exact_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_
     return scaled_ns(array, 1000)
 
 
-def integers(values: Sequence[Any]) -> pa.Array:
+def integers(values: Sequence[object]) -> pa.Array:
     """Whole numbers (int, or digits in a string: some writers quote them) as int64; null for all else."""
     if float not in set(map(type, values)):  # arrow would cut 1.5 down to 1
         try:
@@ -229,7 +229,7 @@ def integers(values: Sequence[Any]) -> pa.Array:
     return pa.array([_int_of(value) for value in values], pa.int64())
 
 
-def _plain_array(values: Sequence[Any]) -> NDArray[Any] | None:
+def _plain_array(values: Sequence[object]) -> NDArray[Any] | None:
     """`values` as int64 or float64; None when they hold anything but ints that fit and floats."""
     try:
         array = np.asarray(values)
@@ -243,7 +243,7 @@ def _plain_array(values: Sequence[Any]) -> NDArray[Any] | None:
     return array.astype(np.int64, copy=False) if bool not in set(map(type, values)) else None
 
 
-def _three_decimals(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
+def _three_decimals(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
     """Text as Kineto itself writes microseconds: without its point it is the integer nanosecond."""
     if set(map(type, values)) != {str}:
         return None
@@ -254,20 +254,20 @@ def _three_decimals(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[n
     return ns.to_numpy(), np.ones(len(values), dtype=bool)
 
 
-def _all_exact_floats(values: Sequence[Any]) -> bool:
+def _all_exact_floats(values: Sequence[object]) -> bool:
     types = set(map(type, values))
     if types == {float}:
         return True
     return types == {float, int} and all(abs(v) < EXACT_US for v in values if type(v) is int)
 
 
-def _slow_ns(values: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _slow_ns(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     converted = [_ns_of(value) for value in values]
     valid = np.array([value is not None for value in converted], dtype=bool)
     return np.array([value or 0 for value in converted], dtype=np.int64), valid
 
 
-def _ns_of(value: Any) -> int | None:
+def _ns_of(value: object) -> int | None:
     if type(value) is float and abs(value) >= EXACT_US and abs(value) < MAX_NS // 1000:
         raise InexactError
     if type(value) not in (int, float, str) or len(text := str(value)) > _MAX_DIGITS:
@@ -279,7 +279,7 @@ def _ns_of(value: Any) -> int | None:
         return None
 
 
-def _int_of(value: Any) -> int | None:
+def _int_of(value: object) -> int | None:
     if type(value) is int:
         return _in_range(value)
     if type(value) is float:

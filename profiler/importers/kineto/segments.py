@@ -70,7 +70,7 @@ def threads_of(rows: pa.Table) -> Int64:
     return threads
 
 
-def ranges_of(rows: pa.Table, threads: Int64, kind: type[Any]) -> AnnotationRanges:
+def ranges_of(rows: pa.Table, threads: Int64, kind: type[object]) -> AnnotationRanges:
     """The annotations whose name is of `kind`: PassName, UbatchName, StepName or ProfilerStep."""
     names = rows["name"].combine_chunks()
     parsed = [_parsed(text, kind) for text in names.dictionary.to_pylist()]
@@ -83,7 +83,7 @@ def ranges_of(rows: pa.Table, threads: Int64, kind: type[Any]) -> AnnotationRang
     return AnnotationRanges([parsed[code] for code in codes[chosen].tolist()], start, end, threads[chosen])
 
 
-def _parsed(text: str, kind: type[Any]) -> Any:
+def _parsed(text: str, kind: type[object]) -> Any:
     if kind is ProfilerStep:
         match = _STEP.match(text)
         return ProfilerStep(int(match[1])) if match else None
@@ -223,5 +223,5 @@ def _ends(ranges: AnnotationRanges, of_row: Int64, rows: pa.Table) -> Int64:
     return ends
 
 
-def _taken(values: Sequence[Any], index: Int64, kind: pa.DataType) -> pa.Array:
+def _taken(values: Sequence[object], index: Int64, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind).take(pa.array(index, mask=index < 0))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from profiler.importers.llama_bench.formats import RawRow
 from profiler.importers.llama_bench.outputs import RUN
@@ -192,7 +192,7 @@ def _stddev_ns(raw: RawRow, mean_ns: int) -> int | None:
     return round(mean_ns * spread / speed) if speed and spread is not None and spread < speed else None
 
 
-def _settings(raw: Mapping[str, Any]) -> dict[str, Setting]:
+def _settings(raw: Mapping[str, object]) -> dict[str, Setting]:
     return {
         name[:_MAX_TEXT]: _setting(value)
         for name, value in list(raw.items())[:200]
@@ -200,7 +200,7 @@ def _settings(raw: Mapping[str, Any]) -> dict[str, Setting]:
     }
 
 
-def _setting(value: Any) -> Setting:
+def _setting(value: object) -> Setting:
     """Booleans, and numbers that csv and sql spell as text, come out as numbers: one spelling for all formats."""
     number = _int(value)
     if number is not None:
@@ -208,7 +208,7 @@ def _setting(value: Any) -> Setting:
     return value if isinstance(value, float) else _text(value)
 
 
-def _int(value: Any) -> int | None:
+def _int(value: object) -> int | None:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value.strip(), re.ASCII):
@@ -216,12 +216,12 @@ def _int(value: Any) -> int | None:
     return value if isinstance(value, int) and abs(value) < _MAX else None
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     number = _int(value)
     return number if number is not None and 0 <= number <= _MAX_COUNT else None
 
 
-def _float(value: Any) -> float | None:
+def _float(value: object) -> float | None:
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
     except (ValueError, OverflowError):
@@ -229,7 +229,7 @@ def _float(value: Any) -> float | None:
     return number if number is not None and 0 <= number < 1e15 else None
 
 
-def _scaled_ns(value: Any, factor: int) -> int | None:
+def _scaled_ns(value: object, factor: int) -> int | None:
     try:
         ns = Decimal(str(value)) * factor
     except InvalidOperation:
@@ -237,5 +237,5 @@ def _scaled_ns(value: Any, factor: int) -> int | None:
     return round(ns) if ns.is_finite() and 0 <= ns < _MAX_NS else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value[:_MAX_TEXT] if isinstance(value, str) else None

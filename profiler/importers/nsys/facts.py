@@ -99,7 +99,7 @@ def diagnostics(tables: ExportTables) -> tuple[list[str], list[str]]:
     return serious[:_MAX_MESSAGES], mild[:_MAX_MESSAGES]
 
 
-def _loses_work(text: str, level: Any) -> bool:
+def _loses_work(text: str, level: object) -> bool:
     if _OTHER_SUBJECTS.search(text):
         return False
     return level == DIAGNOSTIC_ERROR or any(word in text.lower() for word in _LOST_WORDS)
@@ -136,7 +136,7 @@ def _chosen(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, str]
     }
 
 
-def _short(value: Any) -> str | None:
+def _short(value: object) -> str | None:
     return None if value is None else str(value)[:_MAX_MESSAGE_CHARS]
 
 
@@ -228,7 +228,7 @@ def _key(row: dict[str, Any]) -> tuple[int, int, int]:
     return row["processId"], row["contextId"], row["streamId"]
 
 
-def _signed(priority: Any) -> int | None:
+def _signed(priority: object) -> int | None:
     """-5 is stored as 4294967291."""
     if not isinstance(priority, int):
         return None
