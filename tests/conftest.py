@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -44,3 +45,17 @@ def no_leaked_threads() -> Iterator[None]:
     yield
     leaked = [t.name for t in threading.enumerate() if t not in before and t.name.startswith("hprof-")]
     assert not leaked, f"stream workers still run: {leaked}; close the session"
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test's own, without the user's probe."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without one. With one, hosts multiply weights as they are stored and keep nothing beside them."""
+    from executor.host import stored
+
+    monkeypatch.setattr(stored, "is_available", lambda: False)

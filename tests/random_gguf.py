@@ -12,12 +12,15 @@ from typing import Any, Final
 
 import gguf
 import numpy as np
+import pytest
 
+from executor.errors import HprofError
 from executor.models.load import load_model
 from executor.policies.base import PolicyOptions
 from executor.reference import forward
 from tests.executor.engine_runs import open_session, run_pass
 from tests.llama_cpp import llama_logits, relative_errors
+from tests.support import one_sentence
 
 N_VOCAB: Final = 96
 _BANK_BYTES: Final = 1 << 18  # room for some of the experts
@@ -89,6 +92,13 @@ def check_against_llama_cpp(path: Path, n_tokens: int = 32, last: int = 0) -> No
     errors = relative_errors(found, llama_logits(path, tokens, N_VOCAB))[-last:]
     assert np.median(errors) < 2e-3
     assert (errors > 8e-3).sum() <= (2 if model.has_experts else 0)
+
+
+def check_refused(path: Path, words: str) -> None:
+    """Loading the file is refused in one sentence, with words of it as a pattern."""
+    with pytest.raises(HprofError, match=words) as caught:
+        load_model(str(path))
+    one_sentence(caught.value)
 
 
 def check_in_engine(path: Path, arms: Sequence[str]) -> None:

@@ -19,12 +19,7 @@ from executor.routing.spec import routing_from_spec
 from executor.session import Session, SessionOptions
 
 ARMS = ["off", "on", "cache", "hot"]
-
-
-@pytest.fixture(autouse=True)
-def as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where weights are multiplied as they are stored, the host keeps nothing beside them."""
-    monkeypatch.setattr(stored, "is_available", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_compiler")
 
 
 def options_of(spec: str, **changes: Any) -> SessionOptions:

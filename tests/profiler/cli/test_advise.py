@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import orjson
 import pytest
 
@@ -12,11 +10,7 @@ import hprof
 ASKED = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "--arms", "off,on"]
 RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4", "--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
 Printed = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_three_lines_answer_first(capsys: Printed) -> None:

@@ -15,11 +15,7 @@ SWEEP = str(ROOT / "traces" / "example-sweep")
 RATES = ["predict", "-m", "tiny-moe", "-p", "256", "-n", "8", "-ub", "64,256", "--arms", "off,on,full"]
 KNOWN = ["--gpu", "rtx4090", "--link", "gen4x16"]
 Printed = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def told(capsys: Printed, *words: str) -> dict:  # type: ignore[type-arg]

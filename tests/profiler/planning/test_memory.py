@@ -15,7 +15,6 @@ from executor.devices.base import DeviceKind
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from executor.host import stored
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
@@ -36,12 +35,7 @@ from tests.profiler.runs import small_request
 
 GIB = 1 << 30
 PROMPT = GridPoint(512, 0, 512, 0)  # nothing is computed on the host
-
-
-@pytest.fixture(autouse=True)
-def as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where weights are multiplied as they are stored, the host keeps nothing beside them."""
-    monkeypatch.setattr(stored, "is_available", lambda: False)
+pytestmark = pytest.mark.usefixtures("without_compiler")
 
 
 def wanted(

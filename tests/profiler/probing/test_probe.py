@@ -26,11 +26,7 @@ from profiler.probing.shapes import TINY, USUAL, dense, moe
 MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=30.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
 ASKED = ["-m", "tiny-moe", "-p", "40", "-n", "3", "-ub", "32", "--arms", "off,on"]
 Printed = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def no_probe_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")
