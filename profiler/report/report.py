@@ -14,7 +14,6 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import DeviceFigures
 from profiler.metrics.ordering import Ordering
 from profiler.ordering.check import CheckResult
-from profiler.report.as_json import arm_as_json, cell_as_json, device_as_json, finding_as_json, number
 from profiler.report.blocks import (
     ON_A_PAGE,
     Block,
@@ -28,11 +27,18 @@ from profiler.report.blocks import (
     residency_table,
 )
 from profiler.report.cells import Cell
-from profiler.report.frames import report_frame
 from profiler.report.html_blocks import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
+from profiler.report.plain_values import (
+    arm_as_json,
+    cell_as_json,
+    device_as_json,
+    finding_as_json,
+    number,
+    report_frame,
+)
 from profiler.report.sweep import ArmCrossover, all_crossovers
 
 if TYPE_CHECKING:

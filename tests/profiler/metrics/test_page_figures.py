@@ -18,8 +18,8 @@ from profiler.metrics.experts import distinct_by_ubatch, expert_heat, uniform_cu
 from profiler.metrics.layers import paying_share, prefetch_margin, typical_layers, typical_ubatches
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
 from profiler.metrics.timeline import timeline
-from profiler.report.as_json import device_as_json
 from profiler.report.build import build_report
+from profiler.report.plain_values import device_as_json
 from profiler.report.sweep import Crossover, crossover, factor_grid, factors_as_fast, overlap_limit, sweep_figures
 from profiler.storage.writer import conform
 from tests.profiler import makers

@@ -13,9 +13,9 @@ import pytest
 from profiler.export.html import render_html
 from profiler.plain_text import json_text
 from profiler.report import report as report_module
-from profiler.report.as_json import number
 from profiler.report.blocks import Listing
 from profiler.report.build import build_report
+from profiler.report.plain_values import number
 from profiler.report.renderers import render_json, render_markdown
 from profiler.report.report import SECTIONS, Section
 from tests.profiler import makers

@@ -1,20 +1,31 @@
-"""The parts of a report as plain JSON values: schema 1, whose keys are added and never renamed. No NaN, no infinity."""
+"""A report as plain values: its parts as JSON of schema 1, whose keys are added and never renamed, without NaN and
+infinity; and its figures as one tidy frame.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
+
+import pandas as pd
 
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.findings import Finding
 from profiler.manifest import ManifestArm
 from profiler.metrics import DIRECTIONS, FIGURES, NO_COPIES, CopyFigures, DeviceFigures
+from profiler.metrics.passes import CELL_KEYS
 from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
 from profiler.report.places import Residency, host_products
 
-_INT64_END = 2**63
+_INT64_END: Final = 2**63
+_COLUMNS: Final = [
+    *CELL_KEYS,
+    *("arm", "phase", "figure", "median", "low", "high", "n"),
+    *("baseline", "ratio", "ratio_low", "ratio_high", "verdict"),
+]
+_NUMBERS: Final = ["median", "low", "high", "ratio", "ratio_low", "ratio_high"]
 
 
 def arm_as_json(arm: ManifestArm, residency: Residency | None) -> dict[str, Any]:
@@ -115,3 +126,23 @@ def number(value: float | None) -> float | int | None:
     if value is None or not math.isfinite(value):
         return None
     return int(value) if abs(value) < _INT64_END and float(value).is_integer() else float(value)
+
+
+def report_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+    """One row a figure of an arm in a cell and phase; NaN where an interval or a comparison is not known."""
+    frame = pd.DataFrame([row for cell in cells for row in _rows(cell)], columns=_COLUMNS)
+    frame[_NUMBERS] = frame[_NUMBERS].astype(float)
+    return frame
+
+
+def _rows(cell: Cell) -> Iterator[tuple[object, ...]]:
+    for name, arm in cell.arms.items():
+        for phase, figures in arm.figures.items():
+            known = ((figure, found) for figure, found in figures.items() if found is not None)
+            for figure, found in known:
+                judged = cell.against_baseline.get(name, {}).get(figure) if phase == "pass" else None
+                against: tuple[object, ...] = (None,) * 5
+                if judged is not None:
+                    against = (cell.baseline, judged.ratio, judged.low, judged.high, judged.verdict)
+                measured = (found.median, found.low, found.high, found.n)
+                yield (*cell.sizes, name, phase, figure, *measured, *against)
