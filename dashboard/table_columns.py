@@ -18,8 +18,3 @@ def in_one_unit(columns: Mapping[str, pd.Series], unit: str) -> dict[str, pd.Ser
     largest = max((float(values.abs().max()) for values in known.values() if values.notna().any()), default=0.0)
     scale, name = column_scale(largest, unit)
     return {f"{title}, {name}" if name else title: values / scale for title, values in known.items()}
-
-
-def each_in_its_unit(columns: Mapping[str, pd.Series], unit: str) -> dict[str, pd.Series]:
-    """As `in_one_unit`, each column by itself."""
-    return dict(found for title, values in columns.items() for found in in_one_unit({title: values}, unit).items())

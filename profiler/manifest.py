@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypeGuard, cast, get_args
 
 import orjson
 
@@ -208,10 +208,10 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
         fits = fits and all(isinstance(item, str) for item in value)
     elif name in _COUNTS:
         fits = fits and all(
-            _is_number(count) and isinstance(count, int) and count <= _MOST_ROWS for count in value.values()
+            is_number(count) and isinstance(count, int) and count <= _MOST_ROWS for count in value.values()
         )
     elif name == "link_h2d_gb_s":
-        fits = value is None or (_is_number(value) and value <= _FASTEST_GB_S)
+        fits = value is None or (is_number(value) and value <= _FASTEST_GB_S)
     elif name == "parts":
         fits = fits and _MARK.fullmatch(value) is not None
     if not fits:
@@ -219,7 +219,7 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     return value
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number that is not negative; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 

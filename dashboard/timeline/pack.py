@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dashboard.timeline.columns import VarintColumn, encode, smallest_unsigned
-from profiler.arithmetic.groups import group_by
+from profiler.arithmetic.groups import concatenated, group_by
 from profiler.arithmetic.intervals import Int64, Intervals
 from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
@@ -219,8 +219,8 @@ def _pack(sides: Sequence[PassToDraw], header: Mapping[str, object], limit: int)
     rows = pa.concat_tables(tables).unify_dictionaries()
     found, texts = signatures(rows)
     columns: dict[str, np.ndarray | VarintColumn] = {
-        **{name: VarintColumn.of(times) for name, times in _joined([one.times() for one in cuts]).items()},
-        **_joined(shares),
+        **{name: VarintColumn.of(times) for name, times in concatenated([one.times() for one in cuts]).items()},
+        **concatenated(shares),
         **found,
         **_links(tables),
         **_runs(rows),
@@ -228,10 +228,6 @@ def _pack(sides: Sequence[PassToDraw], header: Mapping[str, object], limit: int)
     }
     facts = {"extent": extent, "texts": texts, "sides": [one.header() for one in cuts]}
     return encode({**header, **facts}, columns)
-
-
-def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _links(tables: Sequence[pa.Table]) -> dict[str, VarintColumn]:

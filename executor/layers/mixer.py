@@ -13,9 +13,8 @@ from executor.layers.attention_kernels import OneToken, attend, attend_in_chunks
 from executor.layers.delta_net import delta_net
 from executor.layers.dense import Weights, add_projected, add_residual, project, project_all, rms_norm, with_residual
 from executor.layers.mla import mla
-from executor.layers.rope import rotate
+from executor.layers.rope import rotate, tempered
 from executor.layers.state import AttentionState, DeltaNetState, MixerState, MlaState
-from executor.layers.temperature import tempered
 from executor.model import AttentionShape, DeltaNetShape, LayerShape, MlaShape
 
 

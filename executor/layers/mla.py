@@ -11,9 +11,8 @@ import torch.nn.functional as F
 
 from executor.layers.attention_kernels import attend, band_mask, visible
 from executor.layers.dense import Weights, project, rms_norm
-from executor.layers.rope import rotate
+from executor.layers.rope import rotate, tempered
 from executor.layers.state import MlaState
-from executor.layers.temperature import tempered
 from executor.model import MlaShape
 
 # Projecting all past keys costs 2 (nope + value) rank a head and token, attending in the latents' space

@@ -1,4 +1,5 @@
-"""Rotary position embedding: frequencies under every scaling rule in use, a shared table, the rotation.
+"""Positions: rotary embedding (frequencies under every scaling rule in use, a shared table, the rotation), and queries
+that grow with their position.
 
 Frequencies follow llama.cpp, whose GGUF files and logits are the reference: YaRN's ramp has whole-number
 ends there (ggml `ggml_rope_yarn_corr_dims`), and a file's `rope_freqs.weight` divides each frequency.
@@ -13,7 +14,7 @@ from typing import Final
 
 import torch
 
-from executor.model import RopeShape
+from executor.model import RopeShape, TemperatureShape
 
 _TableKey = tuple[RopeShape, int, torch.device, torch.dtype]
 _tables: Final[weakref.WeakValueDictionary[_TableKey, RopeTable]] = weakref.WeakValueDictionary()
@@ -107,3 +108,14 @@ def _llama3_ramp(plain: torch.Tensor, rope: RopeShape) -> torch.Tensor:
     turns = rope.original_context * plain / (2 * math.pi)
     low, high = rope.low_frequency_factor, rope.high_frequency_factor
     return 1 - ((turns - low) / (high - low)).clamp(0, 1)
+
+
+def tempered(q: torch.Tensor, temperature: TemperatureShape, at: int | torch.Tensor) -> torch.Tensor:
+    """Queries (n, heads, dim) times 1 + scale * ln(1 + floor((position + offset) / length)): sharp in long contexts.
+
+    `at` is the first one's position, or (n,) positions on their device.
+    """
+    first = torch.arange(at, at + q.shape[0], device=q.device) if isinstance(at, int) else at
+    periods = ((first.double() + temperature.offset) / temperature.length).floor()
+    factor = 1.0 + temperature.scale * torch.log1p(periods)
+    return q * factor.to(q.dtype).view(-1, 1, 1)

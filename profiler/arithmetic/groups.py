@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from profiler.arithmetic.intervals import Int64
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _DENSE_LIMIT: Final = 1 << 24  # combinations for which a lookup table beats sorting
 _PACKED_LIMIT: Final = 1 << 62
 _MAX_SUM: Final = 1 << 62  # where millions of rows claim a terabyte each
@@ -90,3 +91,8 @@ def _distinct(packed: Int64, n_possible: int) -> tuple[Int64, Int64]:
     if present.all():
         return packed, last
     return (np.cumsum(present) - 1)[packed], last[present]
+
+
+def concatenated(parts: Sequence[Mapping[str, npt.NDArray[_Scalar]]]) -> dict[str, npt.NDArray[_Scalar]]:
+    """Tables of the same columns, one below the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

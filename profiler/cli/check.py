@@ -29,9 +29,9 @@ def command(capture: str, *, as_json: bool) -> int:
 
     result = check_capture(Capture.open(capture))
     if as_json:
-        import orjson
+        from profiler.plain_text import json_text
 
-        say(orjson.dumps(result.to_json(), option=orjson.OPT_INDENT_2).decode())
+        say(json_text(result.to_json()))
     else:
         for line in result.lines():
             say(printable(line))

@@ -45,9 +45,9 @@ def command(
     path = probe_path(kind) if output is None else Path(output)
     found = read_probe(path) if show else _measure(kind, threads, quants, path)
     if as_json:
-        import orjson
+        from profiler.plain_text import json_text
 
-        say(orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode())
+        say(json_text(found.to_json()))
         return
     from profiler.report.renderers import drawn_block
 

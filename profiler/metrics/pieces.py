@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Floats
+from profiler.arithmetic.groups import Floats, concatenated
 from profiler.arithmetic.intervals import Int64
 from profiler.metrics.events import Events
 from profiler.metrics.overlap import DEVICE, LAYER_KEYS, PHASE_KEYS, Activity, Overlap, OverlapIndex, PassWindows
@@ -102,7 +102,7 @@ class OverlapByPass:
             has_rows = groups.sum(activity.keys["role"] == role) > 0
             columns = {**groups.keys, "": activity.busy_ns(groups, role)}
             found.append({name: values[has_rows] for name, values in columns.items()})
-        joined = _joined_columns(found)
+        joined = concatenated(found)
         return joined, joined.pop("")
 
     def idle(self, pass_id: Int64, starts: Int64, ends: Int64) -> Floats:
@@ -175,11 +175,7 @@ def _one(tables: list[pa.Table]) -> pa.Table:
 
 def _joined(parts: Sequence[_Summed]) -> _Summed:
     kind = type(parts[0])
-    columns: dict[str, Any] = {"keys": _joined_columns([part.keys for part in parts])}
+    columns: dict[str, Any] = {"keys": concatenated([part.keys for part in parts])}
     for name in [field.name for field in fields(kind)][1:]:
         columns[name] = np.concatenate([getattr(part, name) for part in parts])
     return kind(**columns)
-
-
-def _joined_columns(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

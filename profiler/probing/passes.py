@@ -28,9 +28,9 @@ from profiler.predicting.probe import Measure, Probe, this_machine
 from profiler.predicting.probed import ProbedCosts, fit_probed
 from profiler.predicting.samples import take_samples
 from profiler.probing.link import link_measures
-from profiler.probing.others import OthersWork
 from profiler.probing.products import SIZES, device_measures, host_measures
 from profiler.probing.shapes import USUAL, ProbeModels, ProbeShape
+from profiler.probing.timed import OthersWork
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import initial_fields
 from profiler.running.runner import run_capture

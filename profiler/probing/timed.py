@@ -1,9 +1,15 @@
-"""Times what is issued on a device: the one stopwatch of the rates that a probe measures by themselves."""
+"""Times what is issued on a device, the one stopwatch of the rates that a probe measures by themselves; and tells how
+much of the processors' time other programs took meanwhile.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
+
+import psutil
 
 from executor.devices.base import Device, StreamName
 from profiler.predicting.probe import Measure
@@ -45,3 +51,26 @@ def cost(what: str, at: str, unit: str, times_ns: Sequence[int], count: float) -
     """What each of `count` took; `unit` is us or ms."""
     each = [ns / count / {"us": 1e3, "ms": 1e6}[unit] for ns in times_ns]
     return Measure(what, at, unit, statistics.median(each), min(each), max(each))
+
+
+class OthersWork:
+    """How much other programs compute, from when it is made."""
+
+    def __init__(self) -> None:
+        self._begun, self._busy, self._own = time.perf_counter(), _busy_seconds(), _own_seconds()
+
+    def share(self) -> float:
+        """Of the time that all processors had since then, between 0 and 1."""
+        elapsed = (time.perf_counter() - self._begun) * (psutil.cpu_count() or 1)
+        others = _busy_seconds() - self._busy - (_own_seconds() - self._own)
+        return min(max(others / max(elapsed, 1e-9), 0.0), 1.0)
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+
+
+def _own_seconds() -> float:
+    own = os.times()
+    return own.user + own.system + own.children_user + own.children_system

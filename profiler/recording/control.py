@@ -19,11 +19,11 @@ _VERSION: Final = 1
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _LONGEST_S: Final = 1e9  # 30 years: what is longer never comes
-_PAUSED, _FROM, _UNTIL, _MAX, _WRITTEN, _FULL, _FINISHED = 12, 16, 24, 32, 40, 48, 52  # offsets in the page
+_PAUSED, _FROM, _UNTIL, _MAX, _FULL, _FINISHED = 12, 16, 24, 32, 48, 52  # offsets in the page
 
 
 class ControlPage:
-    """The page of one recording, written by hprof alone but for the count of bytes."""
+    """The page of one recording, written by hprof alone but for the count of bytes (at 40) and what stopped it."""
 
     def __init__(self, folder: Path, max_bytes: int, after_s: float | None, for_s: float | None) -> None:
         path = folder / PAGE_NAME
@@ -46,11 +46,6 @@ class ControlPage:
     def finish(self) -> None:
         """Say that nobody waits any more: what runs on records nothing."""
         self._put(_U32, _FINISHED, 1)
-
-    @property
-    def written_bytes(self) -> int:
-        """By all processes."""
-        return int(_U64.unpack_from(self._page, _WRITTEN)[0])
 
     @property
     def full(self) -> str | None:

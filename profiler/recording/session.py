@@ -19,7 +19,6 @@ from profiler.recording.control import ControlPage
 from profiler.recording.cupti_files import find_libraries
 
 Graphs = Literal["auto", "graph", "node"]
-GRAPHS: Final[tuple[Graphs, ...]] = ("auto", "graph", "node")
 WITHOUT: Final = ("calls", "waits", "memory")
 DEFAULT_MAX_BYTES: Final = 512 << 20  # about 8 million records
 _MAX_PROBLEM_BYTES: Final = 64 << 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Final, Literal
 
 from executor.units import format_bytes, format_gb_s, format_rate
-from profiler.manifest import Manifest
+from profiler.manifest import Manifest, is_number
 
 Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
 
@@ -123,9 +123,9 @@ def what_was_measured(manifest: Manifest) -> Provenance:
         placement=_placement(manifest),
         budget_bytes=_budget(manifest),
         routing=_text(routing) or ("the model's own" if _has_experts(model) and manifest.source == "hprof" else None),
-        rates={name: value for name, value in rates.items() if _is_number(value)} if isinstance(rates, dict) else {},
-        load=machine["load_1min"] if _is_number(machine.get("load_1min")) else None,
-        n_processors=machine["usable_threads"] if _is_number(machine.get("usable_threads")) else None,
+        rates={name: value for name, value in rates.items() if is_number(value)} if isinstance(rates, dict) else {},
+        load=machine["load_1min"] if is_number(machine.get("load_1min")) else None,
+        n_processors=machine["usable_threads"] if is_number(machine.get("usable_threads")) else None,
         is_untimed=manifest.is_untimed,
     )
 
@@ -172,7 +172,7 @@ def _placement(manifest: Manifest) -> str | None:
     """What the first placement was asked for as, and how much of the model it left in host memory."""
     for row in _configurations(manifest):
         spelled, n_bytes = _text(row.get("spelled")), row.get("host_bytes")
-        in_host = f"{format_bytes(float(n_bytes))} in host memory" if _is_number(n_bytes) else ""
+        in_host = f"{format_bytes(float(n_bytes))} in host memory" if is_number(n_bytes) else ""
         return ", ".join(part for part in (spelled, in_host) if part) or None
     return None
 
@@ -189,7 +189,3 @@ def _has_experts(model: Mapping[str, object]) -> bool:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -18,10 +18,10 @@ from profiler.predicting.costs import RateCosts
 from profiler.predicting.predictor import predict
 from profiler.predicting.probe import Probe, changes, probe_path, read_probe, this_machine, write_probe
 from profiler.predicting.probed import ProbedCosts
-from profiler.probing.others import OthersWork
 from profiler.probing.passes import probe
 from profiler.probing.products import SIZES, Sizes
 from profiler.probing.shapes import TINY, USUAL, dense, moe
+from profiler.probing.timed import OthersWork
 
 MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=30.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
 ASKED = ["-m", "tiny-moe", "-p", "40", "-n", "3", "-ub", "32", "--arms", "off,on"]
