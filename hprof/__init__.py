@@ -8,6 +8,7 @@ docs/measuring-your-code.md shows; `hprof.check` proves the order of its CUDA wo
 from __future__ import annotations
 
 import importlib
+from os import fspath
 from typing import TYPE_CHECKING
 
 from hprof.command_line import foreign_package, main
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
     from executor.version import __version__
     from hprof.compared import Compared
     from hprof.opened import OpenedCapture
-    from hprof.started import Sizes
     from profiler.recording.in_process import InProcessRecording
     from profiler.recording.ranges import NamedRange
     from profiler.running.ab import AB
     from profiler.watching.checking import Check
+
+    Sizes = int | Sequence[int]
 
 __all__ = [
     "HprofError",
@@ -85,24 +87,15 @@ def run(
     """
     _refuse_foreign_packages()
     from hprof.opened import OpenedCapture
-    from hprof.started import words_of_run
     from profiler.cli.run import run_words
 
-    words = words_of_run(
-        model,
-        path,
-        arms=arms,
-        n_prompt=n_prompt,
-        n_gen=n_gen,
-        n_ubatch=n_ubatch,
-        n_depth=n_depth,
-        repetitions=repetitions,
-        boots=boots,
-        device=device,
-        options=options,
-        force=force,
-    )
-    return OpenedCapture.open(run_words(words))
+    words = ["-m", fspath(model), "--arms", ",".join(arms), "-r", str(repetitions), "--boots", str(boots)]
+    for option, sizes in {"-p": n_prompt, "-n": n_gen, "-ub": n_ubatch, "-d": n_depth}.items():
+        words += [option, ",".join(map(str, [sizes] if isinstance(sizes, int) else sizes))]
+    words += ["--device", device] if device is not None else []
+    words += ["-o", fspath(path)] if path is not None else []
+    words += ["--force"] if force else []
+    return OpenedCapture.open(run_words([*words, *options]))
 
 
 def compare(
