@@ -1,0 +1,1 @@
+"""Charts: pure functions from frames to plotly figures, outside Streamlit."""

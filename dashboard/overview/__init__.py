@@ -1,0 +1,1 @@
+"""Sections of the Overview page, one file each."""

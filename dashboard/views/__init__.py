@@ -1,0 +1,1 @@
+"""The pages, one file each, which Streamlit runs from top to bottom."""

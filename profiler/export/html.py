@@ -151,7 +151,7 @@ def _packed(columns: Sequence[Int64], kind: str) -> str:
 def render_html(report: Report, tracks: Sequence[Track]) -> str:
     """The page; `tracks` are the passes of its timeline."""
     style, script = (
-        files("profiler.export.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js")
+        files("profiler.export").joinpath("page", name).read_text("utf-8") for name in ("page.css", "page.js")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"

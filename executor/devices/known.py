@@ -1,7 +1,7 @@
 """Known machines as data: common GPUs and links, with the rates that they are sold with and those that are reached.
 
-`machines.toml` holds them, one source named a line. They are rates for the `sim` device and for predictions, so that
-a laptop answers for a machine that it has not.
+`known_machines.toml` holds them, one source named a line. They are rates for the `sim` device and for predictions, so
+that a laptop answers for a machine that it has not.
 """
 
 from __future__ import annotations
@@ -93,4 +93,4 @@ def _gpu(name: str, row: Mapping[str, Any], reached: Mapping[str, float]) -> Kno
 
 @cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(files(__name__).joinpath("machines.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(files("executor.devices").joinpath("known_machines.toml").read_text(encoding="utf-8"))
