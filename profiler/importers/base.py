@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final[dict[str, str]] = {
     "nsys": "profiler.importers.nsys",
-    "nsys-stats": "profiler.importers.nsys_stats",
+    "nsys-stats": "profiler.importers.nsys.stats",
     "kineto": "profiler.importers.kineto",
     "cupti-spool": "profiler.importers.cupti_spool",
     "llama-bench": "profiler.importers.llama_bench",

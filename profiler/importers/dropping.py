@@ -4,7 +4,7 @@ A row that is left out is counted under the first reason that it meets, as `Impo
 
 * its times: none, an end before the start, longer than a day, more than 30 days from the others;
 * its stream: work on one stream is serial, so a row that ends well after its successor began has a wrong time
-  (a last row, which has none, is held against waits of the host: `profiler.importers.waits`);
+  (a last row, which has none, is held against waits of the host);
 * its launch: a device that begins an hour before or after what the other calls and their work take has a wrong clock.
 
 Rules take int64 arrays in ns, so that rows may lie in numpy or in arrow.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,9 @@ _FEW_STREAMS: Final = 16  # looked through one by one sooner than sorted togethe
 
 OVERRUNS: Final = "still running when later rows of its stream began"
 FAR_FROM_LAUNCH: Final = "more than an hour from its launch"
+OUTLASTS_WAIT: Final = "still running when the host had waited for its device"
+DEVICE_WAITS: Final = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize")
+_MIN_EXCESS: Final = 0.5  # of a row's length: less may be two clocks that differ by a millisecond
 
 
 def kept_rows(what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> Mask:
@@ -194,3 +198,67 @@ def _without_rows_of_one_call(bad: Int64, stream: Int64, call: Int64) -> Int64:
         np.stack([stream[related], call[related]]), axis=1, return_inverse=True, return_counts=True
     )
     return np.setdiff1d(bad, related[count[code.ravel()] > 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Calls that wait for a whole device: their process, and when they began and returned, ns."""
+
+    process: Int64
+    start: Int64
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedRows:
+    """Device rows with a known launch. stream, context and process are numbers; times are ns.
+
+    launched: when the call that launched the row returned.
+    """
+
+    stream: Int64
+    context: Int64
+    process: Int64
+    start: Int64
+    end: Int64
+    launched: Int64
+
+
+def outlasting(rows: LaunchedRows, waits: Waits) -> Mask:
+    """The rows whose end is wrong, as their process had waited for them before; last rows of their streams.
+
+    A call that waits for the whole device (`cudaDeviceSynchronize`) returns when all that was issued before it is done,
+    so what was launched before such a call cannot end after its return. Only last rows are judged so: where others end
+    after their wait too, the clocks of host and device differ, and nothing is known.
+
+    A process that works in several contexts is left alone: a wait is for one of them.
+    """
+    marked = np.zeros(len(rows.start), np.bool_)
+    if len(rows.start) == 0:
+        return marked
+    newest = np.full(int(rows.stream.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(newest, rows.stream, rows.start)
+    is_last = rows.start == newest[rows.stream]
+    for process in np.unique(waits.process).tolist():
+        own = np.flatnonzero(rows.process == process)
+        if len(np.unique(rows.context[own])) != 1:
+            continue
+        bad = own[_end_after(rows, own, waits, process)]
+        if is_last[bad].all():
+            marked[bad] = True
+    return marked
+
+
+def _end_after(rows: LaunchedRows, own: Int64, waits: Waits, process: int) -> Mask:
+    """Which of the rows `own` end after the first wait that began when they had been launched."""
+    of_process = np.flatnonzero(waits.process == process)
+    in_order = of_process[np.argsort(waits.start[of_process], kind="stable")]
+    first = np.searchsorted(waits.start[in_order], rows.launched[own])
+    is_waited_for = first < len(in_order)
+    returned = waits.end[in_order[np.minimum(first, len(in_order) - 1)]]
+    start, end = rows.start[own], rows.end[own]
+    excess = end - returned
+    after: Mask = (
+        is_waited_for & (start < returned) & (excess > MAX_OVERLAP_NS) & (excess > _MIN_EXCESS * (end - start))
+    )
+    return after

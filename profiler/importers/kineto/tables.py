@@ -16,17 +16,21 @@ from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, from_arrow
 from profiler.importers.dropping import (
+    DEVICE_WAITS,
     FAR_FROM_LAUNCH,
+    OUTLASTS_WAIT,
     OVERRUNS,
+    LaunchedRows,
+    Waits,
     far_from_launch,
     far_times,
     kept_rows,
+    outlasting,
     overrunning,
     time_limits,
 )
 from profiler.importers.kineto.host_calls import HostCalls
 from profiler.importers.kineto.rows import ON_HOST
-from profiler.importers.waits import DEVICE_WAITS, OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
 from profiler.schema import EVENTS
 
 # On Intel GPUs copies are called by their ends, "zeCommandListAppendMemoryCopy(M2D)": M is any host memory, H pinned

@@ -15,11 +15,16 @@ from profiler.arithmetic.groups import Mask, group_by
 from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import is_absent, is_known, known_where
 from profiler.importers.dropping import (
+    DEVICE_WAITS,
     FAR_FROM_LAUNCH,
+    OUTLASTS_WAIT,
     OVERRUNS,
+    LaunchedRows,
+    Waits,
     far_from_launch,
     far_times,
     kept_rows,
+    outlasting,
     overrunning,
     time_limits,
 )
@@ -43,7 +48,6 @@ from profiler.importers.nsys.rows import EventRows, StreamLines, TextCodes, conc
 from profiler.importers.nsys.tables import (
     ExportTables,
 )
-from profiler.importers.waits import DEVICE_WAITS, OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Rows of an export as parallel int64 columns: made, cleaned, and turned into the arrow table `events`.
 
 Names are small codes into one list of texts. Rows that cannot be are left out by the rules of
-`profiler.importers.dropping`. `nsys_stats` uses the same rows.
+`profiler.importers.dropping`. `stats` uses the same rows.
 """
 
 from __future__ import annotations

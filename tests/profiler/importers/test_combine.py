@@ -12,7 +12,7 @@ from profiler.importers import import_files, read_file
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
-from tests.profiler.importers.test_nsys_stats import HEADER_AND_ROW
+from tests.profiler.importers.nsys.test_stats import HEADER_AND_ROW
 
 
 def _export(path: Path, offset_ns: int = 0, n_bytes: int | None = 1000) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.importers.waits import OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
+from profiler.importers.dropping import OUTLASTS_WAIT, LaunchedRows, Waits, outlasting
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys import exports
 from tests.profiler.importers.nsys.exports import KERNEL, RUNTIME
