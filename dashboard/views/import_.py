@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import streamlit as st
 
-from dashboard import trace_root
+from dashboard import address, load, show, trace_root
 from dashboard.text import escape_markdown
 from dashboard.trace_root import TraceFile, Upload
 from executor.errors import HprofError
 from executor.units import format_bytes
+from profiler.cli.printing import console
 from profiler.importers.base import without_ending
 from profiler.plain_text import readable
+from profiler.report.renderers import print_report
+
+_IMPORTED: Final = "_imported"
+_WIDTH: Final = 100  # characters of a line of the summary
 
 root = trace_root.trace_root()
 
@@ -30,6 +38,8 @@ def main() -> None:
         st.warning("Give each file an arm of its own name.", icon=":material/warning:")
     elif st.button("Import", type="primary", disabled=not sources):
         bring(sources, arms)
+    if (name := st.session_state.get(_IMPORTED)) is not None:
+        show_imported(name)
 
 
 def chosen() -> list[Upload | TraceFile]:
@@ -67,15 +77,34 @@ def arm_names(sources: Sequence[Upload | TraceFile]) -> list[str]:
 
 
 def bring(sources: Sequence[Upload | TraceFile], arms: Sequence[str]) -> None:
-    """Read them, and open the new capture."""
+    """Read them into a new capture."""
+    st.session_state.pop(_IMPORTED, None)
     try:
         with st.spinner("Reading the traces …"):
-            name = trace_root.import_traces(root, sources, arms)
+            st.session_state[_IMPORTED] = trace_root.import_traces(root, sources, arms)
     except HprofError as error:
         st.error(escape_markdown(error), icon=":material/error:")
     else:
-        st.query_params.clear()
-        st.switch_page("views/overview.py", query_params={"capture": name})
+        st.rerun()  # the list on the left has it then
+
+
+def show_imported(name: str) -> None:
+    """Where to look at what was imported last, and what `hprof import` says of it."""
+    st.success(f"Imported as {escape_markdown(name)}.", icon=":material/check:")
+    query = {"capture": name} | address.JUMP
+    with st.container(horizontal=True, gap="small"):
+        st.page_link("views/overview.py", label="Overview of it", icon=":material/query_stats:", query_params=query)
+        st.page_link("views/timeline.py", label="Timeline of it", icon=":material/view_timeline:", query_params=query)
+    with show.one_sentence():
+        st.code(_summary(trace_root.find_capture(root, name)), language=None, wrap_lines=True)
+
+
+def _summary(found: trace_root.CaptureRef) -> str:
+    """The report as `hprof import` prints it."""
+    told = io.StringIO()
+    report = replace(load.report(found), capture=found.name, findings=load.findings(found))
+    print_report(report, console(file=told, width=_WIDTH))
+    return told.getvalue()
 
 
 main()

@@ -6,7 +6,7 @@ Commands print lines with `say`, and what rich draws on `console()`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -21,8 +21,11 @@ def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(text), err=err, nl=nl)
 
 
-def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """A console that draws strings as they are: no markup, no emoji codes, no control characters."""
+def console(*, stderr: bool = False, width: int | None = None, file: IO[str] | None = None) -> Console:
+    """A console that draws strings as they are: no markup, no emoji codes, no control characters.
+
+    file: where to, in place of stdout or stderr.
+    """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -34,4 +37,4 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
                 # those with `control` are rich's own, as a progress bar needs them
                 yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
-    return PlainConsole(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    return PlainConsole(stderr=stderr, file=file, width=width, markup=False, emoji=False, highlight=False)

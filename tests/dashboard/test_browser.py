@@ -210,19 +210,43 @@ def test_a_table_can_be_downloaded(page: Page, address: str, tmp_path: Path) -> 
     assert orjson.loads(Path(started.value.path()).read_bytes())["schema"] == 1
 
 
-def test_an_nsys_file_can_be_uploaded(page: Page, address: str, root: Path, tmp_path: Path) -> None:
-    sample = write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(10, 20)], MEMCPY: [copy(0, 15, streamId=8)]})
+def test_uploads_become_arms_and_what_hprof_import_says_is_shown(
+    page: Page, address: str, root: Path, tmp_path: Path
+) -> None:
+    names = ("../../3.1.2_off run.sqlite", "on.sqlite")
+    traces = [
+        write_export(tmp_path / "x.sqlite", {KERNEL: [kernel(10, end)], MEMCPY: [copy(0, 15, streamId=8)]}).read_bytes()
+        for end in (40, 20)
+    ]
     watch = Watch(page)
     page.goto(f"{address}/import")
     settled(page)
-    page.locator("input[type=file]").set_input_files(
-        {"name": "../../up load.sqlite", "mimeType": "application/x-sqlite3", "buffer": sample.read_bytes()}
-    )
+    upload = page.locator("input[type=file]")
+    upload.set_input_files({"name": "x.sqlite", "mimeType": "application/x-sqlite3", "buffer": b"not a trace"})
     page.get_by_role("button", name="Import", exact=True).click()
-    page.get_by_role("heading", level=1, name="What the trace shows").wait_for(timeout=60_000)
+    error = page.locator("[data-testid=stAlert]").filter(has_text="is no trace that hprof knows")
+    error.wait_for(timeout=60_000)
+    assert "x.sqlite is no trace" in error.inner_text(), "no folder of the server"
+    page.goto(f"{address}/import")
     settled(page)
-    assert (root / "up-load" / "manifest.json").is_file()
-    assert "capture=up-load" in address_of(page)
+    upload.set_input_files(
+        [
+            {"name": name, "mimeType": "application/x-sqlite3", "buffer": trace}
+            for name, trace in zip(names, traces, strict=True)
+        ]
+    )
+    page.locator("[data-testid=stTextInput]").nth(1).wait_for()
+    page.get_by_role("button", name="Import", exact=True).click()
+    page.get_by_text("Imported as 3.1.2_off-run.").wait_for(timeout=60_000)
+    settled(page)
+    summary = page.locator("[data-testid=stCode]").inner_text()
+    for said in ("source: nsys", "against 3.1.2_off-run", "inconclusive", "3.1.2_off-run (complete)"):
+        assert said in summary
+    assert str(root) not in summary
+    assert (root / "3.1.2_off-run" / "manifest.json").is_file()
+    page.get_by_role("link", name="Overview of it").click()
+    page.get_by_role("heading", level=1, name="The arm on against 3.1.2_off-run").wait_for(timeout=60_000)
+    assert "capture=3.1.2_off-run" in address_of(page)
     watch.check()
 
 
