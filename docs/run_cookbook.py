@@ -41,21 +41,27 @@ def shown_commands(page: str) -> Iterator[Shown]:
 
 
 def run_command(command: str) -> tuple[int, str]:
-    """Exit code and output, of a terminal of 80 columns, without the names of this machine's folders."""
+    """Exit code and output, of a terminal of 80 columns, without the names of this machine's folders. Of a command that
+    went well stderr is left out: it says how far a run is.
+    """
     words = shlex.split(command)
     assert words[0] == "hprof", command
-    said = io.StringIO()
+    said, beside = io.StringIO(), io.StringIO()
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "80"
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(beside):
             code = hprof(words[1:])
     finally:
         if columns is None:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
-    told = said.getvalue().replace(f"{Path.cwd()}/", "").replace(sys.executable, "~/.venv/bin/python")
+    told = (
+        (said.getvalue() + (beside.getvalue() if code else ""))
+        .replace(f"{Path.cwd()}/", "")
+        .replace(sys.executable, "~/.venv/bin/python")
+    )
     return code, "\n".join(line.rstrip() for line in told.splitlines())
 
 

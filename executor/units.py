@@ -88,6 +88,12 @@ def format_gb_s(value: float) -> str:
     return f"{_digits(value)} GB/s"
 
 
+def format_left(left_s: float) -> str:
+    """What is left of a run, no finer than people plan by: `40 s left`, `3 min left`, `2 h left`."""
+    size_s, unit = next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if left_s >= size), (1, "s"))
+    return f"{max(left_s / size_s, 1):.0f} {unit} left"
+
+
 _FORMATS: Final[dict[str, Callable[[float], str]]] = {
     "ns": format_ns,
     "bytes": format_bytes,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
 import pandas as pd
 import streamlit as st
 
 from dashboard import show
 from dashboard.choice import Choice
-from executor.units import format_bytes, number_ranges
+from profiler.compare.setting_words import setting_name, setting_value
 from profiler.compare.settings import flattened
 from profiler.manifest import ManifestArm
 
@@ -19,18 +18,6 @@ _MANIFEST_PARTS: Final = (
     *("hprof_version", "created_utc", "machine", "model", "placement", "grid", "seeds", "environment"),
     "link_h2d_gb_s",
 )
-_MAX_TEXT: Final = 300
-_WORDS: Final = {
-    "effective.slots": "slots for streamed weights",
-    "effective.streams_ahead": "copies ahead of compute",
-    "effective.vram_slots": "memory of the slots",
-    "effective.vram_bank": "memory of the expert cache's bank",
-    "effective.vram_resident": "memory of weights that stay",
-    "effective.host_bytes": "weights in host memory",
-    "effective.host_layers": "layers with weights in host memory",
-    "effective.load_mode": "how host memory is held",
-}
-_BYTES: Final = {key for key in _WORDS if ".vram_" in key or key.endswith("_bytes")}
 
 
 def differences(choice: Choice) -> None:
@@ -40,7 +27,7 @@ def differences(choice: Choice) -> None:
     if choice.b is not None:
         if differing:
             rows = [
-                (_WORDS.get(name, name), *(_told(name, value) for value in values))
+                (setting_name(name), *(setting_value(name, value) for value in values))
                 for name, values in differing.items()
             ]
             columns = ["setting", *(f"{letter} {arm}" for letter, arm in zip("AB", choice.arms, strict=True))]
@@ -71,7 +58,8 @@ def _common(choice: Choice, shared: dict[str, Any]) -> pd.DataFrame:
     manifest = choice.capture.manifest
     told = shared | _flat({part: getattr(manifest, part) for part in _MANIFEST_PARTS})
     told["command"] = " ".join(manifest.argv)
-    rows = [(_WORDS.get(key, key), _told(key, value)) for key, value in told.items() if value not in (None, "", [], {})]
+    known = {key: value for key, value in told.items() if value not in (None, "", [], {})}
+    rows = [(setting_name(key), setting_value(key, value)) for key, value in known.items()]
     return pd.DataFrame(rows, columns=["setting", "value"])
 
 
@@ -87,20 +75,3 @@ def _settings(arm: ManifestArm | None) -> dict[str, Any]:
 
 def _flat(settings: Mapping[str, object]) -> dict[str, Any]:
     return dict(setting for name, value in settings.items() for setting in flattened(name, value))
-
-
-def _told(key: str, value: object) -> str:
-    """The value as a person reads it, sizes with their unit."""
-    if key in _BYTES and isinstance(value, int):
-        return format_bytes(value)
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else _setting_text(value)
-
-
-def _setting_text(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
-        return f"{value:,}"
-    if isinstance(value, list) and value and all(type(one) is int for one in value):
-        text = number_ranges(value)
-    else:
-        text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

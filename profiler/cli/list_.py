@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from profiler import DEFAULT_TRACES
 from profiler.cli.options import json_option
-from profiler.cli.printing import console, say
+from profiler.cli.printing import UNLIMITED, console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from profiler.capture import CaptureSummary
-
-_BESIDE_NAME: Final = 55  # characters that the other columns need
-_UNLIMITED: Final = 10_000
 
 
 @click.command()
@@ -48,36 +45,29 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None:
-    """A row a capture, whose name is never broken; those that cannot be read say why."""
-    from rich.table import Table
+    """A row a capture; those that cannot be read say why. On a terminal, where it does not fit, a small list each. No
+    name is broken: it is there to be copied.
+    """
+    from rich.cells import cell_len
     from rich.text import Text
 
     from executor.units import plain
+    from profiler.report.blocks import Table
+    from profiler.report.fitting_table import FittingTable
 
-    table = Table("capture", box=None, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for column in ("state", "source", "model", "arms", "passes", "created (UTC)"):
-        table.add_column(column, overflow="fold")
-    for capture in captures:
-        table.add_row(*(Text(plain(text)) for text in _texts(capture)))
-    console.width = _width(captures, console)
-    console.print(table)
+    columns = ["capture", "state", "source", "model", "arms", "passes", "created (UTC)"]
+    table = Table("", columns, [_texts(capture) for capture in captures], n_left=5)
+    console.width = (
+        max(console.width, *(cell_len(name) for name, *_ in table.rows)) if console.is_terminal else UNLIMITED
+    )
+    console.print(FittingTable(table))
     for problem in (capture.problem for capture in captures if capture.problem):
         console.print(Text(plain(problem), style="yellow"))
 
 
-def _width(captures: Sequence[CaptureSummary], console: Console) -> int:
-    """Of a file or pipe as much as any line needs; of a terminal its own, and more where a name needs it."""
-    from rich.cells import cell_len
-
+def _texts(capture: CaptureSummary) -> list[str]:
     from executor.units import plain
 
-    if not console.is_terminal:
-        return _UNLIMITED
-    return max(console.width, max(cell_len(plain(capture.name)) for capture in captures) + _BESIDE_NAME)
-
-
-def _texts(capture: CaptureSummary) -> list[str]:
     passes = "" if capture.n_passes is None else str(capture.n_passes)
     arms, created = ", ".join(capture.arms), (capture.created_utc or "")[:19].replace("T", " ")
-    return [capture.name, capture.state or "", capture.source or "", capture.model or "", arms, passes, created]
+    return [plain(capture.name), capture.state or "", capture.source or "", capture.model or "", arms, passes, created]

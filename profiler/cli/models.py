@@ -22,11 +22,11 @@ from executor.placement.place import EVERYTHING_RESIDENT, Placement, place
 from executor.units import format_bytes
 from profiler.cli.completion import complete_models, complete_quants
 from profiler.cli.options import json_option
-from profiler.cli.printing import console, say
+from profiler.cli.printing import UNLIMITED, console, say
 from profiler.facts import model_fields
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from profiler.report.blocks import Table
 
 
 @click.command()
@@ -65,38 +65,34 @@ def _show(what: dict[str, Any] | Table) -> None:
 
         say(json_text(what))
         return
-    console(width=None if console().is_terminal else 160).print(what)
+    from profiler.report.fitting_table import FittingTable
+
+    drawn = console()
+    drawn.width = drawn.width if drawn.is_terminal else UNLIMITED
+    drawn.print(FittingTable(what))
 
 
 def _list_table(entries: Sequence[ModelEntry]) -> Table:
-    table = _table("-m", "architecture", ">layers", ">parameters", ">bytes")
+    from profiler.report.blocks import Table
+
+    table = Table("", ["-m", "architecture", "layers", "params", "size"], [], n_left=2)
     for entry in entries:
         if entry.problem is not None:
-            table.add_row(entry.origin, f"unreadable: {entry.problem}")
+            table.rows.append([entry.origin, f"unreadable: {entry.problem}", "", "", ""])
             continue
         sizes = [str(entry.n_layers), _millions(entry.n_parameters or 0), format_bytes(entry.n_bytes or 0)]
-        table.add_row(entry.origin.removeprefix("preset:"), entry.architecture, *sizes)
+        table.rows.append([entry.origin.removeprefix("preset:"), entry.architecture or "", *sizes])
     return table
 
 
 def _model_table(described: dict[str, Any]) -> Table:
-    table = _table("tensor", "type", "shape", ">count", ">bytes each", ">bytes", "default -ot")
+    from profiler.report.blocks import Table
+
+    table = Table("", ["tensor", "type", "shape", "default -ot", "count", "each", "all"], [], n_left=4)
     for kind in described["tensors"]:
         sizes = [str(kind["count"]), format_bytes(kind["n_bytes"]), format_bytes(kind["total_bytes"])]
         shape = " x ".join(map(str, kind["shape"]))
-        table.add_row(kind["name"], kind["quant"], shape, *sizes, "host" if kind["on_host"] else "")
-    return table
-
-
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-        )
+        table.rows.append([kind["name"], kind["quant"], shape, "host" if kind["on_host"] else "", *sizes])
     return table
 
 

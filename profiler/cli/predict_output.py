@@ -9,8 +9,8 @@ from executor.units import (
     UNKNOWN,
     format_bytes,
     format_change,
+    format_factor,
     format_interval,
-    format_ratio,
     format_share,
     format_value,
     listed,
@@ -37,7 +37,7 @@ def forecast_blocks(forecast: Forecast) -> Iterator[Block]:
         yield Lines("fact", answer)
     for cell, arms in cells[:_MOST_TABLES]:
         title = f"-p {cell.n_prompt} -n {cell.n_gen} -ub {cell.n_ubatch} -d {cell.n_depth}"
-        columns = ["", "TTFT", "prefill t/s", "decode t/s", "copied", "device memory", "TTFT to baseline"]
+        columns = ["", "TTFT", "prefill t/s", "decode t/s", "copied", "device memory", "x as fast"]
         yield Table(title, columns, [_arm_row(forecast, one, arms) for one in arms])
     if len(cells) > _MOST_TABLES:
         yield Lines("note", [f"{len(cells) - _MOST_TABLES:,} more cells: ask for --json."])
@@ -85,7 +85,7 @@ def _ground(forecast: Forecast) -> Iterator[str]:
 
 def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> list[str]:
     base = next((arm for arm in arms if arm.label == forecast.baseline), None)
-    ratio = one.ttft_ns / base.ttft_ns if base is not None and one.ttft_ns and base.ttft_ns else None
+    fast = base.ttft_ns / one.ttft_ns if base is not None and one.ttft_ns and base.ttft_ns else None
     mark = "" if one.in_range or not forecast.fitted_to else " *"
     return [
         one.label + mark,
@@ -94,7 +94,7 @@ def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> lis
         _spelled(forecast.decode_tokens_per_s(one), "tokens/s"),
         format_bytes(one.bytes_h2d),
         format_bytes(sum(one.vram.values())),
-        "baseline" if one is base else UNKNOWN if ratio is None else format_ratio(ratio),
+        "baseline" if one is base else UNKNOWN if fast is None else format_factor(fast),
     ]
 
 

@@ -6,12 +6,15 @@ Commands print lines with `say`, and what rich draws on `console()`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+UNLIMITED: Final = 10_000
+"""The width of a list that goes into a file or pipe: a line is an entry there, as `grep` wants it."""
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:

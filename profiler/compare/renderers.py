@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from executor.units import UNKNOWN, format_change, format_count, format_factor, format_in_words, format_value
+from executor.units import format_change, format_count, format_factor, format_in_words, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
 from profiler.compare.leading import MAX_PLACES, cause, leading_changes
-from profiler.compare.settings import setting_text
+from profiler.compare.setting_words import setting_name, setting_value
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
 from profiler.report.renderers import block_lines, drawn_block, escape
@@ -35,7 +35,12 @@ def headline(result: CompareResult) -> str:
 
 def differences_table(result: CompareResult) -> Table:
     """The settings that A and B do not share."""
-    rows = [[d.key, _setting(d.key, d.a), _setting(d.key, d.b)] for d in result.differences]
+    arms = {d.key: (d.a, d.b) for d in result.differences if "." not in d.key}
+    rows = [
+        [setting_name(d.key), setting_value(d.key, d.a), setting_value(d.key, d.b)]
+        for d in result.differences
+        if "." not in d.key or arms.get(d.key.partition(".")[0]) != (d.a, d.b)  # the arm's name under another key
+    ]
     return Table("Configuration", ["setting", "A", "B"], rows)
 
 
@@ -141,10 +146,6 @@ def _ratio(a: float, b: float) -> float:
     if a == b:
         return 1.0
     return b / a if a > 0 else math.inf
-
-
-def _setting(key: str, value: object) -> str:
-    return UNKNOWN if value is None else setting_text(key, value)
 
 
 def print_comparison(result: CompareResult, console: Console, top: int) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from executor.units import format_ns
+from executor.units import format_left
 from profiler.arithmetic.turns import in_turn
 from profiler.engines.arms import EngineArm
 from profiler.facts import describe_machine, result_variables
@@ -44,7 +44,7 @@ class ProcessTurns:
 
     def _progress(self, number: int, boot: int, arm: EngineArm) -> str:
         n_processes = len(self.arms) * self.boots
-        left = f", about {format_ns(self.now_ns() / number * (n_processes - number))} left" if number else ""
+        left = f", {format_left(self.now_ns() / 1e9 / number * (n_processes - number))}" if number else ""
         at = f"process {number + 1} of {n_processes}, boot {boot + 1} of {self.boots}{left}"
         return f"{arm.name}: {arm.spelled or 'no flags of its own'} ({at})"
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +61,8 @@ class AnswerRoom:
     arms: int = 4  # beside the baseline
     told: int = 4  # arms with sentences of their own
 
+
+_MOST_TURNING: Final = 3  # cells in which a verdict could turn, by name
 
 ANSWER_ROOMS: Final = (
     *(AnswerRoom(cells, 4, 4) for cells in (8, 7, 6, 5)),
@@ -308,19 +311,33 @@ class _Answer:
             yield f"Why: {self._best} {'; '.join(known)}."
 
     def _sensitivity(self) -> Iterator[str]:
-        """Of a simulation or prediction: between which factors the best arm lies where its rates are somewhat off."""
+        """Of a simulation or prediction whose rates are somewhat off: between which factors the best arm lies, and
+        which arms' verdicts could turn.
+        """
         if not self._report.measured.is_exact or self._best is None:
             return
-        ends = best_and_worst(self._compared, self._best) or ()
         keys = varied_keys(self._cells)
         told = [
-            f"{' to '.join(map(format_factor, bounds))} x at {cell.named(keys) or 'the one size'}"
-            for cell in ends
-            if (bounds := factor_bounds(cell, self._best)) is not None
+            f"{' to '.join(map(format_factor, bounds))} x{_at(cell, keys)}"
+            for cell in best_and_worst(self._compared, self._best) or ()
+            if (bounds := self._bounds(cell, self._best)) is not None
         ]
-        if told:
-            at = ", ".join(dict.fromkeys(told))
-            yield f"Rates up to {RATES_OFF * 100:.0f} % off: {self._best} {at}."
+        turning: dict[str, list[str]] = {}
+        for cell, name in product(self._compared, self._arms):
+            if (bounds := self._bounds(cell, name)) is not None and bounds[0] < 1 < bounds[1]:
+                turning.setdefault(_at(cell, keys), []).append(name)
+        said = [f"{listed(names)}{at}" for at, names in turning.items()]
+        if len(said) > _MOST_TURNING:
+            said = [*said[:_MOST_TURNING], f"{len(said) - _MOST_TURNING} more"]
+        parts = [f"{self._best} {', '.join(dict.fromkeys(told))}"] if told else []
+        parts += [f"{listed(said)} could turn"] if said else []
+        if parts:
+            yield f"Rates up to {RATES_OFF * 100:.0f} % off: {'; '.join(parts)}."
+
+    def _bounds(self, cell: Cell, name: str) -> tuple[float, float] | None:
+        """`factor_bounds`, where the arm was found faster or slower: other verdicts claim nothing that could turn."""
+        told = told_comparison(cell, name)
+        return factor_bounds(cell, name) if told is not None and told[0].verdict in ("faster", "slower") else None
 
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
@@ -348,6 +365,10 @@ def _speed(cell: Cell, name: str) -> float:
     if median is None or figure is None:
         return -math.inf
     return -median if FIGURES[figure].better == "lower" else median
+
+
+def _at(cell: Cell, keys: Sequence[str]) -> str:
+    return f" at {named}" if (named := cell.named(keys)) else ""
 
 
 def _work(cell: Cell, baseline: str, name: str) -> str | None:

@@ -67,11 +67,12 @@ class FindingList:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Text cells; the first column is left-aligned, the rest right."""
+    """Text cells; the first `n_left` columns are left-aligned, the rest right."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    n_left: int = 1
 
 
 Block = Heading | Lines | Listing | FindingList | Table

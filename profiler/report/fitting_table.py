@@ -4,6 +4,7 @@ stands below the other as a small list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,6 +18,7 @@ from profiler.report.blocks import Table
 
 _GAP: Final = 2  # characters that rich leaves between columns
 _INDENT: Final = "  "
+_WORD: Final = re.compile(r"[+-]?\d[\d,.]* (?:[KMGT]?i?B|GB/s|[num]?s|t/s|%)(?!\S)|\S+")  # a number keeps its unit
 
 
 class FittingTable:
@@ -33,7 +35,7 @@ class FittingTable:
         title = Text(plain(self._table.title), style="bold") if self._table.title else None
         drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
         for position, (column, width) in enumerate(zip(self._table.columns, widths, strict=True)):
-            drawn.add_column(_text(column), justify="left" if position == 0 else "right", width=width)
+            drawn.add_column(_text(column), justify="left" if position < self._table.n_left else "right", width=width)
         for row in self._table.rows:
             drawn.add_row(*map(_text, row), style="dim" if row[0].startswith(_INDENT) else "")
         yield drawn
@@ -76,4 +78,4 @@ def _text(text: str) -> Text:
 
 
 def _longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0) + (cell_len(text) - cell_len(text.lstrip()))
+    return max(map(cell_len, _WORD.findall(text)), default=0) + (cell_len(text) - cell_len(text.lstrip()))

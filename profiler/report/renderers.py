@@ -66,7 +66,7 @@ def _table_lines(table: Table) -> Iterator[str]:
     """The table with its title as a heading, line by line."""
     yield f"## {escape(table.title)}\n"
     yield _row(table.columns)
-    yield _row([":--", *["--:"] * (len(table.columns) - 1)], is_rule=True)
+    yield _row([":--"] * table.n_left + ["--:"] * (len(table.columns) - table.n_left), is_rule=True)
     yield from map(_row, table.rows)
     yield ""
 

@@ -55,8 +55,8 @@ class Crossover:
         if self.n_ubatch is None:
             option = "-ub" if axis == UBATCH else "-p"
             return (
-                f"somewhere between {self.below:,.0f} and {self.above:,.0f} tokens (sizes between would tell: "
-                f"{option} {self.sizes_between})"
+                f"somewhere between {self.below:,.0f} and {self.above:,.0f} tokens "
+                f"({option} {self.sizes_between} would tell)"
             )
         has_interval = self.low is not None and self.high is not None
         bounds = f" (95 % interval {self.low:,.0f} to {self.high:,.0f})" if has_interval else ""

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from executor.units import format_left
+
 _LINE_EVERY_S: Final = 60.0
-_UNITS: Final = ((3600.0, "h"), (60.0, "min"))
 
 
 class RunProgress(Protocol):
@@ -101,11 +102,7 @@ def time_left(n_done: int, n_all: int, elapsed_s: float) -> str:
     """`3 min left`, `40 s left`; empty before the first pass is done, and at the end."""
     if n_done <= 0 or n_all <= n_done:
         return ""
-    left_s = elapsed_s / n_done * (n_all - n_done)
-    for size_s, unit in _UNITS:
-        if left_s >= size_s:
-            return f"{left_s / size_s:.0f} {unit} left"
-    return f"{max(left_s, 1):.0f} s left"
+    return format_left(elapsed_s / n_done * (n_all - n_done))
 
 
 def make_progress() -> RunProgress:

@@ -49,12 +49,12 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
         ),
         (
             [cell(34, 2.0, "slower"), cell(2048, 0.9, "faster")],
-            "is faster than off from a ubatch somewhere between 34 and 2,048 tokens (sizes between would tell: "
-            "-ub 64-1024*2), slower below.",
+            "is faster than off from a ubatch somewhere between 34 and 2,048 tokens (-ub 64-1024*2 "
+            "would tell), slower below.",
         ),
         (
             [cell(2048, 2.0, "slower", n_prompt=100), cell(2048, 0.9, "faster", n_prompt=250)],
-            "between 100 and 250 tokens (sizes between would tell: -p 128), slower below. Each prompt is one ubatch.",
+            "between 100 and 250 tokens (-p 128 would tell), slower below. Each prompt is one ubatch.",
         ),
         ([cell(64, 0.5, "faster"), cell(256, 0.6, "faster")], "is faster than off at every ubatch measured, 64 to 256"),
         ([cell(64, 1.0, "no difference"), cell(256, 1.0, "no difference")], "takes as long as off at every ubatch"),

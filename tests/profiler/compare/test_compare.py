@@ -14,6 +14,7 @@ from executor.errors import HprofError
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
 from profiler.compare.renderers import differences_table, headline
+from profiler.compare.setting_words import setting_name, setting_value
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
@@ -85,10 +86,18 @@ def test_layers_are_told_as_ranges_and_given_to_programs_as_numbers(tmp_path: Pa
     a, b = _bench(tmp_path / "a", [1], **_on_host(few)), _bench(tmp_path / "b", [1], **_on_host(many))
     result = compare_captures(a, b)
     assert differences_table(result).rows == [
-        ["arm.options.effective.host_layers", "1-3, 5", "1-80, 90"],
+        ["layers with weights in host memory", "1-3, 5", "1-80, 90"],
         ["placement.configurations.host_layers", "1-3, 5", "1-80, 90"],
     ]
     assert [(d.a, d.b) for d in result.differences] == [(few, many)] * 2
+
+
+def test_settings_are_told_in_words() -> None:
+    assert setting_name("arm 2.options.effective.vram_slots") == "arm 2: memory of the slots"
+    assert setting_value("arm.options.effective.vram_slots", 648 << 20) == "648 MiB"
+    assert setting_value("effective.streams_ahead", True) == "yes"
+    assert setting_value("machine.gpus.0.memory_mib", 24564) == "24,564"
+    assert setting_name("machine.driver") == "machine.driver"
 
 
 def test_layers_of_several_configurations_are_ranges_too(tmp_path: Path) -> None:

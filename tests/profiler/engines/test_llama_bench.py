@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -245,7 +246,7 @@ def test_progress_tells_what_is_left(tmp_path: Path, binary: str) -> None:
     told: list[str] = []
     run_llama_bench(BenchRequest(binary, _ARMS, _FLAGS, boots=2), tmp_path / "out", say=told.append)
     assert told[0] == "off: -pw 0 (process 1 of 4, boot 1 of 2)"
-    assert told[3].startswith("off: -pw 0 (process 4 of 4, boot 2 of 2, about ")
+    assert re.fullmatch(r"off: -pw 0 \(process 4 of 4, boot 2 of 2, \d+ (s|min) left\)", told[3])
 
 
 def test_a_program_that_hangs_is_ended(tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch) -> None:

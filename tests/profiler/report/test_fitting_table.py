@@ -45,6 +45,12 @@ def test_a_row_is_narrowed_by_its_widest_cells_first() -> None:
     assert column_widths(table, 7) is None
 
 
+def test_a_number_keeps_its_unit() -> None:
+    table = Table("", ["-m", "size"], [["glm-4.5-air", "60.3 GiB"]])
+    assert column_widths(table, 21) == [11, 8]
+    assert column_widths(table, 20) is None
+
+
 CELLS = st.text("ab 1", max_size=12)
 
 
