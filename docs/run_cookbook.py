@@ -57,11 +57,8 @@ def run_command(command: str) -> tuple[int, str]:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
-    told = (
-        (said.getvalue() + (beside.getvalue() if code else ""))
-        .replace(f"{Path.cwd()}/", "")
-        .replace(sys.executable, "~/.venv/bin/python")
-    )
+    told = said.getvalue() + (beside.getvalue() if code else "")
+    told = told.replace(f"{Path.cwd()}/", "").replace(sys.executable, "~/.venv/bin/python")
     return code, "\n".join(line.rstrip() for line in told.splitlines())
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ from profiler.report.blocks import Block, Heading, Lines, Table, sameness_senten
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.report import Report
-from profiler.report.sensitivity import RATES_OFF, factor_bounds
+from profiler.report.sensitivity import told_sensitivity
 from profiler.report.settings_to_use import told_settings
 from profiler.report.shown_cells import (
     best_and_worst,
@@ -61,8 +60,6 @@ class AnswerRoom:
     arms: int = 4  # beside the baseline
     told: int = 4  # arms with sentences of their own
 
-
-_MOST_TURNING: Final = 3  # cells in which a verdict could turn, by name
 
 ANSWER_ROOMS: Final = (
     *(AnswerRoom(cells, 4, 4) for cells in (8, 7, 6, 5)),
@@ -311,33 +308,8 @@ class _Answer:
             yield f"Why: {self._best} {'; '.join(known)}."
 
     def _sensitivity(self) -> Iterator[str]:
-        """Of a simulation or prediction whose rates are somewhat off: between which factors the best arm lies, and
-        which arms' verdicts could turn.
-        """
-        if not self._report.measured.is_exact or self._best is None:
-            return
-        keys = varied_keys(self._cells)
-        told = [
-            f"{' to '.join(map(format_factor, bounds))} x{_at(cell, keys)}"
-            for cell in best_and_worst(self._compared, self._best) or ()
-            if (bounds := self._bounds(cell, self._best)) is not None
-        ]
-        turning: dict[str, list[str]] = {}
-        for cell, name in product(self._compared, self._arms):
-            if (bounds := self._bounds(cell, name)) is not None and bounds[0] < 1 < bounds[1]:
-                turning.setdefault(_at(cell, keys), []).append(name)
-        said = [f"{listed(names)}{at}" for at, names in turning.items()]
-        if len(said) > _MOST_TURNING:
-            said = [*said[:_MOST_TURNING], f"{len(said) - _MOST_TURNING} more"]
-        parts = [f"{self._best} {', '.join(dict.fromkeys(told))}"] if told else []
-        parts += [f"{listed(said)} could turn"] if said else []
-        if parts:
-            yield f"Rates up to {RATES_OFF * 100:.0f} % off: {'; '.join(parts)}."
-
-    def _bounds(self, cell: Cell, name: str) -> tuple[float, float] | None:
-        """`factor_bounds`, where the arm was found faster or slower: other verdicts claim nothing that could turn."""
-        told = told_comparison(cell, name)
-        return factor_bounds(cell, name) if told is not None and told[0].verdict in ("faster", "slower") else None
+        if self._report.measured.is_exact and self._best is not None:
+            yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
@@ -365,10 +337,6 @@ def _speed(cell: Cell, name: str) -> float:
     if median is None or figure is None:
         return -math.inf
     return -median if FIGURES[figure].better == "lower" else median
-
-
-def _at(cell: Cell, keys: Sequence[str]) -> str:
-    return f" at {named}" if (named := cell.named(keys)) else ""
 
 
 def _work(cell: Cell, baseline: str, name: str) -> str | None:

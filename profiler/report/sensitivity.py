@@ -12,15 +12,18 @@ larger factor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from executor.units import format_factor, listed
 from profiler.report.cells import ArmFigures, Cell
+from profiler.report.shown_cells import best_and_worst, told_comparison
 
 RATES_OFF: Final = 0.1
 """How far off the link and the device are each taken to be, either way: what known machines' rates scatter by."""
+_MOST_TURNING: Final = 3  # cells in which a verdict could turn, by name
 _FACTORS: Final = (1 - RATES_OFF, 1.0, 1 + RATES_OFF)
 
 
@@ -50,6 +53,39 @@ def factor_bounds(cell: Cell, name: str) -> tuple[float, float] | None:
         return None
     found = list(_factors(baseline, arm))
     return min(found), max(found)
+
+
+def told_sensitivity(cells: Sequence[Cell], best: str, arms: Sequence[str], keys: Sequence[str]) -> Iterator[str]:
+    """A sentence: between which factors the best arm lies in its best and worst cell, and which verdicts could turn.
+
+    keys: the sizes that name a cell. Nothing where no arm was found faster or slower.
+    """
+    told = [
+        f"{' to '.join(map(format_factor, bounds))} x{_at(cell, keys)}"
+        for cell in best_and_worst(cells, best) or ()
+        if (bounds := _bounds_of_verdict(cell, best)) is not None
+    ]
+    turning: dict[str, list[str]] = {}
+    for cell, name in product(cells, arms):
+        if (bounds := _bounds_of_verdict(cell, name)) is not None and bounds[0] < 1 < bounds[1]:
+            turning.setdefault(_at(cell, keys), []).append(name)
+    said = [f"{listed(names)}{at}" for at, names in turning.items()]
+    if len(said) > _MOST_TURNING:
+        said = [*said[:_MOST_TURNING], f"{len(said) - _MOST_TURNING} more"]
+    parts = [f"{best} {', '.join(dict.fromkeys(told))}"] if told else []
+    parts += [f"{listed(said)} could turn"] if said else []
+    if parts:
+        yield f"Rates up to {RATES_OFF * 100:.0f} % off: {'; '.join(parts)}."
+
+
+def _bounds_of_verdict(cell: Cell, name: str) -> tuple[float, float] | None:
+    """`factor_bounds`, where the arm was found faster or slower: other verdicts claim nothing that could turn."""
+    told = told_comparison(cell, name)
+    return factor_bounds(cell, name) if told is not None and told[0].verdict in ("faster", "slower") else None
+
+
+def _at(cell: Cell, keys: Sequence[str]) -> str:
+    return f" at {named}" if (named := cell.named(keys)) else ""
 
 
 def _factors(baseline: PrefillParts, arm: PrefillParts) -> Iterator[float]:

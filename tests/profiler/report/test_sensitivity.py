@@ -1,4 +1,5 @@
-"""Bounds of a simulated comparison where rates are off, with pencil and paper and against the device itself."""
+"""Bounds of a simulated comparison where rates are off, with pencil and paper and against the device itself. A
+verdict that could turn is in docs/cookbook.md, which a test runs."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import hprof
+from executor.units import format_factor
 from profiler.report.cells import Cell
-from profiler.report.sensitivity import RATES_OFF, PrefillParts, factor_bounds
+from profiler.report.sensitivity import RATES_OFF, PrefillParts, factor_bounds, told_sensitivity
 
 
 def test_what_is_done_at_once_grows_by_no_more_than_the_slower_of_both() -> None:
@@ -31,8 +33,11 @@ def simulated(path: Path, *rates: str) -> Cell:
 def test_machines_of_other_rates_lie_within_the_bounds(tmp_path: Path) -> None:
     link, gemm, memory = 20.0, 100.0, 900.0
     rates = ["--link-gb-s", f"{link}", "--gemm-tflop-s", f"{gemm}", "--memory-gb-s", f"{memory}"]
-    bounds = factor_bounds(simulated(tmp_path / "c", *rates), "on")
+    cell = simulated(tmp_path / "c", *rates)
+    bounds = factor_bounds(cell, "on")
     assert bounds is not None
+    told = list(told_sensitivity([cell], "on", ["on"], ["n_ubatch"]))
+    assert told == [f"Rates up to 10 % off: on {format_factor(bounds[0])} to {format_factor(bounds[1])} x at ub=256."]
     for number, (of_link, of_device) in enumerate([(1 - RATES_OFF / 2, 1.0), (1.0, 1 + RATES_OFF / 2)]):
         other = [
             *("--link-gb-s", f"{link * of_link}", "--gemm-tflop-s", f"{gemm * of_device}"),
