@@ -34,22 +34,22 @@ def test_every_command_is_understood(run: Run) -> None:
     assert context.params["model"] in run.flags
 
 
-MOE = "-m tiny-moe -ncmoe 99 --device sim -r 2"
+MOE = "-m tiny-moe --layers 2 -ncmoe 99 --device sim -r 2"
 STREAMED = f"{MOE} --op-offload-min-batch 0 -ub 32"
 SMALL = {
-    "a-dense": "-m tiny-dense --device sim -r 2 -p 64 -n 0 -ub 32,64 --arms off,on,full",
+    "a-dense": "-m tiny-dense --layers 2 --device sim -r 2 -p 64 -n 0 -ub 32,64 --arms off,on,full",
     "b-experts": f"{MOE} -p 64 -n 0 -ub 32,64 -d 0,32 --arms off,on,full",
     "c-short": f"{MOE} -p 34 -n 0 -ub 64 --arms off,off-whole,on,gated",
     "c-long": f"{MOE} -p 256 -n 0 -ub 64 --arms off,on,gated",
     "c-deep": f"{MOE} -p 64 -n 0 -ub 64 -d 128 --arms off,on",
     "c-sweep": f"{MOE} -p 64-1024*4 -n 0 -ub 1024 --arms off,on",
     "c-budget": f"{MOE} -p 34 -n 4 -ub 64 --arms off,on,gated",
-    "c-host": f"{MOE} -ncmoe 1,2,3 -p 34 -n 4 -ub 64 --arms off".replace("-ncmoe 99 ", ""),
+    "c-host": f"{MOE} -ncmoe 1,2,3 -p 34 -n 4 -ub 64 --arms off".replace("--layers 2 -ncmoe 99 ", ""),
     "d-cache": f"{STREAMED} -p 32 -n 4 --arms off,cache --moe-cache-mib 4",
     "d-pageable": f"{STREAMED} -p 32 -n 4 --arms off -lm mmap",
     "d-batch1": f"{STREAMED} -p 1 -n 4 --arms off,hot,on",
     **{f"f-experts-{n}": f"{MOE} -p 64 -n 2 -ub 32 --arms off,on --n-devices {n}" for n in (1, 2)},
-    **{f"f-dense-{n}": f"--device cpu -p 64 -n 2 -ub 32 -r 1 --arms off,on --n-devices {n}" for n in (1, 2)},
+    **{f"f-dense-{n}": f"--layers 2 --device cpu -p 64 -n 2 -ub 32 -r 1 --arms off,on --n-devices {n}" for n in (1, 2)},
 }
 
 

@@ -72,10 +72,16 @@ def test_takes_the_next_port_when_one_is_taken() -> None:
         assert cli.free_port("127.0.0.1", first) > first
 
 
+def unknown_name(*_: object, **__: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
 @pytest.mark.parametrize("host", ["999", "no.such.host.invalid", "a" * 300, "1.2.3.4"])
 def test_an_address_of_no_machine_is_one_sentence(
-    tmp_path: Path, host: str, started: list[Any], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, host: str, started: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if host.endswith(".invalid"):
+        monkeypatch.setattr(socket, "getaddrinfo", unknown_name)  # a resolver may take its time to say so
     assert hprof.main(["dashboard", str(tmp_path), "--host", host]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"hprof: --host {host} --port ")

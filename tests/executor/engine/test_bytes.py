@@ -86,7 +86,7 @@ def test_the_sim_device_makes_the_same_copies(spec: str, n_devices: int) -> None
     made, totals = {}, {}
     for kind in ("cpu", "sim"):
         is_moe = spec == "tiny-moe"
-        with open_session(spec, arms, kind=kind, n_devices=n_devices, synthetic_routing=is_moe) as session:
+        with open_session(spec, arms, kind=kind, n_devices=n_devices, synthetic_routing=is_moe, layers=3) as session:
             results = [run_pass(session, arm, 80, 3, 32)[0] for arm in arms]
         made[kind] = [
             [(e.ubatch, e.layer, e.tensor, e.bytes, e.n_experts, e.slot, e.device, e.stream) for e in copies(r)]

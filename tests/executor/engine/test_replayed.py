@@ -52,7 +52,7 @@ class Repeating:
 
 def logits_of(spec: str, arm: str, dtype: torch.dtype) -> list[torch.Tensor]:
     """Of three passes, the last like the first."""
-    with open_session(spec, [arm], dtype=dtype, policy=POLICY) as session:
+    with open_session(spec, [arm], dtype=dtype, policy=POLICY, layers=2) as session:
         found = [run_pass(session, arm, 64, N_GEN, repetition=repetition)[1] for repetition in (0, 1, 0)]
     return [logits for logits in found if logits is not None]
 

@@ -11,6 +11,7 @@ import pytest
 
 import hprof
 from profiler.capture import Capture
+from profiler.cli import run as run_cli
 from profiler.cli.run_output import default_output
 from tests.gguf_models import model_path
 
@@ -68,13 +69,21 @@ def test_default_folders_differ_in_the_same_second(tmp_path: Path, monkeypatch: 
     assert names == ["traces/m-1-now", "traces/m-1-now-2", "traces/m-1-now-3"]
 
 
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging takes longer than these small runs do."""
+    monkeypatch.setattr(run_cli, "show_report", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("no_report")
 def test_llama_benchs_spellings(tmp_path: Path) -> None:
     arguments = ["-m", "tiny-moe", "--layers", "2", "--device", "sim", "-r", "1", "-lm", "none", "-fa", "1"]
-    arguments += ["-p", "64", "-n", "0-2+2", "-ub", "32-64*2", "-d", "0,8", "-pw", "0,1", "-ncmoe", "1,2"]
+    arguments += ["-p", "64", "-n", "0-2+2", "-ub", "32-64*2", "-d", "8", "-pw", "0,1", "-ncmoe", "1,2"]
     assert run(*arguments, "-o", tmp_path / "c") == 0
     capture = Capture.open(tmp_path / "c")
     assert capture.manifest.grid["n_ubatch"] == [32, 64]
     assert capture.manifest.grid["n_gen"] == [0, 2]
+    assert capture.manifest.grid["n_depth"] == [8]
     assert [arm.name for arm in capture.manifest.arms] == ["off", "on", "off@2", "on@2"]
     assert [c["host_layers"] for c in capture.manifest.placement["configurations"]] == [[0], [0, 1]]
     assert capture.manifest.argv == ["hprof", "run", *arguments, "-o", str(tmp_path / "c")]
@@ -92,11 +101,12 @@ def test_options_may_be_repeated_or_come_from_the_environment(tmp_path: Path, mo
 
 def idle(tmp_path: Path, *arguments: str) -> list[str]:
     """Which options the capture's warnings say do nothing."""
-    assert run(*FAST, *arguments, "-o", tmp_path / "c", "--force") == 0
+    assert run(*FAST, "-p", "32", "-r", "1", *arguments, "-o", tmp_path / "c", "--force") == 0
     said = " does nothing in this run: "
     return [text.partition(said)[0] for text in Capture.open(tmp_path / "c").manifest.warnings if said in text]
 
 
+@pytest.mark.usefixtures("no_report")
 def test_options_that_do_nothing_are_said(tmp_path: Path) -> None:
     assert idle(tmp_path) == []
     assert idle(tmp_path, "--routing", "uniform") == ["--routing"]
