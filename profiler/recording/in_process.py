@@ -47,15 +47,19 @@ class InProcessRecording:
     """
 
     def __init__(self, path: str | os.PathLike[str], arm: str = DEFAULT_ARM, *, force: bool = False) -> None:
-        if not arm.strip():
-            raise HprofError("hprof.record: an arm needs a name, such as arm='on'.")
+        if not isinstance(arm, str) or not arm.strip():
+            raise HprofError(f"hprof.record: an arm needs a name, such as arm='on', not {arm!r}.")
         self._path, self._arm, self._force = path, arm, force
         self._folder = tempfile.TemporaryDirectory(prefix="hprof-record-")
         self._trace = Path(self._folder.name) / "trace.json"
         self._tracing = torch_trace(self._trace)
+        self._is_begun = False
         self.capture: str | None = None
 
     def __enter__(self) -> Self:
+        if self._is_begun:
+            raise HprofError("hprof.record: this recording has begun before; make another one for another block.")
+        self._is_begun = True
         check_place(self._path, force=self._force)
         self._tracing.__enter__()
         return self

@@ -18,6 +18,7 @@ from profiler.manifest import Manifest
 from profiler.metrics import CaptureTables, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
+from profiler.plain_text import printable
 from profiler.report.cells import Cell
 from profiler.report.doubts import old_steps_warnings, outlier_warnings
 from profiler.report.judged_cells import judge_cells, taken_times
@@ -81,7 +82,7 @@ def build_report(
         measured=what_was_measured(manifest),
         argv=manifest.argv,
     )
-    return replace(report, summary=summarise(report))
+    return replace(report, summary=printable(summarise(report)))  # it is what people print
 
 
 def judge(capture: str, noise: float = DEFAULT_NOISE) -> Report | HprofError:

@@ -10,6 +10,7 @@ torch.profiler, not timed, for its copies and overlap.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from profiler.recording.in_process import (
     synchronise,
     torch_trace,
 )
+from profiler.recording.ranges import is_suspended
 from profiler.running.collection import no_collection
 from profiler.storage.place import check_place
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
@@ -83,8 +85,17 @@ class AB:
 
     def arm(self, name: str, step: Step, *, before: Step | None = None) -> None:
         """Add an arm; the first is the baseline. `step` is called without arguments, `before` ahead of it, untimed."""
+        if self.capture is not None:
+            raise HprofError(f"hprof.ab: the arms ran already, for {self.capture}; begin another hprof.ab.")
         if not isinstance(name, str) or not name.strip() or not callable(step):
             raise HprofError(f"hprof.ab: an arm is a name and a callable, not {name!r} and {step!r}.")
+        if before is not None and not callable(before):
+            raise HprofError(f"hprof.ab: arm {name}: before={before!r} is nothing that can be called.")
+        if is_suspended(step):
+            raise HprofError(
+                f"hprof.ab: arm {name} is a coroutine or generator, of which a call runs nothing; give a function that "
+                "runs it to its end, such as lambda: asyncio.run(step())."
+            )
         if any(arm.name == name for arm in self._arms):
             raise HprofError(f"hprof.ab: there is an arm {name!r} already; give each a name of its own.")
         self._arms.append(_Arm(name, step, before))
@@ -168,13 +179,25 @@ class _TimedRuns:
         with no_collection():
             synchronise()
             start_ns = time.perf_counter_ns()
-            arm.step()
+            given = arm.step()
             synchronise()
             end_ns = time.perf_counter_ns()
+        _check_done(arm, given)
         key = PassKey(arm.name, repetition=repetition, order=self._n_passes, boot=0, warmup=warmup)
         self._writer.add_pass_row(self._n_passes, key, t_start=start_ns - self._zero_ns, t_end=end_ns - self._zero_ns)
         self._n_passes += 1
         return end_ns - start_ns
+
+
+def _check_done(arm: _Arm, given: object) -> None:
+    """HprofError where the call gave something that is still to run: its time would be that of nothing."""
+    if inspect.isawaitable(given) or inspect.isgenerator(given) or inspect.isasyncgen(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        raise HprofError(
+            f"hprof.ab: a call of arm {arm.name} gave a {type(given).__name__}, which has yet to run; give a function "
+            "that runs it to its end."
+        )
 
 
 def _told(step: Step) -> str:

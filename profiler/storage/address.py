@@ -23,6 +23,8 @@ ANSWER_S: Final = 30
 def opened(url: str) -> tuple[Any, str]:
     """The file system of a path or URL, and the place in it. Raises HprofError for a scheme that is not allowed."""
     scheme, is_url, _ = url.partition("://")
+    if "\0" in url:
+        raise HprofError(f"{url!r} holds a null character, which no file's name does; give another path.")
     if not is_url:
         local = LocalFileSystem()
         return local, str(local._strip_protocol(url))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Final
 
 from executor.errors import HprofError
@@ -19,7 +21,21 @@ REPLACING: Final = "--force; in Python force=True"
 
 def check_place(path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Raise HprofError now where `new_capture` would: before long work whose capture would find no place."""
-    claim(Store(path), force=force)
+    store = Store(path)
+    claim(store, force=force)
+    if store.is_local:
+        _check_writable(Path(store.where()))
+
+
+def _check_writable(folder: Path) -> None:
+    """HprofError where the folder, or the nearest one above it that is there, takes no file."""
+    above = next((one for one in (folder, *folder.parents) if one.is_dir()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise HprofError(f"cannot write {folder}: {why}; choose another folder ({ELSEWHERE}).") from error
 
 
 def claim(store: Store, *, force: bool) -> bool:

@@ -24,7 +24,7 @@ class Store:
     """A folder at a path or fsspec URL; names are relative to it, `table/part.parquet` at most two deep."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
-        self.url = os.fspath(url)
+        self.url = os.fsdecode(url)
         self._fs, self._root = opened(self.url)
         self.is_local = isinstance(self._fs, LocalFileSystem)
         if not self.is_local and not self.url.partition("://")[2].strip("/"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import hprof
 from profiler.capture import Capture
+from profiler.recording.ranges import _step_of
 from profiler.report.build import build_report
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu/test_cuda_own_code.py is for CUDA")
@@ -74,6 +76,10 @@ def test_what_cannot_be_recorded_is_refused_before_anything_runs(tmp_path: Path)
     ran = []
     with pytest.raises(hprof.HprofError, match="already holds a capture"), hprof.record(tmp_path / "out"):
         ran.append("code")
+    with pytest.raises(hprof.HprofError, match="cannot write /proc/no/place"), hprof.record("/proc/no/place"):
+        ran.append("code")
+    with pytest.raises(hprof.HprofError, match="a null character"), hprof.record(tmp_path / "a\0b"):
+        ran.append("code")
     outer = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     runs_already = pytest.raises(hprof.HprofError, match="profiler of torch's runs already")
     with outer, runs_already, hprof.record(tmp_path / "other"):
@@ -123,8 +129,8 @@ def test_threads_leave_their_own_ranges(tmp_path: Path) -> None:
     assert not failures
 
 
-@pytest.mark.parametrize("name", ["", "  ", "x" * 201])
-def test_a_range_needs_a_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "  ", "x" * 201, 3, None])
+def test_a_range_needs_a_name(name: Any) -> None:
     with pytest.raises(hprof.HprofError, match="a name has 1 to 200 characters"):
         hprof.range(name)
 
@@ -148,3 +154,27 @@ def test_a_recording_beside_another_threads_is_refused(tmp_path: Path) -> None:
             ffn(torch.ones(8, 64))
         assert first.capture is not None
     assert said == ["a profiler of torch's runs already, and there can be one; end it first."] * 2
+
+
+def test_a_recording_is_for_one_block(tmp_path: Path) -> None:
+    recording = hprof.record(tmp_path / "out")
+    with recording:
+        ffn(torch.ones(8, 64))
+    with pytest.raises(hprof.HprofError, match="has begun before"), recording:
+        pass
+    with pytest.raises(hprof.HprofError, match=r"an arm needs a name, such as arm='on', not 3"):
+        hprof.record(tmp_path / "out", arm=3)  # type: ignore[arg-type]
+
+
+async def _later() -> None:
+    pass
+
+
+def test_ranges_that_would_name_nothing_are_refused() -> None:
+    with pytest.raises(hprof.HprofError, match="_later is a coroutine or generator"):
+        hprof.range("ffn 3")(_later)
+
+
+@pytest.mark.parametrize(("name", "layer"), [("ffn 3", 3), ("ffn3", 3), ("step 1234567", None), ("3", None)])
+def test_a_number_at_the_end_of_a_name_is_the_layer(name: str, layer: int | None) -> None:
+    assert _step_of(name).layer == layer

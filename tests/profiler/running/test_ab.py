@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,34 @@ def test_arms_run_once_inside_a_block_or_at_its_end(tmp_path: Path) -> None:
         assert ab.run() == ab.capture
     with pytest.raises(HprofError, match=r"the arms ran already, for .*out; begin another"):
         ab.run()
+
+
+async def _later() -> None:
+    pass
+
+
+def _one_by_one() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("step", [_later, _one_by_one])
+def test_a_call_that_runs_nothing_is_no_arm(tmp_path: Path, step: Any) -> None:
+    ab = hprof.ab(tmp_path / "out", record=False)
+    with pytest.raises(HprofError, match="arm a is a coroutine or generator"):
+        ab.arm("a", step)
+    ab.arm("b", lambda: step())
+    with pytest.raises(HprofError, match=r"a call of arm b gave a (coroutine|generator), which has yet to run"):
+        ab.run()
+
+
+def test_what_comes_too_late_or_cannot_be_called(tmp_path: Path) -> None:
+    ab = hprof.ab(tmp_path / "out", repetitions=1, record=False)
+    with pytest.raises(HprofError, match="before=3 is nothing that can be called"):
+        ab.arm("a", int, before=3)  # type: ignore[arg-type]
+    ab.arm("a", int)
+    ab.run()
+    with pytest.raises(HprofError, match="the arms ran already"):
+        ab.arm("b", int)
 
 
 @pytest.mark.parametrize("repetitions", ["6", 2.5, 0, None])
