@@ -1,21 +1,19 @@
-"""The steps of a layer, issued to streams: mixer, dense FFN, router, shared expert, experts.
+"""The steps of a layer, issued in order: mixer, dense FFN, router, shared expert, experts.
 
-A step is launched behind the copies that it reads, and marked in the trace. Its function runs later, on a compute
-stream, and works in place on fixed buffers. Its `key` names everything that it depends on, so that a device may
-record the launches once and replay them.
+What each one computes and depends on is said here, how it is launched in `engine.step_launcher`. A step's function runs
+later, on a compute stream, and works in place on fixed buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Final, ParamSpec
 
 import torch
 
-from executor.devices.base import ReplayKey, Touched, Work
+from executor.devices.base import Touched, Work
 from executor.engine.routed import RoutedFlags
+from executor.engine.step_launcher import NOT_REPLAYABLE, StepLauncher
 from executor.engine.via_host import ExpertsOnHost, ffn_on_host
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
@@ -30,12 +28,10 @@ from executor.placed_model import PlacedModel
 from executor.policies.base import Flags, Item, Policy
 from executor.streaming.streamer import StagedWeights, Streamer
 from executor.streaming.substitutes import with_substitutes
-from executor.tracing.pass_trace import Inside, PassTrace, compute_range
+from executor.tracing.pass_trace import Inside, PassTrace
 from executor.weights.device_weights import SlotExperts, StepWeights
 from executor.weights.transfer_units import StepKind
 
-NOT_REPLAYABLE = object()
-"""The key of a step that no device may record and replay."""
 _UNCOUNTED: Final = Work()
 P = ParamSpec("P")
 
@@ -256,84 +252,3 @@ def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hash
     if one_token is not None:
         return "rows", one_token.n_rows
     return n_past == 0 if isinstance(mixer, DeltaNetShape) else n_past
-
-
-def _with_weights(touched: Touched, staged: StagedWeights | None) -> Touched:
-    """The same with the weights that the step relies on."""
-    return touched if staged is None else replace(touched, holds=staged.expected())
-
-
-class StepLauncher:
-    """The launches of one pass. `items` are what it streams, by the numbers of ubatch and unit."""
-
-    def __init__(
-        self,
-        placed: PlacedModel,
-        streamers: Sequence[Streamer],
-        items: Mapping[tuple[int, int], Item],
-        trace: PassTrace,
-        *,
-        records_tokens: bool,
-    ) -> None:
-        self._placed, self._streamers, self._items, self._trace = placed, streamers, items, trace
-        self._records_tokens = records_tokens
-
-    def item(self, ubatch: Ubatch, layer: int, kind: StepKind) -> Item | None:
-        """What a step streams in this ubatch; None where its weights are resident, or used on the host."""
-        unit = self._placed.unit_of.get((layer, kind))
-        return None if unit is None else self._items.get((ubatch.number, unit.number))
-
-    def streamer(self, layer: int) -> Streamer:
-        """The streamer of a layer's device."""
-        return self._streamers[self._placed.shard_of[layer]]
-
-    def dense(
-        self,
-        ubatch: Ubatch,
-        layer: int,
-        kind: StepKind,
-        name: str,
-        compute: Callable[[Weights], None],
-        work: Work,
-        touched: Touched,
-        key: Hashable = None,
-        inside: Inside = "nothing",
-    ) -> None:
-        """Launch a dense step, streaming its unit first where it has one in this ubatch."""
-        placed, shard = self._placed, self._placed.shard(layer)
-        item = self.item(ubatch, layer, kind)
-        streamer = self.streamer(layer)
-        staged = streamer.fetch(item, None) if item is not None else None
-        unit = item.unit if item is not None else None
-        weights = StepWeights(placed.model, shard.store, layer, unit, staged.buffer if staged else None)
-        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, touched, key, inside)
-        if item is not None:
-            streamer.release(item)
-
-    def step(
-        self,
-        ubatch: Ubatch,
-        layer: int,
-        name: str,
-        compute: Callable[[], None],
-        work: Work,
-        staged: StagedWeights | None,
-        touched: Touched,
-        key: Hashable,
-        inside: Inside = "nothing",
-    ) -> None:
-        """Launch a step that reads what was `staged` (None: resident weights only).
-
-        `touched` is what else it reads and writes; `key` names what it depends on besides its layer, name, tokens and
-        slot. `inside`: which of its marks its own kernels can make.
-        """
-        device = self._placed.shard(layer).device
-        buffer = None if staged is None else staged.buffer.data_ptr()
-        start = self._trace.mark(device, "compute", inside)
-        alone = key is not NOT_REPLAYABLE and not (self._records_tokens and ubatch.phase == "decode")
-        replay = None if not alone else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
-        with compute_range(layer, name):
-            device.launch("compute", compute, work, replay, partial(_with_weights, touched, staged))
-        end = self._trace.mark(device, "compute")
-        waits_for = staged.waits_for if staged is not None else None
-        self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)
