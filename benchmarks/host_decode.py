@@ -26,7 +26,8 @@ import torch
 from executor.host import stored
 from executor.host.steps import HostStepWeights, HostWeights, host_experts, host_ffn, host_products
 from executor.layers.dense import dense_ffn
-from executor.layers.moe import Routed, experts
+from executor.layers.moe import experts
+from executor.layers.router import Routed
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.placement.place import place

@@ -16,7 +16,7 @@ import torch
 from executor.devices.base import Device
 from executor.host.steps import HostWeights
 from executor.layers.attention_kernels import OneToken, PositionOnDevice, flash_serves, position_on_device, rows_for
-from executor.layers.moe import Routed
+from executor.layers.router import Routed
 from executor.layers.state import AttentionState, MixerState, new_state
 from executor.model import LayerShape, Model, MoeFfn, TensorInfo
 from executor.placement.place import Placement

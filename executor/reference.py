@@ -11,7 +11,8 @@ import torch
 
 from executor.layers.dense import dense_ffn, embed, logits
 from executor.layers.mixer import mix
-from executor.layers.moe import combine, experts, route, shared_expert
+from executor.layers.moe import combine, experts, shared_expert
+from executor.layers.router import route
 from executor.layers.state import new_state
 from executor.model import DenseFfn, LayerShape, Model
 from executor.quants import dequantise

@@ -19,8 +19,9 @@ from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
 from executor.layers.dense import Weights, add_ffn, add_residual
 from executor.layers.mixer import add_mixed, mixed
-from executor.layers.moe import add_experts, route, route_given, route_one, shared_expert, used_flags
+from executor.layers.moe import add_experts, shared_expert
 from executor.layers.one_token import norm_serves, router_serves
+from executor.layers.router import route, route_given, route_one, used_flags
 from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.output_rows import behind_mixer
 from executor.passes import Ubatch

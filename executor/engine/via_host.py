@@ -12,7 +12,8 @@ import torch
 
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostStepWeights, begin_host_experts, host_experts, host_ffn
-from executor.layers.moe import Routed, combine
+from executor.layers.moe import combine
+from executor.layers.router import Routed
 from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel

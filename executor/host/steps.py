@@ -24,8 +24,10 @@ from executor.host.products import (
 )
 from executor.host.stored import MOST_ROWS as MOST_STORED_ROWS
 from executor.host.stored import StoredFfn, StoredMatrix, StoredTensor
+from executor.layers.choice_factors import choice_factors, summed, times
 from executor.layers.dense import MOST_ROWS, activate, closed_ffn, completed, ffn_norm, with_residual
-from executor.layers.moe import DOWN, GATE, UP, Routed, bias_name, choice_factors, summed, times
+from executor.layers.router import Routed
+from executor.layers.widened_experts import DOWN, GATE, UP, bias_name
 from executor.model import DenseFfn, Model, MoeFfn, TensorInfo
 from executor.quants.dispatch import in_dtype, rows_view
 from executor.quants.stored import Stored

@@ -92,7 +92,7 @@ def route(
     given: torch.Tensor | None,
     begin: torch.Tensor,
 ) -> None:
-    """`executor.layers.moe.route` of x (1, hidden) under the weights `norm` and `router`, put into buffers.
+    """`executor.layers.router.route` of x (1, hidden) under the weights `norm` and `router`, put into buffers.
 
     `biases` (n_experts,) of logits, and of scores for the choice alone. `into`: h (1, hidden), ids and weights
     (1, n_used), flags (n_experts,). With `given` (rows, n_used) int64 its row `begin` (1,) is the choice.

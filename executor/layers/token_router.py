@@ -18,7 +18,7 @@ from executor.stamps import AT_BEGIN, AT_END
 
 _ROWS: Final = 1  # experts that a program scores
 _WARP_COLUMNS: Final = 1024  # numbers of a row that a warp keeps in registers
-_SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.moe`
+_SMALLEST_SUM: Final = tl.constexpr(6.103515625e-5)  # as `executor.layers.router`
 
 
 @jit(do_not_specialize=["begin_stamp", "end_stamp"])
@@ -75,7 +75,7 @@ def _route(
 def _scores(
     logits: tl.tensor, logits_bias: tl.tensor, expert: tl.tensor, SCORING: tl.constexpr, N_EXPERTS: tl.constexpr
 ) -> tl.tensor:
-    """What experts are compared by, (EXPERTS,), as `executor.layers.moe` has it; past the cache of this processor."""
+    """What experts are compared by, (EXPERTS,), as in `executor.layers.router`; read past this processor's cache."""
     known = expert < N_EXPERTS
     scores = tl.load(logits + expert, mask=known, other=float("-inf"), cache_modifier=".cg")
     if logits_bias is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from executor.devices.base import Device, Touched, whole_copy_range
-from executor.layers.moe import Routed
+from executor.layers.router import Routed
 from executor.policies.base import Flags
 from executor.tracing.pass_trace import copy_range
 

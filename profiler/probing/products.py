@@ -15,7 +15,7 @@ from executor.host.products import PrepareJob, make_product, product_kind, run_j
 from executor.host.steps import host_dtype
 from executor.host.stored import StoredFfn, StoredMatrix, StoredTensor
 from executor.layers.attention_kernels import attend
-from executor.layers.moe import grouped_mm
+from executor.layers.widened_experts import grouped_mm
 from executor.model import TensorInfo
 from executor.quants import row_bytes
 from executor.quants.dispatch import dequantise

@@ -22,7 +22,8 @@ from executor.host.steps import (
     step_matrices,
 )
 from executor.layers.dense import dense_ffn
-from executor.layers.moe import Routed, looped_experts
+from executor.layers.router import Routed
+from executor.layers.widened_experts import looped_experts
 from executor.model import DenseFfn, Model, MoeFfn
 from executor.models.load import load_model
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors

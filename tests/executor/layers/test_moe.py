@@ -7,19 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from executor.layers.moe import (
-    Routed,
-    choice_factors,
-    combine,
-    experts,
-    grouped_experts,
-    looped_experts,
-    one_token_experts,
-    route,
-    route_given,
-    shared_expert,
-    used_flags,
-)
+from executor.layers.choice_factors import choice_factors
+from executor.layers.moe import combine, experts, shared_expert
+from executor.layers.router import Routed, route, route_given, used_flags
+from executor.layers.widened_experts import grouped_experts, looped_experts, one_token_experts
 from executor.model import AttentionShape, LayerShape, MoeFfn, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
 

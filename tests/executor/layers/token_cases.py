@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from executor.layers import token_arg_max, token_attention, token_norm, token_router
 from executor.layers.attention_kernels import OneToken, attend_one, position_on_device
-from executor.layers.moe import route, route_given, used_flags
 from executor.layers.one_token import HeadNorms
 from executor.layers.rope import rotate
+from executor.layers.router import route, route_given, used_flags
 from executor.layers.state import AttentionState, new_state
 from executor.model import AttentionShape, LayerShape, MoeFfn, RopeShape
 from tests.executor.layers.layer_weights import RandomWeights
