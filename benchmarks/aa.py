@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler.arithmetic.stats import DEFAULT_NOISE, Comparison
+from profiler.arithmetic.stats import DEFAULT_NOISE, Comparison, PairDesign
 from profiler.capture import Capture
 from profiler.engines.bench_arms import parse_arms
 from profiler.engines.llama_bench import BenchRequest, run_llama_bench
@@ -33,7 +33,7 @@ from profiler.metrics import FIGURES, load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
 from profiler.report.build import build_report
 from profiler.report.judged_cells import JUDGED
-from profiler.report.pairs import PairDesign, Repeats, judge, repeats
+from profiler.report.pairs import Repeats, judge, repeats
 
 DESIGNS = "1x6,2x12,6x2,12x1"
 MOST_DIFFERENT = 0.08

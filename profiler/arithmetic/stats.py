@@ -43,6 +43,26 @@ _OTHER_WORK: Final = "different workload: "
 
 
 @dataclass(frozen=True, slots=True)
+class PairDesign:
+    """How two arms were measured: side by side or not, and what counts as one measurement of an arm."""
+
+    are_pairs: bool = True  # else the two are resampled apart, and the smaller count stands for the pairs
+    unit: CountUnit = "pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Why no verdict is due, whatever the times: other work was done, or the same by design; null where neither."""
+
+    different: str | None = None
+    same: str | None = None
+
+
+SIDE_BY_SIDE: Final = PairDesign()
+NO_GROUNDS: Final = Grounds()
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A median of `n` values. `low` and `high` bound it with 95 % confidence; None below six values, or six boots
     where boots are what counts.
@@ -145,30 +165,26 @@ def compare(
     *,
     better: Literal["lower", "higher"],
     noise: float = DEFAULT_NOISE,
-    are_pairs: bool = True,
+    design: PairDesign = SIDE_BY_SIDE,
     boots: tuple[Floats, Floats] | None = None,
-    unit: CountUnit = "pairs",
-    different: str | None = None,
-    same: str | None = None,
+    grounds: Grounds = NO_GROUNDS,
 ) -> Comparison | None:
     """Judge an arm against the baseline; None where either has no values.
 
-    are_pairs: baseline[i] and arm[i] were measured side by side; otherwise the two are resampled apart, and the
-    smaller count stands for the pairs. boots: the processes that the values of both come from. unit: what each value
-    stands for. different: why the two did not do the same work, if so; same: why they cannot differ, if so.
+    Of pairs, baseline[i] and arm[i] were measured side by side. boots: the processes that the values of both come from.
     """
-    n_pairs = min(len(baseline), len(arm))
+    n_pairs, unit = min(len(baseline), len(arm)), design.unit
     if n_pairs == 0:
         return None
     ratio = float(np.median(arm) / np.median(baseline))
-    interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=are_pairs) if n_pairs > 1 else None
+    interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=design.are_pairs) if n_pairs > 1 else None
     if unit == "results":
         interval = ratio, ratio
     low, high = interval or (None, None)
-    if different is not None:
-        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_OTHER_WORK}{different}", unit)
-    if same is not None:
-        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_SAME_WORK}{same}", unit)
+    if grounds.different is not None:
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_OTHER_WORK}{grounds.different}", unit)
+    if grounds.same is not None:
+        return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_SAME_WORK}{grounds.same}", unit)
     verdict, reason = _verdict(ratio, interval, n_pairs, better, noise, unit)
     return Comparison(ratio, low, high, n_pairs, verdict, reason, unit)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from executor.errors import HprofError
-from profiler.arithmetic.stats import Comparison, CountUnit
+from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign
 from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
 from profiler.metrics import (
@@ -31,7 +31,7 @@ from profiler.metrics import (
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS, taken_times
 from profiler.report.measured import what_was_measured
-from profiler.report.pairs import Grounds, PairDesign, Repeats, counted, judge, pair_keys, repeats
+from profiler.report.pairs import Repeats, counted, judge, pair_keys, repeats
 
 
 @dataclass(frozen=True)

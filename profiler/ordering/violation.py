@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -80,50 +80,58 @@ class OrderingViolation:
         return asdict(self)
 
 
+class _Meeting(NamedTuple):
+    """The rows of two operations, and of the touch in which the second meets the bytes of the first."""
+
+    first: int
+    second: int
+    touch: int
+
+    @classmethod
+    def of(cls, pairs: Pairs, number: int) -> _Meeting:
+        return cls(int(pairs.first[number]), int(pairs.second[number]), int(pairs.second_touch[number]))
+
+
 def race_at(order: HappensBefore, races: Pairs, number: int) -> OrderingViolation:
     """Race `number` in words."""
     ops, touches = order.ops, order.ops.touches
-    first, second, touch = int(races.first[number]), int(races.second[number]), int(races.second_touch[number])
-    writes = bool(touches.is_write[races.first_touch[number]]), bool(touches.is_write[touch])
+    meeting, first_touch = _Meeting.of(races, number), int(races.first_touch[number])
+    writes = bool(touches.is_write[first_touch]), bool(touches.is_write[meeting.touch])
     kinds: dict[tuple[bool, bool], ViolationKind] = {
         (True, False): "read before its write",
         (False, True): "write before its reader",
         (True, True): "write before a write",
     }
-    expected, found = (ops.tags[touches.tag[at]] or None for at in (touch, int(races.first_touch[number])))
+    expected, found = (ops.tags[touches.tag[at]] or None for at in (meeting.touch, first_touch))
     if writes == (True, False) and expected is not None and found != expected:
         because = f"the first writes '{found}' where the second relies on '{expected}'"
         fix = "copy this elsewhere, or only behind an event that is recorded after its reader"
-        return _violation(ops, "overwritten under its reader", first, second, touch, expected, found, because, fix)
-    because, fix = _missing_edge(order, first, second)
-    return _violation(ops, kinds[writes], first, second, touch, None, None, because, fix)
+        return _violation(ops, "overwritten under its reader", meeting, because, fix, expected, found)
+    because, fix = _missing_edge(order, meeting.first, meeting.second)
+    return _violation(ops, kinds[writes], meeting, because, fix)
 
 
 def wrong_at(order: HappensBefore, wrong: Pairs, number: int) -> OrderingViolation:
     """A read of wrong bytes in words."""
     ops, touches = order.ops, order.ops.touches
-    touch, wrote = int(wrong.second_touch[number]), int(wrong.first_touch[number])
-    expected = ops.tags[touches.tag[touch]]
+    meeting, wrote = _Meeting.of(wrong, number), int(wrong.first_touch[number])
+    expected = ops.tags[touches.tag[meeting.touch]]
     found = None if wrote == NOTHING else ops.tags[touches.tag[wrote]] or None
     fix = f"copy '{expected.rpartition('@')[0]}' there before this step, and let nothing else be copied there between"
     because = "the last write in order carries another tag"
-    return _violation(
-        ops, "wrong bytes", int(wrong.first[number]), int(wrong.second[number]), touch, expected, found, because, fix
-    )
+    return _violation(ops, "wrong bytes", meeting, because, fix, expected, found)
 
 
 def _violation(
     ops: Operations,
     kind: ViolationKind,
-    first: int,
-    second: int,
-    touch: int,
-    expected: str | None,
-    found: str | None,
+    meeting: _Meeting,
     because: str,
     fix: str,
+    expected: str | None = None,
+    found: str | None = None,
 ) -> OrderingViolation:
-    touches = ops.touches
+    touches, (first, second, touch) = ops.touches, meeting
     return OrderingViolation(
         kind=kind,
         pass_id=int(ops.pass_id[second]),

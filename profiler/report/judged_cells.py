@@ -10,13 +10,13 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.stats import Comparison, CountUnit, estimate
+from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign, estimate
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order, own_baselines
 from profiler.report.measured import what_was_measured
-from profiler.report.pairs import Grounds, PairDesign, Repeats, judge, pair_keys
+from profiler.report.pairs import Repeats, judge, pair_keys
 from profiler.report.sameness import Sameness, SameWork, sameness
 
 JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")

@@ -8,36 +8,26 @@ the median of its repetitions, and two processes of one number are a pair.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
 from profiler.arithmetic.groups import Floats
-from profiler.arithmetic.stats import Comparison, CountUnit, boot_medians, compare, is_usable, shared_keys
+from profiler.arithmetic.stats import (
+    NO_GROUNDS,
+    Comparison,
+    CountUnit,
+    Grounds,
+    PairDesign,
+    boot_medians,
+    compare,
+    is_usable,
+    shared_keys,
+)
 
 PAIR_KEYS: Final = ["boot", "repetition"]
 Repeats = dict[tuple[float, float], float]  # (boot, repetition) -> value; -1 where the source does not say
-
-
-@dataclass(frozen=True, slots=True)
-class PairDesign:
-    """How two arms were measured: side by side or not, and what counts as one measurement of an arm."""
-
-    are_pairs: bool
-    unit: CountUnit
-
-
-@dataclass(frozen=True, slots=True)
-class Grounds:
-    """Why no verdict is due, whatever the times: other work was done, or the same by design; null where neither."""
-
-    different: str | None = None
-    same: str | None = None
-
-
-NO_GROUNDS: Final = Grounds()
 
 
 def pair_keys(rows: pd.DataFrame) -> list[tuple[float, float]]:
@@ -74,14 +64,5 @@ def judge(
         (np.array([side[key] for key in chosen]), np.array([boot for boot, _ in chosen]))
         for side, chosen in zip(sides, keys, strict=True)
     )
-    return compare(
-        of_baseline[0],
-        of_arm[0],
-        better=better,
-        noise=noise,
-        are_pairs=design.are_pairs,
-        boots=(of_baseline[1], of_arm[1]),
-        unit=design.unit,
-        different=grounds.different,
-        same=grounds.same,
-    )
+    boots = of_baseline[1], of_arm[1]
+    return compare(of_baseline[0], of_arm[0], better=better, noise=noise, design=design, boots=boots, grounds=grounds)

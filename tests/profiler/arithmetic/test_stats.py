@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiler.arithmetic.stats import Comparison, compare, estimate, outliers, shared_keys
+from profiler.arithmetic.stats import Comparison, Grounds, PairDesign, compare, estimate, outliers, shared_keys
 
 BASE = np.array([100.0, 101, 99, 100, 102, 98, 100, 101])
 
@@ -45,7 +45,7 @@ def test_drift_that_hits_both_of_a_pair_cancels() -> None:
     drift = np.linspace(1, 2, 8)
     found = judged(BASE * drift * 0.95)
     together = compare(BASE * drift, BASE * drift * 0.95, better="lower")
-    apart = compare(BASE * drift, BASE * drift * 0.95, better="lower", are_pairs=False)
+    apart = compare(BASE * drift, BASE * drift * 0.95, better="lower", design=PairDesign(are_pairs=False))
     assert found.pairs == 8
     assert together is not None
     assert apart is not None
@@ -64,7 +64,7 @@ def test_too_few_pairs_are_inconclusive_however_clear(n_pairs: int) -> None:
 def test_wide_intervals_and_other_work_are_inconclusive() -> None:
     noisy = BASE * np.array([0.5, 1.5, 0.7, 1.3, 0.9, 1.1, 0.6, 1.4])
     assert "too wide" in (judged(noisy).reason or "")
-    assert judged(BASE * 0.5, different="other tokens").reason == "different workload: other tokens"
+    assert judged(BASE * 0.5, grounds=Grounds(different="other tokens")).reason == "different workload: other tokens"
 
 
 @pytest.mark.parametrize("factor", [0.990, 1.010])
@@ -162,9 +162,10 @@ def test_boots_of_other_sizes_weigh_alike() -> None:
 
 
 def test_one_process_an_arm_needs_boots_and_same_work_needs_none() -> None:
-    one = compare(np.array([1.0]), np.array([2.0]), better="lower", unit="boots")
+    one = compare(np.array([1.0]), np.array([2.0]), better="lower", design=PairDesign(unit="boots"))
     assert one is not None
     assert (one.verdict, one.reason) == ("inconclusive", "one process an arm: boots needed")
-    assert judged(BASE * 0.5, same="decode ran as off in both").reason == "same work: decode ran as off in both"
+    same = judged(BASE * 0.5, grounds=Grounds(same="decode ran as off in both"))
+    assert same.reason == "same work: decode ran as off in both"
     noisy = BASE * np.array([0.5, 1.5, 0.7, 1.3, 0.9, 1.1, 0.6, 1.4])
-    assert judged(noisy, unit="boots").reason == "the interval is too wide: more boots"
+    assert judged(noisy, design=PairDesign(unit="boots")).reason == "the interval is too wide: more boots"

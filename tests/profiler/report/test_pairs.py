@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from profiler.arithmetic.stats import PairDesign
 from profiler.capture import Capture
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.build import build_report
 from profiler.report.cells import Cell
-from profiler.report.pairs import PairDesign, counted, judge
+from profiler.report.pairs import counted, judge
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 

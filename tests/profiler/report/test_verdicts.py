@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from executor.units import format_factor
-from profiler.arithmetic.stats import Comparison, compare
+from profiler.arithmetic.stats import Comparison, Grounds, PairDesign, compare
 from profiler.report.verdicts import (
     as_fast,
     command_for_verdict,
@@ -63,10 +63,11 @@ def test_the_command_that_gives_a_verdict() -> None:
 
 def test_comparisons_say_what_they_count() -> None:
     values = np.array([1.0, 1.1, 1.2])
-    assert compare(values, values * 2, better="lower") == compare(values, values * 2, better="lower", unit="pairs")
-    few = compare(values, values * 2, better="lower", unit="boots")
+    pairs = compare(values, values * 2, better="lower", design=PairDesign(unit="pairs"))
+    assert compare(values, values * 2, better="lower") == pairs
+    few = compare(values, values * 2, better="lower", design=PairDesign(unit="boots"))
     assert few is not None
     assert (few.unit, few.n_missing) == ("boots", 3)
-    same = compare(values, values, better="lower", same="all")
+    same = compare(values, values, better="lower", grounds=Grounds(same="all"))
     assert same is not None
     assert (same.is_same_work, same.is_other_work, same.n_missing) == (True, False, 0)
