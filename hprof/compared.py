@@ -57,7 +57,7 @@ class Compared:
     def _repr_html_(self) -> str:
         from profiler.compare.renderers import leading_table
         from profiler.report.blocks import Block, Lines
-        from profiler.report.html_blocks import block_html
+        from profiler.report.html import block_html
 
         blocks: list[Block] = [
             Lines("warning", self.result.warnings),

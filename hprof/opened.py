@@ -46,7 +46,7 @@ class OpenedCapture(Capture):
 
     def _repr_html_(self) -> str:
         from profiler.report.answer import ANSWER_ROOMS, answer_blocks
-        from profiler.report.html_blocks import block_html
+        from profiler.report.html import block_html
 
         try:
             report = self.report()

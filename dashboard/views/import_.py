@@ -17,7 +17,7 @@ from executor.units import format_bytes
 from profiler.cli.printing import console
 from profiler.importers.base import without_ending
 from profiler.plain_text import readable
-from profiler.report.renderers import print_report
+from profiler.report.terminal import print_report
 
 _IMPORTED: Final = "_imported"
 _WIDTH: Final = 100  # characters of a line of the summary

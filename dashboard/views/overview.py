@@ -198,7 +198,7 @@ def downloads(choice: Choice) -> None:
 
 
 def _markdown_report(choice: Choice) -> bytes:
-    from profiler.report.renderers import render_markdown
+    from profiler.report.markdown import render_markdown
 
     return render_markdown(choice.whole_report).encode()
 

@@ -69,7 +69,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     request, found, spread, notes = searched.request, searched.advice, searched.spread, searched.notes
     verified = _verify(request, found, values) if values["verify"] else []
     from profiler.cli.advise_output import advice_blocks, advice_json
-    from profiler.report.renderers import drawn_block
+    from profiler.report.terminal import drawn_block
 
     line = searched.llama_cpp
     if values["as_json"]:

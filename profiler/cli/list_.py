@@ -53,7 +53,7 @@ def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None
 
     from executor.units import plain
     from profiler.report.blocks import Table
-    from profiler.report.fitting_table import FittingTable
+    from profiler.report.terminal import FittingTable
 
     columns = ["capture", "state", "source", "model", "arms", "passes", "created (UTC)"]
     table = Table("", columns, [_texts(capture) for capture in captures], n_left=5)

@@ -65,7 +65,7 @@ def _show(what: dict[str, Any] | Table) -> None:
 
         say(json_text(what))
         return
-    from profiler.report.fitting_table import FittingTable
+    from profiler.report.terminal import FittingTable
 
     drawn = console()
     drawn.width = drawn.width if drawn.is_terminal else UNLIMITED

@@ -66,7 +66,7 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, *
         say(orjson.dumps(forecast.to_json(), option=orjson.OPT_INDENT_2).decode())
         return
     from profiler.cli.predict_output import forecast_blocks
-    from profiler.report.renderers import drawn_block
+    from profiler.report.terminal import drawn_block
 
     out = console()
     for block in forecast_blocks(forecast):

@@ -49,7 +49,7 @@ def command(
 
         say(json_text(found.to_json()))
         return
-    from profiler.report.renderers import drawn_block
+    from profiler.report.terminal import drawn_block
 
     out = console()
     for block in _blocks(found, path, with_rates=show):

@@ -101,9 +101,10 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
             _print(report, form)
             say()
     if form == "json":
-        from profiler.report.renderers import render_many
+        from profiler.plain_text import json_text
+        from profiler.report.report import reports_as_json
 
-        say(render_many(found, [str(problem) for problem in problems]))
+        say(json_text(reports_as_json(found, [str(problem) for problem in problems])))
     if problems:
         from executor.units import plain
 
@@ -113,16 +114,18 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
 
 
 def _print(report: Report, form: str) -> None:
-    from profiler.report import renderers
-
     if form == "json":
-        say(renderers.render_json(report))
+        from profiler.plain_text import json_text
+
+        say(json_text(report.to_json()))
     elif form == "md":
-        say(renderers.render_markdown(report), nl=False)
-    elif form == "answer":
-        renderers.print_answer(report, console())
+        from profiler.report.markdown import render_markdown
+
+        say(render_markdown(report), nl=False)
     else:
-        renderers.print_report(report, console())
+        from profiler.report.terminal import print_answer, print_report
+
+        (print_answer if form == "answer" else print_report)(report, console())
 
 
 def show_report(path: str, *, as_json: bool, is_whole: bool = False) -> None:

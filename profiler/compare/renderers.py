@@ -14,7 +14,7 @@ from profiler.compare.leading import MAX_PLACES, cause, leading_changes
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
-from profiler.report.renderers import block_lines, drawn_block, escape
+from profiler.report.markdown import block_lines, escape
 from profiler.report.verdicts import times_as_fast, verdict_word
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
 
 
 def _print_tables(console: Console, *tables: Table) -> None:
+    from profiler.report.terminal import drawn_block
+
     for table in tables:
         for part in drawn_block(table) if table.rows else ():
             console.print(part)

@@ -22,7 +22,7 @@ from profiler.arithmetic.intervals import Int64
 from profiler.export.tracks import Track, sub_lanes
 from profiler.metrics.lane_titles import lane_title
 from profiler.report.blocks import Block
-from profiler.report.html_blocks import block_html
+from profiler.report.html import block_html
 from profiler.report.report import Report, blocks
 
 MAX_SLICES: Final = 24_000  # a track: about 1 MB of page

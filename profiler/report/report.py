@@ -27,7 +27,7 @@ from profiler.report.blocks import (
     residency_table,
 )
 from profiler.report.cells import Cell
-from profiler.report.html_blocks import block_html
+from profiler.report.html import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
 from profiler.report.places import Residency, products_line
@@ -118,6 +118,18 @@ class Section:
 def blocks(report: Report, room: Room = ON_A_PAGE) -> dict[str, list[Block]]:
     """What each section shows, by its name, in the order to show them."""
     return {section.name: list(section.blocks(report, room)) for section in SECTIONS}
+
+
+def told_blocks(report: Report, room: Room = ON_A_PAGE) -> Iterator[Block]:
+    """All blocks in order, but for the devices where there are cells, which say more."""
+    for name, found in blocks(report, room).items():
+        if name != "devices" or not report.cells:
+            yield from found
+
+
+def reports_as_json(reports: Sequence[Report], problems: Sequence[str]) -> dict[str, Any]:
+    """Several reports as plain dicts; `problems` are the captures that could not be read, a sentence each."""
+    return {"schema": REPORT_SCHEMA, "reports": [report.to_json() for report in reports], "problems": problems}
 
 
 def _facts(report: Report, _room: Room) -> Iterator[Block]:

@@ -22,7 +22,7 @@ from profiler.engines.process import run_program
 from profiler.engines.readings import parse_rules
 from profiler.report.answer import ANSWER_ROOMS, answer_blocks
 from profiler.report.build import build_report
-from profiler.report.renderers import render_markdown
+from profiler.report.markdown import render_markdown
 
 
 def printing(text: str, *, seconds: float = 0) -> str:

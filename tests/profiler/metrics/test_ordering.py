@@ -16,7 +16,7 @@ from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.metrics.ordering import RESOLUTION_NS, Ordering, OrderingFault, check_ordering
 from profiler.report.build import build_report
-from profiler.report.renderers import render_markdown
+from profiler.report.markdown import render_markdown
 from profiler.storage.writer import PassKey, new_capture
 from tests.executor.engine_runs import open_session, run_pass, without_waits_of
 from tests.profiler import makers

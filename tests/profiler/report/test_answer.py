@@ -14,8 +14,8 @@ from rich.console import Console
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.build import build_report
-from profiler.report.renderers import ANSWER_LINES, print_answer
 from profiler.report.report import Report
+from profiler.report.terminal import ANSWER_LINES, print_answer
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 

@@ -25,6 +25,7 @@ from profiler.planning.request import GridPoint, RunRequest
 from profiler.report.blocks import by_device_table
 from profiler.report.build import build_report
 from profiler.report.cells import Cell
+from profiler.report.markdown import render_markdown
 from profiler.report.places import (
     Held,
     all_residency,
@@ -34,7 +35,7 @@ from profiler.report.places import (
     residency,
     with_places,
 )
-from profiler.report.renderers import print_report, render_markdown
+from profiler.report.terminal import print_report
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 from tests.profiler.runs import make_capture

@@ -12,9 +12,11 @@ from rich.console import Console
 import hprof
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
+from profiler.plain_text import json_text
 from profiler.report.build import build_report
-from profiler.report.renderers import print_report, render_json, render_markdown
+from profiler.report.markdown import render_markdown
 from profiler.report.report import Report
+from profiler.report.terminal import print_report
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
 
@@ -33,7 +35,7 @@ def test_all_three_show_the_same_figures(tmp_path: Path) -> None:
         for figure in ("642 us", "x0.720", "faster", "46.9 KiB", "83.3 %", "same tokens, logits bit-identical"):
             assert figure in text
         assert "no overlap can bring it below 400 us" in " ".join(text.split())
-    assert orjson.loads(render_json(report)) == report.to_json()
+    assert orjson.loads(json_text(report.to_json())) == report.to_json()
 
 
 def test_an_import_gets_one_table_a_device(tmp_path: Path) -> None:

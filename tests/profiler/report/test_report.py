@@ -15,8 +15,8 @@ from profiler.plain_text import json_text
 from profiler.report import report as report_module
 from profiler.report.blocks import Listing
 from profiler.report.build import build_report
+from profiler.report.markdown import render_markdown
 from profiler.report.plain_values import number
-from profiler.report.renderers import render_json, render_markdown
 from profiler.report.report import SECTIONS, Section
 from tests.profiler import makers
 from tests.profiler.report.test_renderers import terminal
@@ -34,7 +34,7 @@ def test_a_further_section_is_shown_everywhere(tmp_path: Path, monkeypatch: pyte
     for text in (terminal(report), render_markdown(report), render_html(report, [])):
         assert "Further" in text
         assert "no read before its copy" in text
-    assert orjson.loads(render_json(report))["further"] == {"races": 0}
+    assert orjson.loads(json_text(report.to_json()))["further"] == {"races": 0}
 
 
 def test_json_keeps_its_first_keys_in_their_order(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_rows_left_out_are_told_by_every_renderer(tmp_path: Path) -> None:
         assert "1,200: row: end before start" in text
 
 
-def test_markdown_and_json_are_drawn_without_rich() -> None:
-    code = "import profiler.report.renderers, sys; sys.exit('rich' in sys.modules)"
+def test_markdown_is_drawn_without_rich() -> None:
+    code = "import profiler.report.markdown, sys; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

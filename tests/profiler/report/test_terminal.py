@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from profiler.report.blocks import Table
-from profiler.report.fitting_table import FittingTable, column_widths
+from profiler.report.terminal import FittingTable, column_widths
 
 ARMS = ["off t/s", "experts-on-the-cpu-and-copied", "on"]
 TABLE = Table(
