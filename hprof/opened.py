@@ -140,8 +140,10 @@ class OpenedCapture(Capture):
         """One of the dashboard's pictures, as a plotly figure.
 
         picture: `factors` (times as fast as the baseline over sizes), `sweep` (the figure itself), `time` (where a
-        pass's time went, a bar an arm) or `layers` (compute and copy of each layer of `arm`). figure: prefill, ttft or
-        decode, by the names of docs/metrics.md. Raises HprofError where the capture does not hold what it would show.
+        pass's time went, a bar an arm), `layers` (compute and copy of each layer of `arm`) or `timeline` (how busy copy
+        and compute were over a typical pass of the baseline and of `arm`, in columns: an event by itself is in the
+        dashboard). figure: prefill, ttft or decode, by the names of docs/metrics.md. Raises HprofError where the
+        capture does not hold what it would show.
         """
         from hprof.command_line import foreign_package
 

@@ -12,12 +12,14 @@ import plotly.graph_objects as go
 
 from dashboard.figures.size_axes import SweepArms
 from dashboard.figures.sweep import ratio_figure, sweep_figure
-from dashboard.figures.time import layer_figure, spent_figure
+from dashboard.figures.time import busy_figure, layer_figure, spent_figure
 from executor.errors import HprofError, did_you_mean
 from executor.units import listed
 from profiler.compare.data import ALIASES
+from profiler.export.tracks import typical_passes
 from profiler.metrics.devices import TIME_PARTS, typical_time_spent
 from profiler.metrics.layers import typical_layers
+from profiler.metrics.timeline import load_timeline
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.report import Report
 from profiler.report.sweep import DEPTH, Crossover, axes_of, crossover, factors_as_fast, rows_over, sweep_figures
@@ -26,7 +28,7 @@ from profiler.report.verdicts import TELLING
 if TYPE_CHECKING:
     from hprof.opened import OpenedCapture
 
-Picture = Literal["factors", "sweep", "time", "layers"]
+Picture = Literal["factors", "sweep", "time", "layers", "timeline"]
 _PICTURES: Final[tuple[str, ...]] = get_args(Picture)
 
 
@@ -44,6 +46,7 @@ def draw(capture: OpenedCapture, picture: Picture, figure: str | None, arm: str 
         "sweep": drawn.sweep,
         "time": drawn.time,
         "layers": drawn.layers,
+        "timeline": drawn.timeline,
     }
     return figures[picture]()
 
@@ -101,10 +104,25 @@ class _Drawn:
             found = {self._arms.b: at} if at is not None else {}
         return ratio_figure(factors, axis, self._arms, found)
 
-    def time(self) -> go.Figure:
-        figures = self.capture.figures()
+    def _of_the_cell(self, rows: pd.DataFrame) -> pd.DataFrame:
         for key, size in zip(("n_prompt", "n_gen", "n_ubatch", "n_depth"), self._cell.sizes, strict=True):
-            figures = figures[figures[key].isna() if size is None else figures[key] == size]
+            rows = rows[rows[key].isna() if size is None else rows[key] == size]
+        return rows
+
+    def timeline(self) -> go.Figure:
+        """A typical pass of the baseline above one of the arm."""
+        passes = self._of_the_cell(self.capture.passes)
+        arms = [arm for arm in (self._cell.baseline, self._arms.b) if arm is not None]
+        shown = [int(typical_passes(passes[passes["arm"] == arm])[0]) for arm in arms]
+        started = self.capture.passes.set_index("pass_id")["t_start"]
+        by_stream = self.capture.manifest.source != "hprof"
+        lines = [load_timeline(self.capture, [one], origin_ns=int(started[one]), by_stream=by_stream) for one in shown]
+        if not any(line.lanes for line in lines):
+            raise HprofError(f"{self.capture.path} recorded no copies or kernels, so there is no timeline to draw.")
+        return busy_figure(lines, arms)
+
+    def time(self) -> go.Figure:
+        figures = self._of_the_cell(self.capture.figures())
         at_work = {name: arm.n_devices for name, arm in self._cell.arms.items()}
         spent = typical_time_spent(figures, figures["arm"].map(at_work)).reindex(list(self._cell.arms))
         parts = spent[list(TIME_PARTS)]

@@ -97,6 +97,14 @@ def test_layers_of_an_arm_are_drawn(swept: OpenedCapture) -> None:
     assert len(swept.plot("layers", arm="on").data) > 1
 
 
+def test_a_timeline_has_both_arms_lanes(swept: OpenedCapture) -> None:
+    (drawn,) = swept.plot("timeline", arm="on").data
+    assert {"A off", "B on"} == {label.split(" · ")[0] for label in drawn.y}
+    copying = {label: row.max() for label, row in zip(drawn.y, drawn.z, strict=True) if "H2D" in label}
+    assert len(copying) == 2
+    assert min(copying.values()) > 0
+
+
 def test_where_an_arm_crosses_the_baseline(swept: OpenedCapture) -> None:
     crossings = [found for found in swept.report().crossovers if found.arm == "on"]
     assert swept.crossover("on") == (crossings[0] if crossings else None)
@@ -127,7 +135,7 @@ def test_captures_are_listed_as_a_frame(dense: OpenedCapture, tmp_path: Path) ->
         (lambda c: c.figures("lay"), "did you mean layer"),
         (lambda c: c.figures(arm="x"), "its arms are off and on"),
         (lambda c: c.crossover("onn"), "did you mean on"),
-        (lambda c: c.plot("pie"), "the pictures are factors, sweep, time and layers"),
+        (lambda c: c.plot("pie"), "the pictures are factors, sweep, time, layers and timeline"),
         (lambda c: c.plot("sweep", figure="ttfft"), "is not one that can be plotted here: prefill_tokens_per_s"),
         (lambda c: c.frame("evnts"), "the tables are events"),
         (lambda c: hprof.run("tiny-dens"), "did you mean tiny-dense"),

@@ -45,13 +45,19 @@ def advice_blocks(
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
     columns = ["", "-ub", "slots", "cache MiB", "CPU below", "on host"]
     columns += [ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
-    yield Table(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
+    yield _without_unknown(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
     columns = ["", "-ub", "on host", ttft, "decode t/s", "memory"]
     yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
     if verified:
         columns = ["", "TTFT", "predicted", "decode", "predicted"]
         yield Table("run for real", columns, [_verified(*one) for one in verified])
     yield Lines("summary", list(_closing(advice)))
+
+
+def _without_unknown(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    """The table without columns that none of its arms uses, such as the cache's size."""
+    used = [at for at in range(len(columns)) if any(row[at] != UNKNOWN for row in rows)]
+    return Table(title, [columns[at] for at in used], [[row[at] for at in used] for row in rows])
 
 
 def settings(one: Candidate) -> str:

@@ -95,7 +95,8 @@ def device_of_layers(request: RunRequest, model: Model, n_gpu_layers: int | None
 def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Placement:
     if options.n_cpu_moe and not any("_exps" in name for name in model.tensors):
         raise HprofError(
-            f"-ncmoe {options.n_cpu_moe}: {model.shape.name} has no experts; choose its host weights with -ot."
+            f"-ncmoe {options.n_cpu_moe}: {model.shape.name} has no experts; choose its host weights with "
+            '-ot, such as -ot "ffn_.*=CPU".'
         )
     return place(
         model.tensors,
