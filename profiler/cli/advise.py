@@ -12,7 +12,7 @@ import click
 
 from executor.errors import HprofError
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import given_values, predict_options
+from profiler.cli.options import engine_option, given_values, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ _MOST_VERIFIED: Final = 16
     default="mix",
     help="What to make best; mix: the whole time of prompts and tokens.",
 )
-@click.option(
-    "--for",
-    "engine",
-    type=click.Choice(["hprof", "llama.cpp"]),
-    default="hprof",
-    help="Whose settings to tell; llama.cpp: the command to type.",
-)
+@engine_option("Whose settings to tell; llama.cpp: the command to type.")
 @click.option(
     "--fit",
     "fits",
@@ -107,8 +101,8 @@ def searched_by(options: Sequence[str]) -> Searched:
 
 def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
     from executor.units import parse_bytes
-    from profiler.cli.advise_ground import advice_ground
     from profiler.cli.advise_output import llama_cpp_command
+    from profiler.cli.ground import advice_ground
     from profiler.predicting.advise import advise
 
     ground = advice_ground(values, given)

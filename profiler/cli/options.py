@@ -317,6 +317,11 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def engine_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--for`: whose scheduler and kernels a prediction is about."""
+    return click.option("--for", "engine", type=click.Choice(["hprof", "llama.cpp"]), default="hprof", help=help_text)
+
+
 def predict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add what a prediction shares with a run, everything but how passes are repeated, recorded and shown, and
     `--probe`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,7 +12,7 @@ import click
 from executor.errors import HprofError
 from profiler.cli.completion import complete_captures
 from profiler.cli.machine_options import MACHINE_FLAGS, told_rates
-from profiler.cli.options import given_values, predict_options
+from profiler.cli.options import engine_option, given_values, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ _MOST_CELLS: Final = 20_000
     multiple=True,
     metavar="CAPTURE",
     shell_complete=complete_captures,
-    help="Fit to all cells of this capture of hprof run.",
+    help="Fit to all cells of this capture of hprof run; for llama.cpp, to rows of llama-bench too (a file).",
 )
+@engine_option("Whose scheduler and kernels; llama.cpp: what llama-bench would print.")
 @click.option(
     "--against",
     shell_complete=complete_captures,
@@ -40,13 +42,14 @@ _MOST_CELLS: Final = 20_000
     help="Show how far off it is there; without --fit or --probe, fitted to three of its cells.",
 )
 @click.pass_context
-def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, **values: Any) -> None:
+def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, engine: str, **values: Any) -> None:
     """Predict what `hprof run` would measure: times with intervals, bytes, device memory.
 
     \b
     hprof predict -m qwen3-30b-a3b -ub 128-4096*2 -p 4096 --arms off,on,hot,full --gpu rtx4090 --link gen4x16
     hprof predict --fit traces/sweep -ub 8192 -d 0,32768
     hprof predict --against traces/sweep
+    hprof predict -m model.gguf --for llama.cpp --fit rows.jsonl --link gen4x16 -ncmoe 20 -p 4096 -n 64 -ub 512,2048
 
     With --fit or --against, what is not given is as in the first such capture. Without them, this machine's probe
     decides where there is one (hprof probe), or the rates of --gpu, --link and the flags of each, by the rules of
@@ -54,7 +57,10 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, *
     """
     from profiler.plain_text import printable
 
-    forecast, plan = _forecast(values, given_values(ctx), fits, against)
+    if engine == "llama.cpp":
+        forecast, plan = _of_llama_cpp({**values, "fits": fits, "engine": engine}, given_values(ctx), against)
+    else:
+        forecast, plan = _forecast(values, given_values(ctx), fits, against)
     assumed = [] if fits or against else _unasked(values, given_values(ctx))
     notes = [*assumed, *(f"{note}." for note in plan.model.shape.notes)]
     forecast = replace(forecast, notes=(*forecast.notes, *notes))
@@ -120,6 +126,24 @@ def _forecast(
     misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
     names = [captures[path].name for path in plans]
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
+
+
+def _of_llama_cpp(values: Mapping[str, Any], given: Mapping[str, Any], against: str | None) -> tuple[Forecast, RunPlan]:
+    from profiler.cli.ground import llama_cpp_ground
+    from profiler.planning.plan import plan_run
+    from profiler.predicting.forecast import Forecast
+    from profiler.predicting.predictor import predict
+
+    if against is not None:
+        raise HprofError(
+            "--against is for what hprof ran: for llama.cpp, `hprof predict` it beside llama-bench's table."
+        )
+    ground = llama_cpp_ground(values, given)
+    plan = plan_run(ground.request, _MOST_CELLS)
+    predictions = predict(plan, ground.costs, ground.use)
+    name = f"{plan.model.shape.name} in llama.cpp"
+    fits = [Path(path).name for path in values["fits"]]
+    return Forecast(name, _baseline(plan), predictions, ground.spread, fits, notes=ground.notes), plan
 
 
 def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Forecast:

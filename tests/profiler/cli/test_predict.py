@@ -128,3 +128,14 @@ def test_a_predicted_capture_names_no_processor_of_this_machine(tmp_path: Path) 
     assert hprof.main(words) == 0
     machine = orjson.loads((tmp_path / "c" / "manifest.json").read_bytes())["machine"]
     assert set(machine) == {"device", "n_devices", "rates"}
+
+
+def test_llama_cpp_is_predicted_by_its_own_scheduler(capsys: Printed) -> None:
+    words = ["predict", "-m", "tiny-moe", "-p", "96", "-n", "4", "-ub", "96", "--gpu", "rtx4090", "--link", "gen4x16"]
+    assert hprof.main([*words, "--for", "llama.cpp", "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["model"] == "tiny-moe in llama.cpp"
+    assert found["notes"][0].startswith("llama.cpp's kernels are taken to reach a usual share")
+    assert set(found["cells"][0]["arms"]) == {"off", "cpu"}
+    assert hprof.main([*words, "--for", "llama.cpp", "--arms", "hot"]) == 2
+    assert "llama.cpp has nothing like arm 'hot': ask for off, " in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""What `hprof advise` rests on: the request, what steps cost for the engine that is asked about, and how sure it is."""
+"""What `hprof advise`, and `hprof predict` for llama.cpp, rest on: the request, what steps cost for the engine that is
+asked about, and how sure that is.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ _DENSE_ARMS: Final = "off,on,cpu"
 _MOE_ARMS: Final = "off,on,hot,gated,cpu,cache,hot+cache"
 _DIVIDING_ARMS: Final = ("both", "both+cache")
 _UPSTREAM_ARMS: Final = "off,cpu"
+_LLAMA_CPP_ARMS: Final = ("off", "off-whole", "cpu", "full")
 _PREFETCH_BUILD_ARMS: Final = "off,on,gated,cpu,cache,on+cache,gated+cache"
 
 
@@ -49,14 +52,21 @@ class Ground:
 
 def advice_ground(values: Mapping[str, Any], given: Mapping[str, Any]) -> Ground:
     """What the options say, and the captures, probe or rows that they name. Raises HprofError where they contradict."""
-    rows = [Path(path) for path in values["fits"] if Path(path).is_file()]
-    captures = [path for path in values["fits"] if not Path(path).is_file()]
-    of_upstream = values["engine"] == "llama.cpp"
-    if rows and not of_upstream:
-        raise HprofError(f"{rows[0]} is a file, and llama-bench's rows tell of llama.cpp: add --for llama.cpp.")
-    ground = _of_hprof(values, given, captures, is_usual=bool(rows) and "gpu" not in given)
-    ground = _of_llama_cpp(ground, rows, given) if of_upstream else ground
+    ground, rows = _of_hprof(values, given, searches=True)
+    ground = _of_llama_cpp(ground, rows, given) if values["engine"] == "llama.cpp" else ground
     return replace(ground, notes=[*ground.notes, *_model_notes(ground.request)])
+
+
+def llama_cpp_ground(values: Mapping[str, Any], given: Mapping[str, Any]) -> Ground:
+    """The same of what options ask of llama.cpp, placement and all. Raises HprofError for arms that it lacks."""
+    ground, rows = _of_hprof({**values, "verify": 0, "prefetch_build": False}, given, searches=False)
+    lacking = [arm for arm in ground.request.arms if arm not in (*_LLAMA_CPP_ARMS, *_PREFETCH_BUILD_ARMS.split(","))]
+    if lacking:
+        raise HprofError(
+            f"llama.cpp has nothing like arm '{lacking[0]}': ask for {', '.join(_LLAMA_CPP_ARMS)}, or of builds with "
+            f"-pw and --moe-cache-mib for {_PREFETCH_BUILD_ARMS.replace(',', ', ')}."
+        )
+    return _of_llama_cpp(ground, rows, given)
 
 
 def _model_notes(request: RunRequest) -> list[str]:
@@ -65,37 +75,40 @@ def _model_notes(request: RunRequest) -> list[str]:
     return [f"{note}." for note in model.shape.notes]
 
 
-def _of_hprof(
-    values: Mapping[str, Any], given: Mapping[str, Any], fits: Sequence[str], *, is_usual: bool = False
-) -> Ground:
-    """`is_usual`: the machine's rates need not be known, since others say more."""
-    captures = {path: Capture.open(path) for path in fits}
+def _of_hprof(values: Mapping[str, Any], given: Mapping[str, Any], *, searches: bool) -> tuple[Ground, list[Path]]:
+    """hprof's own ground, and the files of rows that `--fit` names. `searches`: where weights lie is no option."""
+    rows = [Path(path) for path in values["fits"] if Path(path).is_file()]
+    if rows and values["engine"] != "llama.cpp":
+        raise HprofError(f"{rows[0]} is a file, and llama-bench's rows tell of llama.cpp: add --for llama.cpp.")
+    captures = {path: Capture.open(path) for path in values["fits"] if not Path(path).is_file()}
     seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
     if captures and values["probe"] is not None:
         raise HprofError("--probe and --fit exclude each other: give one of them.")
     kind = values["device"] or (default_kind() if values["verify"] else None)
     choice = ProbeChoice(None) if captures else choose_probe(kind, values, given)
     asked = choice.asked(overlaid(next(iter(seen.values()), None), values, given), given)
-    asked = {**asked, "override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
+    if searches:
+        asked = {**asked, "override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
     is_free = not {"arms", "prefetch_weights"} & given.keys()
     if is_free:
         asked |= {"arms": _usual_arms(asked, values), "prefetch_weights": None}
     request = predicted_request(asked)
+    may_divide = is_free and values["engine"] == "hprof"
     if choice.probe is not None:
         costs, rates = costs_of(choice.probe, request.device.link_gb_s), choice.probe.rates()
-        request = _with_dividing(request, costs) if is_free else request
-        return Ground(request, costs, None, dict(choice.probe.spread), list(choice.notes), rates)
+        request = _with_dividing(request, costs) if may_divide else request
+        return Ground(request, costs, None, dict(choice.probe.spread), list(choice.notes), rates), rows
     if not captures:
-        told = None if is_usual else told_rates(kind or "sim", given, choice.notes)
+        told = None if rows and "gpu" not in given else told_rates(kind or "sim", given, choice.notes)
         machine = sim_machine(request.device)
         plan = plan_run(replace(request, arms=("off",)))
         notes = [*filter(None, [told]), *choice.notes]
-        return Ground(request, RateCosts(machine, plan.session.dtype), None, {}, notes, machine)
+        return Ground(request, RateCosts(machine, plan.session.dtype), None, {}, notes, machine), rows
     found = calibrate([Source(captures[path], plan_run(fitted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     fitted = found.costs if link is None else found.costs.with_link(link)
-    request = _with_dividing(request, fitted) if is_free else request
-    return Ground(request, fitted, found.use, found.spread, [], fitted.rates.machine)
+    request = _with_dividing(request, fitted) if may_divide else request
+    return Ground(request, fitted, found.use, found.spread, [], fitted.rates.machine), rows
 
 
 def _with_dividing(request: RunRequest, costs: FittedCosts | ProbedCosts) -> RunRequest:
