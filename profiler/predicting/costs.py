@@ -20,9 +20,10 @@ Floats = NDArray[np.float64]
 Phase = Literal["prefill", "decode"]
 CopyWay = Literal["inline", "ahead", "divided"]
 """On the stream that computes, on one of their own, or on the former while the CPU multiplies with other experts."""
-Setting = Literal["alone", "copies", "host", "divided"]
-"""What goes on beside the steps of a phase: nothing, copies on a stream of their own, trips to the CPU, or the CPU's
-products with some experts while others are copied, which share the memory's speed."""
+Setting = Literal["alone", "inline", "copies", "host", "divided"]
+"""What goes on beside the steps of a phase: nothing; between a token's, copies that the host decides on; copies on a
+stream of their own; trips to the CPU; or the CPU's products with some experts while others are copied, which share the
+memory's speed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from executor.routing.routers import RandomRouting, Routing, TraceRouting
 Floats = NDArray[np.float64]
 _HALVINGS: Final = 60
 _LEAST_ADMITTED: Final = 0.01  # a bank that nothing is uploaded into would keep what it began with
+_USUAL_N, _USUAL_SHARE = np.array([8.0, 512.0, 4096.0]), np.array([0.25, 0.8, 0.85])
 _TRACED: Final = 4096  # positions of a recorded trace that its popularity is counted over
 
 
@@ -112,8 +113,13 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
     """Log-normal popularity with a dead share whose D(n) is nearest to what was observed, point by point.
 
     `distinct` (points,) are mean counts of experts in use by ubatches of `n_tokens` (points,). One point alone leaves
-    the dead share at 0. Which experts are popular is drawn: what was observed does not say it.
+    the dead share at 0. Which experts are popular is drawn: what was observed does not say it. Single tokens use
+    `n_used` whatever the popularity, and tell nothing: without any other point it is as published measurements have it.
     """
+    tells = n_tokens > 1
+    if not tells.any():
+        tells, n_tokens, distinct = np.ones(len(_USUAL_N), np.bool_), _USUAL_N, _USUAL_SHARE * n_experts
+    n_tokens, distinct = n_tokens[tells], distinct[tells]
     ranks = norm.ppf((np.arange(n_experts) + 0.5) / n_experts)
 
     def chances(sigma: float, dead: float) -> Floats:

@@ -21,13 +21,15 @@ from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from profiler.predicting.costs import CopyWay, Floats, Phase, Points, RateCosts, Setting
 from profiler.predicting.layout import Layout, Step, step_work
+from profiler.predicting.least_squares import fit_relative
 from profiler.predicting.samples import Samples, StepKey, key_of
 
 OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
-    "alone": ("alone", "copies", "host", "divided"),
-    "copies": ("copies", "alone", "host", "divided"),
-    "host": ("host", "alone", "copies", "divided"),
-    "divided": ("divided", "host", "alone", "copies"),
+    "alone": ("alone", "inline", "copies", "host", "divided"),
+    "inline": ("inline", "alone", "copies", "host", "divided"),
+    "copies": ("copies", "alone", "inline", "host", "divided"),
+    "host": ("host", "alone", "inline", "copies", "divided"),
+    "divided": ("divided", "host", "inline", "alone", "copies"),
 }
 """Whose times stand in where a setting was not seen."""
 _MARGIN: Final = 1.001  # a point on the edge of what was seen is seen
@@ -188,10 +190,8 @@ def _fit_step(step: Step, rows: pd.DataFrame) -> StepFit:
     grows &= matrix.any(axis=0)  # of a capture that does not say how many experts were in use
     matrix = matrix[:, grows]
     share = pd.Series(rows["count"].to_numpy()).groupby(n_tokens).transform("sum").to_numpy()
-    weight = np.sqrt(rows["count"].to_numpy() / share) / np.maximum(ns, 1.0)
     coefficients = np.zeros(4)
-    scale = np.abs(matrix).max(axis=0)
-    coefficients[grows] = nnls(matrix / scale * weight[:, None], ns * weight)[0] / scale
+    coefficients[grows] = fit_relative(matrix, ns, rows["count"].to_numpy(np.float64) / share)
     return StepFit(coefficients, (n_tokens.min(), n_tokens.max()), (n_tokens + past).max())
 
 

@@ -23,7 +23,6 @@ from profiler.predicting.plans import decide
 from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
 
 Floats = NDArray[np.float64]
-_USUAL_N, _USUAL_SHARE = (8.0, 512.0, 4096.0), (0.25, 0.8, 0.85)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpectedUse | None:
     assert moe is not None
     if plan.session.routing is not None:
         return use_of_routing(plan.session.routing, layers, moe.n_used)
-    seen = np.array(_USUAL_SHARE) * moe.n_experts
-    return use_of_observed(np.array(_USUAL_N), seen, len(layers), moe.n_experts, moe.n_used)
+    nothing = np.zeros(0)
+    return use_of_observed(nothing, nothing, len(layers), moe.n_experts, moe.n_used)
 
 
 def _link_gb_s(arm: str, costs: Costs) -> float:
@@ -184,7 +183,9 @@ class ArmPredictor:
             return "divided"
         if any(copies is not None and copies.on_host.any() for copies in found):
             return "host"
-        return "copies" if any(copies is not None and copies.late_ahead.any() for copies in found) else "alone"
+        if any(copies is not None and copies.late_ahead.any() for copies in found):
+            return "copies"
+        return "inline" if any(copies is not None and copies.late_bytes.any() for copies in found) else "alone"
 
     def _ends(self, phase: Phase) -> dict[str, float]:
         at = Points(np.ones(1), np.zeros(1), phase, self._setting(phase))

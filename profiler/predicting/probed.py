@@ -1,9 +1,10 @@
 """Costs of a machine that was probed, for any model: each kind of step's time as a sum of its work, by least squares.
 
 A step takes so much once, for each value that it writes, each byte that it moves, each operation of its products, and
-for what is its own: operations of attention's scores, or experts in use. The coefficients are not negative, and are
-apart by the step's name, where it runs, its weights' quant type, the phase, and what goes on beside it. Work is counted
-as the `sim` device counts it (`profiler.predicting.layout.step_work`).
+for what is its own: operations of attention's scores, experts in use, or of trips to the CPU, that they are for
+experts. The coefficients are not negative, and are apart by the step's name, where it runs, its weights' quant type,
+the phase, and what goes on beside it. Work is counted as the `sim` device counts it
+(`profiler.predicting.layout.step_work`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from executor.engine.work import dense_work
 from executor.errors import HprofError
 from profiler.predicting.costs import CopyWay, Floats, Phase, Points, Setting, step_bytes
 from profiler.predicting.fitted import OTHERS, all_steps, fit_copies
 from profiler.predicting.layout import Layout, Step, step_work
+from profiler.predicting.least_squares import fit_relative
 from profiler.predicting.samples import Samples, StepKey, key_of
 
 ANY_QUANT: Final = "any"
@@ -137,7 +138,8 @@ def works(step: Step, points: Points, distinct: Floats, dtype: torch.dtype) -> F
     n, ones = points.n_tokens, np.ones_like(points.n_past)
     if step.where in ("out", "in"):
         n_bytes = n * step.row_bytes if step.row_bytes else float(step_bytes(step)) * ones
-        return np.stack([ones, 0 * ones, n_bytes, 0 * ones, 0 * ones], axis=1)
+        more = float(step.layer is not None and step.layer.moe is not None)  # experts' rows go with what was chosen
+        return np.stack([ones, 0 * ones, n_bytes, 0 * ones, more * ones], axis=1)
     flops, moved = step_work(step, n, points.n_past, distinct, dtype)
     own = 0 * ones
     if step.positions_matter:
@@ -207,21 +209,19 @@ def _tells_once(rows: pd.DataFrame) -> bool:
 def _fit(rows: pd.DataFrame, once: float | None) -> WorkFit:
     """Least squares over relative misses, with no coefficient below 0; `once` where that is known, in ns."""
     matrix, ns = rows[list(WORKS)].to_numpy(np.float64), np.maximum(rows["ns"].to_numpy(np.float64), 1.0)
-    share = np.sqrt(rows["count"].to_numpy(np.float64))
+    counts = rows["count"].to_numpy(np.float64)
     coefficients = np.zeros(len(WORKS))
     first = 0 if once is None else 1
     if once is not None:
         coefficients[0] = min(once, float(ns.min()))
-    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-12)[first:]
-    weight = share / ns
-    left = ns - coefficients[0] * matrix[:, 0]
-    coefficients[first:] = nnls(matrix[:, first:] / scale * weight[:, None], left * weight)[0] / scale
-    missed = (matrix @ coefficients / ns - 1) * share
+    known = coefficients[0] * matrix[:, 0]
+    coefficients[first:] = fit_relative(matrix[:, first:], ns, counts, known)
+    missed = matrix @ coefficients / ns - 1
     return WorkFit(
         coefficients,
         (float(rows["n_tokens"].min()), float(rows["n_tokens"].max())),
         float((rows["n_tokens"] + rows["n_past"]).max()),
         (float(rows["weights"].min()), float(rows["weights"].max())),
-        float(np.sqrt(np.sum(missed**2) / np.sum(share**2))),
+        float(np.sqrt(np.average(missed**2, weights=counts))),
         int(rows["count"].sum()),
     )

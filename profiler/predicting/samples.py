@@ -100,7 +100,9 @@ def _settings(events: pd.DataFrame) -> pd.DataFrame:
     on_host = used_host.groupby([events["pass_id"], events["phase"]]).any()
     copied = events["stream"].eq("copy").groupby([events["pass_id"], events["phase"]]).any()
     shared = (used_host & events["n_experts"].notna()).groupby([events["pass_id"], events["phase"]]).any()
-    names = np.select([shared, on_host, copied], ["divided", "host", "copies"], "alone")
+    in_line = events["tensor"].notna() & (events["kind"] == "h2d") & (events["phase"] == "decode")
+    between = in_line.groupby([events["pass_id"], events["phase"]]).any()
+    names = np.select([shared, on_host, copied, between], ["divided", "host", "copies", "inline"], "alone")
     return pd.Series(names, on_host.index, name="setting").reset_index()
 
 

@@ -88,3 +88,11 @@ def test_two_observations_tell_what_lies_between_and_beyond() -> None:
 def test_one_observation_is_met() -> None:
     found = use_of_observed(np.array([64.0]), np.array([30.0]), 3, EXPERTS, USED)
     assert found.distinct(64).mean() == pytest.approx(30.0, rel=0.01)
+
+
+def test_single_tokens_tell_nothing_of_popularity() -> None:
+    points, seen = np.array([1.0, 64.0]), np.array([4.0, 30.0])
+    both = use_of_observed(points, seen, 3, EXPERTS, USED)
+    assert both.distinct(512) == pytest.approx(use_of_observed(points[1:], seen[1:], 3, EXPERTS, USED).distinct(512))
+    usual = use_of_observed(points[:1], seen[:1], 3, EXPERTS, USED)
+    assert usual.distinct(512).mean() == pytest.approx(0.8 * EXPERTS, rel=0.1)
