@@ -34,6 +34,7 @@ def test_everything_that_cupti_says(stage: Begin, standins: dict[int, Path], cud
         f"kernel('{MANGLED}', 1000, 5000)",
         "copy(1, 2, 3, 1 << 20, 2000, 4000)",  # host to device, pinned
         "copy(1, 1, 3, 100, 4000, 4500)",  # pageable
+        "copy(1, 5, 3, 50, 4500, 4600)",  # from managed memory
         "copy(2, 3, 2, 200, 5000, 5500)",  # back, into pinned memory
         "copy(8, 3, 3, 300, 5500, 5600)",
         "peer_copy(400, 5600, 5700)",
@@ -44,7 +45,8 @@ def test_everything_that_cupti_says(stage: Begin, standins: dict[int, Path], cud
     assert found.source == "cupti"
     (kernel,) = events(found, kind="compute", detail=None)
     assert (kernel["name"], kernel["stream"], kernel["device"]) == ("void foo::gemm<float>(float*, int)", "7", 0)
-    pinned, pageable = events(found, kind="h2d")
+    pinned, pageable, managed = events(found, kind="h2d")
+    assert (managed["bytes"], managed["source_memory"]) == (50, "managed")
     assert (pinned["bytes"], pinned["source_memory"], pinned["stream"]) == (1 << 20, "pinned", "14")
     assert (pinned["t_start"] - kernel["t_start"], pinned["t_end"] - pinned["t_start"]) == (1000, 2000)
     assert (pageable["bytes"], pageable["source_memory"]) == (100, "pageable")
@@ -57,7 +59,7 @@ def test_everything_that_cupti_says(stage: Begin, standins: dict[int, Path], cud
     (sync,) = events(found, kind="sync")
     assert (sync["name"], sync["device"], sync["stream"]) == ("stream synchronize", 0, "7")
     calls = Counter(row["name"] for row in events(found, kind="api"))
-    assert calls == {"cudaLaunchKernel": 2, "cudaMemcpyAsync": 5}, "and no synchronising call, which has a row already"
+    assert calls == {"cudaLaunchKernel": 2, "cudaMemcpyAsync": 6}, "and no synchronising call, which has a row already"
     (gpu,) = found.manifest_fields["machine"]["gpus"]
     assert (gpu["name"], gpu["compute_capability"], gpu["copy_engines"]) == ("NVIDIA H200", "9.0", 3)
     (stream,) = found.manifest_fields["extra"]["streams"]
