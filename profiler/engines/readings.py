@@ -30,6 +30,9 @@ _MAX_REGEX: Final = 1000
 _MAX_LINE: Final = 1 << 20  # characters; a longer line is not searched
 _PIECE: Final = 1 << 18  # characters that are searched at once
 _SEARCH_S: Final = 10.0  # for one figure in the output of one process
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII
+)  # and no `1_000`, which Python reads
 _SHOWN: Final = 60
 
 
@@ -158,10 +161,7 @@ def _pieces_from_the_end(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _number(text: str | None) -> float | None:
-    if text is None:
+    if text is None or _NUMBER.fullmatch(text.strip()) is None:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        return None
+    value = float(text)
     return value if can_be_judged(value) else None

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,9 +32,14 @@ bool Spool::open(const char* folder, ControlPage* control) {
     const int length = std::snprintf(path, sizeof path, "%s/%d-%d.hspool", folder, int(getpid()), number);
     if (length >= int(sizeof path)) return false;
     fd_ = ::open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    path_ = path;
     if (fd_ < 0 && errno != EEXIST) return false;
   }
   if (fd_ < 0) return false;
+  struct stat file {};
+  fstat(fd_, &file);
+  file_device_ = file.st_dev;
+  file_number_ = file.st_ino;
   FileHeader header{};
   std::memcpy(header.magic, "hprofspl", 8);
   header.version = kFormatVersion;
@@ -139,7 +145,25 @@ void Spool::flush_records(bool even_if_full) {
   records_.clear();
 }
 
+bool Spool::is_its_file() const {
+  struct stat file {};
+  return fstat(fd_, &file) == 0 && file.st_dev == file_device_ && file.st_ino == file_number_;
+}
+
+// A program may close all descriptors that it does not know, and get this number for a file of its own, into which
+// nothing of ours may go. The spool is then opened again.
+bool Spool::has_its_file() {
+  if (is_its_file()) return true;
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd_ < 0) return false;
+  if (is_its_file() && lseek(fd_, off_t(size_bytes_), SEEK_SET) == off_t(size_bytes_)) return true;
+  ::close(fd_);
+  fd_ = -1;
+  return false;
+}
+
 bool Spool::write_chunk(uint32_t kind, const void* payload, std::size_t bytes, uint32_t count, bool even_if_full) {
+  if (!has_its_file()) return false;
   const uint64_t total = sizeof(ChunkHeader) + bytes;
   if (control_ != nullptr) {
     const uint64_t limit = control_->max_bytes.load(std::memory_order_relaxed);
@@ -189,7 +213,7 @@ void Spool::close() {
 }
 
 void Spool::abandon() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0 && is_its_file()) ::close(fd_);
   fd_ = -1;
   records_.clear();
   strings_.clear();

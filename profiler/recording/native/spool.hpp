@@ -41,10 +41,14 @@ class Spool {
   uint32_t intern(std::unordered_map<std::string_view, uint32_t>& ids, std::string_view key, std::string_view text);
   bool write_chunk(uint32_t kind, const void* payload, std::size_t bytes, uint32_t count, bool even_if_full);
   bool write_all(const void* data, std::size_t bytes);
+  bool has_its_file();
+  bool is_its_file() const;
   void flush_strings(bool even_if_full);
   void flush_records(bool even_if_full);
 
   int fd_ = -1;
+  std::string path_;
+  uint64_t file_device_ = 0, file_number_ = 0;  // which file `fd_` has to be
   uint64_t size_bytes_ = 0;  // whole chunks: where a failed write is cut off again
   ControlPage* control_ = nullptr;
   std::vector<Record> records_;

@@ -24,6 +24,8 @@ def value(rule: str, output: str, errors: str = "") -> float | None:
         ("load_ms=[0-9.]+", "a 5 then 6", 5),  # no group: the whole match, the first of a line
         ("load_ms=(?:a|b)=(?P<v>\\d+)", "b=3", 3),
         ("t/s=(?i)SPEED (\\S+)", "speed 1e3", 1000),
+        ("t/s=speed (.*)", "speed 1_000", None),
+        ("t/s=speed (.*)", "speed -2.5E+1 ", -25),
         ("t/s=nothing (.)", "speed 1", None),
         ("t/s=speed (.)", "", None),
         ("t/s=speed=(.)", "speed=4", 4),  # the name ends at the first =

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.profiler.recording.conftest import Stage
 from tests.profiler.recording.test_control import names
@@ -78,6 +79,20 @@ def test_a_fork_leaves_the_parents_spool_alone(stage: Begin) -> None:
     assert (by_process[child]["parent"], by_process[child]["cupti"]) == (here.programs[0].pid, None)
     assert found.manifest_fields["extra"]["nvtx_ranges"] == 1
     assert not any("lost" in text or LAST_WORDS in text for text in found.warnings)
+
+
+def test_a_program_that_closes_all_descriptors_keeps_its_own_files(stage: Begin, tmp_path: Path) -> None:
+    """The spool's number then belongs to a file of the program's, into which nothing may be written."""
+    here = stage()
+    here.run(
+        f"kernel('before', 1, 2); os.closerange(3, 256); own = {str(tmp_path / 'own')!r}",
+        "files = [open(own + str(n), 'w') for n in range(20)]",
+        "kernels('k', 3000); kernel('after', 3, 4)",
+    )
+    assert {path.stat().st_size for path in tmp_path.glob("own*")} == {0}
+    found = here.read()
+    assert {"before", "k", "after"} == set(names(found))
+    assert not any(LAST_WORDS in text for text in found.warnings)
 
 
 def test_two_processes_at_once_are_kept_apart(stage: Begin) -> None:
