@@ -116,26 +116,9 @@ class Session final : public CuptiSession {
     if (calls_.of(false).empty()) name_calls();
     try_attributes();
     if (trial_.is_on("no_subscriber")) return {};
-    const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
-    if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
-      return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI "
-             "admits one: end it, or record without it";
-    if (subscribed != CUPTI_SUCCESS) return said("CUPTI cannot be subscribed to", subscribed);
-    if (cupti_.set_thread_id_type != nullptr && !trial_.is_on("no_thread_ids")) cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
-    const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
-    if (registered != CUPTI_SUCCESS) {
-      cupti_.unsubscribe(subscriber_);
-      return said("CUPTI takes no buffers", registered);
-    }
-    if (!trial_.is_on("no_nodes")) {
-      cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
-    }
-    if (!trial_.is_on("no_facts")) {
-      for (CUpti_ActivityKind kind : kFacts) enable(kind);
-    }
-    if (wanted_.memory) enable(kMemoryKind);
-    if (wanted_.calls) record_calls();
-    return {};
+    std::string wrong = subscribe();
+    if (wrong.empty()) begin_facts();
+    return wrong;
   }
 
   void record(bool on) override {
@@ -157,6 +140,34 @@ class Session final : public CuptiSession {
   uint64_t graph_nodes(unsigned type) const override { return nodes_[type].load(std::memory_order_relaxed); }
 
  private:
+  // Gives a sentence about what is wrong, if anything.
+  std::string subscribe() {
+    const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
+    if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
+      return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI "
+             "admits one: end it, or record without it";
+    if (subscribed != CUPTI_SUCCESS) return said("CUPTI cannot be subscribed to", subscribed);
+    if (cupti_.set_thread_id_type != nullptr && !trial_.is_on("no_thread_ids")) {
+      cupti_.set_thread_id_type(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+    }
+    const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
+    if (registered == CUPTI_SUCCESS) return {};
+    cupti_.unsubscribe(subscriber_);
+    return said("CUPTI takes no buffers", registered);
+  }
+
+  // What is on from here to the end, also while paused.
+  void begin_facts() {
+    if (!trial_.is_on("no_nodes")) {
+      cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
+    }
+    if (!trial_.is_on("no_facts")) {
+      for (CUpti_ActivityKind kind : kFacts) enable(kind);
+    }
+    if (wanted_.memory) enable(kMemoryKind);
+    if (wanted_.calls) record_calls();
+  }
+
   void enable(CUpti_ActivityKind kind) {
     const CUptiResult result = cupti_.enable(kind);
     if (result == CUPTI_SUCCESS) return;
@@ -279,8 +290,7 @@ void CUPTIAPI Session::give_buffer(uint8_t** buffer, size_t* size, size_t* max_r
   *size = bytes;
 }
 
-void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
-                                   size_t valid) {
+void CUPTIAPI Session::take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid) {
   Session& here = session();
   std::vector<const CUpti_Activity*> activities;
   CUpti_Activity* activity = nullptr;
