@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -65,21 +65,10 @@ def with_repetitions(imported: Imported, rows: Sequence[BenchRow], lines: Progre
 
     rows: what the process printed, a test each.
     """
-    events = imported.tables["events"]
-    told = [_told(test, row, lines) for test, row in enumerate(rows, start=1)]
-    origin_ns = imported.manifest_fields["extra"]["origin_ns"]
-    busy = _busy(events)
-    windows: list[_Window] = []
-    for row, told_ns in zip(rows, told, strict=True):
-        starts = repetition_starts([ns - origin_ns for ns in told_ns], row.samples_ns, busy) if told_ns else None
-        if starts is None:
-            imported.cannot_say.append(UNDECIDED)
-            return imported
-        windows += [
-            _Window(row, number, start, start + length)
-            for number, (start, length) in enumerate(zip(starts, row.samples_ns, strict=True))
-        ]
-    if any(before.end_ns > after.start_ns for before, after in pairwise(windows)) or not windows:
+    events, origin_ns = imported.tables["events"], imported.manifest_fields["extra"]["origin_ns"]
+    told = {key: ns - origin_ns for key, ns in lines.told_ns.items()}
+    windows = _windows(rows, told, _busy(events))
+    if windows is None:
         imported.cannot_say.append(UNDECIDED)
         return imported
     of_events = _in_windows(events, windows)
@@ -88,10 +77,22 @@ def with_repetitions(imported: Imported, rows: Sequence[BenchRow], lines: Progre
     return imported
 
 
-def _told(test: int, row: BenchRow, lines: ProgressLines) -> list[int]:
-    """When each of a test's repetitions was told; empty where not all were."""
-    told = [lines.told_ns.get((test, number)) for number in range(1, len(row.samples_ns) + 1)]
-    return [ns for ns in told if ns is not None] if None not in told else []
+def _windows(rows: Sequence[BenchRow], told_ns: Mapping[tuple[int, int], int], busy: Intervals) -> list[_Window] | None:
+    """Every repetition of every test, in order; None where one of them is not certain."""
+    found: list[_Window] = []
+    for test, row in enumerate(rows, start=1):
+        lengths_ns = row.samples_ns
+        told = [told_ns.get((test, number)) for number in range(1, len(lengths_ns) + 1)]
+        known = [ns for ns in told if ns is not None]
+        starts = repetition_starts(known, lengths_ns, busy) if len(known) == len(told) else None
+        if starts is None:
+            return None
+        found += [
+            _Window(row, number, start, start + length)
+            for number, (start, length) in enumerate(zip(starts, lengths_ns, strict=True))
+        ]
+    overlap = any(before.end_ns > after.start_ns for before, after in pairwise(found))
+    return found if found and not overlap else None
 
 
 def repetition_starts(told_ns: Sequence[int], lengths_ns: Sequence[int], busy: Intervals) -> list[int] | None:

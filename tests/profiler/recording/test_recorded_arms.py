@@ -135,4 +135,4 @@ def test_repetitions_of_llama_bench_are_passes_of_the_recording(
         (64, 32, 1, 2000),
     ], recorded.manifest.cannot_say
     assert recorded.table("events")["pass_id"].null_count == 2, "what loading copied, and its call"
-    assert "on: copied 1.50 kB to the device, busy copy 2.00 ms, 100 % of it hidden" in whole_report(out, capsys)
+    assert "on: copied 1.46 KiB to the device, busy copy 2.00 ms, 100 % of it hidden" in whole_report(out, capsys)
