@@ -5,12 +5,15 @@ Pages are files in views/: a folder called pages/ would make Streamlit run them 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import streamlit as st
 
 from dashboard import choice, show, trace_root
 from dashboard.empty_pages import why_empty
+from executor.errors import HprofError
 
 HERE = Path(__file__).parent
 
@@ -19,12 +22,14 @@ st.set_page_config(page_title="hprof", page_icon=str(HERE / "icon.png"), layout=
 st.html(HERE / "style.css")
 
 nothing_on: dict[str, str] = {}
-is_ready = False
+is_chosen = False
 with show.one_sentence():
     with st.sidebar:
         chosen = choice.choose(trace_root.trace_root())
-    nothing_on = why_empty(chosen) if chosen is not None else {}
-    is_ready = True
+    is_chosen = True
+    if chosen is not None:
+        with suppress(HprofError, OSError, pa.ArrowException):  # what cannot be read, the page that wants it says
+            nothing_on = why_empty(chosen)
 
 
 def _page(file: str, title: str, icon: str, url_path: str = "") -> st.Page:
@@ -63,6 +68,6 @@ if nothing_on:
     names = ", ".join(f"[data-testid=stSidebarNav] a[href$='/{url}']" for url in nothing_on)  # addresses of ours
     st.html(f"<style>:is({names}) {{ opacity: 0.5; }}</style>")
 
-if is_ready:
+if is_chosen:
     with show.one_sentence():
         page.run()

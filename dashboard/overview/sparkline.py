@@ -65,7 +65,7 @@ def sparkline(line: Line, chosen: int | None, reference: float | None = None) ->
 
 
 def _share(values: Floats, among: Floats) -> Floats:
-    return np.asarray((values - among.min()) / (among.max() - among.min()), np.float64)
+    return np.asarray((values - among.min()) / ((among.max() - among.min()) or 1.0), np.float64)
 
 
 def in_words(line: Line, name: str, arms: Sequence[str]) -> str:

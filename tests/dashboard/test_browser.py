@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-PATHS = ("", "timeline", "sweep", "selective", "layers", "memory", "what-if", "import")
+PATHS = ("", "timeline", "sweep", "selective", "layers", "memory", "what-if", "advise", "import")
 TITLES = (
     "Prefetch made|Prefetch against",
     "Timeline",
@@ -29,7 +29,8 @@ TITLES = (
     "What does the selective copy save",
     "Which layers wait",
     "What does the device hold",
-    "What if",
+    "What would another link",
+    "What should I set",
     "Import",
 )
 
@@ -118,7 +119,8 @@ def test_pages_have_names_headings_in_order_and_text_that_can_be_read(
 ) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=theme)
     page = context.new_page()
-    for path, name in (("", "Overview"), ("timeline", "Timeline"), ("sweep", "Sweep"), ("memory", "Memory")):
+    pages = (("", "Overview"), ("timeline", "Timeline"), ("sweep", "Sweep"), ("layers", "Layers"), ("memory", "Memory"))
+    for path, name in pages:
         page.goto(f"{address}/{path}?capture=dense")
         settled(page)
         assert page.title() == f"{name} · hprof"
@@ -268,11 +270,52 @@ def test_both_themes_and_a_phone(browser: Browser, address: str, scheme: str) ->
     phone = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme)
     page = phone.new_page()
     watch = Watch(page)
-    for path in ("", "timeline"):
+    for path in ("", "timeline", "sweep", "memory"):
         page.goto(f"{address}/{path}?capture=dense")
         settled(page)
         background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
         assert (background == "rgb(255, 255, 255)") == (scheme == "light")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         watch.check()
+    page.goto(f"{address}/?capture=dense")
+    settled(page)
+    page.get_by_role("button", name="Swap A and B").click()  # in reach without the sidebar
+    page.get_by_role("heading", level=1, name="Copying in line made").wait_for()
     phone.close()
+
+
+def test_the_answer_is_above_the_fold(browser: Browser, address: str, root: Path) -> None:
+    """Verdict, arms, cards with their lines, and both arms' copying and computing, on a laptop's screen."""
+    if not (root / "example-sweep").is_dir():
+        pytest.skip("traces/example-sweep is not there")
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.goto(f"{address}/?capture=example-sweep")
+    settled(page)
+    page.locator(".js-plotly-plot .xtick").first.wait_for(state="attached", timeout=60_000)
+    wanted = (
+        "h1",
+        ".st-key-arms-strip",
+        "[data-testid=stMetric] >> nth=2",
+        ".js-plotly-plot >> nth=0",
+        "img[alt*=times]",
+    )
+    for place in wanted:
+        box = page.locator(place).first.bounding_box()
+        assert box is not None, place
+        assert box["y"] + box["height"] <= 900, place
+    context.close()
+
+
+def test_a_faint_page_says_why(page: Page, address: str) -> None:
+    page.goto(f"{address}/?capture=dense")
+    settled(page)
+    opacities = {
+        name: page.locator(f"[data-testid=stSidebarNav] a[href$='/{name}']").evaluate(
+            "(a) => getComputedStyle(a).opacity"
+        )
+        for name in ("selective", "layers")
+    }
+    assert opacities == {"selective": "0.5", "layers": "1"}
+    page.locator("[data-testid=stSidebarNav] a[href$='/selective']").click()
+    page.get_by_text("No router's choices were recorded").wait_for()
