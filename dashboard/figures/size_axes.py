@@ -104,7 +104,9 @@ def _round_ticks(low: float, high: float) -> list[float]:
 def label_ends(
     figure: go.Figure, by_arm: Mapping[str, pd.DataFrame], column: str, scale: float, arms: SweepArms
 ) -> None:
-    """Each arm's name at its line's right end, moved apart where they would overlap."""
+    """Each arm's name at its line's right end, moved apart where they would overlap; its colour stands before it, for
+    names in it would be too faint to read.
+    """
     ends = {
         arm: float(np.log10(mine[column].iloc[-1] * scale)) for arm, mine in by_arm.items() if mine[column].iloc[-1] > 0
     }
@@ -116,13 +118,14 @@ def label_ends(
     for arm, at in sorted(ends.items(), key=lambda end: end[1]):
         free = max(at, free + gap)
         name = f"{for_plotly(arm)}{' (ceiling)' if arm in arms.ceilings else ''}"
-        text = f"<b>{name}</b>" if arms.stands_out(arm) else name
+        mark = f'<span style="color:{arm_style(arm, arms.names)["colour"]}">\u25a0</span>'
+        text = f"{mark} <b>{name}</b>" if arms.stands_out(arm) else f"{mark} {name}"
         figure.add_annotation(
             x=1, xref="paper", xanchor="left", xshift=4, y=free, text=text,
-            showarrow=False, font={"color": arm_style(arm, arms.names)["colour"]}, name="end",
+            showarrow=False, name="end",
         )  # fmt: skip
     longest = max(len(arm) + (10 if arm in arms.ceilings else 0) for arm in ends)
-    figure.update_layout(margin={"r": 16 + 8 * min(longest, 24)})
+    figure.update_layout(margin={"r": 28 + 8 * min(longest, 24)})
 
 
 def size_ticks(values: pd.Series) -> dict[str, Any]:

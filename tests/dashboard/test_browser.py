@@ -146,7 +146,8 @@ _CONTRASTS = """() => {
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ground = numbers(getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor).slice(0, 3);
-  const texts = '[data-testid=stCaptionContainer] p, .xtick text, .ytick text, .legendtext', found = {};
+  const axes = '.xtick text, .ytick text, .legendtext, .annotation-text', found = {};
+  const texts = `[data-testid=stCaptionContainer] p, ${axes}`;
   for (const one of document.querySelectorAll(texts)) {
     const style = getComputedStyle(one), isSvg = one instanceof SVGElement;
     const [r, g, b, own = 1] = numbers(isSvg ? style.fill : style.color);

@@ -71,7 +71,9 @@ def test_sweep_has_a_line_an_arm_and_the_limit(tmp_path: Path) -> None:
     assert list(traces(figure)) == ["off", "on", *limits], "limits over the lines"
     assert figure.data[0].y[0] == pytest.approx(report.cells[0].arms["off"].figures["pass"]["ttft_ns"].median / 1e6)  # type: ignore[union-attr]
     assert figure.layout.yaxis.type == "log"
-    assert {"<b>off</b>", "<b>on</b>"} == {note.text for note in figure.layout.annotations if note.name == "end"}
+    ends = {note.text for note in figure.layout.annotations if note.name == "end"}
+    assert {text.rpartition("</span> ")[2] for text in ends} == {"<b>off</b>", "<b>on</b>"}
+    assert all(text.startswith('<span style="color:#') for text in ends), "the colour beside the name"
 
 
 def swept() -> pd.DataFrame:
