@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboard.figures.size_axes import round_ticks
 from dashboard.figures.style import GREY, arm_style, styled
 from dashboard.text import for_plotly
 
@@ -28,14 +31,21 @@ def pareto_figure(front: pd.DataFrame, looked_at: pd.DataFrame) -> go.Figure:
         mine, style = front[front["arm"] == arm], arm_style(arm, ["", *arms])
         figure.add_scatter(
             x=mine[TTFT], y=mine[up], name=for_plotly(arm), mode="markers+text",
-            text=[f"{held:.3g} GiB" for held in mine[MEMORY]], textposition="top center",
+            text=_once([f"{held:.3g} GiB" for held in mine[MEMORY]]), textposition="top center",
             marker={"size": 11, "color": style["colour"], "symbol": style["marker"]},
             hovertext=_hovers(mine), hoverinfo="text", cliponaxis=False,
         )  # fmt: skip
     styled(figure, height=380)
-    figure.update_xaxes(title=f"{TTFT}: less is better", type="log", dtick="D2")
+    ticks = round_ticks(float(looked_at[TTFT].min()), float(looked_at[TTFT].max()))
+    texts = [f"{tick:,.4g}" for tick in ticks]
+    figure.update_xaxes(title=f"{TTFT}: less is better", type="log", tickvals=ticks, ticktext=texts)
     figure.update_yaxes(title=f"{up}: {'more is better' if up == DECODE else 'less is better'}")
     return figure
+
+
+def _once(texts: Sequence[str]) -> list[str]:
+    """Each text at the first of the points that share it, which often lie on each other."""
+    return [text if texts.index(text) == at else "" for at, text in enumerate(texts)]
 
 
 def _hovers(rows: pd.DataFrame) -> list[str]:

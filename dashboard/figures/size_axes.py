@@ -79,7 +79,7 @@ def log_axis(figure: go.Figure, values: np.ndarray, title: str) -> None:
         return
     low, high = np.log10(known.min()), np.log10(known.max())
     air = max(0.06 * (high - low), 0.01)
-    ticks = _round_ticks(10 ** (low - air), 10 ** (high + air))
+    ticks = round_ticks(10 ** (low - air), 10 ** (high + air))
     figure.update_yaxes(
         title=title,
         type="log",
@@ -89,7 +89,7 @@ def log_axis(figure: go.Figure, values: np.ndarray, title: str) -> None:
     )
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Round numbers inside the range: 1, 2, 5 a decade; where these are too few, evenly spaced round ones."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     found = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5) if low <= digit * 10.0**decade <= high]

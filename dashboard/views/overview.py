@@ -167,7 +167,7 @@ def without_passes(choice: Choice) -> None:
         show.nothing(reason, "Come back, or run it again.")
         return
     show.head("What the trace shows", choice)
-    st.markdown(f"#### {escape_markdown(choice.report.summary)}")
+    st.markdown(f"**{escape_markdown(choice.report.summary)}**")
     if choice.report.devices:
         device_cards(choice)
         device_time(choice)

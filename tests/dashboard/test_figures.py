@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from dashboard.figures.advice import DECODE, MEMORY, TTFT, pareto_figure
 from dashboard.figures.memory import held_figure, over_time_figure, parts_figure, slots_figure
 from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
 from dashboard.figures.size_axes import SweepArms
@@ -226,3 +227,15 @@ def test_many_slot_fillings_stay_under_the_payload_limit() -> None:
         }
     )
     assert payload_bytes(slots_figure(held)) < 2_000_000
+
+
+def test_the_front_stands_out_of_what_was_looked_at() -> None:
+    rows = {"arm": ["off", "on", "on"], "-ub": [64, 128, 128], TTFT: [900.0, 90.0, 110.0], MEMORY: [1.0, 2.0, 2.0]}
+    all_of_it = pd.DataFrame({**rows, DECODE: [10.0, 20.0, 30.0]})
+    figure = pareto_figure(all_of_it.iloc[1:], all_of_it)
+    drawn = {trace.name: trace for trace in figure.data}
+    assert set(drawn) == {"looked at", "on"}
+    assert list(drawn["on"].text) == ["2 GiB", ""], "once where points share it"
+    assert figure.layout.yaxis.title.text == "decode, t/s: more is better"
+    without = all_of_it.assign(**{DECODE: np.nan})
+    assert pareto_figure(without.iloc[1:], without).layout.yaxis.title.text == "memory, GiB: less is better"

@@ -172,6 +172,7 @@ def test_imports_without_passes_show_their_devices(monkeypatch: pytest.MonkeyPat
     assert [metric.value for metric in app.metric] == ["50.0 %", "0 %"]
     assert "Process 4711, device 1" in said(app)
     assert "which layer a copy belongs to" in said(app)
+    assert not [one.value for one in app.markdown if one.value.startswith("#")], "headings skip no level"
 
 
 def test_single_arm_has_nothing_to_compare_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
