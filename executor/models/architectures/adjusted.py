@@ -21,6 +21,7 @@ from executor.models.architectures.base import (
 from executor.models.architectures.ffn import read_dense, read_moe
 from executor.models.architectures.rope import SECTIONS, original_context
 
+# SmolLM3: Llama whose every fourth layer has no positions
 _NO_ROPE_EVERY: Final = 4
 
 
@@ -37,6 +38,7 @@ def _jointly_normed_attention(file: ModelFile, layer: int) -> AttentionShape:
     return replace(read_attention(file, layer), qk_norm_joint=True)
 
 
+# OLMoE; MiniMax-M2, which rotates a part of each head
 _JOINTLY_NORMED = {
     "olmoe": Architecture(
         mixer=_jointly_normed_attention, qk_norm="always", normalise=False, requires=("output.weight",)
@@ -58,6 +60,7 @@ def _ernie_ffn(file: ModelFile, layer: int) -> Ffn:
     return read_moe(file, layer) if is_moe else read_dense(file, layer)
 
 
+# ERNIE 4.5, dense and of experts
 _ERNIE = {
     "ernie4_5": Architecture(interleaved_rope=True),
     "ernie4_5-moe": Architecture(ffn=_ernie_ffn, interleaved_rope=True),
@@ -71,6 +74,7 @@ def _mistral_attention(file: ModelFile, layer: int) -> AttentionShape:
     return replace(plain, temperature=TemperatureShape(original_context(file), scale)) if scale else plain
 
 
+# Mistral 3: Llama, with YaRN as the file says it
 _MISTRAL = {
     "mistral3": Architecture(
         mixer=_mistral_attention,
@@ -102,6 +106,7 @@ def _granite_multipliers(file: ModelFile) -> Multipliers:
     )
 
 
+# Granite, dense and of experts: Llama with multipliers on embedding, attention, residuals and logits
 _GRANITE = {
     "granite": Architecture(
         mixer=_granite_attention, multipliers=_granite_multipliers, interleaved_rope=True, ffn_bias=True
@@ -125,6 +130,7 @@ def _glm_ffn(file: ModelFile, layer: int) -> DenseFfn:
     return replace(read_dense(file, layer), post_norm=True)
 
 
+# GLM-4, with a norm behind each part; GLM-4.5
 _GLM = {
     "glm4": Architecture(mixer=_glm_attention, ffn=_glm_ffn, interleaved_rope=True),
     "glm4moe": Architecture(
@@ -162,6 +168,7 @@ def _gemma_multipliers(file: ModelFile) -> Multipliers:
     return Multipliers(embedding=math.sqrt(file.hidden), logit_cap=cap or None)
 
 
+# Gemma 3: a norm before and one behind each part, GELU
 _GEMMA = {
     "gemma3": Architecture(
         mixer=_gemma_attention,
