@@ -69,7 +69,6 @@ def choose_repetition(choice: Choice) -> list[ShownPass]:
         options,
         "rep",
         lambda key: f"{key}, of median length" if key == typical else str(key),
-        width=220,
     )
     return [_shown(rows[rows["pass_id"].isin(keys[keys == chosen].index)], arm, rows) for arm in choice.arms]
 

@@ -19,8 +19,11 @@ _LARGE: Final = 200_000  # events
 
 
 def main(choice: Choice) -> None:
-    show.head("Timeline", choice)
-    shown = passes.choose_repetition(choice)
+    about, repetition = st.columns([4, 1], vertical_alignment="bottom")
+    with about:
+        show.head("Timeline", choice)
+    with repetition:
+        shown = passes.choose_repetition(choice)
     if all(len(line) == 0 for line in passes.lines(choice, shown)):
         show.nothing(
             "No copies or kernels were recorded for these passes.",

@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard.browser import SPAN, Watch, address_of, settled, span
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
@@ -78,10 +78,13 @@ def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page
     page.mouse.click(box["x"] + 300, box["y"] + 39)
     statistics = page.locator(".timeline .statistics")
     statistics.get_by_role("heading", name="320 µs chosen").wait_for()
-    rows = dict(line.split("\t", 1) for line in statistics.locator("table").inner_text().splitlines()[1:])
-    assert rows["copy H2D, exposed"].split("\t")[0] == "200 µs"
-    assert rows["compute, busy"].split("\t")[0] == "120 µs"
-    assert rows["copy H2D, bytes"].split("\t")[0] == "15.6 KiB"
+    copied, computed = (
+        dict(line.split("\t", 1) for line in statistics.get_by_role("table", name=kind).inner_text().splitlines()[1:])
+        for kind in ("copy H2D", "compute")
+    )
+    assert copied["exposed"].split("\t")[0] == "200 µs"
+    assert computed["busy"].split("\t")[0] == "120 µs"
+    assert copied["bytes"].split("\t")[0] == "15.6 KiB"
     # search counts, dims and steps
     page.locator(".timeline .search").fill("layer:1")
     found.get_by_text(re.compile(r"^\d+ matches$")).wait_for()
@@ -116,6 +119,7 @@ def test_timeline_tells_what_a_stretch_holds_and_finds_the_other_arms_layer(page
     watch.check()
 
 
+_ROOT = "document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline')"
 _LANES_ARE = """(n) => document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot
   .querySelector('.timeline').dataset.lanes.split('|').length === n"""
 
@@ -174,3 +178,67 @@ def test_a_finding_leads_to_its_event_and_the_address_keeps_what_is_chosen(page:
     settled(page)
     details.get_by_text("Out of order: read before its write").first.wait_for()
     watch.check()
+
+
+def test_the_timeline_under_fingers(browser: Browser, address: str) -> None:
+    phone = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = phone.new_page()
+    watch = Watch(page)
+    page.goto(f"{address}/timeline?capture=dense")
+    settled(page)
+    page.wait_for_function(f"({SPAN})() > 0")
+    canvas = page.locator(".timeline canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    whole, middle, height = span(page), box["x"] + 240, box["y"] + 75
+    fingers = phone.new_cdp_session(page)
+
+    def touch(kind: str, *places: float, first: int = 0) -> None:
+        points = [{"x": x, "y": height, "id": number} for number, x in enumerate(places, first)]
+        fingers.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": points})
+
+    # two fingers zoom; the one that stays moves what they left
+    touch("Start", middle - 30)
+    touch("Start", middle - 30, middle + 30)
+    for apart in (50, 70, 90):
+        touch("Move", middle - apart, middle + apart)
+    page.wait_for_function(f"(({SPAN})()) < {whole * 0.35}")
+    zoomed, left = span(page), page.locator(".timeline").get_attribute("data-view")
+    touch("End", middle - 90)  # the first one is lifted
+    for x in (80, 70, 60):
+        touch("Move", middle + x, first=1)
+    touch("End")
+    page.wait_for_function(f"{_ROOT}.dataset.view !== '{left}'")
+    assert span(page) == zoomed
+    # a tap chooses, and the details cover nothing of the chart
+    page.locator(".timeline [data-do=fit]").click()
+    page.wait_for_function(f"(({SPAN})()) === {whole}")
+    now = canvas.bounding_box()
+    assert now is not None
+    page.touchscreen.tap(now["x"] + 113, now["y"] + 65)  # the first copy, until 100 us
+    page.locator(".timeline .details h4").wait_for()
+    dock, chart = page.locator(".timeline .dock").bounding_box(), canvas.bounding_box()
+    assert dock is not None
+    assert chart is not None
+    assert dock["y"] >= chart["y"] + chart["height"]
+    # one finger chooses a stretch
+    page.locator(".timeline [data-do=measure]").click()
+    canvas.scroll_into_view_if_needed()
+    touch("Start", box["x"] + 120)
+    for x in (160, 200, 240):
+        touch("Move", box["x"] + x)
+    touch("End")
+    page.locator(".timeline .statistics h3").wait_for()
+    watch.check()
+    phone.close()
+
+
+def test_what_is_chosen_is_told_in_the_window(page: Page, address: str) -> None:
+    page.goto(f"{address}/timeline?capture=dense&at=a:0~100000")
+    settled(page)
+    details = page.locator(".timeline .details")
+    details.get_by_text("Read by").wait_for()
+    box = details.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] <= 900

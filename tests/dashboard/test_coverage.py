@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
     root = tmp_path_factory.mktemp("dense")
     dense(root / "dense")
+    overlapping(root / "overlapping")
     with served(root) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
@@ -46,15 +47,29 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def dense(path: Path) -> None:
     """One device, a copy and a kernel in every period."""
     at = np.arange(N_PERIODS, dtype=np.int64) * PERIOD_NS
-    n = len(at)
+    kernel = at + COPY_NS - HIDDEN_NS
+    write(path, [("h2d", at, at + COPY_NS), ("compute", kernel, kernel + COMPUTE_NS)])
+
+
+def overlapping(path: Path) -> None:
+    """Two copies at once in every period, the second half a copy later; compute hides what the first does not reach."""
+    at = np.arange(N_PERIODS, dtype=np.int64) * PERIOD_NS
+    later, kernel = at + COPY_NS // 2, at + COPY_NS
+    copies = [("h2d", at, at + COPY_NS), ("h2d", later, later + COPY_NS)]
+    write(path, [*copies, ("compute", kernel, kernel + COMPUTE_NS)])
+
+
+def write(path: Path, work: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> None:
+    """A trace of one device: kind, starts and ends."""
+    n = len(work) * N_PERIODS
     rows: dict[str, Any] = {
-        "device": [0] * (2 * n),
-        "stream": ["7"] * n + ["8"] * n,
-        "kind": ["h2d"] * n + ["compute"] * n,
-        "t_start": np.concatenate([at, at + COPY_NS - HIDDEN_NS]).tolist(),
-        "t_end": np.concatenate([at + COPY_NS, at + COPY_NS - HIDDEN_NS + COMPUTE_NS]).tolist(),
-        "layer": [0] * (2 * n),
-        "process": [1] * (2 * n),
+        "device": [0] * n,
+        "stream": [stream for kind, *_ in work for stream in ["8" if kind == "compute" else "7"] * N_PERIODS],
+        "kind": [name for kind, *_ in work for name in [kind] * N_PERIODS],
+        "t_start": np.concatenate([start for _, start, _ in work]).tolist(),
+        "t_end": np.concatenate([end for *_, end in work]).tolist(),
+        "layer": [0] * n,
+        "process": [1] * n,
     }
     writer = new_capture(path, source="nsys")
     writer.write_part("events", rows, "trace")
@@ -98,9 +113,9 @@ def drawn_shares(picture: np.ndarray, edges: tuple[int, int], colours: list[str]
     return np.asarray(np.mean(shares, axis=0))
 
 
-def zoom_to(page: Page, from_ns: int, to_ns: int) -> None:
+def zoom_to(page: Page, from_ns: int, to_ns: int, capture: str = "dense") -> None:
     """A link to this stretch."""
-    page.goto(f"{page.url.split('?')[0]}?capture=dense&view={from_ns}~{to_ns}")
+    page.goto(f"{page.url.split('?')[0]}?capture={capture}&view={from_ns}~{to_ns}")
     settled(page)
     page.wait_for_function(
         """([from, to]) => {
@@ -125,3 +140,19 @@ def test_the_area_drawn_is_the_busy_time(page: Page, periods: int) -> None:
         hidden, exposed = drawn_shares(picture, copying, ["h2d", "exposed"])
         assert exposed == pytest.approx((COPY_NS - HIDDEN_NS) / PERIOD_NS, rel=0.02)
         assert hidden / STRONG + exposed == pytest.approx(COPY_NS / PERIOD_NS, rel=0.02)
+
+
+def test_of_copies_that_overlap_each_row_has_the_area_of_its_own(page: Page) -> None:
+    zoom_to(page, 1000 * PERIOD_NS, 3500 * PERIOD_NS, "overlapping")
+    picture = pixels(page)
+    (top, height), _ = lane_edges(page)
+    middle = top + (height + 1) // 2  # 05_rows.js
+    rows = ((top, middle - top - 1), (middle, top + height - middle - 1))
+    for number, expected in ((0, (0, COPY_NS)), (1, (COPY_NS // 2, COPY_NS // 2))):
+        assert rows[number][1] >= 15
+        told = drawn_shares(picture, rows[number], ["h2d", "exposed"])
+        hidden_ns, exposed_ns = expected
+        assert told[0] / STRONG == pytest.approx(
+            hidden_ns / PERIOD_NS, abs=0.01
+        )  # where an edge parts a pixel, both colours
+        assert told[1] == pytest.approx(exposed_ns / PERIOD_NS, rel=0.03)

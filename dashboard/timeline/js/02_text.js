@@ -8,16 +8,16 @@ function formatTime(ns, digits = 3) {
   return `${trimmed(ns / scale, unit === "ns" ? 0 : digits)} ${unit}`;
 }
 
-// A tick's label: as many digits as it takes to tell neighbours apart.
-function formatTick(ns, step) {
-  const [scale, unit] = TIME_UNITS.find(([size]) => Math.max(Math.abs(ns), step) >= size) ?? [1, "ns"];
+// A tick's label: in the axis's unit, that of its largest time, with as many digits as it takes to tell neighbours apart.
+function formatTick(ns, step, largest) {
+  const [scale, unit] = TIME_UNITS.find(([size]) => largest >= size) ?? [1, "ns"];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   return `${(ns / scale).toFixed(Math.min(digits, 9))} ${unit}`;
 }
 
 function trimmed(value, significant) {
-  const whole = Math.max(1, Math.floor(Math.log10(Math.abs(value))) + 1);
-  const digits = Math.max(0, significant - whole);
+  const whole = value === 0 ? 1 : Math.floor(Math.log10(Math.abs(value))) + 1; // negative below a tenth
+  const digits = Math.min(Math.max(0, significant - whole), 12);
   return value.toLocaleString("en", { minimumFractionDigits: 0, maximumFractionDigits: digits });
 }
 

@@ -2,7 +2,7 @@
 // overview strip at the foot. What is higher than the window scrolls between pinned lanes and strip.
 
 const LABEL_WIDTH = 148, AXIS_HEIGHT = 26, TITLE_HEIGHT = 26, LANE_HEIGHT = 26, THIN_LANE = 14, LANE_GAP = 3;
-const GROUP_HEIGHT = 20, ROW_HEIGHT = 15, MOST_STRETCH = 2.4, NARROW = 620;
+const GROUP_HEIGHT = 20, ROW_HEIGHT = 16, MOST_STRETCH = 2.4, LEAST_STRETCH = 16 / 26, NARROW = 620;
 const SIDE_GAP = 14, STRIP_HEIGHT = 40, STRIP_GAP = 12;
 
 // `shown`: { hidden: categories, folded and pinned: keys, scroll: px, room: height of the window's rest }.
@@ -10,10 +10,10 @@ function layOut(model, shown, width) {
   const labelWidth = width < NARROW ? 92 : LABEL_WIDTH;
   const layout = { labelWidth, left: labelWidth, width: Math.max(50, width - labelWidth), lanes: [], sides: [], headers: [] };
   const natural = place(layout, model, shown, 1), rest = STRIP_GAP + STRIP_HEIGHT + 2;
-  // The lanes take the room that there is, but for what keeps its height.
+  // The lanes take the room that there is, but for what keeps its height; before they scroll, they become as low as a name.
   const spare = shown.room - rest - natural.bottom, lanes = layout.lanes.reduce((sum, p) => sum + (isThin(p.lane) ? 0 : p.height), 0);
-  const stretch = lanes ? Math.min(Math.max(1 + spare / lanes, 1), MOST_STRETCH) : 1;
-  const placed = stretch > 1 ? place(layout, model, shown, stretch) : natural;
+  const least = width < NARROW ? 1 : LEAST_STRETCH, stretch = lanes ? Math.min(Math.max(1 + spare / lanes, least), MOST_STRETCH) : 1;
+  const placed = stretch === 1 ? natural : place(layout, model, shown, stretch);
   const scrolls = width >= NARROW && placed.bottom + rest > shown.room;
   layout.bodyTop = placed.bodyTop;
   layout.bodyBottom = scrolls ? shown.room - rest : placed.bottom;
@@ -85,7 +85,7 @@ function isThin(lane) {
 }
 
 function laneHeight(lane, stretch) {
-  const one = isThin(lane) ? THIN_LANE : Math.round(LANE_HEIGHT * stretch), { count } = rowsOf(lane);
+  const one = isThin(lane) ? THIN_LANE : Math.floor(LANE_HEIGHT * stretch), { count } = rowsOf(lane);
   return count > 1 ? Math.max(one, count * ROW_HEIGHT) : one;
 }
 

@@ -17,9 +17,13 @@ function rowsOf(lane) {
 }
 
 // Top and height of an event's row inside its lane's place.
-function rowBox({ lane, y, height }, i) {
-  const { row, count } = rowsOf(lane);
-  if (!row) return { top: y, tall: height };
-  const each = height / count, top = Math.round(y + row[i] * each);
-  return { top, tall: Math.max(Math.round(y + (row[i] + 1) * each) - top - 1, 1) };
+function rowBox(place, i) {
+  const { row } = rowsOf(place.lane);
+  return row ? rowAt(place, row[i]) : { top: place.y, tall: place.height };
+}
+
+// The same of a row by its number, in whole pixels.
+function rowAt({ lane, y, height }, number) {
+  const each = height / rowsOf(lane).count, top = Math.round(y + number * each);
+  return { top, tall: Math.max(Math.round(y + (number + 1) * each) - top - 1, 1) };
 }

@@ -70,6 +70,7 @@ class Painter {
   drawAxis(state) {
     const { view, layout, theme } = state, c = this.context;
     const step = niceStep(view.span, layout.width, 110), first = Math.ceil(view.from / step) * step;
+    const largest = Math.max(Math.abs(first), Math.abs(Math.floor(view.to / step) * step), step);
     this.font(theme, 11);
     c.textAlign = "center";
     for (let i = 0, time = first; time <= view.to; i++, time = first + i * step) {
@@ -82,7 +83,7 @@ class Painter {
       c.stroke();
       c.globalAlpha = 0.75;
       c.fillStyle = theme.text;
-      if (x > layout.left + 4 && x < layout.left + layout.width - 20) c.fillText(zero ? "0" : formatTick(time, step), x, 10);
+      if (x > layout.left + 4 && x < layout.left + layout.width - 20) c.fillText(zero ? "0" : formatTick(time, step, largest), x, 10);
     }
     c.globalAlpha = 1;
   }
@@ -94,9 +95,11 @@ class Painter {
     c.fillRect(0, top, layout.left + layout.width, bottom - top);
     c.globalAlpha = 1;
     this.inside(state, top, bottom - top, () => {
-      this.font(theme, 11);
       c.textAlign = "left";
       let free = -Infinity;
+      const pill = this.firstToken(side, state);
+      const isFree = (from, to) => !pill || to < pill.left - 4 || from > pill.right + 4;
+      this.font(theme, 11);
       side.ubatches.forEach(([number, phase, tokens, , start, end], i) => {
         const from = this.x(start - side.offset, state), to = this.x(end - side.offset, state);
         if (to < layout.left || from > layout.left + layout.width || to - from < 3) return;
@@ -104,7 +107,8 @@ class Painter {
         c.globalAlpha = i % 2 ? 0.03 : 0.075;
         c.fillRect(from, top, to - from, bottom - top);
         const texts = ubatchTexts(state.model, side, number, phase, tokens, end), at = Math.max(from, layout.left) + 5;
-        const text = texts.find((one) => at + c.measureText(one).width + 4 < Math.min(to, layout.left + layout.width));
+        const ends = (one) => at + c.measureText(one).width;
+        const text = texts.find((one) => ends(one) + 4 < Math.min(to, layout.left + layout.width) && isFree(at, ends(one)));
         c.globalAlpha = 0.85;
         if (at > free && text) {
           c.fillText(text, at, top + TITLE_HEIGHT / 2);

@@ -12,13 +12,15 @@ Object.assign(Painter.prototype, {
     this.inside(state, y - 1, height + 2, () => {
       const isWhole = lane.events === lane.all_events;
       this.counts.shares ||= !isWhole && (view.from + side.offset < side.window[0] || view.to + side.offset > side.window[1]);
-      const bars = this.drawEvents(place, state, share(busySpans(lane), "busyShare"));
-      if (lane.exposed || !isWhole) this.drawExposed(place, state, share(lane.exposedSpans, "exposedShare"), bars);
+      const { bars, exposedInRows } = this.drawEvents(place, state, share(busySpans(lane), "busyShare"));
+      if (exposedInRows) this.drawExposedInRows(place, state, exposedInRows, bars);
+      else if (lane.exposed || !isWhole) this.drawExposed(place, state, share(lane.exposedSpans, "exposedShare"), bars);
       if (!isThin(lane)) this.drawNames(place, state, bars);
     });
   },
 
-  // Bars of events that are wide enough, in whole columns; every other column as high as its busy share. Returns the bars.
+  // Bars of events that are wide enough, in whole columns; every other column as high as its busy share. Returns the bars,
+  // and where copies stand in rows how much of each column of each row is exposed.
   drawEvents(place, state, shares) {
     const { lane, side, y, height } = place, { view, layout } = state, from = view.from + side.offset, to = view.to + side.offset;
     const first = firstAbove(lane.latest, from, true), last = firstAbove(lane.start, to, true), isDense = last - first > DENSE * layout.width;
@@ -26,34 +28,46 @@ Object.assign(Painter.prototype, {
     if (isDense && !state.matches) {
       this.counts.merged += last - first;
       this.paintColumns(shares, null, place, y, height, state, strength);
-      return [];
+      return { bars: [], exposedInRows: null };
     }
     const { row, count } = rowsOf(lane), rows = isDense ? null : row, bars = [];
     const hasBar = new Uint8Array(layout.width), matched = new Float32Array(layout.width);
-    const inRows = rows ? Array.from({ length: count }, () => new Float32Array(layout.width)) : null;
+    const emptyRows = () => Array.from({ length: count }, () => new Float32Array(layout.width));
+    const inRows = rows ? emptyRows() : null, exposedInRows = rows && lane.exposed ? emptyRows() : null;
     for (let i = first; i < last; i++) {
       if (lane.end[i] < from) continue;
       const x = (lane.start[i] - from) * this.scale, right = (lane.end[i] - from) * this.scale;
+      const fits = !state.matches || state.matches[lane.signature[i]];
+      if (exposedInRows && fits) this.addExposed(exposedInRows[rows[i]], lane, i, from);
       if (right - x >= WIDE) {
         bars.push(i);
         hasBar.fill(1, Math.max(Math.ceil(x), 0), Math.max(Math.floor(right), 0));
         continue;
       }
-      const fits = !state.matches || state.matches[lane.signature[i]];
       if (rows && fits) addToColumns(inRows[rows[i]], x, right);
       else if (fits && state.matches) addToColumns(matched, x, right);
       this.counts.merged++;
     }
     if (rows) {
       if (state.matches) this.paintColumns(shares, hasBar, place, y, height, state, FADED);
-      inRows.forEach((columns, at) => this.paintColumns(columns, null, place, y + (at * height) / count, height / count - 1, state, isFaded ? FADED : STRONG));
+      inRows.forEach((columns, at) => {
+        const { top, tall } = rowAt(place, at);
+        this.paintColumns(columns, null, place, top, tall, state, isFaded ? FADED : STRONG);
+      });
     } else {
       this.paintColumns(shares, hasBar, place, y, height, state, strength);
       if (state.matches && !isFaded) this.paintColumns(matched, hasBar, place, y, height, state, STRONG);
     }
     this.paintBars(bars, place, state);
     this.counts.drawn += bars.length;
-    return isFaded ? [] : bars;
+    return { bars: isFaded ? [] : bars, exposedInRows };
+  },
+
+  // Adds an event's exposed parts to the columns of its row.
+  addExposed(columns, { start, end, exposedSpans: spans }, i, from) {
+    for (let k = firstAbove(spans.end, start[i]); k < spans.start.length && spans.start[k] < end[i]; k++) {
+      addToColumns(columns, (Math.max(spans.start[k], start[i]) - from) * this.scale, (Math.min(spans.end[k], end[i]) - from) * this.scale);
+    }
   },
 
   paintColumns(shares, hasBar, { lane }, y, height, state, strength) {
@@ -114,25 +128,50 @@ Object.assign(Painter.prototype, {
   // Wide stretches hollow and hatched against the solid bars of hidden copies; elsewhere the exposed share of a column. A
   // search fades it but on what it found.
   drawExposed(place, state, shares, bars) {
-    const { lane, side, y, height } = place, { layout, theme } = state, c = this.context, { row } = rowsOf(lane);
+    const { lane, side, y, height } = place, { layout, theme } = state, c = this.context;
     const isHollow = new Uint8Array(layout.width), searched = state.matches !== null || fadesWhole(state, lane);
     const whole = (left, right) => {
       isHollow.fill(1, left, right);
-      if (!row) this.paintHollow(left, right, y, height, state, searched ? FADED : 1);
+      this.paintHollow(left, right, y, height, state, searched ? FADED : 1);
     };
     this.eachExposed(lane, side, state, 0, layout.width, whole);
-    for (const i of row || state.matches ? bars : []) {
-      if (state.matches && !state.matches[lane.signature[i]]) continue;
-      const [left, right] = this.barEdges(lane, side, i, state), { top, tall } = rowBox(place, i);
-      this.eachExposed(lane, side, state, left, right, (a, b) => this.paintHollow(a, b, top, tall, state, 1));
+    for (const i of state.matches ? bars : []) {
+      if (!state.matches[lane.signature[i]]) continue;
+      const [left, right] = this.barEdges(lane, side, i, state);
+      this.eachExposed(lane, side, state, left, right, (a, b) => this.paintHollow(a, b, y, height, state, 1));
     }
     c.fillStyle = theme.colours.exposed;
     c.globalAlpha = searched ? FADED : 1;
     for (let x = 0; x < shares.length; x++) {
       if (shares[x] === 0 || isHollow[x]) continue;
-      const tall = row ? 3 : height * shares[x]; // over rows, a line at the foot
+      const tall = height * shares[x];
       c.fillRect(layout.left + x, y + height - tall, 1, tall);
     }
+    c.globalAlpha = 1;
+  },
+
+  // The same of copies that overlap: each row is drawn like a lane.
+  drawExposedInRows(place, state, exposedInRows, bars) {
+    const { lane, side } = place, { layout, theme } = state, c = this.context, { row } = rowsOf(lane);
+    const isHollow = exposedInRows.map(() => new Uint8Array(layout.width));
+    for (const i of bars) {
+      if (state.matches && !state.matches[lane.signature[i]]) continue;
+      const [left, right] = this.barEdges(lane, side, i, state), { top, tall } = rowBox(place, i);
+      this.eachExposed(lane, side, state, left, right, (a, b) => {
+        isHollow[row[i]].fill(1, a, b);
+        this.paintHollow(a, b, top, tall, state, 1);
+      });
+    }
+    c.fillStyle = theme.colours.exposed;
+    c.globalAlpha = fadesWhole(state, lane) ? FADED : 1;
+    exposedInRows.forEach((columns, at) => {
+      const box = rowAt(place, at);
+      for (let x = 0; x < columns.length; x++) {
+        if (columns[x] === 0 || isHollow[at][x]) continue;
+        const tall = box.tall * Math.min(1, columns[x]);
+        c.fillRect(layout.left + x, box.top + box.tall - tall, 1, tall);
+      }
+    });
     c.globalAlpha = 1;
   },
 

@@ -57,23 +57,32 @@ Object.assign(Painter.prototype, {
     }
   },
 
-  // Where the first token is known, and how much earlier or later than in A.
+  // The mark of a side's first token: where it is, what it says (in B how much earlier or later than in A), and where that
+  // begins and ends; null where it is not on the screen.
+  firstToken(side, state) {
+    const { layout, model } = state;
+    if (side.first_token_ns === null) return null;
+    const x = Math.round(this.x(side.first_token_ns - side.offset, state)) + 0.5;
+    if (x < layout.left || x > layout.left + layout.width) return null;
+    const against = side.number ? sinceA(model.sides[0].first_token_ns, side.first_token_ns, model) : "";
+    const text = `first token ${formatTime(side.first_token_ns - side.offset)}${against && ` (${against})`}`;
+    return { x, text, ...this.pillEdges(text, x, state) };
+  },
+
+  // Where first tokens are known.
   drawEnds(state) {
-    const { layout, theme, model } = state, c = this.context;
+    const { layout, theme } = state, c = this.context;
     for (const { side, top, bottom } of layout.sides) {
-      if (side.first_token_ns === null) continue;
-      const x = Math.round(this.x(side.first_token_ns - side.offset, state)) + 0.5;
-      if (x < layout.left || x > layout.left + layout.width) continue;
-      c.strokeStyle = c.fillStyle = theme.accent;
+      const token = this.firstToken(side, state);
+      if (!token) continue;
+      c.strokeStyle = theme.accent;
       c.setLineDash([5, 3]);
       c.beginPath();
-      c.moveTo(x, top + 4);
-      c.lineTo(x, bottom);
+      c.moveTo(token.x, top + 4);
+      c.lineTo(token.x, bottom);
       c.stroke();
       c.setLineDash([]);
-      const against = side.number ? sinceA(model.sides[0].first_token_ns, side.first_token_ns, model) : "";
-      const text = `first token ${formatTime(side.first_token_ns - side.offset)}${against && ` (${against})`}`;
-      this.pill(text, x, top + TITLE_HEIGHT / 2, theme.accent, state);
+      this.pill(token.text, token.x, top + TITLE_HEIGHT / 2, theme.accent, state);
     }
   },
 });

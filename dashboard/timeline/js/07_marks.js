@@ -164,11 +164,15 @@ Object.assign(Painter.prototype, {
     if (!state.measured) this.pill(formatTime(time, 5), pointer.x, 11, theme.text, state);
   },
 
-  pill(text, x, y, colour, state) {
-    const c = this.context, { layout, theme } = state;
+  pillEdges(text, x, { layout, theme }) {
     this.font(theme, 11, "600");
-    const width = c.measureText(text).width + 12;
+    const width = this.context.measureText(text).width + 12;
     const left = Math.min(Math.max(x - width / 2, layout.left), layout.left + layout.width - width);
+    return { left, right: left + width };
+  },
+
+  pill(text, x, y, colour, state) {
+    const c = this.context, { left, right } = this.pillEdges(text, x, state), width = right - left;
     c.fillStyle = colour;
     c.beginPath();
     c.roundRect(left, y - 9, width, 18, 9);

@@ -43,53 +43,64 @@ function countInside(model, lane, from, to) {
 
 const COPIES = ["h2d", "d2h", "d2d"], ON_DEVICE = [...COPIES, "compute"];
 
-// Rows of one side: { key, label, value, format }, those of each device apart. The stretch is on the side's own clock.
+// Rows of one side: { kind, figure, label (both), value, format }, the kinds of each device apart. The stretch is on the side's own clock.
 function sideStatistics(model, side, from, to) {
   const rows = [], onDevices = side.lanes.filter((lane) => lane.device !== null);
   const several = new Set(onDevices.map((lane) => `${lane.process}|${lane.device}`)).size > 1;
   const begin = Math.max(from, side.extent[0]), end = Math.min(to, side.extent[1]);
   for (const { label: device, lanes } of devicesOf(side)) {
-    const prefix = several ? `${device} · ` : "", add = (label, value, format) => rows.push({ label: `${prefix}${label}`, value, format });
+    const prefix = several ? `${device} · ` : "";
+    const add = (name, figure, value, format) => {
+      const kind = `${prefix}${name}`;
+      rows.push({ kind, figure, label: figure ? `${kind}, ${figure}` : kind, value, format });
+    };
     for (const category of Object.keys(model.header.categories)) {
       const mine = lanes.filter((lane) => lane.category === category), name = model.header.categories[category];
       if (!mine.length) continue;
       const busy = unionLength(mine.map(busySpans), begin, end), counts = mine.map((lane) => countInside(model, lane, begin, end));
-      add(`${name}, events`, counts.reduce((sum, one) => sum + one.count, 0), formatCount);
-      add(`${name}, busy`, busy, formatTime);
+      add(name, "events", counts.reduce((sum, one) => sum + one.count, 0), formatCount);
+      add(name, "busy", busy, formatTime);
       if (category === "h2d") {
         const exposed = unionLength(mine.map((lane) => lane.exposedSpans), begin, end);
-        add(`${name}, hidden`, busy - exposed, formatTime);
-        add(`${name}, exposed`, exposed, formatTime);
+        add(name, "hidden", busy - exposed, formatTime);
+        add(name, "exposed", exposed, formatTime);
       }
       if (!COPIES.includes(category)) continue;
       const bytes = counts.reduce((sum, one) => (one.bytes === null ? NaN : sum + one.bytes), 0);
       if (Number.isNaN(bytes)) continue;
-      add(`${name}, bytes`, bytes, formatBytes);
-      if (busy) add(`${name}, speed while busy`, bytes / busy, (rate) => `${trimmed(rate, 3)} GB/s`);
+      add(name, "bytes", bytes, formatBytes);
+      if (busy) add(name, "speed while busy", bytes / busy, (rate) => `${trimmed(rate, 3)} GB/s`);
     }
     const atWork = lanes.filter((lane) => ON_DEVICE.includes(lane.category));
-    if (atWork.length) add("idle", Math.max(end - begin, 0) - unionLength(atWork.map(busySpans), begin, end), formatTime);
+    if (atWork.length) add("idle", "", Math.max(end - begin, 0) - unionLength(atWork.map(busySpans), begin, end), formatTime);
   }
   return rows;
 }
 
-// The statistics as a table, or nothing where no stretch is chosen.
+// The statistics as a table a kind, side by side, or nothing where no stretch is chosen.
 function showStatistics(panel, model, span, makeArm) {
   panel.replaceChildren();
   panel.hidden = span === null;
   if (span === null) return;
-  const [from, to] = [Math.min(...span), Math.max(...span)], names = model.sides.map((side, i) => (model.sides.length > 1 ? `${"AB"[i]} ${side.title}` : side.title));
+  const [from, to] = [Math.min(...span), Math.max(...span)];
   panel.append(element("h3", "", `${formatTime(to - from, 4)} chosen, from ${formatTime(from, 5)} to ${formatTime(to, 5)}`));
   if (model.header.can_be_cut) panel.append(linkTo("Make this an arm", () => makeArm([from, to].map((time) => Math.round(time + model.sides[0].offset)))));
-  const sides = model.sides.map((side) => new Map(sideStatistics(model, side, from + side.offset, to + side.offset).map((row) => [row.label, row])));
-  const table = element("table"), head = element("tr");
-  for (const title of ["", ...names, ...(sides.length > 1 ? ["B / A"] : [])]) head.append(element("th", "", title));
-  table.append(head);
-  for (const label of new Set(sides.flatMap((side) => [...side.keys()]))) table.append(statisticsRow(label, sides.map((side) => side.get(label))));
-  panel.append(table);
+  const sides = model.sides.map((side) => sideStatistics(model, side, from + side.offset, to + side.offset)), tables = element("div", "tables");
+  for (const kind of new Set(sides.flat().map((row) => row.kind))) tables.append(statisticsTable(model, kind, sides));
+  panel.append(tables);
   if (model.sides.some((side) => isCutAway(side, from + side.offset, to + side.offset))) {
     panel.append(element("p", "hint", "Not all events of this stretch were sent: zoom in, and choose it again for exact figures."));
   }
+}
+
+function statisticsTable(model, kind, sides) {
+  const table = element("table"), head = element("tr"), isPair = sides.length > 1;
+  table.setAttribute("aria-label", kind);
+  for (const title of [kind, ...(isPair ? model.sides.map((side, i) => `${"AB"[i]} ${side.title}`) : [""]), ...(isPair ? ["B / A"] : [])]) head.append(element("th", "", title));
+  table.append(head);
+  const mine = sides.map((rows) => new Map(rows.filter((row) => row.kind === kind).map((row) => [row.figure, row])));
+  for (const figure of new Set(mine.flatMap((rows) => [...rows.keys()]))) table.append(statisticsRow(figure || "time", mine.map((rows) => rows.get(figure))));
+  return table;
 }
 
 function statisticsRow(label, found) {

@@ -1,6 +1,7 @@
 // Ties data, view, drawing and controls together; one for each place on the page.
 
 const STATUS_HEIGHT = 44, LEAST_HEIGHT = 280;
+const DOCK_HEIGHT = 120, TALL_WINDOW = 700; // where there is room, what is chosen is told below without scrolling
 
 class Viewer {
   constructor(root) {
@@ -116,7 +117,8 @@ class Viewer {
   // What the window leaves below the timeline's top, when the page is not scrolled, less a line for its status.
   room() {
     const page = document.querySelector("[data-testid=stMain]"), top = this.find(".stage").getBoundingClientRect().top + (page?.scrollTop ?? 0);
-    return Math.max(window.innerHeight - top - STATUS_HEIGHT, LEAST_HEIGHT);
+    const dock = window.innerHeight < TALL_WINDOW ? 0 : DOCK_HEIGHT;
+    return Math.max(window.innerHeight - top - STATUS_HEIGHT - dock, LEAST_HEIGHT);
   }
 
   scrollBy(pixels) {

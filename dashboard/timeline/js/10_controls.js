@@ -45,7 +45,12 @@ function connectPointer(viewer) {
     if (drag && drag.kind === "measure" && drag.moved) viewer.choose(state.measured);
     else if (drag && !drag.moved && drag.kind !== "strip" && event.type === "pointerup") click(at);
     if (held.size === 0) drag = null;
+    else if (drag) holdOn([...held.values()][0]);
     viewer.changed();
+  };
+  // A finger that stays after two have zoomed goes on from what they left.
+  const holdOn = (at) => {
+    drag = { ...drag, kind: "pan", at, moved: true, from: state.view.from, to: state.view.to, scroll: state.scroll, spread: null };
   };
   canvas.addEventListener("pointerup", release);
   canvas.addEventListener("pointercancel", release);
