@@ -79,8 +79,10 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
         yield Lines("answer", ["Recorded beside runs that were timed: what the arms did is to be read here, no times."])
         yield Lines("fact", list(_seen(telling_cell(report.cells), room)))
     elif report.cells:
+        # what a program printed of itself is what its user means; its wall time holds loading too
+        yield Lines("answer", list(_readings(report.cells[0], room)))
         yield from _Answer(report, room).blocks()
-        yield Lines("fact", [*_readings(report.cells[0], room), *report.recorded])
+        yield Lines("fact", list(report.recorded))
     else:
         yield Lines("answer", [summarise(report)])
         told = [found for found in report.findings if found.severity != "info"]
@@ -107,12 +109,13 @@ def _seen(cell: Cell, room: AnswerRoom) -> Iterator[str]:
 
 
 def _readings(cell: Cell, room: AnswerRoom) -> Iterator[str]:
-    """What the programs printed themselves, as each arm's share of the baseline's."""
+    """What the programs printed themselves: each arm's beside the baseline's, and the ratio."""
     for name in list(cell.arms)[1 : room.told + 1]:
         for key, figure in cell.readings.items():
             if (found := cell.against_baseline.get(name, {}).get(key)) is not None:
+                before, after = (format_value(cell.arms[arm].median(key), figure.unit) for arm in (cell.baseline, name))
                 ratio = format_ratio(found.ratio, found.low, found.high)
-                yield f"{figure.label}: {name} is {ratio} of {cell.baseline}, {found.verdict}."
+                yield f"{figure.label}: {after} with {name}, {before} with {cell.baseline}: {ratio}, {found.verdict}."
     yield from cell.not_positive_sentences()
 
 
@@ -195,7 +198,8 @@ class _Answer:
         if told is None:
             return f"{name} was not compared with {self._baseline}."
         found, figure = told
-        fast = f"{name} is {told_as_fast(found, figure)} as {self._baseline}"
+        where = " in wall time" if figure == "wall_ns" and cell.readings else ""  # beside what programs said themselves
+        fast = f"{name} is {told_as_fast(found, figure)} as {self._baseline}{where}"
         if (missing := missing_line([found])) is not None:
             return f"{fast.replace(' is ', ' was ', 1)} in what was measured: {missing}."
         bounds = bounds_as_fast(found, figure)

@@ -29,7 +29,7 @@ def test_the_two_commands_to_try(
     assert program == "hprof"
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "t/s: on is x2.000 [2.000, 2.000] of off, faster." in " ".join(printed.split())
+    assert "t/s: 21.0 with on, 10.5 with off: x2.000 [2.000, 2.000], faster." in " ".join(printed.split())
     assert main(["report", "traces/mine", "--all"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^t/s +10\.5 +21\.0$", printed, re.MULTILINE)

@@ -21,8 +21,10 @@ from profiler.engines.command import CommandRequest, parse_commands, run_command
 from profiler.engines.process import run_program
 from profiler.engines.readings import parse_rules
 from profiler.report.answer import ANSWER_ROOMS, answer_blocks
+from profiler.report.blocks import Lines
 from profiler.report.build import build_report
 from profiler.report.markdown import render_markdown
+from profiler.report.report import Report
 
 
 def printing(text: str, *, seconds: float = 0) -> str:
@@ -95,6 +97,9 @@ def test_six_boots_give_verdicts_of_wall_time_and_of_what_the_program_prints(tmp
     assert cell.arms["on"].median("t/s") == 20
     assert "wall time x0." in report.summary
     assert "t/s x2.000" in report.summary
+    first, second = answer_lines(report)
+    assert first == "t/s: 20.0 with on, 10.0 with off: x2.000 [2.000, 2.000], faster."
+    assert " as off in wall time" in second
     as_json = report.to_json()
     assert as_json["source"] == "command"
     assert as_json["cells"][0]["arms"]["off"]["readings"]["t/s"]["median"] == 10
@@ -132,6 +137,12 @@ def test_figures_of_zero_or_less_are_said_to_be_left_out(tmp_path: Path) -> None
     said = "gain is 0 or less in 1 of 2 passes, of which no ratio can be made."
     assert said in render_markdown(report)
     assert said in [line for block in answer_blocks(report, ANSWER_ROOMS[0]) for line in getattr(block, "lines", ())]
+
+
+def answer_lines(report: Report) -> list[str]:
+    """The first screen's answer, before its table."""
+    blocks = [one for one in answer_blocks(report, ANSWER_ROOMS[0]) if isinstance(one, Lines) and one.kind == "answer"]
+    return [line for block in blocks for line in block.lines]
 
 
 def test_readings_of_a_strangers_manifest_are_taken_for_what_they_are(tmp_path: Path) -> None:
