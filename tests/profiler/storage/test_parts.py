@@ -130,7 +130,7 @@ def test_findings_say_no_size_where_it_would_overflow(tmp_path: Path) -> None:
     capture = _imported(tmp_path / "c", [-(10**18)] * 100)
     found = {finding.rule: finding.evidence for finding in find(capture)}
     assert "H2D in 100 copies" in found["pageable-copies"]
-    assert all(" B" not in evidence and "GB" not in evidence for evidence in found.values())
+    assert all(" B" not in evidence and "GiB" not in evidence for evidence in found.values())
 
 
 def test_report_and_comparison_tell_of_them(tmp_path: Path) -> None:
