@@ -30,16 +30,17 @@ import click
 ROOT: Final = Path(__file__).resolve().parents[2]
 # Files that take longest, cut by words of `-k`; a last part has what none of the words select. Longest first.
 _SHARES: Final = {
-    "engine": ("reference_logits", "bit_identical and dtype0", "bit_identical and dtype1"),
+    "engine": ("reference_logits", "bit_identical and dtype0", "bit_identical and dtype1", "divided"),
     "mixers": ("dtype0",),
     "direct": ("number_of_rows",),
-    "token_replay": ("as_step_by_step",),
+    "token_replay": ("as_step_by_step", "does_not_serve"),
     "ordering": ("fault_is_found",),
     "dequant": (),
     "one_token": (),
-    "both": (),
+    "both": ("parts_add_up",),
 }
-_ALONE: Final = ("record",)  # CUPTI is asked how long kernels took
+# Parts that ask when something happened: processes take turns on a GPU.
+_ALONE: Final = ("engine, others", "token_replay, others", "both, others", "record")
 _RESULT: Final = re.compile(r"^(\S+\.py::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 _BEGUN: Final = re.compile(r"^(\S+\.py::.*?)\s*$")
 _SUMMARY: Final = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - (.*))?$")
@@ -124,8 +125,8 @@ def _shares(name: str, file: str) -> list[Part]:
     for word in words:
         parts.append(Part(f"{name}, {word}", (file,), f"({word}){before}"))
         before += f" and not ({word})"
-    rest = before.removeprefix(" and ")
-    return [*parts, Part(f"{name}, others" if words else name, (file,), rest, is_alone=name in _ALONE)]
+    last = f"{name}, others" if words else name
+    return [*parts, Part(last, (file,), before.removeprefix(" and "), is_alone=last in _ALONE)]
 
 
 class ParallelRun:

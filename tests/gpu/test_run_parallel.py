@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.gpu.run_parallel import ROOT, Outcome, ParallelRun, Part, gpu_parts, reasons, table
+from tests.gpu.run_parallel import _ALONE, ROOT, Outcome, ParallelRun, Part, gpu_parts, reasons, table
 
 PASSES = """
 print("tests/gpu/test_cuda_a.py::test_one[80 wide] PASSED   [ 50%]")
@@ -91,9 +91,11 @@ def test_parts_have_every_file_and_cut_it_without_a_rest() -> None:
     engine = [part.selected for part in parts if part.name.startswith("engine")]
     assert engine[0] == "(reference_logits)"
     assert engine[-1] == " and ".join(
-        f"not ({word})" for word in ("reference_logits", "bit_identical and dtype0", "bit_identical and dtype1")
+        f"not ({word})"
+        for word in ("reference_logits", "bit_identical and dtype0", "bit_identical and dtype1", "divided")
     )
-    assert [part.name for part in parts if part.is_alone] == [parts[-1].name] == ["record"]
+    alone = [part.name for part in parts if part.is_alone]
+    assert alone == [part.name for part in parts[-4:]] == [*_ALONE]
 
 
 def test_a_part_is_a_pytest_command() -> None:
