@@ -1,11 +1,16 @@
 """The one error class of hprof: what a user did or brought that cannot work; and the parts of its sentence that many
-share: what another library said, and which name was probably meant.
+share: what another library said, which name was probably meant, and text of files made plain.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+
+def plain(text: str) -> str:
+    """Text from a file on one line, without the control characters that could steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 class HprofError(Exception):
@@ -18,6 +23,10 @@ class HprofError(Exception):
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        """On one line, and fit for a terminal: it may quote a file, and where nobody catches it Python prints it."""
+        return plain(super().__str__())
 
 
 class PinningRefusedError(HprofError):

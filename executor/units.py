@@ -192,11 +192,6 @@ def listed(words: Iterable[str], last: str = "and") -> str:
     return f"{', '.join(rest)} {last} {final}" if rest else final
 
 
-def plain(text: str) -> str:
-    """Text from a file on one line, without the control characters that could steer a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-
-
 def _scaled(value: float, scales: tuple[tuple[float, str], ...]) -> str:
     # 999.6 us would round to "1000 us": the next unit starts half a digit early.
     size, unit = next(((s, u) for s, u in scales if abs(value) >= s * 0.9995), scales[-1])

@@ -93,9 +93,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:
-        from executor.units import plain
-
-        click.echo(f"hprof: {plain(str(error))}", err=True)  # it may quote a file, which must not steer the terminal
+        click.echo(f"hprof: {error}", err=True)
         return error.exit_code
     except click.ClickException as error:
         _show_usage_error(error)
@@ -146,7 +144,7 @@ def _told(error: OSError) -> str:
     """What the system said of a file that no command told of itself, such as a name that is too long."""
     if error.filename is None:
         return f"cannot print: {error.strerror}; print somewhere else."
-    from executor.units import plain
+    from executor.errors import plain
 
     name = plain(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename))
     shown = name if len(name) <= _MOST_OF_A_NAME else f"{name[:_MOST_OF_A_NAME]}…"

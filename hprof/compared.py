@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from profiler.compare.data import CompareResult
+from profiler.plain_text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ class Compared:
 
         text = io.StringIO()
         print_comparison(self.result, Console(file=text, width=100, markup=False, emoji=False, highlight=False), top=10)
-        return text.getvalue().rstrip()
+        return printable(text.getvalue().rstrip())
 
     def _repr_html_(self) -> str:
         from profiler.compare.renderers import leading_table

@@ -14,6 +14,7 @@ from executor.units import format_count, listed
 from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.capture import Capture
 from profiler.metrics.passes import CELL_KEYS, is_warmup, measured_passes
+from profiler.plain_text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,9 +41,9 @@ class OpenedCapture(Capture):
 
     def __repr__(self) -> str:
         try:
-            return "\n".join([f"<hprof capture {self.path}: {self.manifest.state}>", *self._facts()])
+            return printable("\n".join([f"<hprof capture {self.path}: {self.manifest.state}>", *self._facts()]))
         except HprofError as error:  # a repr that raises hides what a notebook was about to show
-            return f"<hprof capture {self.path}, which cannot be read: {error}>"
+            return printable(f"<hprof capture {self.path}, which cannot be read: {error}>")
 
     def _repr_html_(self) -> str:
         from profiler.report.answer import ANSWER_ROOMS, answer_blocks

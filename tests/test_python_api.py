@@ -13,7 +13,9 @@ import pytest
 import hprof
 from executor.errors import HprofError
 from hprof.opened import OpenedCapture
+from tests.dashboard.test_hostile import hostile
 from tests.profiler import makers
+from tests.profiler.cli.test_hostile import EVIL
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,17 @@ def test_a_notebook_shows_the_answer_and_no_markup_of_the_capture(tmp_path: Path
         html = shown._repr_html_()
         assert "faster" in html
         assert "<b>evil" not in html
+
+
+def test_no_text_of_a_capture_steers_the_terminal_of_a_prompt(tmp_path: Path) -> None:
+    hostile(tmp_path / "c", EVIL)
+    capture = hprof.open(tmp_path / "c")
+    with pytest.raises(HprofError) as raised:
+        capture.crossover("nope")
+    compared = hprof.compare(f"{capture.path}#{EVIL}", f"{capture.path}#{EVIL}2")
+    for told in (repr(capture), repr(capture.report()), repr(compared), str(raised.value)):
+        assert "skull" in told
+        assert all(line.isprintable() for line in told.split("\n"))
 
 
 def test_a_capture_that_goes_still_has_a_repr(tmp_path: Path) -> None:

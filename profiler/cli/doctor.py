@@ -46,7 +46,7 @@ def _shown(checks: Iterable[HealthCheck]) -> Iterable[HealthCheck]:
     """Each check on the screen as soon as it is done."""
     from rich.text import Text
 
-    from executor.units import plain
+    from executor.errors import plain
 
     screen = console()
     for check in checks:

@@ -51,7 +51,7 @@ def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None
     from rich.cells import cell_len
     from rich.text import Text
 
-    from executor.units import plain
+    from executor.errors import plain
     from profiler.report.blocks import Table
     from profiler.report.terminal import FittingTable
 
@@ -66,7 +66,7 @@ def print_captures(captures: Sequence[CaptureSummary], console: Console) -> None
 
 
 def _texts(capture: CaptureSummary) -> list[str]:
-    from executor.units import plain
+    from executor.errors import plain
 
     passes = "" if capture.n_passes is None else str(capture.n_passes)
     arms, created = ", ".join(capture.arms), (capture.created_utc or "")[:19].replace("T", " ")

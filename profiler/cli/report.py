@@ -106,10 +106,8 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
 
         say(json_text(reports_as_json(found, [str(problem) for problem in problems])))
     if problems:
-        from executor.units import plain
-
         for problem in problems:
-            say(f"hprof: {plain(str(problem))}", err=True)
+            say(f"hprof: {problem}", err=True)
         click.get_current_context().exit(2)
 
 

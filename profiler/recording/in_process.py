@@ -18,8 +18,7 @@ from typing import Any, Final, Self
 
 import torch
 
-from executor.errors import HprofError
-from executor.units import plain
+from executor.errors import HprofError, plain
 from profiler.facts import describe_machine, result_variables
 from profiler.importers import import_files
 from profiler.storage.place import check_place

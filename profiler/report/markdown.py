@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from executor.units import plain
+from executor.errors import plain
 from profiler.report.blocks import Block, FindingList, Heading, Lines, Listing, Table
 from profiler.report.report import Report, told_blocks
 

@@ -14,6 +14,7 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import DeviceFigures
 from profiler.metrics.ordering import Ordering
 from profiler.ordering.check import CheckResult
+from profiler.plain_text import printable
 from profiler.report.blocks import (
     ON_A_PAGE,
     Block,
@@ -87,7 +88,7 @@ class Report:
 
     def __repr__(self) -> str:
         cells = ", ".join(cell.named() or "one cell" for cell in self.cells[:_CELLS_NAMED]) or "no cells"
-        return f"<report of {self.capture}, {self.state}: {cells}. {self.summary}>"
+        return printable(f"<report of {self.capture}, {self.state}: {cells}. {self.summary}>")
 
     def _repr_html_(self) -> str:
         """For notebooks: every section, as the page of `hprof export` has it."""

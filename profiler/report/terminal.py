@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from executor.units import plain
+from executor.errors import plain
 from profiler.report.answer import ANSWER_ROOMS, answer_blocks
 from profiler.report.blocks import Block, FindingList, Heading, LineKind, Lines, Listing, Room, Table
 from profiler.report.report import Report, told_blocks

@@ -122,8 +122,9 @@ def test_a_capture_that_cannot_be_read_costs_only_itself(
         captured = capsys.readouterr()
         assert "on was 1.39 x as fast as off" in captured.out
         assert f"{tmp_path}/good --all" in captured.out
-        assert captured.err.count("\n") == 1
-        assert "bad/manifest.json is not valid JSON" in captured.err
+        told = [line for line in captured.err.splitlines() if line.startswith("hprof: ")]  # Dask warns too
+        assert len(told) == 1
+        assert "bad/manifest.json is not valid JSON" in told[0]
 
 
 def test_what_a_worker_cannot_do_is_one_sentence(
