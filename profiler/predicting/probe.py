@@ -7,7 +7,6 @@ it. `docs/predicting.md` describes the keys.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from profiler.predicting.costs import CopyWay, Phase, Setting
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
 
 _MOST_BYTES: Final = 4 << 20
+_MOST: Final = 1e15  # ns, bytes or operations a second: no machine has more
 _CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured
 _OTHERS: Final = 0.1  # of the processors' time
 _DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -75,12 +75,14 @@ class Probe:
 
     def rates(self) -> SimMachine:
         """What the machine reaches, as `sim` has it: for engines whose own steps were not probed."""
-        found = SimMachine(link_gb_s=1 / self.costs.ns_per_byte["inline"])
+        found = SimMachine()
         best = {what: self._best(what) for what in ("product", "device memory, read and written", "host memory, read")}
         gflop_s, memory, host = best.values()
+        ns_per_byte = self.costs.ns_per_byte["inline"]
         return replace(
             found,
-            gemm_tflop_s=found.gemm_tflop_s if gflop_s is None else gflop_s / 1e3,
+            link_gb_s=1 / ns_per_byte if ns_per_byte else found.link_gb_s,
+            gemm_tflop_s=gflop_s / 1e3 if gflop_s else found.gemm_tflop_s,
             memory_gb_s=memory or found.memory_gb_s,
             host_memory_gb_s=host or found.host_memory_gb_s,
         )
@@ -249,7 +251,7 @@ def _range(values: Any) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not math.isfinite(number := float(value)) or number < 0:
+    if isinstance(value, bool) or not 0 <= (number := float(value)) <= _MOST:
         raise ValueError("no measure")
     return number
 
@@ -258,7 +260,7 @@ def _inverse(rate: object) -> float:
     """ns for each byte or operation; 0 where no rate is told."""
     if rate is None:
         return 0.0
-    if (number := _number(rate)) == 0:
+    if (number := _number(rate)) < 1 / _MOST:
         raise ValueError("no rate")
     return 1 / number
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -118,6 +122,25 @@ def test_a_measure_that_cannot_be_is_refused(probed: Probe, tmp_path: Path) -> N
     path.write_bytes(orjson.dumps(found))
     with pytest.raises(HprofError, match="holds no probe"):
         read_probe(path)
+
+
+def test_any_value_anywhere_in_the_file_is_refused_or_leaves_finite_costs(probed: Probe, tmp_path: Path) -> None:
+    path, content, rng = tmp_path / "probe.json", orjson.dumps(probed.to_json()), random.Random(16)
+    values = [None, 0, -1, 1e308, 1e-308, 5e-324, 2**63 - 1, True, "x", "1e999", [], {}, [1, 2, 3]]
+    for _ in range(200):
+        changed = parent = orjson.loads(content)
+        key: Any = rng.choice(list(parent))
+        while isinstance(parent[key], dict | list) and parent[key] and rng.random() < 0.9:
+            parent = parent[key]
+            key = rng.randrange(len(parent)) if isinstance(parent, list) else rng.choice(list(parent))
+        parent[key] = rng.choice(values)
+        path.write_bytes(orjson.dumps(changed))
+        try:
+            found = read_probe(path)
+        except HprofError:
+            continue
+        assert all(np.isfinite(fit.coefficients).all() for fit in found.costs.groups.values())
+        assert all(0 < rate < math.inf for rate in (found.rates().link_gb_s, found.rates().gemm_tflop_s))
 
 
 def test_what_has_changed_is_said(probed: Probe) -> None:
