@@ -5,7 +5,7 @@
 
 Each runs in a forked child with its own folder as working directory. It is wrong where it prints a traceback or
 something that steers a terminal, ends with another code than README's, does not end by Ctrl-C where it takes longer
-than --slow, holds more than 3 GB, or leaves a file outside its folder. Exit code 1 where one was wrong.
+than --slow, or holds more than 3 GB. Exit code 1 where one was wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Final
 
 import click
 
-from benchmarks.forked_commands import RunningCommand, load_commands, start
+from benchmarks.forked_commands import TRACES, RunningCommand, load_commands, start
 from benchmarks.hostile_files import EVIL, SPECIAL, broken, good_files
 from hprof.command_line import COMMANDS
 
@@ -182,33 +182,35 @@ class LineDrawer:
         return str(path if draw < 0.6 else broken(path, self._folder, self._rng))
 
 
-def wrong(line: RandomLine, folder: Path, slow_s: float, started: Counter[str]) -> str | None:
-    """Run it in `folder`; what was wrong, or None."""
+def wrong(line: RandomLine, folder: Path, slow_s: float, ends: Counter[str]) -> str | None:
+    """Run it in `folder` and count how it ended; what was wrong, or None."""
     said = folder.with_name(f"{folder.name}.out")
-    child = start(line.words, said.with_suffix(".err"), functools.partial(_enter, folder, line.environment), str(said))
-    code, usage, is_slow = _ended(child, slow_s)
-    out, err = said.read_text(errors="replace"), said.with_suffix(".err").read_text(errors="replace")
-    started["slow"] += is_slow
-    started[f"exit code {code}"] += 1
-    problem = next(
-        (f"said {word!r}" for word in ("Traceback", "terminate called", "Fatal Python") if word in err), None
-    )
-    steering = {one for one in out + err if not one.isprintable() and one not in "\n\t\r"}
+    errors = said.with_suffix(".err")
+    child = start(line.words, errors, functools.partial(_enter, folder, line.environment), str(said))
+    code, most_bytes, is_slow = _ended(child, slow_s)
+    out, err = (file.read_text(errors="replace") for file in (said, errors))
+    said.unlink()
+    errors.unlink()
+    ends["slow"] += is_slow
+    ends[f"exit code {code}"] += 1
+    problem = fault_of(line.words[0], code, most_bytes, out, err)
+    return None if problem is None else f"{problem}: {err.strip()[-700:]}"
+
+
+def fault_of(command: str, code: int | None, most_bytes: int, out: str, err: str) -> str | None:
+    """What is wrong with how a command ended; `code` is null where it did not. `record` gives its program's code."""
     if code is None:
-        problem = "hung"
-    elif line.words[0] != "record" and code not in _CODES:
-        problem = problem or f"exit code {code}"
-    elif code == 2 and not err.strip():
-        problem = problem or "exit code 2 without a sentence"
-    if usage > _MOST_BYTES:
-        problem = problem or f"{usage / 2**30:.1f} GiB"
-    if steering and line.words[0] != "record":
-        problem = problem or f"printed {sorted(steering)!r}"
-    if problem is not None:
-        problem = f"{problem}: {err.strip()[-700:]}"
-    for file in (said, said.with_suffix(".err")):
-        file.unlink()
-    return problem
+        return "hung"
+    if (word := next((word for word in TRACES if word in err), None)) is not None:
+        return f"said {word!r}"
+    if command != "record":
+        if code not in _CODES:
+            return f"exit code {code}"
+        if steering := {one for one in out + err if not one.isprintable() and one not in "\n\t\r"}:
+            return f"printed {sorted(steering)!r}"
+    if code == 2 and not err.strip():
+        return "exit code 2 without a sentence"
+    return f"{most_bytes / 2**30:.1f} GiB" if most_bytes > _MOST_BYTES else None
 
 
 def _enter(folder: Path, environment: Sequence[tuple[str, str]]) -> None:
