@@ -126,7 +126,7 @@ def test_a_measure_that_cannot_be_is_refused(probed: Probe, tmp_path: Path) -> N
 
 def test_any_value_anywhere_in_the_file_is_refused_or_leaves_finite_costs(probed: Probe, tmp_path: Path) -> None:
     path, content, rng = tmp_path / "probe.json", orjson.dumps(probed.to_json()), random.Random(16)
-    values = [None, 0, -1, 1e308, 1e-308, 5e-324, 2**63 - 1, True, "x", "1e999", [], {}, [1, 2, 3]]
+    values: list[Any] = [None, 0, -1, 1e308, 1e-308, 5e-324, 2**63 - 1, True, "x", "1e999", [], {}, [1, 2, 3]]
     for _ in range(200):
         changed = parent = orjson.loads(content)
         key: Any = rng.choice(list(parent))
