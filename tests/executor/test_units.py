@@ -57,7 +57,6 @@ _DECIMAL = re.compile(r"(?:\d |\"|\| )[GMk]B\b(?!/s)")  # "1.5 GB", a column's "
         (units.listed(["off", "on", "hot"]), "off, on and hot"),
         (units.listed([]), ""),
         (units.number_ranges([0, 1, 2, 5]), "0-2, 5"),
-        (units.plain("a\nb\x1b[31m"), "a b?[31m"),
     ],
 )
 def test_numbers_as_people_read_them(spelled: str, expected: str) -> None:
