@@ -207,6 +207,11 @@ class Timeline:
             for lane, copies in enumerate(weight_copies(self, self.rows(lane)) for lane in range(len(self.lanes)))
         )
 
+    @cached_property
+    def exposed(self) -> tuple[Intervals | None, ...]:
+        """For each lane the parts of those copies that no compute covered. Made once, on first use."""
+        return tuple(None if found is None else exposed(*found) for found in self.weights_and_compute)
+
 
 def load_timeline(
     capture: Capture,
@@ -294,6 +299,8 @@ def compute_beside(line: Timeline, lane: int, window: tuple[int, int]) -> Interv
 def exposed_copies(line: Timeline, lane: int, window: tuple[int, int]) -> Intervals | None:
     """The parts of the lane's host to device copies that no compute of its device covered, as far as they touch the
     window; None where the lane holds no such copies there."""
+    if window == line.extent:
+        return line.exposed[lane]
     copies = weight_copies(line, rows_between(line, lane, window))
     return None if copies is None else exposed(copies, compute_beside(line, lane, window))
 

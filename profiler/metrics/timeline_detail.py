@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from profiler.arithmetic.groups import Groups, Mask, group_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, covered_length
 from profiler.metrics.events import ints
-from profiler.metrics.overlap import exposed
 from profiler.metrics.timeline import Timeline
 
 Shares = npt.NDArray[np.float32]
@@ -45,9 +44,9 @@ def exposed_shares(line: Timeline, edges: Int64) -> Shares:
     """How much of each bin was exposed copy, 0..1: (lanes, bins); 0 in lanes without host to device copies."""
     shares = np.zeros((len(line.lanes), len(edges) - 1), np.float32)
     widths = np.diff(edges)
-    for number, found in enumerate(line.weights_and_compute):
+    for number, found in enumerate(line.exposed):
         if found is not None:
-            shares[number] = covered_length(exposed(*found), edges[:-1], edges[1:]) / widths
+            shares[number] = covered_length(found, edges[:-1], edges[1:]) / widths
     return shares
 
 
