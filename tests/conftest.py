@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 os.environ["HPROF_URL_SCHEMES"] = "memory, needs-credentials"  # addresses that only tests have
 
-settings.register_profile("fixed", derandomize=True)
+# how long drawing takes is the load of the machine
+settings.register_profile("fixed", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
