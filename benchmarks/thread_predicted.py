@@ -75,8 +75,7 @@ class ThreadModel:
     def fitted(self) -> SimMachine:
         """The machine whose link and products give the two figures that are fitted to."""
         gpu = find_gpu("rtx3090")
-        # llama.cpp's CPU kernels read the stored 4.5 bits a weight, where hprof's widens this type to 16
-        start = SimMachine(memory_gb_s=gpu.memory_gb_s, host_call_us=0.0, host_memory_gb_s=HOST_GB_S * 16 / 4.5)
+        start = SimMachine(memory_gb_s=gpu.memory_gb_s, host_call_us=0.0, host_memory_gb_s=HOST_GB_S)
 
         def machine(logs: np.ndarray) -> SimMachine:
             link, gemm = np.exp(logs)

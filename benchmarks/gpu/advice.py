@@ -2,7 +2,8 @@
 
 `grid`: the first choice of `hprof advise`, by a probe, against the best of a fixed grid that is run for real, under
 budgets of device memory. `llama-cpp`: the command of `hprof advise --for llama.cpp` against llama.cpp's own fit
-(`llama-bench -fitt`) at the same free memory.
+(`llama-bench -fitt`) at the same free memory. Each line is printed once it is known; after `--seconds` nothing more
+begins, and the last line names what is left.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, cast
 
 import click
 
+from benchmarks.gpu.llama_bench import EXPERTS_ON_HOST, FFN_ON_HOST
 from executor.devices.base import DeviceKind
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
@@ -44,6 +48,7 @@ GRID_ARMS: Final[Mapping[bool, tuple[str, ...]]] = {True: ("off", "on", "hot", "
 GRID_UBATCHES: Final = (256, 1024, 4096)
 _LLAMA_TESTS: Final = ("-p", "512,4096", "-n", "64", "-r", "3", "-o", "jsonl")
 _TIMEOUT_S: Final = 300
+_SECONDS: Final = 280.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,16 @@ def tried(cells: Mapping[tuple[str, int, int, int, int], MeasuredCell]) -> Itera
         yield Tried(f"{arm} -ub {n_ubatch}", one.ttft_ns or 0.0, one.prefill_ns or 0.0, one.decode_ns or 0.0)
 
 
+class Deadline:
+    """How long a command may still begin something."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
+
+    def has_time(self) -> bool:
+        return time.perf_counter() < self._end
+
+
 def advised(request: RunRequest, budget_bytes: int, objective: Objective, probe: Probe) -> Advice:
     """What advice there is, on the machine of the probe."""
     asked = replace(request, device=replace(request.device, kind="sim"), dtype=cast("Any", probe.dtype))
@@ -98,23 +113,25 @@ def against_grid(
         repetitions=2,
     )
     grid = list(tried(run(request, folder / "grid")))
+    known: dict[RunRequest, Tried] = {}
     for objective in OBJECTIVES:
-        advice = advised(
-            replace(request, placements=(PlacementOptions(),)), parse_bytes(budget, "--budgets"), objective, probe
-        )
+        advice = advised(replace(request, placements=(PlacementOptions(),)), budget_bytes, objective, probe)
         asked = replace(verified_request(request, advice.best, repetitions=2), device=device, dtype="auto")
-        (own,) = tried(run(asked, folder / objective))
+        if asked not in known:
+            (known[asked],) = tried(run(asked, folder / objective))
+        own = known[asked]
         best = min(grid, key=lambda one: one.cost(objective))
         yield {
             "model": model, "budget": budget, "objective": objective, "advice": own.what, "best": best.what,
-            "ratio": own.cost(objective) / best.cost(objective), "predicted_ns": advice.best.cost(objective),
+            "ratio": own.cost(objective) / best.cost(objective),
+            "predicted_ns": sum(getattr(one, f"{objective}_ns") or 0.0 for one in advice.best.predictions),
             "measured_ns": own.cost(objective),
         }  # fmt: skip
 
 
 def bench(program: Path, model: Path, flags: Sequence[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """llama-bench's rows. RuntimeError where it fails."""
-    command = [str(program), "-m", str(model), *flags]
+    command = [str(program.resolve()), "-m", str(model), *flags]
     env = os.environ | dict(environment)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, env=env)
     if done.returncode:
@@ -139,14 +156,22 @@ def typed(line: str) -> tuple[dict[str, str], list[str]]:
     return environment, kept
 
 
-def against_fit(program: Path, model: Path, budget: str, total_bytes: int, folder: Path) -> dict[str, Any]:
+def measured_rows(program: Path, model: Path) -> list[dict[str, Any]]:
+    """What advice for llama.cpp is fitted to: a long prompt with everything resident, and that and tokens with the
+    experts, or a dense model's FFN, on the host."""
+    common = ["-ngl", "99", "-fa", "1", "-lm", "none", "-o", "jsonl", "-r", "2"]
+    on_host = EXPERTS_ON_HOST if load_model(str(model), computes=False).has_experts else FFN_ON_HOST
+    resident = bench(program, model, [*common, "-p", "4096", "-n", "0"], {})
+    return [*resident, *bench(program, model, [*common, *on_host, "-p", "4096", "-n", "64"], {})]
+
+
+def against_fit(
+    program: Path, model: Path, budget: str, total_bytes: int, measured: Sequence[Mapping[str, Any]], folder: Path
+) -> dict[str, Any]:
     """llama.cpp by advice beside llama.cpp by its own fit, which leaves free what the budget does not allow."""
     margin_mib = (total_bytes - parse_bytes(budget, "--budgets")) >> 20
     own = rates(bench(program, model, ["-fitt", str(margin_mib), "-fa", "1", *_LLAMA_TESTS], {}))
     rows = folder / "rows.jsonl"
-    resident = ["-ngl", "99", "-fa", "1", "-lm", "none", "-p", "4096", "-n", "0", "-o", "jsonl"]
-    on_host = ["-ngl", "99", "-fa", "1", "-lm", "none", "-ncmoe", "99", "-p", "4096", "-n", "64", "-o", "jsonl"]
-    measured = [*bench(program, model, resident, {}), *bench(program, model, on_host, {})]
     rows.write_text("\n".join(json.dumps(row) for row in measured))
     words = ["-m", str(model), "-p", "512,4096", "-n", "64", "--vram-budget", budget, "--fit", str(rows), "--json"]
     command = [sys.executable, "-m", "hprof", "advise", "--for", "llama.cpp", "--link", "gen5x16", *words]
@@ -171,37 +196,53 @@ def main() -> None:
 @click.option("--budgets", default="4GiB,8GiB,12GiB")
 @click.option("-p", "n_prompt", default=4096)
 @click.option("-n", "n_gen", default=32)
-def grid_command(probe_file: Path, models: str, layers: int | None, budgets: str, n_prompt: int, n_gen: int) -> None:
+@click.option("--seconds", default=_SECONDS, help="After so many nothing more begins.")
+def grid_command(
+    probe_file: Path, models: str, layers: int | None, budgets: str, n_prompt: int, n_gen: int, seconds: float
+) -> None:
     """The first choice against the best of a grid; a line of JSON each, as they come."""
-    probe = read_probe(probe_file)
+    probe, deadline, left = read_probe(probe_file), Deadline(seconds), []
     with tempfile.TemporaryDirectory() as folder:
-        for model in models.split(","):
-            for budget in budgets.split(","):
-                try:
-                    for row in against_grid(model, layers, budget, probe, n_prompt, n_gen, Path(folder)):
-                        click.echo(json.dumps(row))
-                except HprofError as error:
-                    click.echo(json.dumps({"model": model, "budget": budget, "error": str(error)}))
+        for model, budget in product(models.split(","), budgets.split(",")):
+            if not deadline.has_time():
+                left.append(f"{model} {budget}")
+                continue
+            try:
+                for row in against_grid(model, layers, budget, probe, n_prompt, n_gen, Path(folder)):
+                    click.echo(json.dumps(row))
+            except HprofError as error:
+                click.echo(json.dumps({"model": model, "budget": budget, "error": str(error)}))
+    if left:
+        click.echo(json.dumps({"left": left}))
 
 
 @main.command("llama-cpp")
 @click.option("--llama-bench", "program", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--memory", default="141GiB", help="Of the GPU.")
 @click.option("--budgets", default="4GiB,8GiB,12GiB")
+@click.option("--seconds", default=_SECONDS, help="After so many nothing more begins.")
 @click.argument("models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def llama_command(program: Path, memory: str, budgets: str, models: tuple[Path, ...]) -> None:
+def llama_command(program: Path, memory: str, budgets: str, seconds: float, models: tuple[Path, ...]) -> None:
     """Advice for llama.cpp against its own fit; a line of JSON each, then the geometric mean."""
     logs: list[float] = []
+    rows: dict[Path, list[dict[str, Any]]] = {}
+    deadline, left = Deadline(seconds), []
     with tempfile.TemporaryDirectory() as folder:
-        for model in models:
-            for budget in budgets.split(","):
-                try:
-                    row = against_fit(program, model, budget, parse_bytes(memory, "--memory"), Path(folder))
-                except RuntimeError as error:
-                    click.echo(json.dumps({"model": str(model), "budget": budget, "error": str(error)}))
-                    continue
-                click.echo(json.dumps(row))
-                logs += [math.log(value) for value in row["ratios"].values()]
+        for model, budget in product(models, budgets.split(",")):
+            if not deadline.has_time():
+                left.append(f"{model} {budget}")
+                continue
+            try:
+                if model not in rows:
+                    rows[model] = measured_rows(program, model)
+                row = against_fit(program, model, budget, parse_bytes(memory, "--memory"), rows[model], Path(folder))
+            except RuntimeError as error:
+                click.echo(json.dumps({"model": str(model), "budget": budget, "error": str(error)}))
+                continue
+            click.echo(json.dumps(row))
+            logs += [math.log(value) for value in row["ratios"].values()]
+    if left:
+        click.echo(json.dumps({"left": left}))
     if logs:
         click.echo(json.dumps({"geometric_mean": math.exp(sum(logs) / len(logs)), "least": math.exp(min(logs))}))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.gpu.advice import Tried, bench, rates, typed
+from benchmarks.gpu.advice import Tried, bench, main, rates, typed
 
 FAKE = """#!{python}
 import json, os, sys
@@ -38,3 +40,13 @@ def test_rates_are_told_by_test(tmp_path: Path) -> None:
 def test_an_objective_is_its_own_time() -> None:
     one = Tried("on -ub 64", 3.0, 2.0, 1.0)
     assert [one.cost(objective) for objective in ("ttft", "prefill", "decode")] == [3.0, 2.0, 1.0]
+
+
+def test_after_its_time_nothing_begins_and_what_is_left_is_named(tmp_path: Path) -> None:
+    program, model = tmp_path / "llama-bench", tmp_path / "m.gguf"
+    program.touch()
+    model.touch()
+    words = ["llama-cpp", "--llama-bench", str(program), "--seconds", "0", "--budgets", "1GiB,2GiB", str(model)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0
+    assert json.loads(done.output) == {"left": [f"{model} 1GiB", f"{model} 2GiB"]}
