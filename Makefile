@@ -9,6 +9,10 @@ PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Those that run without a GPU; benchmarks/gpu and the rest say in their first lines what they need.
 BENCHMARKS := overlap_cpu recording_overhead metrics_scale import_scale
 
+# A file of tests stays in one process, for tests of a file share what they set up. More than four processes gain little,
+# and each holds a gigabyte. In one process, with output as it comes: make test TEST_PROCESSES=
+TEST_PROCESSES ?= -n auto --maxprocesses 4 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test model bench gpu-check docs
 
@@ -36,7 +40,7 @@ test: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(TEST_PROCESSES)
 
 model: setup
 	@$(BIN)/python -m executor.models.fetch
