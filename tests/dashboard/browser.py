@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from dashboard.cli import free_port
 from tests.support import ROOT
 
 if TYPE_CHECKING:
@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 _EXPECTED: Final = ("/_stcore/health", "/_stcore/host-config")
 
 
+def unused_port() -> int:
+    """A port of this machine that the system picks, so that tests that run side by side get different ones."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextmanager
 def served(root: Path) -> Iterator[str]:
     """`hprof dashboard` over the captures of `root`; gives its address."""
-    port = free_port("127.0.0.1", 18501)
+    port = unused_port()
     command = [sys.executable, "-m", "hprof", "dashboard", str(root), "--no-browser", "--port", str(port)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -41,7 +48,7 @@ def served(root: Path) -> Iterator[str]:
 
 
 def wait_until_up(address: str, server: subprocess.Popen[bytes]) -> None:
-    """Until the server answers there; fails the test where it ends, or takes two minutes."""
+    """Until the server answers there; fails the test where it ends, or takes a minute."""
     for _ in range(240):
         assert server.poll() is None, "the server did not start"
         try:

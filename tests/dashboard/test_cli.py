@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import hprof
 from dashboard import cli
 from dashboard.server import KnownNames, WithScript
-from tests.dashboard.browser import wait_until_up
+from tests.dashboard.browser import unused_port, wait_until_up
 from tests.support import ROOT
 
 
@@ -178,7 +178,7 @@ def test_the_working_folder_decides_nothing(tmp_path: Path) -> None:
     (tmp_path / ".streamlit" / "config.toml").write_text(f"[server]\n{settings}\n[theme]\nbase='dark'\n")
     (tmp_path / "pandas.py").write_text("raise SystemExit('a stranger')")
     (tmp_path / "traces").mkdir()
-    port = cli.free_port("127.0.0.1", 18901)
+    port = unused_port()
     command = [sys.executable, "-P", "-m", "hprof", "dashboard", "--no-browser", "--port", str(port)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
