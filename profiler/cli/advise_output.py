@@ -37,9 +37,8 @@ def advice_blocks(
 ) -> Iterator[Block]:
     """`notes`, where there are any; what to set, what it gives, how sure; then the best few, and what would help."""
     best = advice.best
-    yield Lines(
-        "fact", [*notes, f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {_sure(best, spread)}"]
-    )
+    sure = _sure(best, spread, "--fit ROWS" if llama_cpp is not None else "hprof probe, --fit CAPTURE or --verify N")
+    yield Lines("fact", [*notes, f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {sure}"])
     if llama_cpp is not None:
         yield Lines("fact", ["type:", llama_cpp])
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
@@ -154,10 +153,11 @@ def _gives(one: Candidate, spread: Spread) -> str:
     return f"{listed(told)}, in {held} beside {format_bytes(one.reserve_bytes)} of states and activations"
 
 
-def _sure(one: Candidate, spread: Spread) -> str:
+def _sure(one: Candidate, spread: Spread, would: str) -> str:
+    """`would`: what would say how far off the rates are."""
     known = [f"{name} ± {format_share(value)}" for name, value in spread.items() if value is not None]
     if not known:
-        return "from rates alone: nothing says how far off they are; hprof probe, --fit CAPTURE or --verify N would"
+        return f"from rates alone: nothing says how far off they are; {would} would"
     where = "" if one.in_range else "; outside what was measured, so less sure than that"
     return f"{listed(known)}, by what it misses where that was measured{where}"
 

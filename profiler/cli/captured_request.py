@@ -64,7 +64,7 @@ def fitted_request(values: Mapping[str, Any]) -> RunRequest:
     return replace(request, arms=arms)
 
 
-_UNPREDICTED: Final = ("auto", "both")  # profiler.predicting.plans says why
+_UNPREDICTED: Final = ("auto",)  # profiler.predicting.plans says why
 _UNASKED: Final = {
     "repetitions": 1,
     "boots": 1,

@@ -15,7 +15,7 @@ from executor.errors import HprofError
 from executor.models.load import load_model
 from profiler.capture import Capture
 from profiler.cli.captured_request import captured_values, fitted_request, overlaid, predicted_request
-from profiler.cli.machine_options import told_rates
+from profiler.cli.machine_options import refuse_rates, told_rates
 from profiler.cli.probe_choice import ProbeChoice, choose_probe, costs_of
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest
@@ -84,6 +84,8 @@ def _of_hprof(values: Mapping[str, Any], given: Mapping[str, Any], *, searches: 
     seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
     if captures and values["probe"] is not None:
         raise HprofError("--probe and --fit exclude each other: give one of them.")
+    if captures:
+        refuse_rates(given, idle=("gpu", "device_memory") if searches else ("device_memory",))
     kind = values["device"] or (default_kind() if values["verify"] else None)
     choice = ProbeChoice(None) if captures else choose_probe(kind, values, given)
     asked = choice.asked(overlaid(next(iter(seen.values()), None), values, given), given)
@@ -107,8 +109,9 @@ def _of_hprof(values: Mapping[str, Any], given: Mapping[str, Any], *, searches: 
     found = calibrate([Source(captures[path], plan_run(fitted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     fitted = found.costs if link is None else found.costs.with_link(link)
+    reached = fitted.rates.machine if link is None else replace(fitted.rates.machine, link_gb_s=link)
     request = _with_dividing(request, fitted) if may_divide else request
-    return Ground(request, fitted, found.use, found.spread, [], fitted.rates.machine), rows
+    return Ground(request, fitted, found.use, found.spread, [], reached), rows
 
 
 def _with_dividing(request: RunRequest, costs: FittedCosts | ProbedCosts) -> RunRequest:
@@ -134,7 +137,8 @@ def _of_llama_cpp(ground: Ground, files: Sequence[Path], given: Mapping[str, Any
         rates = replace(rates, gemm_tflop_s=known.gemm_tflop_s, memory_gb_s=known.memory_gb_s)
     prior, n_threads = LlamaCppMachine.of(rates), request.device.n_threads
     if not files:
-        note = "llama.cpp's kernels are taken to reach a usual share of these rates, which is rough"
+        whose = "the rates that the capture shows" if isinstance(ground.costs, FittedCosts) else "these rates"
+        note = f"llama.cpp's kernels are taken to reach a usual share of {whose}, which is rough"
         notes = [*ground.notes, f"{note}: --fit ROWS, a file of llama-bench's, would say more."]
         return replace(ground, costs=LlamaCppCosts(prior, n_threads), spread={}, notes=notes)
     of_model = request_of(request.model, request.quant, request.layers)

@@ -54,6 +54,12 @@ def knows_device(kind: str, given: Mapping[str, object]) -> bool:
     return {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
 
 
+def refuse_rates(given: Mapping[str, object], *, idle: Sequence[str]) -> None:
+    """Raises HprofError where rates are given beside captures to fit to. idle: options that tell something else."""
+    if (MACHINE_FLAGS.keys() - set(idle)) & given.keys():
+        raise HprofError("--gpu and rates are not for --fit and --against, whose captures say how fast steps are.")
+
+
 def told_rates(kind: str, given: Mapping[str, object], notes: Sequence[str]) -> str | None:
     """The first line of an answer from rates alone: which of them are sim's defaults; None where none is.
 

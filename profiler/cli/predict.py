@@ -11,7 +11,7 @@ import click
 
 from executor.errors import HprofError
 from profiler.cli.completion import complete_captures
-from profiler.cli.machine_options import MACHINE_FLAGS, told_rates
+from profiler.cli.machine_options import refuse_rates, told_rates
 from profiler.cli.options import engine_option, given_values, predict_options
 from profiler.cli.printing import console, say
 
@@ -115,8 +115,7 @@ def _forecast(
             "From rates alone: nothing says how far off they are, so no figure has an interval.",
         ]
         return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
-    if (MACHINE_FLAGS.keys() - {"device_memory"}) & given.keys():
-        raise HprofError("--gpu and rates are not for --fit and --against, whose captures say how fast steps are.")
+    refuse_rates(given, idle=("device_memory",))
     plans = {path: plan_run(fitted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
     cells = None if fits else usual_cells(captures[first])
     found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
@@ -142,8 +141,8 @@ def _of_llama_cpp(values: Mapping[str, Any], given: Mapping[str, Any], against: 
     plan = plan_run(ground.request, _MOST_CELLS)
     predictions = predict(plan, ground.costs, ground.use)
     name = f"{plan.model.shape.name} in llama.cpp"
-    fits = [Path(path).name for path in values["fits"]]
-    return Forecast(name, _baseline(plan), predictions, ground.spread, fits, notes=ground.notes), plan
+    rows = [Path(path).name for path in values["fits"] if Path(path).is_file()]
+    return Forecast(name, _baseline(plan), predictions, ground.spread, rows, notes=ground.notes), plan
 
 
 def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Forecast:

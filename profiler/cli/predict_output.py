@@ -80,7 +80,8 @@ def _from_which(label: str, baseline: str, own: Times, base: Times) -> str:
 def _ground(forecast: Forecast) -> Iterator[str]:
     if forecast.fitted_to:
         spreads = [f"{name} ± {format_share(value)}" for name, value in forecast.spread.items() if value is not None]
-        yield f"fitted to {listed(forecast.fitted_to)}; intervals from what that misses: {listed(spreads)}"
+        sure = f"intervals from what that misses: {listed(spreads)}" if spreads else "nothing says how far off that is"
+        yield f"fitted to {listed(forecast.fitted_to)}; {sure}"
 
 
 def _arm_row(forecast: Forecast, one: Prediction, arms: list[Prediction]) -> list[str]:

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 import hprof
+from tests.support import ROOT
 
 ASKED = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "--arms", "off,on"]
 RATES = ["--vram-budget", "24MiB", "--link-gb-s", "4", "--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
@@ -52,6 +53,11 @@ def test_verify_runs_the_best(capsys: Printed) -> None:
 def test_without_a_budget_there_is_none(capsys: Printed) -> None:
     assert hprof.main(ASKED) == 2
     assert "give --vram-budget, e.g. 24GiB, or --gpu" in capsys.readouterr().err
+
+
+def test_rates_are_refused_beside_a_capture_that_shows_them(capsys: Printed) -> None:
+    assert hprof.main([*ASKED, *RATES, "--fit", str(ROOT / "traces" / "example-sweep")]) == 2
+    assert "--gpu and rates are not for --fit" in capsys.readouterr().err
 
 
 def test_rates_of_no_machine_are_the_first_thing_said(capsys: Printed) -> None:

@@ -8,7 +8,9 @@ import orjson
 import pytest
 
 import hprof
+from executor.errors import HprofError
 from profiler.capture import Capture
+from profiler.cli.captured_request import captured_values, fitted_request
 from tests.support import ROOT
 
 SWEEP = str(ROOT / "traces" / "example-sweep")
@@ -139,3 +141,21 @@ def test_llama_cpp_is_predicted_by_its_own_scheduler(capsys: Printed) -> None:
     assert set(found["cells"][0]["arms"]) == {"off", "cpu"}
     assert hprof.main([*words, "--for", "llama.cpp", "--arms", "hot"]) == 2
     assert "llama.cpp has nothing like arm 'hot': ask for off, " in capsys.readouterr().err
+
+
+def test_a_capture_tells_rates_for_llama_cpp_and_is_no_fit_to_it(capsys: Printed) -> None:
+    words = ["predict", "--for", "llama.cpp", "--fit", SWEEP, "-ub", "128", "-d", "0"]
+    slow, fast = (told(capsys, *words, "--link-gb-s", speed) for speed in ("2", "20"))
+    assert slow["fitted_to"] == []
+    assert "a usual share of the rates that the capture shows" in slow["notes"][0]
+    ttft_ns = [found["cells"][0]["arms"]["off"]["ttft_ns"]["median"] for found in (slow, fast)]
+    assert ttft_ns[0] > ttft_ns[1]
+    assert hprof.main([*words, "--gpu", "rtx4090"]) == 2
+    assert "--gpu and rates are not for --fit" in capsys.readouterr().err
+
+
+def test_a_capture_s_arm_both_counts_in_how_far_off_a_fit_is() -> None:
+    values = captured_values(Capture.open(SWEEP).manifest, SWEEP)
+    assert fitted_request({**values, "arms": "off,auto,both"}).arms == ("off", "both")
+    with pytest.raises(HprofError, match="no prediction is made for its arms, auto"):
+        fitted_request({**values, "arms": "auto"})
