@@ -14,6 +14,8 @@ from profiler.importers.combine import SourceFile
 from profiler.importers.cut import ArmRange, cut_into_arms
 from profiler.plain_text import readable
 from profiler.schema import TABLES
+from profiler.storage.place import ELSEWHERE
+from profiler.storage.store import Store
 
 _KEPT_FIELDS: Final = ("created_utc", "machine", "model", "link_h2d_gb_s", "environment", "extra")
 
@@ -29,9 +31,11 @@ def cut_capture(
     """Write stretches of an imported capture as the arms of a new one; gives its address.
 
     out: where; the capture's own address with `-arms` where it is left out. Raises HprofError for hprof's own captures,
-    and as `cut_into_arms` and `import_files` do.
+    for one that was cut before, where `out` is the capture itself, and as `cut_into_arms` and `import_files` do.
     """
     capture = Capture.open(path)
+    if out is not None and Store(out).where() == Store(capture.path).where():
+        raise HprofError(f"{capture.path} is what is cut, and stays; choose another folder ({ELSEWHERE}).")
     told = capture.manifest.extra.get("files")
     files = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
     first = files[0] if files else {}
@@ -46,6 +50,8 @@ def _as_read(capture: Capture) -> Imported:
     told = capture.manifest
     if told.source == "hprof":
         raise HprofError(f"{capture.name} was measured by hprof run, which has arms already; cut an imported trace.")
+    if "ranges" in told.extra:
+        raise HprofError(f"{capture.name} was cut into arms already; cut the trace or capture that it was made from.")
     tables = {name: capture.table(name) for name in TABLES if capture.n_rows(name)}
     fields = {name: getattr(told, name) for name in _KEPT_FIELDS} | {"arms": list(told.arms)}
     return Imported(told.source, tables, fields, list(told.cannot_say), Counter(told.dropped), list(told.warnings))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.policies.traits import ArmTraits
-from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share
+from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share, listed
 from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis, WorkRows
@@ -50,7 +50,7 @@ def copies_on_compute_stream(view: CopyAnalysis) -> Iterator[Finding]:
             f"{_copied(view, told, mine)} on {_compute_streams(view, mine)}: {format_ns(copied_ns)} of copies, "
             f"{format_ns(hidden_ns)} ({_share(hidden_ns, copied_ns)}) hidden behind "
             f"{format_ns(compute_ns)} of compute.",
-            design or _in_line_advice(exposed_ns, compute_ns, hideable_ns),
+            design or _in_line_advice(exposed_ns, hideable_ns),
             view.costliest(rows, told.group),
         )
 
@@ -65,8 +65,7 @@ def _design(traits: ArmTraits | None) -> str | None:
         others = " or ".join(f"`{arm}`" for arm in traits.held_against)
         judge = f"; {others} beside it shows whether it is right" if others else ""
         return f"In line by design, where the policy chooses to copy in line{judge}."
-    named = f" ({', '.join(traits.held_against)})" if traits.held_against else ""
-    return f"In line by design: compare with an arm that copies ahead{named}."
+    return f"In line by design: compare with {listed(traits.held_against) or 'an arm that copies ahead'}."
 
 
 def _traits(view: CopyAnalysis, group: int) -> ArmTraits | None:
@@ -74,17 +73,16 @@ def _traits(view: CopyAnalysis, group: int) -> ArmTraits | None:
     return next((arm.traits for arm in view.manifest.arms if arm.name == name), None)
 
 
-def _in_line_advice(exposed_ns: float, compute_ns: float, hideable_ns: float) -> str:
+def _in_line_advice(exposed_ns: float, hideable_ns: float) -> str:
     stream = (
         "Copy the next layer on a stream of its own while this one computes, ordered by events and not by the "
         "host (llama.cpp: -pw 1; PyTorch: a side stream, record_event and wait_event)"
     )
     if hideable_ns >= exposed_ns / 4:
         return f"{stream}: up to {format_ns(hideable_ns)} of the {format_ns(exposed_ns)} can be hidden."
-    ratio = exposed_ns / max(compute_ns, 1)
     return (
-        f"{stream}; but copying takes {ratio:.0f}x as long as computing, so that hides at most "
-        f"{format_ns(hideable_ns)} ({_share(hideable_ns, exposed_ns)}). Above all move fewer bytes (more "
+        f"{stream}; but only {format_ns(hideable_ns)} of compute have no copy beside them, so that hides at most "
+        f"{_share(hideable_ns, exposed_ns)} of the {format_ns(exposed_ns)}. Above all move fewer bytes (more "
         "layers resident, a smaller quantisation, only the experts in use) or do more with each copy (larger "
         "ubatches, more requests at a time)."
     )

@@ -113,6 +113,10 @@ def detect(path: Path) -> str:
         if trace_format(kind).detect(path, head):
             return kind
     if path.is_dir():
+        from profiler.manifest import MANIFEST_NAME  # here, as it brings numpy and pyarrow
+
+        if (path / MANIFEST_NAME).is_file():
+            raise HprofError(f"{path} is a capture already: `hprof report` shows it, and --range cuts it into arms.")
         raise HprofError(
             f"{path} holds no .parquet or .arrow tables; give the folder that `nsys export -t parquetdir` wrote, "
             "or a file."

@@ -57,8 +57,11 @@ def cut_into_arms(imported: Imported, ranges: Sequence[ArmRange]) -> Imported:
     its own arms.
     """
     span = span_of(imported.tables)
-    if span is None:
-        raise HprofError("the trace holds nothing that has a time, so that no stretch of it can be an arm.")
+    events = imported.tables.get("events")
+    if span is None or events is None or not events.num_rows:
+        raise HprofError(
+            "it holds no events, so no stretch of it can be an arm; of llama-bench's rows, --arm-by FIELD makes arms."
+        )
     ordered = sorted(ranges, key=lambda one: one.start_ns)
     _check(ordered)
     passes = imported.tables.get("passes")

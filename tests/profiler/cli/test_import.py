@@ -62,6 +62,8 @@ def test_a_second_import_needs_force(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(arguments) == 2
     assert "--force" in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
+    assert main(["import", arguments[arguments.index("-o") + 1]]) == 2
+    assert "is a capture already: `hprof report` shows it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

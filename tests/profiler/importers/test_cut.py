@@ -16,6 +16,7 @@ from profiler.metrics import load_tables, pass_figures
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, nvtx, write_export
 from tests.profiler.makers import dense_off_on
+from tests.support import ROOT
 
 _FIRST = 5_000  # of the trace's rows; ranges count from it
 
@@ -114,3 +115,19 @@ def test_who_names_its_arms_is_not_cut(tmp_path: Path) -> None:
         cut_capture(two, [ArmRange("off", 0, 5000)])
     with pytest.raises(HprofError, match="has arms already"):
         cut_capture(dense_off_on(tmp_path / "own").path, _RANGES)
+    cut = import_files([trace], tmp_path / "cut", ranges=_RANGES[:1])
+    with pytest.raises(HprofError, match="was cut into arms already"):
+        cut_capture(cut, _RANGES[1:])
+
+
+def test_a_capture_that_is_cut_stays(tmp_path: Path) -> None:
+    whole = import_files([_trace(tmp_path / "a.sqlite")], tmp_path / "whole")
+    with pytest.raises(HprofError, match="is what is cut, and stays"):
+        cut_capture(whole, _RANGES, tmp_path / "whole", force=True)
+    assert not len(Capture.open(whole).passes)
+
+
+def test_rows_without_events_have_no_stretches(tmp_path: Path) -> None:
+    rows = ROOT / "tests" / "data" / "llama-bench" / "smollm2.csv"
+    with pytest.raises(HprofError, match="it holds no events"):
+        import_files([rows], tmp_path / "out", ranges=_RANGES)
