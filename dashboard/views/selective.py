@@ -64,6 +64,9 @@ def bytes_moved(choice: Choice) -> None:
     mine = found[found["pass_id"].isin(ids.index)].assign(arm=lambda frame: frame["pass_id"].map(ids))
     arms = list(choice.sizes.arms) if choice.sizes else choice.arms
     by_arm = {arm: typical_ubatches(mine[mine["arm"] == arm]) for arm in choice.arms}
+    if mine.empty:
+        show.nothing("No copy of these passes says which ubatch it belongs to.")
+        return
     if mine["bytes_h2d"].isna().all():
         show.nothing("The source recorded no copies of these passes.")
         return

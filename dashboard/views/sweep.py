@@ -83,6 +83,9 @@ def everywhere(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None
     """B against A in every cell of the workload; a click chooses the cell."""
     mine = rows[rows["arm"] == choice.b]
     across = PROMPT if axis == PROMPT else UBATCH
+    if mine[across].isna().all():
+        show.nothing("The source does not say of which size these passes are, so there are no sizes to compare.")
+        return
     grid, verdicts = factor_grid(mine.assign(n_ubatch=mine[across]), name)
     if grid.empty:
         show.nothing(f"{choice.b} and {choice.a} were not measured side by side.")
