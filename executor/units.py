@@ -135,11 +135,12 @@ def format_in_words(value: float | None, unit: str) -> str:
 
 
 def format_interval(value: float, low: float | None, high: float | None, unit: str) -> str:
-    """An estimate and its interval, where it has one: `71.3 ms [70.1 ms, 72.0 ms]`."""
+    """An estimate and its interval, where it has one and its ends read apart: `71.3 ms [70.1 ms, 72.0 ms]`."""
     middle = format_value(value, unit)
-    if low is None or high is None or low == high:
+    if low is None or high is None:
         return middle
-    return f"{middle} [{format_value(low, unit)}, {format_value(high, unit)}]"
+    ends = format_value(low, unit), format_value(high, unit)
+    return middle if ends[0] == ends[1] else f"{middle} [{', '.join(ends)}]"
 
 
 def format_ratio(ratio: float, low: float | None = None, high: float | None = None) -> str:

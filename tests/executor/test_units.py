@@ -42,6 +42,7 @@ _DECIMAL = re.compile(r"(?:\d |\"|\| )[GMk]B\b(?!/s)")  # "1.5 GB", a column's "
         (units.format_in_words(None, "bytes"), "unknown"),
         (units.format_interval(71_340_000, 70_000_000, 72_000_000, "ns"), "71.3 ms [70.0 ms, 72.0 ms]"),
         (units.format_interval(71_340_000, None, None, "ns"), "71.3 ms"),
+        (units.format_interval(71_340_000, 71_340_000, 71_340_001, "ns"), "71.3 ms"),
         (units.format_ratio(0.9123, 0.9, 0.9241), "x0.912 [0.900, 0.924]"),
         (units.format_ratio(0.9123), "x0.912"),
         (units.format_change(1.031), "+3.1 %"),

@@ -286,7 +286,13 @@ def reasons(outcomes: Sequence[Outcome]) -> list[str]:
 
 @click.command()
 @click.option("--only", default="", help="Comma list: parts whose names hold one of these words.")
-@click.option("--workers", default=max(1, (os.cpu_count() or 2) // 2), show_default=True, help="Parts at once.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=max(1, (os.cpu_count() or 2) // 2),
+    show_default=True,
+    help="Parts at once.",
+)
 @click.option("--limit", "limit_s", default=240.0, show_default=True, help="Seconds for a part.")
 @click.option("--total", "total_s", default=580.0, show_default=True, help="Seconds for all of it.")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the logs.  [default: kept nowhere]")
@@ -294,6 +300,8 @@ def main(only: str, workers: int, limit_s: float, total_s: float, output: Path |
     """Run the tests marked `cuda` in parallel processes and say what failed and why."""
     words = [word for word in only.split(",") if word]
     parts = [part for part in gpu_parts() if not words or any(word in part.name for word in words)]
+    if not parts:
+        raise click.UsageError(f"no part's name holds any of {only}; parts are named as the files of tests/gpu.")
     with tempfile.TemporaryDirectory() as passing:
         logs, cache = output or Path(passing), Path(passing) / "cache"
         logs.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.gpu.run_parallel import _ALONE, ROOT, Outcome, ParallelRun, Part, gpu_parts, reasons, table
+import pytest
+from click.testing import CliRunner
+
+from tests.gpu.run_parallel import _ALONE, ROOT, Outcome, ParallelRun, Part, gpu_parts, main, reasons, table
 
 PASSES = """
 print("tests/gpu/test_cuda_a.py::test_one[80 wide] PASSED   [ 50%]")
@@ -104,3 +107,8 @@ def test_a_part_is_a_pytest_command() -> None:
         assert command[:3] == [sys.executable, "-m", "pytest"]
         assert command[-len(part.files) :] == list(part.files)
         assert ("-k" in command) == bool(part.selected)
+
+
+@pytest.mark.parametrize("words", [["--only", "zzz"], ["--only", "both", "--workers", "0"]])
+def test_a_run_of_nothing_is_no_success(words: list[str]) -> None:
+    assert CliRunner().invoke(main, words).exit_code == 2
