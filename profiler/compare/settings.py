@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from executor.units import number_ranges
 from profiler.compare.data import Difference
-from profiler.manifest import Manifest
+from profiler.manifest import Manifest, is_number
 
 # in the order to show them
 _PARTS: Final = (
@@ -27,8 +27,9 @@ _MAX_DEPTH: Final = 6
 _MAX_TEXT: Final = 160
 _MAX_ITEMS: Final = 64
 _MAX_LAYERS: Final = 1000
-# a measured figure is never equal twice
+# measured figures are never equal twice
 _LINK_TOLERANCE: Final = 0.02
+_LOAD_TOLERANCE: Final = 1.0  # what one busy process adds
 
 
 def differences(a: Manifest, b: Manifest, arms: Mapping[str, str]) -> list[Difference]:
@@ -79,10 +80,11 @@ def _joined(items: list[Mapping[str, Any]]) -> dict[str, Any]:
     return joined
 
 
-def _is_near(key: str, a: Any, b: Any) -> bool:
-    if key != "link_h2d_gb_s" or not a or not b:
+def _is_near(key: str, a: object, b: object) -> bool:
+    if not is_number(a) or not is_number(b):
         return False
-    return bool(abs(a - b) <= _LINK_TOLERANCE * max(a, b))
+    tolerances = {"link_h2d_gb_s": _LINK_TOLERANCE * max(a, b), "machine.load_1min": _LOAD_TOLERANCE}
+    return abs(a - b) <= tolerances.get(key, 0)
 
 
 def setting_text(key: str, value: object) -> str:

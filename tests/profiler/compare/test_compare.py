@@ -216,8 +216,20 @@ def test_other_tokens_are_said_and_in_a_mixture_of_experts_are_other_work(tmp_pa
 
 
 def test_settings_come_before_changes_and_leave_out_what_never_agrees(tmp_path: Path) -> None:
-    a = _bench(tmp_path / "a", [100] * 6, machine={"gpu": "H200", "driver": "580"}, link_h2d_gb_s=55.1, argv=["x"])
-    b = _bench(tmp_path / "b", [100] * 6, machine={"gpu": "H200", "driver": "570"}, link_h2d_gb_s=55.4, argv=["y"])
+    a = _bench(
+        tmp_path / "a",
+        [100] * 6,
+        machine={"gpu": "H200", "driver": "580", "load_1min": 0.4},
+        link_h2d_gb_s=55.1,
+        argv=["x"],
+    )
+    b = _bench(
+        tmp_path / "b",
+        [100] * 6,
+        machine={"gpu": "H200", "driver": "570", "load_1min": 1.2},
+        link_h2d_gb_s=55.4,
+        argv=["y"],
+    )
     assert [(d.key, d.a, d.b) for d in compare_captures(a, b).differences] == [("machine.driver", "580", "570")]
 
 
