@@ -1,5 +1,5 @@
-"""What holds for every test: the same examples each time, Ctrl-C and SIGTERM heard, no wait for the disk, and no stream
-worker of the cpu device that outlives it.
+"""What holds for every test: the same examples each time, Ctrl-C and SIGTERM heard, no wait for the disk, the same main
+module after it, and no stream worker of the cpu device that outlives it.
 
 Property tests draw their examples from a fixed seed, so that a change alone can turn them red. New ones:
 `pytest --hypothesis-profile=explore tests/profiler/importers`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,14 @@ def no_waits_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_main_module() -> Iterator[None]:
+    """Streamlit puts a page in the place of the main module, which processes that a later test spawns would run."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture(autouse=True)
