@@ -12,6 +12,7 @@ from executor.units import (
     UNKNOWN,
     format_bytes,
     format_change,
+    format_factor,
     format_interval,
     format_ns,
     format_share,
@@ -234,5 +235,5 @@ def _closing(advice: Advice) -> Iterator[str]:
     if advice.threshold is not None and advice.best.override is not None:
         yield f"Host weights are better copied than computed on the CPU from about {advice.threshold} tokens on."
     for name, worth in sorted(advice.next_gib.items(), key=lambda item: -item[1]):
-        told = f"change the objective by {format_change(1 - worth)}" if worth > 0 else "bring nothing"
+        told = f"make it {format_factor(1 / (1 - worth))} x as fast" if 0 < worth < 1 else "bring nothing"
         yield f"A GiB more for {name} would {told}."
