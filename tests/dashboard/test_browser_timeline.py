@@ -166,6 +166,7 @@ def test_a_finding_leads_to_its_event_and_the_address_keeps_what_is_chosen(page:
     page.goto(f"{address}/?capture=disorder&a=off&b=on")
     settled(page)
     page.locator("[data-testid=stExpander] summary").filter(has_text="Ordering").click()
+    settled(page)
     page.get_by_role("link", name="See it on the timeline: on").click()
     details = page.locator(".timeline .details")
     details.get_by_text("Out of order: read before its write").first.wait_for()

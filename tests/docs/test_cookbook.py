@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
+import tempfile
 
 import click
 import pytest
@@ -19,17 +19,20 @@ NEEDS_MORE = [
 ]
 
 
-def test_the_page_shows_what_its_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_page_shows_what_its_commands_print(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = list(shown_commands(PAGE))
     assert len(shown) > 6
-    for one in shown:
-        code, output = run_command(one.command)
-        assert code == 0, (one.command, output)
-        if one.is_sample:
-            assert output.split()[:1] == one.output.split()[:1], one.command
-        else:  # lines break where the folder's name is longer
-            assert output.split() == one.output.split(), f"{one.command}: python -m docs.run_cookbook docs/cookbook.md"
+    # not `tmp_path`, whose name can be longer than a line
+    with tempfile.TemporaryDirectory() as folder, monkeypatch.context() as within:
+        within.chdir(folder)
+        for one in shown:
+            code, output = run_command(one.command)
+            assert code == 0, (one.command, output)
+            if one.is_sample:
+                assert output.split()[:1] == one.output.split()[:1], one.command
+            else:  # lines break where the folder's name is longer
+                again = f"{one.command}: python -m docs.run_cookbook docs/cookbook.md"
+                assert output.split() == one.output.split(), again
 
 
 @pytest.mark.parametrize("line", NEEDS_MORE)
