@@ -74,18 +74,7 @@ class Part:
     def command(self) -> list[str]:
         """Pytest on it."""
         chosen = ["-k", self.selected] if self.selected else []
-        options = [
-            "-o",
-            "addopts=--strict-markers",
-            "-m",
-            "cuda",
-            "-v",
-            "--tb=short",
-            "-rfEs",
-            "-p",
-            "no:cacheprovider",
-        ]
-        return [sys.executable, "-m", "pytest", *options, *chosen, *self.files]
+        return [sys.executable, "-m", "pytest", *_OPTIONS, *chosen, *self.files]
 
 
 @dataclass(slots=True)
