@@ -6,6 +6,7 @@ linear layer's weight is (out_features, in_features), an expert stack (n_experts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -277,3 +278,8 @@ class Model:
     def n_bytes(self) -> int:
         """All weights as they are stored."""
         return sum(t.n_bytes for t in self.tensors.values())
+
+    @property
+    def n_parameters(self) -> int:
+        """How many weights there are, all tensors counted."""
+        return sum(math.prod(t.shape) for t in self.tensors.values())

@@ -4,7 +4,6 @@ one model's tensors by kind. No part of it needs torch.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,7 +154,7 @@ def describe_model(model: Model) -> dict[str, Any]:
     return {
         "schema": 1,
         **model_fields(model),
-        "n_parameters": n_parameters(model),
+        "n_parameters": model.n_parameters,
         "context_length": model.shape.context_length,
         "tensors": [
             {"name": k.name, "quant": k.quant, "shape": list(k.shape), "count": k.count, "n_bytes": k.n_bytes}
@@ -183,11 +182,6 @@ def tensor_kinds(model: Model) -> list[TensorKind]:
     return sorted(kinds, key=lambda kind: -kind.total_bytes)
 
 
-def n_parameters(model: Model) -> int:
-    """How many weights the model has, all tensors counted."""
-    return sum(math.prod(tensor.shape) for tensor in model.tensors.values())
-
-
 def _default_placement(model: Model) -> Placement:
     try:
         return place(model.tensors)
@@ -202,7 +196,7 @@ def _entry(spec: str) -> ModelEntry:
     except HprofError as error:
         return ModelEntry(name, spec, None, None, None, None, str(error))
     shape = model.shape
-    return ModelEntry(name, model.origin, shape.architecture, len(shape.layers), n_parameters(model), model.n_bytes)
+    return ModelEntry(name, model.origin, shape.architecture, len(shape.layers), model.n_parameters, model.n_bytes)
 
 
 def _files() -> Iterator[Path]:

@@ -18,11 +18,13 @@ from scipy.optimize import least_squares
 from executor.devices.factory import DeviceOptions
 from executor.devices.known import KnownGpu, known_gpus
 from executor.errors import HprofError
+from executor.model import Model
 from executor.placement.place import EVERYTHING_RESIDENT
 from executor.policies import FULL
 from profiler.importers.llama_bench import usable_rows
 from profiler.importers.llama_bench.outputs import parse, read_text
 from profiler.importers.llama_bench.rows import BenchRow
+from profiler.manifest import is_number
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.costs import Floats
@@ -44,6 +46,7 @@ _PRIORS: Final[Mapping[str, float]] = {
 _SIGMA: Final = 1.5  # of popularity: about what published routers have
 _SIGMA_MAY_VARY: Final = 0.5
 _STEP: Final = 1e-2
+_SAME_SIZE: Final = 1.25  # llama.cpp counts tied embeddings and extra heads otherwise than a preset does
 _PINNED: Final = (None, "none", "dio", 0, "0", False)
 
 
@@ -97,7 +100,7 @@ def read_llama_rows(path: Path, models: Mapping[str, RunRequest]) -> list[LlamaR
     """The rows of a file that say enough; `models` has a request (model and quant type) by the end of a file's name, or
     by "" for any. Rows that copied from pageable memory are left out: their link is another one.
 
-    Raises HprofError where no row is left.
+    Raises HprofError where no row is left, or one is of a model of another size.
     """
     rows, _ = usable_rows(parse(read_text(path), str(path)))
     found = list(_rows_of(rows, models, path.stem))
@@ -115,10 +118,20 @@ def _rows_of(rows: Sequence[BenchRow], models: Mapping[str, RunRequest], origin:
             continue
         cell = GridPoint(row.n_prompt, row.n_gen, row.n_ubatch, row.n_depth)
         plan = plan_run(replace(request, cells=(cell,), arms=("off",), placements=(_placement(settings),)))
+        _check_size(settings.get("model_n_params"), plan.model, f"{origin}/{name}")
         one = LlamaRow(plan, float(np.mean(row.samples_ns)), _threads(settings), f"{origin}/{name}")
         is_pinned = settings.get("load_mode", settings.get("use_mmap")) in _PINNED
         if is_pinned or not one.has_host_weights:
             yield one
+
+
+def _check_size(n_told: object, model: Model, origin: str) -> None:
+    """Raises HprofError where a row's model is of another size than `model`: its times say nothing of this one's."""
+    if is_number(n_told) and not 1 / _SAME_SIZE <= n_told / model.n_parameters <= _SAME_SIZE:
+        raise HprofError(
+            f"{origin} was measured with a model of {n_told / 1e6:,.0f} million parameters, and {model.shape.name} has "
+            f"{model.n_parameters / 1e6:,.0f}: give rows of the model that -m names."
+        )
 
 
 def _placement(settings: Mapping[str, Any]) -> PlacementOptions:

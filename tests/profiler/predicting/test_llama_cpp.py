@@ -88,6 +88,16 @@ TESTS: list[dict[str, int | str]] = [
 ]
 
 
+def test_rows_of_another_model_are_refused(tmp_path: Path) -> None:
+    request = request_of("tiny-moe", "Q4_0")
+    n_parameters = planned("tiny-moe", GridPoint(64, 0, 32, 0), PlacementOptions()).model.n_parameters
+    path = bench_rows(tmp_path, [TESTS[0] | {"model_n_params": n_parameters}])
+    assert len(read_llama_rows(path, {"": request})) == 1
+    path = bench_rows(tmp_path, [TESTS[0] | {"model_n_params": 2 * n_parameters}])
+    with pytest.raises(HprofError, match=r"was measured with a model of .* million parameters, and tiny-moe has"):
+        read_llama_rows(path, {"": request})
+
+
 def test_two_rows_tell_the_others(tmp_path: Path) -> None:
     rows = read_llama_rows(bench_rows(tmp_path, TESTS), {"": request_of("tiny-moe", "Q4_0")})
     assert len(rows) == len(TESTS)
