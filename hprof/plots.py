@@ -35,7 +35,7 @@ _PICTURES: Final[tuple[str, ...]] = get_args(Picture)
 def draw(capture: OpenedCapture, picture: Picture, figure: str | None, arm: str | None) -> go.Figure:
     """The picture of that name. Raises HprofError where there is none, or the capture does not hold what it shows."""
     if picture not in _PICTURES:
-        hint = did_you_mean(picture, _PICTURES) or f"the pictures are {listed(_PICTURES)}."
+        hint = did_you_mean(str(picture), _PICTURES) or f"the pictures are {listed(_PICTURES)}."
         raise HprofError(f"plot({picture!r}): there is no such picture; {hint}")
     report = capture.report()
     if not report.cells:

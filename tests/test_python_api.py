@@ -149,6 +149,7 @@ def test_captures_are_listed_as_a_frame(dense: OpenedCapture, tmp_path: Path) ->
         (lambda c: c.figures(arm="x"), "its arms are off and on"),
         (lambda c: c.crossover("onn"), "did you mean on"),
         (lambda c: c.plot("pie"), "the pictures are factors, sweep, time, layers and timeline"),
+        (lambda c: c.plot(None), r"plot\(None\): there is no such picture"),
         (lambda c: c.plot("sweep", figure="ttfft"), "is not one that can be plotted here: prefill_tokens_per_s"),
         (lambda c: c.frame("evnts"), "the tables are events"),
         (lambda c: hprof.run("tiny-dens"), "did you mean tiny-dense"),

@@ -25,7 +25,8 @@ from executor.session import Session, SessionOptions
 from executor.token_report import report_bytes
 from executor.weights.transfer_units import LOADERS, TransferUnit
 
-# Each step is recorded for a ubatch of a prompt and for a token, at least; beyond `devices.cuda`'s limits none is.
+# Each step is recorded for a ubatch of a prompt and for a token, at least; beyond `devices.cuda`'s limits none is. The
+# bytes are an estimate that no GPU has confirmed: `python -m benchmarks.gpu.token_budget` prints a token's.
 _RECORDINGS_A_STEP: Final = 2
 _RECORDED_STEP_BYTES: Final = 32 << 10
 
