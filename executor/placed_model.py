@@ -33,27 +33,48 @@ class Activations:
     """A ubatch on its way through the layers; rows are tokens. On the device, or (pinned) on the host."""
 
     x: torch.Tensor  # (n, hidden), the residual stream
-    h: torch.Tensor  # (n, hidden), normed for the experts
-    ids: torch.Tensor  # (n * n_used,) int64, the router's choice
-    weights: torch.Tensor  # (n * n_used,) float32, what each chosen expert counts
+    choice: torch.Tensor  # (n_bytes,) uint8, what `routed` and `sent` see parts of
     added: torch.Tensor  # (n, hidden), what routed experts add
     shared: torch.Tensor  # (n, hidden), what the shared expert adds
     token: torch.Tensor  # (1,) int64, the sampled token
+    _rows: dict[int, Activations] = field(default_factory=dict, repr=False)
+    _routed: dict[int, tuple[Routed, torch.Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def n_bytes(self) -> int:
         """Memory of all buffers but the token's."""
-        buffers = (self.x, self.h, self.ids, self.weights, self.added, self.shared)
+        buffers = (self.x, self.choice, self.added, self.shared)
         return sum(buffer.nbytes for buffer in buffers)
 
+    @property
+    def h(self) -> torch.Tensor:
+        """(n, hidden), normed for the experts."""
+        return self.choice[: self.x.nbytes].view(self.x.dtype).view(self.x.shape)
+
     def rows(self, n: int) -> Activations:
-        """Views of the first n rows; `ids` and `weights` stay whole, as their width is a layer's."""
-        return Activations(self.x[:n], self.h[:n], self.ids, self.weights, self.added[:n], self.shared[:n], self.token)
+        """Views of the first n rows."""
+        if n not in self._rows:
+            self._rows[n] = Activations(self.x[:n], self.choice, self.added[:n], self.shared[:n], self.token)
+        return self._rows[n]
 
     def routed(self, n_used: int) -> Routed:
-        """The rows as the experts take them."""
-        n = self.h.shape[0]
-        return Routed(self.h, self.ids[: n * n_used].view(n, n_used), self.weights[: n * n_used].view(n, n_used))
+        """The rows as the experts take them, where each chooses `n_used`."""
+        return self._parts(n_used)[0]
+
+    def sent(self, n_used: int) -> torch.Tensor:
+        """All of that as the bytes of one copy, (n_bytes,) uint8."""
+        return self._parts(n_used)[1]
+
+    def _parts(self, n_used: int) -> tuple[Routed, torch.Tensor]:
+        if n_used not in self._routed:
+            n = self.x.shape[0]
+            at_ids = self.x.nbytes
+            at_weights = at_ids + n * n_used * torch.int64.itemsize
+            end = at_weights + n * n_used * torch.float32.itemsize
+            ids = self.choice[at_ids:at_weights].view(torch.int64).view(n, n_used)
+            weights = self.choice[at_weights:end].view(torch.float32).view(n, n_used)
+            self._routed[n_used] = Routed(self.h, ids, weights), self.choice[:end]
+        return self._routed[n_used]
 
 
 def new_activations(
@@ -75,11 +96,10 @@ def new_activations(
     n_shared = n if any(ffn.n_ff_shared for ffn in moe) else 0
     n_used = max((ffn.n_used for ffn in moe), default=0)
     hidden = model.shape.hidden
+    one = hidden * dtype.itemsize + n_used * (torch.int64.itemsize + torch.float32.itemsize)
     return Activations(
         x=buffer(dtype, n, hidden),
-        h=buffer(dtype, n_moe, hidden),
-        ids=buffer(torch.int64, n_moe * n_used),
-        weights=buffer(torch.float32, n_moe * n_used),
+        choice=buffer(torch.uint8, n_moe * one),
         added=buffer(dtype, n_moe, hidden),
         shared=buffer(dtype, n_shared, hidden),
         token=buffer(torch.int64, 1) if token is None else token,

@@ -28,6 +28,7 @@ from executor.devices.base import (
     Work,
     whole_copy_range,
 )
+from executor.devices.host_memory import host_bytes
 
 _CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
 _BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
@@ -225,7 +226,7 @@ class CpuDevice(Device):
         return None  # tensors that `allocate` did not hand out are nobody's to count here
 
     def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
-        return torch.empty(n_bytes, dtype=torch.uint8)
+        return host_bytes(n_bytes)
 
     def event(self) -> HostEvent:
         event = self._pool.pop() if self._pool else HostEvent()

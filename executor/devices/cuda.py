@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +30,8 @@ from executor.devices.base import (
     Work,
 )
 from executor.devices.cuda_clock import GpuClock
+from executor.devices.cuda_memcpy import cuda_memcpy
+from executor.devices.host_memory import host_bytes
 from executor.errors import HprofError, PinningRefusedError
 from executor.triton_support import has_triton
 from executor.units import format_bytes
@@ -119,6 +122,7 @@ class CudaDevice(Device):
         self._is_recording = False
         self.records_work = has_triton()  # whose kernel reads the clock
         self._clock = GpuClock(self.torch_device) if self.records_work else None
+        self._memcpy = cuda_memcpy()
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()
         self.begin_pass()
@@ -139,7 +143,7 @@ class CudaDevice(Device):
         return peak_memory.peak_bytes(self.torch_device)
 
     def host_slab(self, n_bytes: int, *, pinned: bool) -> torch.Tensor:
-        slab = torch.empty(n_bytes, dtype=torch.uint8)
+        slab = host_bytes(n_bytes)
         if pinned:
             slab.zero_()  # touched by all cores first: registering touched pages is ten times as fast
             self.register(slab)
@@ -214,7 +218,7 @@ class CudaDevice(Device):
         if stream == "host":
             fn()
             return
-        with torch.cuda.stream(self._streams[stream]):
+        with self._on(stream):
             if key is None or self._is_recording:
                 fn()
             else:
@@ -230,7 +234,7 @@ class CudaDevice(Device):
 
     def replay(self, stream: StreamName, recording: RecordedWork) -> None:
         assert isinstance(recording, RecordedGraph)
-        with torch.cuda.stream(self._streams[stream]):
+        with self._on(stream):
             recording.graph.replay()
 
     def stamp(self, stream: StreamName, into: torch.Tensor) -> None:
@@ -243,15 +247,34 @@ class CudaDevice(Device):
         return stamp - self._clock.zero_ns
 
     def copy_in(self, stream: StreamName, ranges: Sequence[CopyRange]) -> None:
-        with torch.cuda.stream(self._streams[stream]):
+        if self._memcpy is not None:
             for piece in ranges:
-                target = piece.target[piece.target_from : piece.target_from + piece.n_bytes]
+                target = piece.target.data_ptr() + piece.target_from
+                self._copy(stream, target, piece.source.data_ptr() + piece.source_from, piece.n_bytes)
+            return
+        with self._on(stream):
+            for piece in ranges:
+                part = piece.target[piece.target_from : piece.target_from + piece.n_bytes]
                 source = piece.source[piece.source_from : piece.source_from + piece.n_bytes]
-                target.copy_(source, non_blocking=True)
+                part.copy_(source, non_blocking=True)
 
     def copy_out(self, stream: StreamName, source: torch.Tensor, target: torch.Tensor) -> None:
-        with torch.cuda.stream(self._streams[stream]):
+        if self._memcpy is not None and source.is_contiguous() and target.is_contiguous():
+            self._copy(stream, target.data_ptr(), source.data_ptr(), source.nbytes)
+            return
+        with self._on(stream):
             target.copy_(source, non_blocking=True)
+
+    def _copy(self, stream: StreamName, target: int, source: int, n_bytes: int) -> None:
+        assert self._memcpy is not None
+        code = self._memcpy(target, source, n_bytes, self._streams[stream].cuda_stream)
+        if code:
+            raise HprofError(f"GPU {self.index} refused to copy {format_bytes(n_bytes)} (CUDA error {code})")
+
+    def _on(self, stream: StreamName) -> AbstractContextManager[object]:
+        """Makes a stream torch's present one, which takes longer than a launch: not where it is that already."""
+        wanted = self._streams[stream]
+        return contextlib.nullcontext() if torch.cuda.current_stream() == wanted else torch.cuda.stream(wanted)
 
     def now_ns(self) -> int:
         return time.perf_counter_ns() - self._zero_ns
@@ -265,6 +288,7 @@ class CudaDevice(Device):
         if self._clock is not None:
             with torch.cuda.stream(self._streams["compute"]):
                 self._clock.align(self._zero)
+        torch.cuda.set_stream(self._streams["compute"])
 
     def drain(self) -> None:
         torch.cuda.synchronize(self.torch_device)
@@ -277,6 +301,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         self.drain()
+        torch.cuda.set_stream(torch.cuda.default_stream(self.torch_device))
         self._replays.clear()
         for memory in self._registered:
             torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

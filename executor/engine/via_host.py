@@ -95,8 +95,8 @@ class ExpertsOnHost:
 
     def send(self) -> None:
         """Send the activations, behind the router on the compute stream."""
-        device, host = (a.routed(self._moe.n_used) for a in (self._on_device, self._on_host))
-        self._trip.send(*zip(_tensors_of(device), _tensors_of(host), strict=True))
+        n_used = self._moe.n_used
+        self._trip.send((self._on_device.sent(n_used), self._on_host.sent(n_used)))
 
     def begin(self, work: Work, only: Flags | None = None) -> None:
         """The host computes once the activations are there; `only` (n_experts,) these, None: all chosen ones."""

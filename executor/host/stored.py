@@ -183,12 +183,8 @@ def can_multiply(info: TensorInfo) -> bool:
 
 
 def is_available() -> bool:
-    """Whether this machine has the instructions, and the library or what compiles it (some seconds, once).
-
-    Not beside a GPU: there a layer took a third of the time that PyTorch's product takes, but a whole decode has not
-    been measured with it yet (`benchmarks/results/h200.md`, host-decode).
-    """
-    return not torch.cuda.is_available() and _library() is not None
+    """Whether this machine has the instructions, and the library or what compiles it (some seconds, once)."""
+    return _library() is not None
 
 
 @functools.cache
