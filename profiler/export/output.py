@@ -25,6 +25,8 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
+    with suppress(FileNotFoundError):
+        path.stat()  # raises for a link that leads to itself
     target = path.resolve()
     remove_left_over(target)
     with whole_file(target) as file:

@@ -8,6 +8,7 @@ dictionaries until their length is known, and a column of another type is refuse
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -40,6 +41,7 @@ def reading(store: Store, table_name: str, part: str) -> Iterator[Any]:
     with _told(where, "; restore it, or capture again."), _source(store, name) as source:
         file = _opened(source, table_name)
         _check_size(file.metadata, where)
+        _check_names(file.schema_arrow.names)
         yield file
 
 
@@ -122,6 +124,13 @@ def _check_size(metadata: Any, where: str) -> None:
             )
     if metadata.num_rows > MAX_TABLE_ROWS:
         raise HprofError(f"{where} holds more than {MAX_TABLE_ROWS:,} rows; capture fewer passes.")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raises ValueError where a name could mean either of two columns."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"it has two columns '{twice[0][:60]}'")
 
 
 def _check_types(stored: pa.Schema, table_name: str, columns: Sequence[str], where: str) -> None:

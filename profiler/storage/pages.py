@@ -101,8 +101,10 @@ def _after(data: bytes, at: int, kind: int, depth: int) -> int:
         n_items = head >> 4
         if n_items == 15:
             at, n_items = _varint(data, at)
+        if n_items > len(data) - at:  # each takes a byte at least
+            raise IndexError
         for _ in range(n_items):
-            at = _after(data, at, head & 15, depth - 1)
+            at = max(at + 1, _after(data, at, head & 15, depth - 1))  # true and false take one here
         return at
     return _struct(data, at, depth - 1)[0]
 

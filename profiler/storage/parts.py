@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -120,8 +121,7 @@ def _read_part(
     # A filter may look at any column, so with one all columns are read and the rest dropped afterwards.
     needed = full.names if filters is not None else [*schema.names, *(["pass_id"] if pass_ids is not None else [])]
     with reading(store, table_name, part) as file:
-        names = file.schema_arrow.names
-        groups = _row_groups(file, names, pass_ids)
+        groups = _row_groups(store, part, file, table_name, pass_ids)
         table, n_impossible = read_groups(store, part, file, groups, table_name, needed)
         if pass_ids is not None:
             table = _of_passes(table, pass_ids)
@@ -130,15 +130,22 @@ def _read_part(
         return table.select(schema.names), int(file.metadata.num_rows), n_impossible
 
 
-def _row_groups(file: Any, names: Sequence[str], pass_ids: Collection[int] | None) -> list[int]:
+def _row_groups(store: Store, part: str, file: Any, table_name: str, pass_ids: Collection[int] | None) -> list[int]:
     """The row groups that hold any of these passes, by reading their ids.
 
     Not by the footer's statistics: pyarrow ends the process when a damaged footer is asked for a column's.
     """
-    everything = list(range(file.metadata.num_row_groups))
-    if pass_ids is None or "pass_id" not in names:
-        return everything
-    return [i for i in everything if _may_hold(file.read_row_group(i, columns=["pass_id"])["pass_id"], pass_ids)]
+    if pass_ids is None or "pass_id" not in file.schema_arrow.names:
+        return list(range(file.metadata.num_row_groups))
+    ids_of_groups = _ids_of_groups(store, part, file, table_name)
+    return [number for number, ids in enumerate(ids_of_groups) if _may_hold(ids, pass_ids)]
+
+
+def _ids_of_groups(store: Store, part: str, file: Any, table_name: str) -> list[pa.ChunkedArray]:
+    """The pass ids of each row group; null where the part has none."""
+    n_stored = [_n_stored(file, number) for number in range(file.metadata.num_row_groups)]
+    ids = read_groups(store, part, file, range(len(n_stored)), table_name, ["pass_id"])[0]["pass_id"]
+    return [ids.slice(end - n, n) for n, end in zip(n_stored, accumulate(n_stored), strict=True)]
 
 
 def _may_hold(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> bool:
@@ -236,8 +243,13 @@ class StoredRows:
 
     def _groups_of(self, part: str, pass_ids: Collection[int] | None) -> list[_Group]:
         with reading(self._store, self._table_name, part) as file:
-            found = [_group(file, number, pass_ids) for number in range(file.metadata.num_row_groups)]
             self._n_stored += int(file.metadata.num_rows)
+            if pass_ids is None:
+                groups = range(file.metadata.num_row_groups)
+                found = [_Group(number, _n_stored(file, number), None) for number in groups]
+            else:
+                ids_of_groups = _ids_of_groups(self._store, part, file, self._table_name)
+                found = [_group(number, ids, pass_ids) for number, ids in enumerate(ids_of_groups)]
         return [group for group in found if group.n_rows]
 
     def _joined(self, columns: Sequence[str], tables: Sequence[pa.Table]) -> pa.Table:
@@ -246,21 +258,15 @@ class StoredRows:
         return pa.concat_tables([empty, *(table.select(wanted) for table in tables)]).unify_dictionaries()
 
 
-def _group(file: Any, number: int, pass_ids: Collection[int] | None) -> _Group:
-    n_stored = _n_stored(file, number)
-    if pass_ids is None:
-        return _Group(number, n_stored, None)
-    if "pass_id" not in file.schema_arrow.names:
-        return _Group(number, n_stored, np.empty(0, np.int64))
-    ids = file.read_row_group(number, columns=["pass_id"])["pass_id"]
+def _group(number: int, ids: pa.ChunkedArray, pass_ids: Collection[int]) -> _Group:
     edges = pc.min_max(ids).as_py()
     if edges["min"] == edges["max"] and edges["min"] in pass_ids and ids.null_count == 0:
-        return _Group(number, n_stored, None)
-    return _Group(number, n_stored, np.flatnonzero(_is_any(ids, pass_ids)))
+        return _Group(number, len(ids), None)
+    return _Group(number, len(ids), np.flatnonzero(_is_any(ids, pass_ids)))
 
 
 def _is_any(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(ids.cast(pa.int32()), pa.array(sorted(pass_ids), pa.int32())).to_numpy()
+    found: npt.NDArray[np.bool_] = pc.is_in(ids, pa.array(sorted(pass_ids), pa.int32())).to_numpy()
     return found
 
 

@@ -167,6 +167,15 @@ def test_a_capture_without_rows_is_a_valid_trace(tmp_path: Path) -> None:
     assert _slices(_exported(empty(tmp_path / "c")), 1) == []
 
 
+def test_rows_of_which_nothing_but_the_times_is_known_are_there(tmp_path: Path) -> None:
+    capture = _capture_of(tmp_path / "c", {"t_start": [0, 100, 200], "t_end": [50, 150, 250], "bytes": [None, 7, None]})
+    slices = _slices(_exported(capture), 1)
+    assert [(one["ts"], one["cat"], one["name"]) for one in slices] == [
+        (0.0, "unknown", "unknown"), (0.1, "unknown", "unknown"), (0.2, "unknown", "unknown"),
+    ]  # fmt: skip
+    assert [one["args"] for one in slices] == [{}, {"bytes": 7, "gb_s": 0.14}, {}]
+
+
 def test_every_row_of_every_pass_is_there(tmp_path: Path) -> None:
     capture = dense_off_on(tmp_path / "c")
     events = _exported(capture, passes="all")

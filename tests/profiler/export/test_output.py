@@ -158,3 +158,10 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_link_that_leads_to_itself_is_one_sentence(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(HprofError, match="loop cannot be written: Too many levels of symbolic links"):
+        export([empty(tmp_path / "c")], "chrome", loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.capture import Capture
+from profiler.metrics.timeline import load_timeline
 from profiler.storage import decoding
 from profiler.storage.pages import unfolded_bytes
 from tests.profiler import makers
@@ -127,7 +129,33 @@ def test_what_is_no_page_is_one_sentence(tmp_path: Path) -> None:
     capture = makers.dense_off_on(path, n_pairs=1)
     part = path / "events" / "all-000000.parquet"
     data = part.read_bytes()
-    for garbage in (b"\xff" * 64, b"\x00" * 64, b"\x19\xfc\xff\xff\xff\x7f" * 11):
-        part.write_bytes(data[:4] + garbage + data[68:])
+    endless = [bytes([0x19, 0xF0 + kind]) + b"\xff" * 8 + b"\x0f" for kind in (1, 3, 7, 12)]  # lists of 2^60 items
+    for garbage in (b"\xff" * 64, b"\x00" * 64, b"\x19\xfc\xff\xff\xff\x7f" * 11, *endless):
+        part.write_bytes(data[:4] + garbage + data[4 + len(garbage) :])
         with pytest.raises(HprofError, match=r"all-000000\.parquet is not a readable parquet part"):
             capture.table("events")
+
+
+def _two_columns(ids: pa.Array) -> pa.Table:
+    return pa.table([ids, ids], ["pass_id", "pass_id"])
+
+
+PASS_IDS = [
+    (lambda n: _two_columns(pa.array([0] * n)), "it has two columns 'pass_id'"),
+    (lambda n: pa.table({"pass_id": ["0" * 1000] * n}), "its column 'pass_id' is string"),
+    (lambda n: pa.table({"pass_id": [{"a": 1}] * n}), "its column 'pass_id' is struct"),
+]
+
+
+@pytest.mark.parametrize(("made", "said"), PASS_IDS)
+@pytest.mark.parametrize("pass_ids", [None, [0]])
+def test_ids_of_passes_are_checked_before_rows_are_chosen_by_them(
+    tmp_path: Path, made: Callable[[int], pa.Table], said: str, pass_ids: list[int] | None
+) -> None:
+    capture = makers.dense_off_on(tmp_path / "c", n_pairs=1)
+    part = tmp_path / "c" / "events" / "all-000000.parquet"
+    pq.write_table(made(pq.read_metadata(part).num_rows), part)
+    with pytest.raises(HprofError, match=re.escape(said)):
+        capture.table("events", pass_ids=pass_ids)
+    with pytest.raises(HprofError, match=re.escape(said)):
+        load_timeline(capture, [0], by_stream=True)
