@@ -1,15 +1,15 @@
 """What a session will hold in memory, told by opening it on the `sim` device, whose tensors have no bytes.
 
 The engine's own code decides what is reserved. Counted by a rule of its own is only what grows with the context,
-which `sim` does not size, and what a step needs for a while. All of it is a lower bound: kernels' workspaces,
-fragments and what a driver keeps come on top.
+which `sim` does not size, and what a step needs for a while (`memory.scratch`). All of it is a lower bound: kernels'
+workspaces, fragments and what a driver keeps come on top.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -17,10 +17,11 @@ import torch
 from executor.devices.factory import DeviceOptions
 from executor.host.steps import host_dtype, host_product_bytes
 from executor.layers.state import new_state
-from executor.model import AttentionShape, LayerShape, MlaShape, Model, MoeFfn, TensorInfo
+from executor.memory.scratch import scratch_bytes
+from executor.model import AttentionShape, LayerShape, MlaShape, Model
 from executor.placed_model import DeviceShard
 from executor.placement.place import Placement
-from executor.quants.dispatch import is_stored_as
+from executor.policies import arm_traits
 from executor.session import Session, SessionOptions
 from executor.token_report import report_bytes
 from executor.weights.transfer_units import LOADERS, TransferUnit
@@ -50,7 +51,7 @@ class DeviceFootprint(ByteTotals):
     bank: int = 0
     states: int = 0  # KV caches and other mixer states, and rotary tables, for `max_positions`
     activations: int = 0  # the fixed buffers of a ubatch, and a synthetic router's choices
-    scratch: int = 0  # the largest dequantised weight, and the widest rows between two products
+    scratch: int = 0  # dequantised weights and rows between products, of the step that needs most
     logits: int = 0
     recordings: int = 0  # CUDA graphs of steps, which a GPU keeps
 
@@ -73,52 +74,29 @@ class Footprint:
     host: HostFootprint
 
 
-def scratch_bytes(model: Model, shard: DeviceShard, options: SessionOptions, *, has_output: bool) -> int:
-    """The most that a step of a shard needs, in bytes; the last shard `has_output`.
-
-    That is a layer's largest weight dequantised beside its rows, or the output matrix for one row. Experts are
-    dequantised one by one on cpu, a whole projection elsewhere.
-    """
-    itemsize = options.dtype.itemsize
-    rows = options.max_ubatch * max((_width(model.shape.layers[layer]) for layer in shard.layers), default=0)
-    most = 0
-    for tensor in model.tensors.values():
-        if _is_dequantised(model, tensor, shard, has_output=has_output):
-            one_by_one = len(tensor.shape) == 3 and options.device.kind == "cpu"
-            n_weights = math.prod(tensor.shape[1:] if one_by_one else tensor.shape)
-            in_place = is_stored_as(tensor, options.dtype)
-            most = max(most, (0 if in_place else n_weights) + (0 if tensor.layer is None else rows))
-    return most * itemsize
-
-
-def _is_dequantised(model: Model, tensor: TensorInfo, shard: DeviceShard, *, has_output: bool) -> bool:
-    if len(tensor.shape) < 2:
-        return False
-    if tensor.layer is not None:
-        return tensor.layer in shard.layers
-    is_embedding = tensor.name == "token_embd.weight" and not model.shape.tied_embeddings  # read row by row
-    return not is_embedding and has_output
-
-
-def _width(layer: LayerShape) -> int:
-    """Numbers a token has between gate, up and down at once."""
-    ffn = layer.ffn
-    return ffn.n_used * 2 * ffn.n_ff_expert if isinstance(ffn, MoeFfn) else 2 * ffn.n_ff
-
-
 def footprint(
     model: Model,
     placement: Placement | Mapping[str, Placement],
     arms: Sequence[str],
     options: SessionOptions,
     n_logits: int,
+    *,
+    all_logits: bool = False,
 ) -> Footprint:
-    """Count a session before it is opened, with passes of up to `n_logits` rows of logits."""
+    """Count a session before it is opened, with passes of up to `n_logits` rows of logits.
+
+    `all_logits`: these are of all rows of a prompt, and not of its last one alone.
+    """
     sim = DeviceOptions("sim", n_devices=options.device.n_devices)
     session = Session(model, placement, arms, replace(options, device=sim, max_positions=1, madvise=False))
     try:
         shards, units = session.shards, session.units
-        devices = [_on_device(model, shard, options, has_output=shard is shards[-1]) for shard in shards]
+        needs = partial(
+            scratch_bytes, model, options=options, all_logits=all_logits, elsewhere=_on_host_alone(arms, units)
+        )
+        devices = [
+            _on_device(model, shard, options, needs(shard.layers, has_output=shard is shards[-1])) for shard in shards
+        ]
         devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
         return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode))
     finally:
@@ -139,7 +117,15 @@ def state_bytes(layers: Iterable[LayerShape], n_positions: int, dtype: torch.dty
     return total
 
 
-def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, *, has_output: bool) -> DeviceFootprint:
+def _on_host_alone(arms: Iterable[str], units: Iterable[TransferUnit]) -> frozenset[str]:
+    """The tensors that no arm computes with on a device."""
+    traits = [arm_traits(arm) for arm in arms]
+    if not all(one.computes_on_host and not one.divides for one in traits):
+        return frozenset()
+    return frozenset(part.info.name for unit in units if unit.what in ("ffn", "experts") for part in unit.parts)
+
+
+def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, scratch: int) -> DeviceFootprint:
     layers = [model.shape.layers[layer] for layer in shard.layers]
     slots = sum(slot.numel() for buffers in shard.slots.values() for slot in buffers)
     ropes = {s.mixer.rope for s in layers if isinstance(s.mixer, AttentionShape | MlaShape)}
@@ -152,7 +138,7 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, *, has
         bank=shard.device.reserved_bytes - slots - shard.store.n_bytes,
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
         activations=shard.fixed_bytes - shard.state_bytes + chosen * options.max_positions * 8,
-        scratch=scratch_bytes(model, shard, options, has_output=has_output),
+        scratch=scratch,
         recordings=_recorded_bytes(layers) if options.device.kind == "cuda" else 0,
     )
 

@@ -55,8 +55,12 @@ class ProductChoices:
         """The faster way alone."""
         way = self._known.get(key)
         if way is None:
-            way = measured(direct, widened).faster
-            self._keep({key: way})
+            times = measured(direct, widened)
+            if times is None:
+                way = self._known[key] = "direct"  # kept for no later process, which may have more memory
+            else:
+                way = times.faster
+                self._keep({key: way})
         self.used[key] = way
         return way
 
@@ -145,18 +149,26 @@ class Times:
         return all(sorted(tries)[1] <= _STEADY * min(tries) for tries in (self.direct, self.widened))
 
 
-def measured(direct: Callable[[], object], widened: Callable[[], object]) -> Times:
-    """Time both ways in turn on the current stream, for longer where something disturbs them."""
+def measured(direct: Callable[[], object], widened: Callable[[], object]) -> Times | None:
+    """Time both ways in turn on the current stream; None where memory has no room for widened weights."""
     with uncounted():
-        for compute in (direct, widened):
-            compute()  # compiles, and lets libraries initialise
-        times = Times([], [])
-        for _ in range(_ROUNDS):
-            tries = [(_milliseconds(direct), _milliseconds(widened)) for _ in range(_TRIES)]
-            times = Times([*times.direct, *(one for one, _ in tries)], [*times.widened, *(other for _, other in tries)])
-            if times.are_steady:
-                break
-        return times
+        try:
+            return _timed(direct, widened)
+        except torch.OutOfMemoryError:
+            return None
+
+
+def _timed(direct: Callable[[], object], widened: Callable[[], object]) -> Times:
+    """For longer where something disturbs."""
+    for compute in (direct, widened):
+        compute()  # compiles, and lets libraries initialise
+    times = Times([], [])
+    for _ in range(_ROUNDS):
+        tries = [(_milliseconds(direct), _milliseconds(widened)) for _ in range(_TRIES)]
+        times = Times([*times.direct, *(one for one, _ in tries)], [*times.widened, *(other for _, other in tries)])
+        if times.are_steady:
+            break
+    return times
 
 
 def _milliseconds(compute: Callable[[], object]) -> float:

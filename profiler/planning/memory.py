@@ -85,7 +85,7 @@ class MemoryRequest:
         on_host = layers_on_host(self.model.shape, self.arms, self.cells, least, all_logits=self.all_logits)
         options = replace(self.options, layers_on_host=on_host)
         n_logits = max(cell.n_logits(all_logits=self.all_logits) for cell in self.cells)
-        return footprint(self.model, self.placement, self.arms, options, n_logits)
+        return footprint(self.model, self.placement, self.arms, options, n_logits, all_logits=self.all_logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ _SAID: Final = {
     "bank": "the expert cache's bank takes {}",
     "states": "the context alone takes {}",
     "activations": "the activations of a ubatch take {}",
-    "scratch": "a dequantised weight and the rows computed with it take {}",
+    "scratch": "dequantised weights and the rows computed with them take {}",
     "logits": "the logits of -n tokens take {}",
     "recordings": "steps recorded as CUDA graphs take {}",
     "weights": "weights in host memory take {}",

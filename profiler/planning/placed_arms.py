@@ -121,7 +121,7 @@ def under_budget(
 def device_shares(request: RunRequest, model: Model, session: SessionOptions) -> tuple[list[DeviceShare], int]:
     """What each device would hold with all of its layers resident, and what of that is no weights, at most."""
     n_logits = max(cell.n_logits(all_logits=request.all_logits) for cell in request.cells)
-    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits)
+    counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, all_logits=request.all_logits)
     device_of = device_of_layers(request, model)
     shares = [
         DeviceShare([layer for layer, device in enumerate(device_of[:-1]) if device == i], held.total)

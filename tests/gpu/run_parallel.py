@@ -39,8 +39,8 @@ _SHARES: Final = {
     "one_token": (),
     "both": ("parts_add_up",),
 }
-# Parts that ask when something happened: processes take turns on a GPU.
-_ALONE: Final = ("engine, others", "token_replay, others", "both, others", "record")
+# Parts that ask when something happened, or how long it took: processes take turns on a GPU.
+_ALONE: Final = ("engine, others", "token_replay, others", "both, others", "kineto", "own_code", "record")
 _RESULT: Final = re.compile(r"^(\S+\.py::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b")
 _BEGUN: Final = re.compile(r"^(\S+\.py::.*?)\s*$")
 _SUMMARY: Final = re.compile(r"^(FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - (.*))?$")

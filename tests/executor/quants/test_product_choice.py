@@ -64,6 +64,20 @@ def test_what_something_disturbs_is_tried_longer_and_kept_all_the_same(
     assert ProductChoices(path).run("a", fast, slow) == "fast"
 
 
+def test_weights_that_have_no_room_to_be_widened_are_read_as_stored(timed: list[str], tmp_path: Path) -> None:
+    """Until there is room: a later process measures."""
+
+    def wide() -> str:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    path = tmp_path / "products.json"
+    choices = ProductChoices(path)
+    assert choices.run("a", slow, wide) == "slow"
+    assert choices.run("a", slow, fast) == "slow"  # known, and measured no more
+    assert not timed
+    assert ProductChoices(path).run("a", slow, fast) == "fast"
+
+
 def test_processes_agree_without_a_cache(timed: list[str]) -> None:
     """Each is told what those before it chose; what it has used already stays."""
     choices = ProductChoices(None)

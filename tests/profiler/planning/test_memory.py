@@ -15,6 +15,7 @@ from executor.devices.base import DeviceKind
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
+from executor.memory import scratch
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
@@ -36,6 +37,12 @@ from tests.profiler.runs import small_request
 GIB = 1 << 30
 PROMPT = GridPoint(512, 0, 512, 0)  # nothing is computed on the host
 pytestmark = pytest.mark.usefixtures("without_compiler")
+
+
+@pytest.fixture(autouse=True)
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That multiply stored bytes on a GPU: whether there are any depends on the machine."""
+    monkeypatch.setattr(scratch, "reads_stored", lambda quant, n_rows, dtype: False)
 
 
 def wanted(
@@ -84,13 +91,13 @@ def accept(run: MemoryRequest, free: FreeMemory) -> None:
         ),
         (
             wanted("llama-3.1-8b", cell=GridPoint(131_072, 0, 131_072, 0)),
-            FreeMemory(64 * GIB, (22 * GIB,)),
+            FreeMemory(64 * GIB, (18 * GIB,)),
             "the context alone takes 16.0 GiB",
         ),
         (
             wanted("tiny-moe", cell=GridPoint(131_072, 0, 131_072, 0)),
             FreeMemory(64 * GIB, (GIB,)),
-            "a dequantised weight and the rows computed with it take 516 MiB: -ub 65536, a context ",
+            "dequantised weights and the rows computed with them take 516 MiB: -ub 65536, a context ",
         ),
         (
             wanted("qwen3-30b-a3b", arms=("off", "cache"), cache_bytes=12 * GIB, op_offload_min_batch=1),
