@@ -1,9 +1,10 @@
 """Where the microseconds of a decoded token go, everything resident: kernels by kind, gaps, and the host's time.
 
-    python -m benchmarks.gpu.token_budget [--model moe] [--model dense] [--n-gen 64] [--n-depth 64] [--json FILE]
+    python -m benchmarks.gpu.token_budget [--model moe] [--model dense] [--part speed] [--n-gen 64] [--json FILE]
 
 The models are those that llama.cpp is measured with (`benchmarks.gpu.gguf_file`), made in memory. Speed and the
-recorder's cost are of passes without CUPTI, the kernels of passes under it. Prints JSON lines as it goes.
+recorder's cost are of passes without CUPTI, the kernels of passes under it, and the memory is that of a token's graph.
+Prints JSON lines as it goes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +35,7 @@ from profiler.arithmetic.intervals import union
 from profiler.cupti import cuda_trace
 
 SHAPES: Final[dict[str, Callable[[], ModelShape]]] = {"moe": moe_shape, "dense": dense_shape}
+PARTS: Final = ("speed", "kernels", "memory")
 KINDS: Final = (
     ("attention", re.compile(r"flash|fmha|_attend")),
     ("copies", re.compile(r"^Mem(cpy|set)")),
@@ -45,11 +48,10 @@ KINDS: Final = (
 def speed(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
     """Tokens a second, recorded and not in turn, and how long the host takes to issue a token."""
     times: dict[bool, list[float]] = {True: [], False: []}
-    issued, beside_torch = _IssueClock(session), list[int]()
+    issued = _IssueClock(session)
     for repetition in range(n_pairs + 2):
         for record in (True, False) if repetition % 2 == 0 else (False, True):
             result = session.run_pass(_job(cell, repetition), record=record)
-            beside_torch.append(_bytes_beside_torch())
             if repetition >= 2:
                 times[record].append((result.decode_ns or 0) / cell.n_gen)
     recorded, bare = (statistics.median(times[record]) for record in (True, False))
@@ -61,15 +63,7 @@ def speed(session: Session, cell: Workload, n_pairs: int) -> dict[str, Any]:
         "recorded_over_not": round(statistics.median(ratios), 4),
         "host_issue_us": round(statistics.median(issued.spans_ns[-cell.n_gen * n_pairs :]) / 1e3, 1),
         "peak_bytes": result.vram_peak,
-        # the second pass only adds the graph of a token without marks: kernels are loaded by then
-        "token_graph_bytes": beside_torch[1] - beside_torch[0],
     }
-
-
-def _bytes_beside_torch() -> int:
-    """Memory of the GPU that is in use and not torch's: kernels, graphs, other processes."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved()
 
 
 class _IssueClock:
@@ -120,6 +114,34 @@ def kernels(session: Session, cell: Workload) -> dict[str, Any]:
     }
 
 
+def memory(session: Session, cell: Workload, n_graphs: int) -> dict[str, Any]:
+    """What a token's graph keeps on the GPU: the token is recorded anew for each pass, and no recording let go."""
+    recorded = session._recorded
+    assert recorded is not None, "devices record"
+    kept, in_use = [], list[int]()
+    for repetition in range(n_graphs + 1):
+        session.run_pass(_job(cell, repetition))
+        in_use.append(_bytes_beside_torch())
+        kept.append(recorded._recorded.copy())
+        recorded._recorded.clear()
+    return {"token_graphs": sum(map(len, kept[1:])), "token_graph_bytes": bytes_of_each(in_use)}
+
+
+def bytes_of_each(in_use: Sequence[int]) -> int | None:
+    """What each reading has more than the one before it; None where that is less than the driver's pieces show.
+
+    It takes memory in pieces of some MiB, and many graphs fit into one: a single graph mostly adds nothing.
+    """
+    grown = in_use[-1] - in_use[0]
+    return grown // (len(in_use) - 1) if grown > 0 else None
+
+
+def _bytes_beside_torch() -> int:
+    """Memory of the GPU that is in use and not torch's: kernels, graphs, other processes."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
 def _is_on_device(event: dict[str, Any]) -> bool:
     return event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -138,21 +160,33 @@ def _job(cell: Workload, repetition: int) -> PassJob:
 @click.option("--n-gen", default=64, show_default=True)
 @click.option("--n-depth", default=64, show_default=True)
 @click.option("--pairs", default=4, show_default=True, help="Pairs of passes, recorded and not.")
+@click.option("--graphs", "n_graphs", default=64, show_default=True, help="Graphs of a token that are kept at once.")
+@click.option("--part", "chosen", multiple=True, type=click.Choice(PARTS), default=PARTS)
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
-def main(names: tuple[str, ...], quant: str, n_gen: int, n_depth: int, pairs: int, json_path: Path | None) -> None:
+def main(
+    names: tuple[str, ...],
+    quant: str,
+    n_gen: int,
+    n_depth: int,
+    pairs: int,
+    n_graphs: int,
+    chosen: tuple[str, ...],
+    json_path: Path | None,
+) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("no NVIDIA GPU")
     cell = Workload(n_prompt=0, n_ubatch=1, n_gen=n_gen, n_depth=n_depth)
     rows = []
     for name in names:
         model = synthetic(SHAPES[name](), quant)
-        parts: tuple[Callable[[Session], dict[str, Any]], ...] = (
-            partial(speed, cell=cell, n_pairs=pairs),
-            partial(kernels, cell=cell),
-        )
-        for figures in parts:
+        parts: dict[str, Callable[[Session], dict[str, Any]]] = {
+            "speed": partial(speed, cell=cell, n_pairs=pairs),
+            "kernels": partial(kernels, cell=cell),
+            "memory": partial(memory, cell=replace(cell, n_gen=4), n_graphs=n_graphs),
+        }
+        for part in chosen:
             with open_session(model, ["full"], [cell], synthetic_routing=False) as session:
-                rows.append({"model": name, **figures(session)})
+                rows.append({"model": name, **parts[part](session)})
             click.echo(json.dumps(rows[-1]))
     if json_path is not None:
         json_path.write_text(json.dumps(rows, indent=1))

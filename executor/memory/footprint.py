@@ -24,10 +24,12 @@ from executor.placement.place import Placement
 from executor.policies import arm_traits
 from executor.session import Session, SessionOptions
 from executor.token_report import report_bytes
+from executor.triton_support import has_triton
 from executor.weights.transfer_units import LOADERS, TransferUnit
 
-# Each step is recorded for a ubatch of a prompt and for a token, at least; beyond `devices.cuda`'s limits none is. The
-# bytes are an estimate that no GPU has confirmed: `python -m benchmarks.gpu.token_budget` prints a token's.
+# Each step is recorded for a ubatch of a prompt and for a token, at least, and once more as part of a whole token where
+# nothing is streamed; beyond `devices.cuda`'s limits none is. The bytes are an estimate that no GPU has confirmed:
+# `python -m benchmarks.gpu.token_budget --part memory` prints a token's.
 _RECORDINGS_A_STEP: Final = 2
 _RECORDED_STEP_BYTES: Final = 32 << 10
 
@@ -97,6 +99,12 @@ def footprint(
         devices = [
             _on_device(model, shard, options, needs(shard.layers, has_output=shard is shards[-1])) for shard in shards
         ]
+        if options.device.kind == "cuda":
+            n_recordings = _RECORDINGS_A_STEP + (has_triton() and _is_resident_for_some_arm(session))
+            devices = [
+                replace(device, recordings=_recorded_bytes(model, shard.layers, n_recordings))
+                for device, shard in zip(devices, shards, strict=True)
+            ]
         devices[-1] = replace(devices[-1], logits=n_logits * model.shape.n_vocab * 4)
         return Footprint(tuple(devices), _on_host(model, shards, units, options, session.load_mode))
     finally:
@@ -139,14 +147,19 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, scratc
         states=state_bytes(layers, options.max_positions, options.dtype) + tables,
         activations=shard.fixed_bytes - shard.state_bytes + chosen * options.max_positions * 8,
         scratch=scratch,
-        recordings=_recorded_bytes(layers) if options.device.kind == "cuda" else 0,
     )
 
 
-def _recorded_bytes(layers: Iterable[LayerShape]) -> int:
+def _is_resident_for_some_arm(session: Session) -> bool:
+    """Whether some arm streams nothing, so that its tokens are recorded whole (`engine.recorded_tokens`)."""
+    return any(not placement.host for placement in session.placements.values())
+
+
+def _recorded_bytes(model: Model, layers: Iterable[int], n_recordings: int) -> int:
     """Of steps as CUDA graphs: mixer and FFN; or mixer, router, experts and, where there is one, the shared expert."""
-    n_steps = sum(2 if layer.moe is None else 3 + bool(layer.moe.n_ff_shared) for layer in layers)
-    return n_steps * _RECORDINGS_A_STEP * _RECORDED_STEP_BYTES
+    moes = [model.shape.layers[layer].moe for layer in layers]
+    n_steps = sum(2 if moe is None else 3 + bool(moe.n_ff_shared) for moe in moes)
+    return n_steps * n_recordings * _RECORDED_STEP_BYTES
 
 
 def _on_host(
