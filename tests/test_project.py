@@ -169,7 +169,7 @@ STAIRS = {
         {"memory"},
     ),
     "profiler": (
-        {"schema", "arithmetic", "facts", "plain_text"},
+        {"schema", "arithmetic", "collection", "facts", "plain_text"},
         {"manifest"},
         {"storage"},
         {"capture", "importers"},

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 
 from executor.errors import HprofError
 from profiler.arithmetic.turns import MAX_WARMUPS, WARMUP_TOLERANCE, in_turn, needs_warmup
+from profiler.collection import no_collection, sparing_what_is_there
 from profiler.engines.boots import kept_when_ended
 from profiler.engines.recorded import ENDING, tell_recorded
 from profiler.facts import describe_machine, result_variables
@@ -36,7 +37,6 @@ from profiler.recording.in_process import (
     torch_trace,
 )
 from profiler.recording.ranges import is_suspended
-from profiler.running.collection import no_collection
 from profiler.storage.place import check_place
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 
@@ -119,7 +119,7 @@ class AB:
         if not self._arms:
             raise HprofError("hprof.ab: there is no arm to run; add two with ab.arm(name, function).")
         writer = new_capture(self._path, force=self._force, source=SOURCE, argv=sys.argv, **self._fields())
-        with kept_when_ended(writer):
+        with kept_when_ended(writer), sparing_what_is_there():
             _TimedRuns(self._arms, self._repetitions, writer).run()
             writer.finish("complete")
         self.capture = writer.path

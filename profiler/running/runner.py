@@ -4,7 +4,6 @@ N` does all of it again in fresh processes, as the first placement of memory is 
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -27,11 +26,11 @@ from executor.session import Session
 from executor.units import format_count
 from profiler.arithmetic.turns import arm_order, needs_warmup
 from profiler.capture import Capture
+from profiler.collection import no_collection, sparing_what_is_there
 from profiler.cupti import CuptiRecorder
 from profiler.planning.placed_arms import PlacedArms
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
-from profiler.running.collection import no_collection
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
 from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
@@ -121,13 +120,11 @@ class _CaptureRun:
         try:
             self._describe(setup, session, load_ns=time.perf_counter_ns() - begun_ns)
             session.agree_on_products(self._writer.manifest.extra.get("device_products"))  # as the boots before
-            gc.collect()
-            gc.freeze()  # what is there already need not be looked at again before each pass: 0.2 s each
-            for cell in self._request.cells:
-                self._run_cell(setup, session, cell)
+            with sparing_what_is_there():
+                for cell in self._request.cells:
+                    self._run_cell(setup, session, cell)
             self._tell_products(session)
         finally:
-            gc.unfreeze()
             session.close()
 
     def _run_cell(self, setup: PlacedArms, session: Session, cell: GridPoint) -> None:

@@ -7,10 +7,8 @@ cannot say.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ import pyarrow.compute as pc
 
 from executor.errors import HprofError
 from executor.units import format_count
+from profiler import collection
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.device_traces import created_utc, mark_collectives, remark_collectives, remark_duplicate_rows
 from profiler.importers.dropping import remark_overlaps
@@ -47,7 +46,8 @@ def detect(_path: Path, head: bytes) -> bool:
 
 def read(path: Path, options: ImportOptions) -> Imported:
     """Read one trace. Raises HprofError where it is no trace, or unpacks to more than a trace can be."""
-    with open_source(path) as source, _no_garbage_collection():
+    # Parsed JSON holds no cycles, and the collector's walks over it cost more than the parsing.
+    with open_source(path) as source, collection.paused():
         stream, collector = EventStream(source), RowCollector(roles=OPERATOR_ROLES if options.host_work else ROLES)
         for events in stream:
             try:
@@ -100,18 +100,6 @@ def read(path: Path, options: ImportOptions) -> Imported:
         ],
         default_arm=segments.default_arm,
     )
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Parsed JSON holds no cycles, and the collector's walks over it cost more than the parsing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def sample() -> bytes:
