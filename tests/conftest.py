@@ -43,7 +43,7 @@ def no_waits_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_walks_over_what_stays() -> None:
-    """Modules and tests stay to the end: looking for garbage among them takes 0.3 s, and runs do it before each pass."""
+    """Modules and tests stay to the end: a look for garbage among them takes 0.3 s, and runs look before each pass."""
     gc.collect()
     gc.freeze()
 
