@@ -186,13 +186,30 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
         of_a, of_b = _samples(a, b, x, y, name, per, design)
         if of_a and of_b:
             different = work or (after_first if name in AFTER_FIRST_TOKEN else None)
-            medians = tuple(float(np.median(list(counted(of, design.unit).values()))) for of in (of_a, of_b))
+            units = [list(counted(of, design.unit).values()) for of in (of_a, of_b)]
+            a_median, b_median = (float(np.median(of)) for of in units)
             better = figure.better or "lower"
             against: Comparison | None = None
-            if min(medians) > 0:
+            if min(a_median, b_median) > 0:
                 against = judge(of_a, of_b, design, better=better, noise=noise, grounds=Grounds(different))
-            sizes = medians[0], medians[1], len(of_a), len(of_b)
-            yield Change(x[0], y[0], x[1], y[1], name, per, *sizes, against, different, readings.get(name))
+            n_pairs = against.pairs if against is not None else min(map(len, units))
+            yield Change(
+                cell_a=x[0],
+                cell_b=y[0],
+                arm_a=x[1],
+                arm_b=y[1],
+                figure=name,
+                per=per,
+                a=a_median,
+                b=b_median,
+                n_a=len(of_a),
+                n_b=len(of_b),
+                pairs=n_pairs,
+                unit=design.unit,
+                against=against,
+                different=different,
+                reading=readings.get(name),
+            )
 
 
 def pair_design(a: OpenedSide, b: OpenedSide, figure: Figure) -> PairDesign:

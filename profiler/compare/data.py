@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from executor.errors import HprofError, did_you_mean
-from profiler.arithmetic.stats import MIN_PAIRS, NEEDED, Comparison, Verdict
+from profiler.arithmetic.stats import NEEDED, Comparison, CountUnit, Verdict
 from profiler.metrics import FIGURES
-from profiler.metrics.figures import Figure, Unit
+from profiler.metrics.figures import Figure
 from profiler.metrics.passes import CellKey
 
 COMPARE_SCHEMA: Final = 1
@@ -53,6 +53,8 @@ class Change:
     b: float
     n_a: int
     n_b: int
+    pairs: int  # what a verdict counts: pairs of passes, or the fewest processes of a side
+    unit: CountUnit
     against: Comparison | None  # None: there is no ratio, as a value is zero
     different: str | None  # why the two did not do the same work
     reading: Figure | None = None  # what the programs printed themselves, described by their captures
@@ -63,10 +65,6 @@ class Change:
         return self.reading or FIGURES[self.figure]
 
     @property
-    def unit(self) -> Unit:
-        return self.described.unit
-
-    @property
     def is_judged(self) -> bool:
         """Whether one way is better, so that there is a verdict."""
         return self.described.better is not None
@@ -74,7 +72,7 @@ class Change:
     @property
     def is_memory(self) -> bool:
         """Whether it is told in bytes: less or more, not faster or slower."""
-        return self.unit == "bytes"
+        return self.described.unit == "bytes"
 
     @property
     def verdict(self) -> ChangeVerdict | None:
@@ -87,9 +85,7 @@ class Change:
     @property
     def has_enough(self) -> bool:
         """Whether the same work was measured often enough for an interval to mean something."""
-        if self.against is None:
-            return self.different is None and min(self.n_a, self.n_b) >= MIN_PAIRS
-        return self.different is None and self.against.pairs >= NEEDED[self.against.unit]
+        return self.different is None and self.pairs >= NEEDED[self.unit]
 
     @property
     def size(self) -> float:

@@ -234,7 +234,7 @@ def _change(change: Change) -> dict[str, Any]:
         "ratio": found.ratio if found is not None and math.isfinite(found.ratio) else None,
         "low": found.low if found is not None else None,
         "high": found.high if found is not None else None,
-        "pairs": found.pairs if found is not None else min(change.n_a, change.n_b),
+        "pairs": change.pairs,
         "verdict": change.verdict,
         "reason": found.reason if found is not None and change.verdict == "inconclusive" else None,
     }

@@ -61,7 +61,7 @@ class OverSizes:
         if len(kinds) == 1:
             than = _ALONE.get(kinds[0], f"is {kinds[0]} than")
             return f"{who} {than} {self.a} at every ubatch measured, {self.span}: {fast}."
-        if self.at is not None:
+        if self.at is not None and {"faster", "slower"} <= set(kinds) and SAME_WORK not in kinds:
             words = ("faster", "slower") if self.is_faster_above else ("slower", "faster")
             return f"{who} is {words[0]} than {self.a} from a ubatch {self.at.in_words(self.axis)}, {words[1]} below."
         sized = list(zip(self.sizes, self.verdicts, strict=True))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pandas as pd
 
 from profiler.metrics.passes import CELL_KEYS, CellKey
-from profiler.report.verdicts import SAME_WORK, TELLING, as_fast, verdict_word
+from profiler.report.verdicts import OTHER_WORK, SAME_WORK, TELLING, as_fast, verdict_word
 
 if TYPE_CHECKING:
     from profiler.report.cells import ArmFigures, Cell
@@ -120,11 +120,9 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
     """Where the ratio of an arm to the baseline passes 1, on a logarithmic axis of ubatches; null where it does not.
 
     rows: one arm's rows of `sweep_figures` at one depth. The last crossing counts: from there on the order stays.
-    Where both did the same work, as below a gate, there is no ratio to cross with.
+    Where both did the same work, as below a gate, or each did other work, there is no ratio to cross with.
     """
-    if "word" in rows:
-        rows = rows[rows["word"] != SAME_WORK]
-    rows = rows.dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
+    rows = _with_order(rows).dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
     sizes = rows["n_ubatch"].tolist()
     found = _last_crossing(sizes, rows["ratio"].tolist())
     if found is None:
@@ -140,6 +138,11 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
         None if lower is None else lower.below if lower.is_wide else lower.at,
         None if upper is None else upper.above if upper.is_wide else upper.at,
     )
+
+
+def _with_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without the rows whose ratio is chance, or is of different work."""
+    return rows[~rows["word"].isin((SAME_WORK, OTHER_WORK))]
 
 
 class _Crossing(NamedTuple):
@@ -219,7 +222,11 @@ def axis_of_most(rows: pd.DataFrame, sizes: CellKey) -> tuple[str, pd.DataFrame]
 
 
 def crosses_once(rows: pd.DataFrame, at: Crossover) -> bool:
-    """Whether every size below the crossover lies on one side of 1, and every size above on the other."""
+    """Whether every size below the crossover lies on one side of 1, and every size above on the other.
+
+    Sizes at which both did the same work, or other work, say nothing of either.
+    """
+    rows = _with_order(rows)
     is_below, is_less = rows["n_ubatch"] < at.above, rows["ratio"] < 1
     return bool((is_less == is_below).all() or (is_less != is_below).all())
 

@@ -62,6 +62,14 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
             [cell(64, 0.9, "faster"), cell(128, 1.1, "slower"), cell(256, 0.9, "faster")],
             "by tokens in the ubatch: faster at 64 and 256; slower at 128.",
         ),
+        (
+            [cell(64, 1.002, "no difference"), cell(128, 0.8, "faster")],
+            "by tokens in the ubatch: no difference at 64; faster at 128.",
+        ),
+        (
+            [cell(64, 1.1, "slower"), cell(128, 0.9, "faster"), cell(256, 0.8, "inconclusive")],
+            "is faster than off from a ubatch of about 89 tokens (95 % interval 83 to 95), slower below.",
+        ),
         ([cell(512, 0.5, "faster", n_prompt=34)], "Only ubatches of 34 tokens were measured"),
         (
             [cell(2048, 2.0, "slower", n_prompt=64), cell(2048, 0.5, "faster", n_prompt=256)],

@@ -17,7 +17,8 @@ _CELL = CellKey(512, 16, 64, 0)
 def _change(low: float, high: float, figure: str = "ttft_ns", n: int = 6, **changes: Any) -> Change:
     ratio = (low + high) / 2
     against = Comparison(ratio, low, high, n, "inconclusive")
-    fields: dict[str, Any] = {"a": 1.0, "b": ratio, "n_a": n, "n_b": n, "against": against, "different": None}
+    fields: dict[str, Any] = {"a": 1.0, "b": ratio, "n_a": n, "n_b": n, "pairs": n, "unit": "pairs"}
+    fields |= {"against": against, "different": None}
     return Change(_CELL, _CELL, "on", "on", figure, "pass", **(fields | changes))
 
 
@@ -71,6 +72,16 @@ def test_from_zero_is_an_endless_rise_and_to_zero_a_whole_fall() -> None:
         decide(parse_limit("exposed>+5%"), [_change(1, 1, "exposed_copy_ns", a=0.0, b=0.0, against=None)]).state
         == "passed"
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "pairs", "state"),
+    [("boots", 1, "inconclusive"), ("boots", 6, "failed"), ("results", 1, "failed"), ("routings", 1, "inconclusive")],
+)
+def test_from_zero_needs_as_many_as_any_verdict(unit: str, pairs: int, state: str) -> None:
+    """Six repetitions of one process are one measurement; without a clock one result decides."""
+    risen = _change(1, 1, "exposed_copy_ns", a=0.0, b=9.0, against=None, unit=unit, pairs=pairs)
+    assert decide(parse_limit("exposed>+5%"), [risen]).state == state
 
 
 def test_the_worst_cell_speaks() -> None:

@@ -16,7 +16,7 @@ CELL = CellKey(n_prompt=512, n_gen=32, n_ubatch=512, n_depth=0)
 def changed(figures: Mapping[str, tuple[float, float]], arm: str = "on", verdict: str = "slower") -> list[Change]:
     return [
         Change(
-            CELL, CELL, arm, arm, name, "token" if name in PER_TOKEN else "pass", a, b, 6, 6,
+            CELL, CELL, arm, arm, name, "token" if name in PER_TOKEN else "pass", a, b, 6, 6, 6, "pairs",
             Comparison(b / a, b / a, b / a, 6, verdict) if a and b else None,  # type: ignore[arg-type]
             None,
         )

@@ -20,7 +20,16 @@ from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts
 from profiler.metrics.timeline import timeline
 from profiler.report.build import build_report
 from profiler.report.plain_values import device_as_json
-from profiler.report.sweep import Crossover, crossover, factor_grid, factors_as_fast, overlap_limit, sweep_figures
+from profiler.report.sweep import (
+    Crossover,
+    crosses_once,
+    crossover,
+    factor_grid,
+    factors_as_fast,
+    overlap_limit,
+    sweep_figures,
+)
+from profiler.report.verdicts import OTHER_WORK, SAME_WORK
 from profiler.storage.writer import conform
 from tests.profiler import makers
 from tests.profiler.makers import COMPUTE_US, COPY_US, N_COPIES, ON_HIDDEN_US, US
@@ -66,6 +75,7 @@ def ratios(values: list[float], spread: float = 0.0) -> pd.DataFrame:
             "ratio_low": [v - spread for v in values],
             "ratio_high": [v + spread for v in values],
             "verdict": "faster",
+            "word": "faster",
         }
     )
 
@@ -122,6 +132,17 @@ def test_an_interval_that_ends_between_sizes_far_apart_reaches_the_next_one() ->
 @pytest.mark.parametrize("values", [[1.2, 1.1], [0.9, 0.8], [1.3], [float("nan"), 0.9]])
 def test_no_crossover_where_the_order_never_changes(values: list[float]) -> None:
     assert crossover(ratios(values)) is None
+
+
+@pytest.mark.parametrize("word", [SAME_WORK, OTHER_WORK])
+def test_sizes_without_an_order_say_nothing_of_a_crossover(word: str) -> None:
+    rows = ratios([0.99, 1.01, 1.1, 0.8]).assign(word=[word, word, "slower", "faster"])
+    found = crossover(rows)
+    assert found is not None
+    assert (found.below, found.above) == (256, 512)
+    assert crosses_once(rows, found), "0.99 of the same work is chance"
+    assert not crosses_once(rows.assign(word="faster"), found)
+    assert crossover(rows.assign(word=[word, word, word, "faster"])) is None
 
 
 def test_as_fast_is_a_shorter_time_or_a_higher_rate() -> None:
