@@ -122,7 +122,7 @@ def _booted(tables: dict[str, pa.Table], boots: Counter[str]) -> dict[str, pa.Ta
     arms = set(passes["arm"].to_pylist())
     earlier = max(boots[arm] for arm in arms)
     boot = pc.add_checked(pc.fill_null(passes["boot"], 0), pa.scalar(earlier, pa.int32()))
-    boots.update(dict.fromkeys(arms, pc.max(boot).as_py() + 1 - earlier))
+    boots |= Counter(dict.fromkeys(arms, pc.max(boot).as_py() + 1))  # in place; an arm that it has not had counts too
     return tables | {"passes": with_column(passes, "boot", boot)}
 
 

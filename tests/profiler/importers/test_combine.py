@@ -11,6 +11,7 @@ from profiler.capture import Capture
 from profiler.importers import import_files, read_file
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
+from tests.profiler.importers.llama_bench.samples import jsonl, row
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.nsys.test_stats import HEADER_AND_ROW
 
@@ -71,6 +72,17 @@ def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:
     capture = Capture.open(import_files([], tmp_path / "out", arms=files))
     passes = capture.table("passes").sort_by("order").to_pylist()
     assert [(p["arm"], p["boot"]) for p in passes] == [("off", 0), ("on", 0), ("on", 1), ("off", 1)]
+
+
+def test_files_that_share_only_some_arms_have_boots_of_their_own(tmp_path: Path) -> None:
+    """The second file's `on` is in the boot of its `off`; the third's must not take its place."""
+    files = []
+    for name, prefetch in (("off", [0]), ("both", [0, 1]), ("on", [1])):
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_text(jsonl([row(prefetch_weights=each, test_time=name) for each in prefetch]))
+    passes = Capture.open(import_files(files, tmp_path / "out")).table("passes").sort_by("order").to_pylist()
+    boots = [(p["arm"], p["boot"]) for p in passes if p["repetition"] == 0]
+    assert boots == [("off", 0), ("off", 1), ("on", 1), ("on", 2)]
 
 
 def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
