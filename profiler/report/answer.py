@@ -146,7 +146,7 @@ class _Answer:
         others = dict.fromkeys(name for cell in self._cells for name in cell.arms if name != self._baseline)
         self._others = list(others)
         self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
-        self._paying = [name for name in self._arms if any(found.verdict == "faster" for found in self._judged(name))]
+        self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
         self._crossovers: list[ArmCrossover] = report.crossovers
         self._best = next(iter([*self._paying, *self._arms]), None)
 
@@ -316,8 +316,8 @@ class _Answer:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
-        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay; where no arm has a
-        verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
+        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there; where no arm has
+        a verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
         """
         if not self._others and self._report.source != "hprof":
             return
@@ -326,12 +326,22 @@ class _Answer:
         alike = [
             cell for cell in self._cells if replace(cell.key, n_ubatch=None) == replace(telling.key, n_ubatch=None)
         ]
-        names = [self._baseline, *(self._paying or unsettled)]
-        speeds = {(at, name): _speed(cell, name) for at, cell in enumerate(alike) for name in names}
+        speeds = {
+            (at, name): _speed(cell, name)
+            for at, cell in enumerate(alike)
+            for name in (self._baseline, *(self._paying or unsettled))
+            if name == self._baseline or not self._paying or _pays_in(cell, name)
+        }
         at, name = max(speeds, key=lambda key: speeds[key])
         is_certain = bool(self._paying) or not unsettled
         best = name if name != self._baseline else None
         yield told_settings(alike[at], best, self._report.arms, self._report.source, is_certain=is_certain)
+
+
+def _pays_in(cell: Cell, name: str) -> bool:
+    """Whether the arm was found faster than the baseline in this very cell."""
+    told = told_comparison(cell, name)
+    return told is not None and told[0].verdict == "faster"
 
 
 def _speed(cell: Cell, name: str) -> float:

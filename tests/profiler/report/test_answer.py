@@ -40,9 +40,11 @@ def swept(
     n_pairs: int = 6,
     depths: Sequence[int] = (0,),
     sizes: Sequence[int] = SIZES,
+    faster_with_size: bool = False,
     **fields: Any,
 ) -> Report:
-    """`off` takes 1 ms of prefill in every cell; each other arm is `factors[arm][i]` times as fast at size i."""
+    """`off` takes 1 ms of prefill in every cell, or less the larger its ubatch; others are `factors[arm][i]` times as
+    fast at size i."""
     arms = ["off", *factors]
     writer = new_capture(path, arms=[ManifestArm(name, name, name) for name in arms], **fields)
     order = 0
@@ -50,7 +52,8 @@ def swept(
         for at, size in enumerate(sizes):
             for repetition in range(n_pairs):
                 for name in arms:
-                    took_ns = 1_000_000 / (1 if name == "off" else factors[name][at]) + repetition
+                    baseline_ns = 1_000_000 / (size if faster_with_size else 1)
+                    took_ns = baseline_ns / (1 if name == "off" else factors[name][at]) + repetition
                     key = PassKey(
                         name,
                         n_ubatch=size,
@@ -91,6 +94,18 @@ def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None
     for size in SIZES:
         assert f"ub={size} " in told
     assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048, on (-pw 1; pull request 21067, in no release)." in told
+
+
+def test_what_to_set_has_a_verdict_where_it_is_set(tmp_path: Path) -> None:
+    """`on` pays in small ubatches; at the fastest one its lead is within the noise, so nothing speaks for it there."""
+    told = joined(
+        swept(tmp_path / "c", {"on": [1.3, 1.2, 1.1, 1.05, 1.03, 1.004], "x": [2.0, 0.5, 0.5, 0.5, 0.5, 0.5]})
+    )
+    assert "Set: --arms x -ub 64." in told
+    alike = swept(tmp_path / "d", {"on": [1.004]}, sizes=(2048,))
+    assert "Set: --arms off -ub 2048, for no arm was shown to beat it." in joined(alike)
+    grows = swept(tmp_path / "e", {"on": [1.3, 1.004]}, sizes=(64, 2048), faster_with_size=True)
+    assert "Set: --arms off -ub 2048, for no arm was shown to beat it." in joined(grows)
 
 
 def test_of_many_cells_the_best_the_worst_and_those_at_the_crossover_are_shown(tmp_path: Path) -> None:
