@@ -139,15 +139,15 @@ def check_unpacked(path: Path) -> None:
         raise HprofError(f"{path} is packed with gzip, and only {packed} is read so; gunzip it first.")
 
 
-def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
-    """At most `n_bytes` from the start of the file, decompressed when it is gzip."""
-    head = _first_bytes(path, n_bytes)
+def read_head(path: Path) -> bytes:
+    """At most HEAD_BYTES from the start of the file, decompressed when it is gzip."""
+    head = _first_bytes(path, HEAD_BYTES)
     if not head.startswith(GZIP_MAGIC):
         return head
     unpacked = b""
     try:
         with gzip.open(path) as file:
-            while len(unpacked) < n_bytes and (block := file.read1(n_bytes - len(unpacked))):
+            while len(unpacked) < HEAD_BYTES and (block := file.read1(HEAD_BYTES - len(unpacked))):
                 unpacked += block
     except (OSError, EOFError, zlib.error):
         pass  # what came before the damage says what the file is

@@ -111,9 +111,9 @@ def pass_figures(
     return {scope: pd.DataFrame(frame, index=index) for scope, frame in frames.items()}
 
 
-def int_column(table: pa.Table, name: str, null: int = -1) -> Int64:
-    """An integer column as int64; null becomes `null`."""
-    values: Int64 = pc.fill_null(table[name], null).to_numpy().astype(np.int64)
+def int_column(table: pa.Table, name: str) -> Int64:
+    """An integer column as int64; null becomes -1."""
+    values: Int64 = pc.fill_null(table[name], -1).to_numpy().astype(np.int64)
     return values
 
 

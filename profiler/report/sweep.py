@@ -169,14 +169,12 @@ def _last_crossing(sizes: Sequence[float], ratios: Sequence[float]) -> _Crossing
     return found
 
 
-def rows_over(rows: pd.DataFrame, axis: str, sizes: CellKey, free: str | None = None) -> pd.DataFrame:
-    """The rows of `sweep_figures` that differ from the cell `sizes` along this axis (and the size `free`) alone.
+def rows_over(rows: pd.DataFrame, axis: str, sizes: CellKey) -> pd.DataFrame:
+    """The rows of `sweep_figures` that differ from the cell `sizes` along this axis alone.
 
     Of BATCH: prompts that fit into one ubatch, whose length then is their `n_ubatch`, as min(prompt, ubatch) is.
     """
     for size in _FIXED[axis]:
-        if size == free:
-            continue
         value = getattr(sizes, size)
         rows = rows[rows[size].isna() if value is None else rows[size] == value]
     return one_ubatch(rows) if axis == BATCH else rows

@@ -56,7 +56,6 @@ class PassKey:
 class CaptureWriter:
     """Keeps the passes of a run in one capture, and writes what importers read.
 
-    `origin_ns` is the clock reading at the capture's start; recorded times are stored relative to it.
     Refuses a path that already holds a capture unless `force`, which replaces it: the new capture is in place from its
     first measured pass on (the warm-ups before it come with it), or with `at_once` when it is finished (an import), by
     the renaming of its manifest. Until then what was there stays as it was, and nothing is there that reads as a
@@ -70,10 +69,8 @@ class CaptureWriter:
         *,
         force: bool = False,
         at_once: bool = False,
-        origin_ns: int = 0,
     ) -> None:
         self._store = Store(path)
-        self._origin_ns = origin_ns
         self._planned: dict[int, tuple[PassKey, int]] = {}
         self._rows: Counter[str] = Counter()
         self._parts: set[str] = set()
@@ -93,15 +90,13 @@ class CaptureWriter:
             self._store.write(_pending_name(manifest.run_id), manifest.to_json())
 
     @classmethod
-    def attach(
-        cls, path: str | os.PathLike[str], *, prefix: str, run_id: str | None = None, origin_ns: int = 0
-    ) -> CaptureWriter:
+    def attach(cls, path: str | os.PathLike[str], *, prefix: str, run_id: str | None = None) -> CaptureWriter:
         """Add parts to an unfinished capture from another process; `prefix` must be its own, pass ids too.
 
         `run_id`: the capture's, which finds it also where it is not yet in place.
         """
         writer = cls.__new__(cls)
-        writer._store, writer._origin_ns, writer._planned = Store(path), origin_ns, {}
+        writer._store, writer._planned = Store(path), {}
         writer._rows, writer._parts, writer._is_whole = Counter(), set(), False
         writer._made_folder = writer._is_new = writer._at_once = False
         pending = _pending_name(run_id or "")
@@ -140,7 +135,7 @@ class CaptureWriter:
 
         `zero_ns`: where the clock that its times are read from begins, for clocks that begin anew each pass.
         """
-        self._planned[pass_id] = (key, zero_ns - self._origin_ns)
+        self._planned[pass_id] = (key, zero_ns)
 
     def record_pass(self, pass_id: int, result: PassResult, kernels: pa.Table | None = None) -> None:
         """Write a finished pass. Its `passes` part goes last: readers ignore events without one.
@@ -162,7 +157,7 @@ class CaptureWriter:
     def add_pass_row(self, pass_id: int, key: PassKey, **figures: Any) -> None:
         """Write the row of a pass that has no PassResult; figures that are not given are null."""
         self._check_ours()
-        self._commit(pass_id, asdict(key), figures, -self._origin_ns)
+        self._commit(pass_id, asdict(key), figures, 0)
 
     def update_manifest(self, **changes: Any) -> None:
         """Replace fields of the manifest, in memory and in the capture."""
@@ -292,14 +287,13 @@ def new_capture(
     *,
     force: bool = False,
     at_once: bool = False,
-    origin_ns: int = 0,
     **manifest_fields: Any,
 ) -> CaptureWriter:
     """Start a capture at `path`; `manifest_fields` are Manifest's, version and time are filled in."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     defaults = {"hprof_version": __version__, "created_utc": now, "run_id": uuid4().hex, "state": "running"}
     manifest = Manifest(**(defaults | manifest_fields))
-    return CaptureWriter(path, manifest, force=force, at_once=at_once, origin_ns=origin_ns)
+    return CaptureWriter(path, manifest, force=force, at_once=at_once)
 
 
 def conform(table_name: str, rows: pa.Table | Mapping[str, object]) -> pa.Table:

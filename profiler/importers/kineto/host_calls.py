@@ -46,12 +46,13 @@ def number_processes(rows: pa.Table) -> tuple[pa.Table, dict[str, str]]:
     is_known = own.is_valid().to_numpy(zero_copy_only=False)
     processes = group_by({"known": is_known.astype(np.int64), "own": pc.fill_null(own, 0).to_numpy(), "rank": code})
     owns, ranks = (processes.keys[name].tolist() for name in ("own", "rank"))
-    numbers: list[int] = []
+    numbers: dict[int, None] = {}  # in order, and soon searched: a stranger's trace may hold 100,000 processes
+    taken = set(owns)
+    free = (other for other in count(1) if other not in taken)
     for number, known in zip(owns, processes.keys["known"].tolist(), strict=True):
-        free = (other for other in count(1) if other not in owns and other not in numbers)
-        numbers.append(number if known and number not in numbers else next(free))
+        numbers[number if known and number not in numbers else next(free)] = None
     process = np.zeros(rows.num_rows, np.int64)
-    process[host] = np.array(numbers, np.int64)[processes.of_row]
+    process[host] = np.array(list(numbers), np.int64)[processes.of_row]
     is_device = np.ones(rows.num_rows, np.bool_)
     is_device[host] = False
     column = rows.schema.get_field_index("process")
