@@ -179,7 +179,9 @@ class CopyAnalysis:
         return is_in_line
 
     def _by_stream(self, rows: WorkRows) -> npt.NDArray[np.float64]:
+        """Summed lengths, ns: (groups, streams); rows that name no stream are on none of them."""
         n_groups, n_streams = len(self.groups), max(len(self.labels["stream"][1]), 1)
+        rows = rows.where(self.codes("stream")[rows.row] != ABSENT)
         lengths = np.bincount(self._stream_of(rows), weights=rows.length, minlength=n_groups * n_streams)
         return lengths.astype(np.float64).reshape(n_groups, n_streams)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.arithmetic.joins import match
+from profiler.arithmetic.joins import match, rows_among
 
 
 def array(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -30,3 +30,10 @@ def test_the_first_of_several_partners_is_taken(mine: list[tuple[int, int]], oth
     found = match(*columns)
     expected = [(i, others.index(pair)) for i, pair in enumerate(mine) if 0 < pair[1] < 2**32 and pair in others]
     assert list(zip(found.row.tolist(), found.other.tolist(), strict=True)) == expected
+
+
+def test_keys_have_their_place_among_others_or_the_mark_of_none() -> None:
+    keys = {"a": array([2, 1, 1, -1]), "b": array([5, 5, 6, 5])}
+    others = {"a": array([1, 2, 3]), "b": array([6, 5, 5])}
+    assert rows_among(keys, others).tolist() == [1, -1, 0, -1]
+    assert rows_among(keys, {name: array([]) for name in others}).tolist() == [-1] * 4

@@ -17,7 +17,7 @@ MB = 10**6
 Row = dict[str, Any]
 
 
-def row(kind: str, start_ms: float, end_ms: float, stream: str = "7", **more: Any) -> Row:
+def row(kind: str, start_ms: float, end_ms: float, stream: str | None = "7", **more: Any) -> Row:
     """An event of GPU 0 of process 1."""
     times = {"t_start": round(start_ms * MS), "t_end": round(end_ms * MS)}
     return {"kind": kind, "stream": stream, "name": kind, "process": 1, "device": 0} | times | more
@@ -29,7 +29,7 @@ def copy(start_ms: float, end_ms: float, stream: str = "14", **more: Any) -> Row
     return row("h2d", start_ms, end_ms, stream, bytes=n_bytes, source_memory="pinned") | more
 
 
-def kernel(start_ms: float, end_ms: float, stream: str = "7", **more: Any) -> Row:
+def kernel(start_ms: float, end_ms: float, stream: str | None = "7", **more: Any) -> Row:
     """A kernel."""
     return row("compute", start_ms, end_ms, stream, **more)
 

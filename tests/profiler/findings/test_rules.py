@@ -385,3 +385,13 @@ def test_any_events_give_findings_and_no_error(rows: list[Row]) -> None:
         assert finding.evidence.endswith((".", ")"))
         assert "nan" not in finding.evidence
         assert finding.advice.endswith(".")
+
+
+def test_kernels_on_no_known_stream_put_no_copy_in_line() -> None:
+    """They are not the copies' stream: nothing says whose they are."""
+    rows = [copy(at, at + 2) for at in range(0, 20, 4)] + [
+        kernel(at + 2, at + 4, stream=None) for at in range(0, 20, 4)
+    ]
+    assert "copies-on-compute-stream" not in findings(rows)
+    beside = [row | {"stream": "14"} if row["kind"] == "compute" else row for row in rows]
+    assert "copies-on-compute-stream" in findings(beside)
