@@ -143,12 +143,11 @@ def _word(value: Setting) -> str:
 
 def run_boots(rows: Sequence[BenchRow], arms: Sequence[str]) -> list[int]:
     """The boot of each row: the first, second ... of the file's outputs that ran its arm in its cell."""
-    runs: dict[object, list[int]] = {}
+    boots: dict[object, dict[int, int]] = {}
     for row, arm in zip(rows, arms, strict=True):
-        of_arm = runs.setdefault((arm, cell(row)), [])
-        if row.run not in of_arm:
-            of_arm.append(row.run)
-    return [runs[arm, cell(row)].index(row.run) for row, arm in zip(rows, arms, strict=True)]
+        of_arm = boots.setdefault((arm, cell(row)), {})
+        of_arm.setdefault(row.run, len(of_arm))
+    return [boots[arm, cell(row)][row.run] for row, arm in zip(rows, arms, strict=True)]
 
 
 def pass_columns(

@@ -190,8 +190,9 @@ def _stream_labels(rows: EventRows) -> tuple[list[str], Int64]:
     """The stream's number, with `context/` before it where the same number lies in several contexts."""
     pairs, code = np.unique(np.stack([rows["stream"], rows["context"]]), axis=1, return_inverse=True)
     streams = pairs[0].tolist()
+    n_contexts = Counter(streams)
     labels = [
-        str(stream) if streams.count(stream) == 1 else f"{context}/{stream}"
+        str(stream) if n_contexts[stream] == 1 else f"{context}/{stream}"
         for stream, context in zip(streams, pairs[1].tolist(), strict=True)
     ]
     return labels, known_where(is_known(rows["stream"]), code.ravel())
