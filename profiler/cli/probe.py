@@ -85,15 +85,16 @@ def _blocks(probe: Probe, path: Path, *, with_rates: bool) -> Iterator[Block]:
     from profiler.report.blocks import Lines, Table
 
     machine, costs = probe.machine, probe.costs
-    off_by = [f"{name} ± {format_share(value)}" for name, value in probe.spread.items() if value is not None]
     lines = [
         f"probed {probe.created} in {probe.seconds:.0f} s: {machine.get('cpu')}, device {machine.get('device')}, "
         f"{probe.dtype}; kept in {path}",
-        f"off by, in models that were not fitted: {', '.join(off_by) or UNKNOWN}",
+        _off_by(probe),
         "link: "
         + ", ".join(f"{format_gb_s(1 / ns)} {way}" for way, ns in costs.ns_per_byte.items() if ns > 0)
         + f", {format_ns(costs.per_copy_ns)} a copy besides",
     ]
+    if with_rates and probe.stages:
+        lines.append("time went to " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in probe.stages.items()))
     lines += [probe.crowding()] if probe.is_crowded else []
     threads = machine.get("threads")
     changed = changes(probe, this_machine(str(machine.get("device")), threads if isinstance(threads, int) else None))
@@ -115,6 +116,20 @@ def _blocks(probe: Probe, path: Path, *, with_rates: bool) -> Iterator[Block]:
             rows.append([*named, format_ns(once), *rates, f"± {format_share(fit.misses)}", str(fit.n)])
     columns = ["step", "quant", "phase", "beside", "once", "GB/s", "Gflop/s", "off by", "n"]
     yield Table("what steps take: so much once, and at these rates", columns, rows)
+
+
+def _off_by(probe: Probe) -> str:
+    """How far off it is, and by what that is known."""
+    from executor.units import format_share
+
+    found = [f"{name} ± {format_share(value)}" for name, value in probe.spread.items() if value is not None]
+    if probe.checked_on:
+        return f"off by, in models that were not fitted: {', '.join(found) or 'not told, as nothing of them was timed'}"
+    why = f"after {probe.seconds:.0f} s no time was left to run one more"
+    again = "`hprof probe` is faster once its kernels are compiled, and on a quiet machine"
+    if not found:
+        return f"nothing says how far off it is: {why}; {again}."
+    return f"off by, in each model told by the others alone: {', '.join(found)} ({why}; {again})"
 
 
 def _figures(one: Measure) -> tuple[str, str, str]:

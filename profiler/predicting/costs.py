@@ -90,7 +90,7 @@ class RateCosts:
         m = self.machine
         if step.where in ("out", "in"):
             n_bytes = points.n_tokens * step.row_bytes if step.row_bytes else float(step_bytes(step))
-            return np.asarray(step.n_copies * m.link_latency_us * 1e3 + n_bytes / m.link_gb_s + 0.0 * points.n_past)
+            return np.asarray(m.link_latency_us * 1e3 + n_bytes / m.link_gb_s + 0.0 * points.n_past)
         flops, moved = step_work(step, points.n_tokens, points.n_past, distinct, self.dtype)
         if step.where == "host":
             return np.maximum(flops / m.host_gflop_s, moved / m.host_memory_gb_s)

@@ -45,7 +45,6 @@ class Step:
     tensors: tuple[TensorInfo, ...] = ()
     row_bytes: float = 0.0
     """Bytes a token that the bus carries; of steps that are copies."""
-    n_copies: int = 1
 
     @property
     def positions_matter(self) -> bool:
@@ -198,7 +197,7 @@ def _kind(
     trip_of = steps[-1]
     to_host = row if moe is None else row + moe.n_used * (8 + 4)
     trip = (
-        Step("copy activations", "out", _sign("out", to_host), shape, (), to_host, 1 if moe is None else 3),
+        Step("copy activations", "out", _sign("out", to_host), shape, row_bytes=to_host),
         Step(trip_of.name, "host", trip_of.signature, shape, trip_of.tensors),
         Step("copy activations", "in", _sign("in", row), shape, row_bytes=row),
         *([Step("add", "device", _sign(hidden), shape)] if moe is not None else []),

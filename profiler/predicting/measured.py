@@ -13,7 +13,7 @@ from profiler.capture import Capture
 from profiler.metrics.passes import CELL_KEYS, measured_passes
 from profiler.planning.request import GridPoint
 from profiler.predicting.predictor import Prediction
-from profiler.schema import KERNEL
+from profiler.predicting.samples import times_of_steps
 
 CellKey = tuple[int, int, int, int]
 """n_prompt, n_gen, n_ubatch, n_depth."""
@@ -106,14 +106,11 @@ def _median(values: pd.Series[float]) -> float | None:
 
 def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[object, ...], dict[str, float]]:
     """By arm, cell and phase: mean time of a pass by kind of step."""
-    columns = ["pass_id", "phase", "kind", "name", "tensor", "t_start", "t_end", "detail"]
-    events = capture.frame("events", columns, pass_ids=[int(one) for one in passes["pass_id"]])
-    kinds = ["compute", "cpu_compute", "h2d", "d2h"]
-    events = events[events["kind"].isin(kinds) & (events["detail"] != KERNEL)]
-    name = events["name"].astype(object)
-    of_weights = (events["kind"] == "h2d") & events["tensor"].notna()
-    named = np.select([of_weights, events["kind"] == "cpu_compute"], ["copies of weights", name + " on host"], name)
-    ns = (events["t_end"] - events["t_start"]).groupby([events["pass_id"], events["phase"].astype(object), named]).sum()
+    steps = times_of_steps(capture, [int(one) for one in passes["pass_id"]])
+    of_weights = (steps["kind"] == "h2d") & steps["tensor"].notna()
+    of_host = steps["kind"] == "cpu_compute"
+    named = np.select([of_weights, of_host], ["copies of weights", steps["name"] + " on host"], steps["name"])
+    ns = steps["ns"].groupby([steps["pass_id"], steps["phase"], named]).sum()
     frame = ns.rename_axis(["pass_id", "phase", "name"]).rename("ns").reset_index()
     frame = frame.merge(passes[["pass_id", *_KEYS]], on="pass_id")
     found: dict[tuple[object, ...], dict[str, float]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -52,9 +52,11 @@ class Measure:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """`machine` tells one machine from another. `spread`: by figure, the relative half-width of an interval, from
-    models that the costs were not fitted to. `load`: of the last minute before the probe began; None: not known.
-    `others`: the share of the processors' time that other programs took meanwhile. `measured` are rates by themselves,
-    for people: predictions rest on `costs`."""
+    models that the costs were not fitted to, or, with nothing in `checked_on`, from each model by the others alone.
+    `load`: of the last minute before the probe began; None: not known. `others`: the share of the processors' time that
+    other programs took meanwhile. `measured` are rates by themselves, for people: predictions rest on `costs`.
+    `stages`: seconds of each model and of those rates, in their order.
+    """
 
     costs: ProbedCosts
     spread: Mapping[str, float | None]
@@ -66,6 +68,7 @@ class Probe:
     fitted_to: tuple[str, ...] = ()
     checked_on: tuple[str, ...] = ()
     measured: tuple[Measure, ...] = ()
+    stages: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_crowded(self) -> bool:
@@ -110,6 +113,7 @@ class Probe:
             "source": "probe",
             "created": self.created,
             "seconds": round(self.seconds, 1),
+            "stages_s": dict(self.stages),
             "load_1min": self.load,
             "others": self.others,
             "machine": dict(self.machine),
@@ -207,6 +211,7 @@ def _from_json(found: Any) -> Probe:
         tuple(str(one) for one in found["fitted_to"]),
         tuple(str(one) for one in found["checked_on"]),
         tuple(map(_read_measure, found["measured"])),
+        {str(name): _number(seconds) for name, seconds in found.get("stages_s", {}).items()},
     )
 
 

@@ -172,11 +172,23 @@ def fit_probed(samples: Sequence[Samples], layouts: Sequence[Layout], dtype: tor
         for quant, of_quant in rows.groupby("quant"):
             once = None if _tells_once(of_quant) else float(pooled.coefficients[0])
             groups[Group(name, where, str(quant), phase, setting)] = _fit(of_quant, once)
+    groups |= _flags_that_took_no_time(groups)
     per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
     begin, token, routed = (
         float(np.mean([one.gaps[name] for one in samples])) for name in ("begin", "token", "routed")
     )
     return ProbedCosts(groups, per_copy, per_byte, begin, token, routed, dtype)
+
+
+def _flags_that_took_no_time(groups: Mapping[Group, WorkFit]) -> dict[Group, WorkFit]:
+    """Of phases and settings whose routers ran and whose flags were never copied alone: recorded tokens bring them."""
+    ran = {(group.phase, group.setting): fit for group, fit in groups.items() if group.name == "router"}
+    flags = {place: Group("copy flags", "out", ANY_QUANT, *place) for place in ran}
+    return {
+        flag: replace(ran[place], coefficients=np.zeros(len(WORKS)))
+        for place, flag in flags.items()
+        if flag not in groups
+    }
 
 
 def _worked(samples: Samples, layout: Layout, dtype: torch.dtype) -> pd.DataFrame:

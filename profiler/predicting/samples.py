@@ -61,7 +61,7 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
     setting = _settings(events)
     events = events.merge(setting, on=["pass_id", "phase"], how="left").merge(_divided(events), on=_LAYER, how="left")
     in_order = _with_gaps(events, passes)
-    weights = in_order["tensor"].notna() & (in_order["kind"] == "h2d")
+    weights = _are_weights(in_order)
     token_ns = _token_ns(in_order, passes)
     steps = _steps(in_order[~weights], layout, experts, token_ns)
     copies = _copies(events, in_order[weights], experts)
@@ -71,6 +71,19 @@ def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) ->
         "routed": _routed_delay(in_order[weights]),
     }
     return Samples(steps, copies, gaps, _distinct(experts))
+
+
+def times_of_steps(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
+    """Each step and each copy of weights of the given passes: pass_id, phase, kind, name, tensor, and ns, as `Samples`
+    count them: with what passes before a step on its stream."""
+    events = _events(capture, pass_ids)
+    passes = capture.passes.set_index("pass_id").loc[list(pass_ids)]
+    in_order = _with_gaps(events, passes)
+    ahead = events[events["stream"] == "copy"]
+    gap = _step_gaps(in_order, _token_ns(in_order, passes)).where(~_are_weights(in_order), 0.0)
+    columns = ["pass_id", "phase", "kind", "name", "tensor", "ns"]
+    found = [in_order.assign(ns=in_order["ns"] + gap), ahead.assign(ns=ahead["t_end"] - ahead["t_start"])]
+    return pd.concat([one[columns] for one in found], ignore_index=True)
 
 
 def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
@@ -156,9 +169,6 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     where = rows["kind"].map({"compute": "device", "cpu_compute": "host", "d2h": "out", "h2d": "in"})
     step = pd.Series(list(zip(place, where, rows["name"], strict=True)), rows.index).map(keys)
     used = rows.merge(experts[[*_LAYER, "distinct"]], on=_LAYER, how="left")
-    gap = rows["gap"].where(~rows["first"], 0.0)
-    waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
-    gap = (gap - token_ns * waits_for_token).clip(lower=0.0)
     is_one_row = rows["is_left"] & ~rows["name"].isin(["logits", "sample"])
     in_use = used["distinct"].fillna(0).to_numpy(np.float64)
     is_shared = rows["n_on_host"].notna() & (rows["name"] == "experts")
@@ -167,7 +177,7 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     found = rows[["setting", "n_tokens", "n_past"]].assign(
         phase=rows["phase"].mask(is_one_row, "decode"),
         step=step,
-        ns=rows["ns"] + gap,
+        ns=rows["ns"] + _step_gaps(rows, token_ns),
         distinct=distinct,
         share=np.where(is_shared, distinct / np.maximum(in_use, 1.0), 1.0),
     )
@@ -175,6 +185,16 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
     found = found[(found["ns"] >= 0) & (found["n_tokens"] > 0) & (found["n_past"] >= 0)]
     grouped = found.groupby([*_POINT, "distinct", "share"], observed=True)["ns"]
     return grouped.agg(ns="mean", count="size").reset_index()
+
+
+def _step_gaps(rows: pd.DataFrame, token_ns: float) -> pd.Series:
+    """What passes before each step that is its own: neither a pass's beginning nor the wait for a sampled token."""
+    waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
+    return (rows["gap"].where(~rows["first"], 0.0) - token_ns * waits_for_token).clip(lower=0.0)
+
+
+def _are_weights(rows: pd.DataFrame) -> pd.Series:
+    return rows["tensor"].notna() & (rows["kind"] == "h2d")
 
 
 def _step_keys(layout: Layout) -> dict[tuple[int, str, str], StepKey]:

@@ -51,37 +51,35 @@ def probe(
 ) -> Probe:
     """Measure the devices with weights in each of `quants`. Raises HprofError where there is no such device or type.
 
-    Where time runs out, models and rates are left out: `fitted_to` and `checked_on` tell which models ran.
+    Where time runs out, models and rates are left out: `stages` tell what ran, and for how long.
     """
-    begun, chosen = time.perf_counter(), models or USUAL[device.kind]
+    chosen = models or USUAL[device.kind]
     load, others = describe_machine()["load_1min"], OthersWork()
     stages = _Stages(progress or NoProgress(), chosen, quants)
-
-    def has_time() -> bool:
-        return time.perf_counter() - begun < chosen.seconds
-
+    fewer = len(chosen.checked_cells) / len(chosen.cells)
     with tempfile.TemporaryDirectory(prefix="hprof-probe-", dir=_in_memory()) as folder:
         run = _Runs(Path(folder), device, stages, chosen.op_offload_min_batch)
         fitted = [run.of(shape, quants[0], chosen.cells) for shape in chosen.fitted]
-        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked if has_time()]
-        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages) if has_time() else ()
-        optional = [(shape, quants[0]) for shape in chosen.more]
-        optional += [(shape, quant) for quant in quants[1:] for shape in chosen.fitted]
-        fitted += [run.of(shape, quant, chosen.cells) for shape, quant in optional if has_time()]
+        checked = [run.of(shape, quants[0], chosen.checked_cells) for shape in chosen.checked if stages.has_time(fewer)]
+        measured = _measured(device, quants, fitted[0].plan.session.dtype, stages) if stages.has_time() else ()
+        optional = [(shape, quant) for quant in quants[1:] for shape in chosen.fitted]
+        optional += [(shape, quants[0]) for shape in chosen.more]
+        fitted += [run.of(shape, quant, chosen.cells) for shape, quant in optional if stages.has_time()]
         costs = _fit(fitted)
-        spread = spread_of_misses(checked, costs)
+        spread = spread_of_misses(checked, costs) if checked else _by_each_other(fitted)
     stages.stop()
     return Probe(
         costs=costs,
         spread=spread,
         machine=this_machine(device.kind, device.n_threads),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - begun,
+        seconds=stages.elapsed(),
         load=load,
         others=others.share(),
         fitted_to=tuple(map(_told, fitted)),
         checked_on=tuple(map(_told, checked)),
         measured=measured,
+        stages=stages.seconds,
     )
 
 
@@ -91,18 +89,30 @@ def _in_memory() -> str | None:
 
 
 class _Stages:
-    """A bar over all that a probe does: a step a model, whatever the passes that it runs."""
+    """A bar over all that a probe does, a step a model, whatever the passes that it runs; and what each step took."""
 
     def __init__(self, shown: RunProgress, models: ProbeModels, quants: Sequence[str]) -> None:
         n_models = len(models.fitted) * len(quants) + len(models.more) + len(models.checked)
+        self.seconds: dict[str, float] = {}
+        self._begun, self._most = time.perf_counter(), models.seconds
         self._shown = shown
         shown.start(n_models + 1)
+
+    def elapsed(self) -> float:
+        """Seconds since the probe began."""
+        return time.perf_counter() - self._begun
+
+    def has_time(self, share: float = 1.0) -> bool:
+        """Whether one more stage would end in time, if it took `share` of what the last one did."""
+        return self.elapsed() + share * list(self.seconds.values())[-1] < self._most
 
     @contextmanager
     def stage(self, name: str) -> Iterator[RunProgress]:
         """One part: what its passes are called goes behind its name."""
         self._shown.before_pass(name)
+        begun = time.perf_counter()
         yield _OfOneStage(self._shown, name)
+        self.seconds[name] = round(time.perf_counter() - begun, 2)
         self._shown.after_pass(counts=True)
 
     def stop(self) -> None:
@@ -181,6 +191,18 @@ def _measured(
 def _told(source: Source) -> str:
     request = source.plan.request
     return f"{Path(request.model).stem} in {request.quant}"
+
+
+def _by_each_other(sources: Sequence[Source]) -> dict[str, float | None]:
+    """What the fit is off by where no model was left to hold against it: each model, told by the others alone.
+
+    The worst of them counts, as a fit to fewer models still tells less than the one that is kept. None: of one model
+    alone nothing says it.
+    """
+    if len(sources) < 2:
+        return spread_of_misses((), _fit(sources))
+    found = [spread_of_misses([one], _fit([other for other in sources if other is not one])) for one in sources]
+    return {name: max((s for one in found if (s := one[name]) is not None), default=None) for name in found[0]}
 
 
 def _fit(sources: Sequence[Source]) -> ProbedCosts:

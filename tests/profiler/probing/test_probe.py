@@ -24,7 +24,7 @@ from profiler.predicting.probe import Probe, changes, probe_path, read_probe, th
 from profiler.predicting.probed import ProbedCosts
 from profiler.probing.passes import probe
 from profiler.probing.products import SIZES, Sizes
-from profiler.probing.shapes import TINY, USUAL, dense, moe
+from profiler.probing.shapes import TINY, USUAL, dense, mixed
 from profiler.probing.timed import OthersWork
 
 MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=30.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 @pytest.fixture(scope="module")
 def probed() -> Probe:
-    dense_ones, experts = (dense(512, 1536), dense(1024, 3072)), moe(256, 256, 32)
+    dense_ones, experts = (dense(512, 1536), dense(1024, 3072)), mixed(256, 512, (32, 4, 256))
     models = replace(USUAL["cpu"], fitted=(*dense_ones, experts), more=(), checked=(dense(768, 2048),))
     return probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
 
@@ -60,6 +60,25 @@ def test_models_that_were_not_probed_are_predicted(probed: Probe, model: str) ->
         assert found.bytes_h2d == expected.bytes_h2d
     assert probed.spread["ttft"] is not None
     assert probed.spread["ttft"] < 0.3
+
+
+@pytest.mark.parametrize("n_models", [1, 2])
+def test_a_probe_without_time_left_says_how_far_off_each_model_is_by_the_others(
+    n_models: int, capsys: Printed, tmp_path: Path
+) -> None:
+    models = replace(USUAL["cpu"], fitted=(dense(256, 512), dense(512, 1536))[:n_models], seconds=0.0)
+    hurried = probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
+    assert hurried.checked_on == ()
+    assert len(hurried.fitted_to) == len(hurried.stages) == n_models
+    spread = hurried.spread["ttft"]
+    assert spread is None if n_models == 1 else (spread is not None and 0 < spread < 2)
+    path = tmp_path / "hurried.json"
+    write_probe(hurried, path)
+    assert hprof.main(["probe", "--show", "-o", str(path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    known = "off by, in each model told by the others alone: ttft ± "
+    assert (known if n_models > 1 else "nothing says how far off it is: after") in told
+    assert "no time was left to run one more" in told
 
 
 def test_smaller_and_larger_weights_than_were_probed_are_outside(probed: Probe) -> None:
