@@ -20,8 +20,8 @@ from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
 from profiler.predicting.measured import CellKey, cell_key, measured_cells, relative, told_passes
-from profiler.predicting.predictor import predict
-from profiler.predicting.samples import Samples, take_samples
+from profiler.predicting.predictor import expert_use, predict
+from profiler.predicting.samples import Samples, distinct_seen, take_samples
 
 _DEVIATIONS: Final = 2.0  # half an interval of 95 %, where misses are normal
 
@@ -46,14 +46,18 @@ class Calibration:
 
 def calibrate(sources: Sequence[Source]) -> Calibration:
     """Fit costs to captures. Raises HprofError where none holds a measured pass with its steps."""
-    layouts = [source_layout(source) for source in sources]
-    samples = [
-        take_samples(source.capture, layout, fitted_passes(source))
-        for source, layout in zip(sources, layouts, strict=True)
-    ]
-    costs = fit_costs(samples, layouts[0], sources[0].plan.session.dtype)
-    use = _observed_use(sources[0], layouts[0], samples)
+    costs = fit_costs(
+        [samples_of(source) for source in sources], source_layout(sources[0]), sources[0].plan.session.dtype
+    )
+    use = _observed_use(sources[0])
     return Calibration(costs, use, spread_of_misses(sources, costs, use))
+
+
+def samples_of(source: Source) -> Samples:
+    """The times of the passes that a source is fitted to."""
+    layout = source_layout(source)
+    use = _observed_use(source) or expert_use(source.plan, layout.moe_layers)
+    return take_samples(source.capture, layout, fitted_passes(source), use)
 
 
 def spread_of_misses(
@@ -113,12 +117,15 @@ def source_layout(source: Source) -> Layout:
     return build_layout(plan.model, plan.setups[0].placement, device_of, plan.session.dtype)
 
 
-def _observed_use(source: Source, layout: Layout, samples: Sequence[Samples]) -> ExpectedUse | None:
+def _observed_use(source: Source) -> ExpectedUse | None:
     """What the capture's own router chose; None where a routing model chose, which the plan then says."""
-    distinct = samples[0].distinct
-    if source.capture.manifest.model.get("routing") is not None or not len(distinct) or not layout.moe_layers:
+    if source.capture.manifest.model.get("routing") is not None:
         return None
-    moe = layout.model.shape.layers[layout.moe_layers[0]].moe
+    moe_layers = source_layout(source).moe_layers
+    distinct = distinct_seen(source.capture, fitted_passes(source))
+    if not len(distinct) or not moe_layers:
+        return None
+    moe = source.plan.model.shape.layers[moe_layers[0]].moe
     assert moe is not None
     n_tokens, seen = (distinct[name].to_numpy(np.float64) for name in ("n_tokens", "distinct"))
-    return use_of_observed(n_tokens, seen, len(layout.moe_layers), moe.n_experts, moe.n_used)
+    return use_of_observed(n_tokens, seen, len(moe_layers), moe.n_experts, moe.n_used)

@@ -68,6 +68,10 @@ class Costs(Protocol):
         """From the router's flags being on the host to the first piece of a copy that they decide."""
 
     @property
+    def divided_copy_delay_ns(self) -> float:
+        """The same where the CPU begins with its share of the experts first."""
+
+    @property
     def begin_ns(self) -> float:
         """From a pass's start to its first step."""
 
@@ -105,6 +109,10 @@ class RateCosts:
 
     @property
     def routed_copy_delay_ns(self) -> float:
+        return 0.0
+
+    @property
+    def divided_copy_delay_ns(self) -> float:
         return 0.0
 
     @property

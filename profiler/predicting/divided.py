@@ -54,7 +54,6 @@ class Sharing:
         self._use: ExpectedUse = decider.use
         self._known: dict[tuple[str, int, int, int], tuple[int, Shared]] = {}
         self._uploaded: dict[str, float] = {}
-        self._loads: dict[int, tuple[Floats, Floats]] = {}
 
     def layer(self, kind: LayerKind, layer: int, n_tokens: int) -> Shared:
         """A layer's experts in a ubatch of `n_tokens`."""
@@ -101,7 +100,7 @@ class Sharing:
     ) -> tuple[int, Shared]:
         on_host = np.arange(missing + 1.0)  # every number that the CPU could take
         copied, here = missing - on_host, missing + held - on_host
-        share = self._share(n_tokens, on_host, missing + held)
+        share = self._use.share_of_least(n_tokens, on_host / max(1, missing + held))
         (host_step,) = (step for step in kind.on_host["experts"] if step.where == "host")
         device_step = kind.steps[-1]
         host = self._ns(host_step, n_tokens * share, on_host)
@@ -109,9 +108,8 @@ class Sharing:
         n_bytes = copied * self._decider.layout.units[layer, "experts"].expert_bytes
         in_all = np.full_like(copied, missing)
         pieces = runs_of_part(in_all, runs * in_all, copied / max(1, missing))
-        moved = self._costs.copy_ns(n_bytes, pieces, "divided") + self._costs.routed_copy_delay_ns
-        copies = np.where(copied > 0, moved, 0.0)
-        device = copies + compute
+        copies = np.where(copied > 0, self._costs.copy_ns(n_bytes, pieces, "divided"), 0.0)
+        device = np.where(copied > 0, self._costs.divided_copy_delay_ns, 0.0) + copies + compute
         times = TimesTogether(SideTimes(), SideTimes())
         times.host.learn(enumerate(np.rint(host).astype(int).tolist()))
         times.device.learn(enumerate(np.rint(device[::-1]).astype(int).tolist()))
@@ -132,16 +130,6 @@ class Sharing:
         rows = np.where(is_any, n_tokens, 1.0)
         points = Points(rows, np.zeros_like(rows), self._points.phase, self._points.setting)
         return np.where(is_any, self._costs.step_ns(step, points, n_experts), 0.0)
-
-    def _share(self, n_tokens: int, on_host: Floats, used: int) -> Floats:
-        """(numbers,): the share of a ubatch's choices that so many experts in use have, the least popular ones."""
-        if n_tokens not in self._loads:
-            chances = np.sort(self._use.chances, axis=1).mean(axis=0)
-            in_use = np.cumsum(-np.expm1(n_tokens * np.log1p(-np.minimum(chances, 1 - 1e-12))))
-            choices = np.cumsum(chances)
-            self._loads[n_tokens] = in_use / in_use[-1], choices / choices[-1]
-        in_use, choices = self._loads[n_tokens]
-        return np.asarray(np.interp(on_host / max(1, used), np.append(0.0, in_use), np.append(0.0, choices)))
 
 
 def _between(mean: float) -> Iterator[tuple[int, float]]:

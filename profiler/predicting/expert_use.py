@@ -36,6 +36,7 @@ class ExpectedUse:
     repeat: float = 0.0
     _known: dict[int, Floats] = field(default_factory=dict, repr=False, compare=False)
     _in_banks: dict[tuple[int, float, bool], Floats] = field(default_factory=dict, repr=False, compare=False)
+    _shares: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def n_experts(self) -> int:
@@ -51,6 +52,16 @@ class ExpectedUse:
     def distinct(self, n_tokens: int) -> Floats:
         """(layers,): how many experts a ubatch of `n_tokens` is expected to use."""
         return np.asarray(self.chance_of_use(n_tokens).sum(axis=1))
+
+    def share_of_least(self, n_tokens: int, part: Floats) -> Floats:
+        """(parts,): the share of a ubatch's choices that the least popular `part` (parts,) of its experts in use have,
+        all layers' mean."""
+        if n_tokens not in self._shares:
+            chances = np.sort(self.chances, axis=1).mean(axis=0)
+            in_use = np.cumsum(-np.expm1(n_tokens * np.log1p(-np.minimum(chances, 1 - 1e-12))))
+            choices = np.cumsum(chances)
+            self._shares[n_tokens] = np.append(0.0, in_use / in_use[-1]), np.append(0.0, choices / choices[-1])
+        return np.asarray(np.interp(part, *self._shares[n_tokens]))
 
     def hit_rate(self, bank_experts: int, admitted: float = 1.0) -> float:
         """The share of a decoded token's experts that a bank of so many experts, under LRU, is expected to have."""

@@ -22,7 +22,7 @@ from executor.errors import HprofError
 from profiler.predicting.costs import CopyWay, Floats, Phase, Points, RateCosts, Setting
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative
-from profiler.predicting.samples import Samples, StepKey, key_of
+from profiler.predicting.samples import Samples, StepKey, key_of, mean_gaps
 
 OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
     "alone": ("alone", "inline", "copies", "host", "divided"),
@@ -82,6 +82,7 @@ class FittedCosts:
     begin_ns: float
     token_ns: float
     routed_copy_delay_ns: float
+    divided_copy_delay_ns: float
     rates: RateCosts
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
@@ -143,10 +144,17 @@ def fit_costs(samples: Sequence[Samples], layout: Layout, dtype: torch.dtype) ->
     fits = {key: _with_one_row(key, fit, by_key[key[0]], fits) for key, fit in fits.items()}
     fits |= _flags_that_took_no_time(layout, fits)
     per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
-    gaps = {name: float(np.mean([one.gaps[name] for one in samples])) for name in ("begin", "token", "routed")}
+    gaps = mean_gaps(samples)
     machine = _fit_machine(steps, by_key, dtype, per_copy, per_byte)
     return FittedCosts(
-        fits, per_copy, per_byte, gaps["begin"], gaps["token"], gaps["routed"], RateCosts(machine, dtype)
+        fits,
+        per_copy,
+        per_byte,
+        gaps["begin"],
+        gaps["token"],
+        gaps["routed"],
+        gaps["divided"],
+        RateCosts(machine, dtype),
     )
 
 
@@ -270,8 +278,10 @@ def _works(steps: pd.DataFrame, by_key: Mapping[StepKey, Step], dtype: torch.dty
     rows = rows.iloc[:: max(1, len(rows) // 200)]
     found = [np.zeros((0, 3))]
     for key, of_step in rows.groupby("step"):
-        n, past, distinct = (of_step[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct"))
-        flops, n_bytes = step_work(by_key[cast("StepKey", key)], n, past, distinct, dtype)
+        n, past, distinct, share = (
+            of_step[name].to_numpy(np.float64) for name in ("n_tokens", "n_past", "distinct", "share")
+        )
+        flops, n_bytes = step_work(by_key[cast("StepKey", key)], n * share, past, distinct, dtype)
         found.append(np.stack([flops, n_bytes, of_step["ns"].to_numpy(np.float64)], axis=1))
     works = np.concatenate(found)
     return works[(works[:, :2] > 0).all(axis=1)]

@@ -110,6 +110,11 @@ class LlamaCppCosts:
         return 0.0
 
     @property
+    def divided_copy_delay_ns(self) -> float:
+        """Reading the ids back is part of a split."""
+        return 0.0
+
+    @property
     def begin_ns(self) -> float:
         return 0.0
 

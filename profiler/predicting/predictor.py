@@ -98,6 +98,7 @@ class ArmPredictor:
         self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
         self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
         self._settings: dict[Phase, Setting] = {}
+        self._dividing: dict[int, bool] = {}
         use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
         self._decider = decide(
@@ -112,7 +113,9 @@ class ArmPredictor:
 
     def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:
         """Each of the cells, in their order."""
-        prompts = self._prompts([cell for cell in cells if cell.n_prompt])
+        prompts: dict[GridPoint, _Part] = {}
+        for setting, of_setting in self._by_setting([cell for cell in cells if cell.n_prompt]).items():
+            prompts |= self._prompts(of_setting, setting)
         tokens = self._tokens([cell for cell in cells if n_decoded(cell)])
         vram = self._vram()
         return [self._prediction(label, cell, prompts.get(cell), tokens.get(cell), vram) for cell in cells]
@@ -136,15 +139,31 @@ class ArmPredictor:
             busy_decode={} if token is None else {name: n * ns for name, ns in token.busy.items()},
         )
 
-    def _prompts(self, cells: Sequence[GridPoint]) -> dict[GridPoint, _Part]:
-        if not cells:
-            return {}
+    def _by_setting(self, prompts: Sequence[GridPoint]) -> dict[Setting, list[GridPoint]]:
+        """Prompts by what goes on beside their steps, which for arms that divide experts is up to the ubatch."""
+        if not self._decider.policy.traits.divides:
+            return {self._setting("prefill"): list(prompts)} if prompts else {}
+        found: dict[Setting, list[GridPoint]] = {}
+        for cell in prompts:
+            divides = self._divides(min(cell.n_ubatch, cell.n_prompt))
+            found.setdefault("divided" if divides else self._setting("prefill"), []).append(cell)
+        return found
+
+    def _divides(self, n_tokens: int) -> bool:
+        """Whether CPU and device share the experts of any layer in ubatches of so many tokens."""
+        if n_tokens not in self._dividing:
+            asked, _ = self._decider.ask(np.full(1, float(n_tokens)), np.zeros(1))
+            found = (self._decider.copies(layer, step, asked) for layer, step in self.layout.units)
+            self._dividing[n_tokens] = any(one is not None and bool(one.divided.any()) for one in found)
+        return self._dividing[n_tokens]
+
+    def _prompts(self, cells: Sequence[GridPoint], setting: Setting) -> dict[GridPoint, _Part]:
         ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
         number, *sizes = _ubatches(ordered, all_logits=self._all_logits)
         asked, point_of = np.unique(np.stack(sizes), axis=1, return_inverse=True)
-        points = Points(asked[0], asked[1], "prefill", self._setting("prefill"), asked[2])
+        points = Points(asked[0], asked[1], "prefill", setting, asked[2])
         priced = price(self.layout, self._decider, self._costs, points)
-        ends = self._ends("prefill")
+        ends = self._ends("prefill", setting)
         each = [np.asarray(point_of.ravel()[number == u]) for u in range(int(number.max()) + 1)]
         times = run_prompts(priced, each, len(ordered), ends)
         totals = _Totals(priced, self._in_range(points), each, len(ordered))
@@ -161,7 +180,7 @@ class ArmPredictor:
         asked, back = np.unique(past, return_inverse=True)
         points = Points(np.ones(len(asked)), asked, "decode", self._setting("decode"))
         priced = price(self.layout, self._decider, self._costs, points)
-        ends = self._ends("decode")
+        ends = self._ends("decode", self._setting("decode"))
         times = token_times(priced, len(asked), ends)
         totals = _Totals(priced, self._in_range(points), [np.arange(len(asked))], len(asked))
         parts = [totals.part(i, float(times[i]), float(times[i])) for i in range(len(asked))]
@@ -187,8 +206,8 @@ class ArmPredictor:
             return "copies"
         return "inline" if any(copies is not None and copies.late_bytes.any() for copies in found) else "alone"
 
-    def _ends(self, phase: Phase) -> dict[str, float]:
-        at = Points(np.ones(1), np.zeros(1), phase, self._setting(phase))
+    def _ends(self, phase: Phase, setting: Setting) -> dict[str, float]:
+        at = Points(np.ones(1), np.zeros(1), phase, setting)
         sample = float(self._costs.step_ns(self.layout.sample, at, np.zeros(1))[0])
         return {"sample": sample, "begin": self._costs.begin_ns, "token": self._costs.token_ns}
 

@@ -129,6 +129,7 @@ class Probe:
                 "begin": costs.begin_ns / 1e3,
                 "token": costs.token_ns / 1e3,
                 "routed_copy": costs.routed_copy_delay_ns / 1e3,
+                "divided_copy": costs.divided_copy_delay_ns / 1e3,
             },
             "measured": [asdict(one) for one in self.measured],
             "steps": [_group(group, fit) for group, fit in costs.groups.items()],
@@ -196,6 +197,7 @@ def _from_json(found: Any) -> Probe:
         begin_ns=_number(delays["begin"]) * 1e3,
         token_ns=_number(delays["token"]) * 1e3,
         routed_copy_delay_ns=_number(delays["routed_copy"]) * 1e3,
+        divided_copy_delay_ns=_number(delays.get("divided_copy", delays["routed_copy"])) * 1e3,
         dtype=_DTYPES[found["dtype"]],
     )
     off_by, load, others = found["off_by"], found["load_1min"], found["others"]

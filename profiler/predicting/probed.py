@@ -25,7 +25,7 @@ from profiler.predicting.costs import CopyWay, Floats, Phase, Points, Setting, s
 from profiler.predicting.fitted import OTHERS, all_steps, fit_copies
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative
-from profiler.predicting.samples import Samples, StepKey, key_of
+from profiler.predicting.samples import Samples, StepKey, key_of, mean_gaps
 
 ANY_QUANT: Final = "any"
 """Serves quant types that were not probed: fitted to all that were."""
@@ -68,6 +68,7 @@ class ProbedCosts:
     begin_ns: float
     token_ns: float
     routed_copy_delay_ns: float
+    divided_copy_delay_ns: float
     dtype: torch.dtype
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
@@ -174,10 +175,8 @@ def fit_probed(samples: Sequence[Samples], layouts: Sequence[Layout], dtype: tor
             groups[Group(name, where, str(quant), phase, setting)] = _fit(of_quant, once)
     groups |= _flags_that_took_no_time(groups)
     per_copy, per_byte = fit_copies(pd.concat([one.copies for one in samples], ignore_index=True))
-    begin, token, routed = (
-        float(np.mean([one.gaps[name] for one in samples])) for name in ("begin", "token", "routed")
-    )
-    return ProbedCosts(groups, per_copy, per_byte, begin, token, routed, dtype)
+    gaps = mean_gaps(samples)
+    return ProbedCosts(groups, per_copy, per_byte, gaps["begin"], gaps["token"], gaps["routed"], gaps["divided"], dtype)
 
 
 def _flags_that_took_no_time(groups: Mapping[Group, WorkFit]) -> dict[Group, WorkFit]:

@@ -2,13 +2,14 @@
 
 A step's time begins where the step before it on its device ended, or where the copy that it waits for did: what
 passes between two steps belongs to the later one. What the last layer computes for a prompt's last row alone counts as
-decode, whose steps take one row. Where CPU and device shared a layer's experts, each has its part of them; of larger
-ubatches that is left out, since nothing says how many rows each part had. Warm-ups are left out.
+decode, whose steps take one row. Where CPU and device shared a layer's experts, each has its part of them, and of a
+larger ubatch's rows what is expected of so many of the least popular experts, which are the CPU's: no event says how
+many rows it had. Warm-ups are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ import pandas as pd
 
 from executor.passes import unpack_flags
 from profiler.capture import Capture
-from profiler.predicting.expert_use import runs_of_part
+from profiler.predicting.expert_use import ExpectedUse, runs_of_part
 from profiler.predicting.layout import Layout, Step
 from profiler.schema import KERNEL
 
@@ -38,14 +39,14 @@ class Samples:
     """`steps`: step, phase, setting, n_tokens, n_past, distinct, share (of the ubatch's choices), ns, count (means over
     equal points).
 
-    `copies`: way, bytes, n_copies (nan where it is not known), ns, routed. `gaps`: single delays in ns by name.
+    `copies`: way, bytes, n_copies (nan where it is not known), ns. `gaps`: single delays in ns by name, nan where
+    none was seen: before a pass begins, after a token, and before copies that the router decides, alone and `divided`
+    with the CPU.
     """
 
     steps: pd.DataFrame
     copies: pd.DataFrame
     gaps: dict[str, float]
-    distinct: pd.DataFrame
-    """n_tokens, distinct: mean experts in use of a layer, over the prompts' ubatches and tokens."""
 
 
 def key_of(step: Step) -> StepKey:
@@ -53,24 +54,32 @@ def key_of(step: Step) -> StepKey:
     return step.name, step.where, step.signature
 
 
-def take_samples(capture: Capture, layout: Layout, pass_ids: Collection[int]) -> Samples:
-    """The times of the given passes, which ran the layout's model."""
+def take_samples(
+    capture: Capture, layout: Layout, pass_ids: Collection[int], use: ExpectedUse | None = None
+) -> Samples:
+    """The times of the given passes, which ran the layout's model, and whose ubatches use experts as `use` says."""
     events = _events(capture, pass_ids)
     passes = capture.passes.set_index("pass_id").loc[list(pass_ids)]
     experts = _experts(capture, pass_ids)
     setting = _settings(events)
-    events = events.merge(setting, on=["pass_id", "phase"], how="left").merge(_divided(events), on=_LAYER, how="left")
+    events = events.merge(setting, on=["pass_id", "phase"], how="left")
     in_order = _with_gaps(events, passes)
-    weights = _are_weights(in_order)
+    weights, shared = _are_weights(in_order), in_order["n_on_host"].notna()
     token_ns = _token_ns(in_order, passes)
-    steps = _steps(in_order[~weights], layout, experts, token_ns)
+    steps = _steps(in_order[~weights], layout, experts, token_ns, use)
     copies = _copies(events, in_order[weights], experts)
     gaps = {
         "begin": _mean(in_order.loc[in_order["first"], "gap"]),
         "token": token_ns,
-        "routed": _routed_delay(in_order[weights]),
+        "routed": _routed_delay(in_order[weights & ~shared]),
+        "divided": _routed_delay(in_order[weights & shared]),
     }
-    return Samples(steps, copies, gaps, _distinct(experts))
+    return Samples(steps, copies, gaps)
+
+
+def distinct_seen(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
+    """n_tokens, distinct: mean experts in use of a layer, over the ubatches of the given passes."""
+    return _experts(capture, pass_ids).groupby("n_tokens")["distinct"].mean().reset_index()
 
 
 def times_of_steps(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
@@ -98,7 +107,8 @@ def _events(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
     events["n_tokens"] = events["n_tokens"].fillna(events["n_tokens_of_ubatch"])
     if events["n_experts"].isna().all():
         events["n_experts"] = np.nan
-    return events.assign(is_left=events["n_tokens"] < events.pop("n_tokens_of_ubatch"))
+    events = events.assign(is_left=events["n_tokens"] < events.pop("n_tokens_of_ubatch"))
+    return events.merge(_divided(events), on=_LAYER, how="left")
 
 
 def _experts(capture: Capture, pass_ids: Collection[int]) -> pd.DataFrame:
@@ -130,15 +140,30 @@ def _with_gaps(events: pd.DataFrame, passes: pd.DataFrame) -> pd.DataFrame:
     ends = events[events["correlation_id"].notna() & (events["kind"] == "h2d")]
     ready = ends.groupby(["pass_id", "correlation_id"])["t_end"].max()
     rows = events[events["stream"] != "copy"].sort_values(["pass_id", "device", "t_start", "t_end"], kind="stable")
-    group = rows.groupby(["pass_id", "device"], sort=False)
-    before = group["t_end"].cummax().groupby([rows["pass_id"], rows["device"]], sort=False).shift()
+    place = [rows["pass_id"], rows["device"]]
+    before = rows["t_end"].groupby(place, sort=False).cummax().groupby(place, sort=False).shift()
     first = before.isna()
+    before = before.mask(_is_beside_host(rows), _without_host(rows, place))
     before = before.fillna(rows["pass_id"].map(passes["t_start"]))
     waited = ready.reindex(pd.MultiIndex.from_arrays([rows["pass_id"], rows["waits_for"]])).to_numpy()
     begins = np.fmax(before.to_numpy(np.float64), waited.astype(np.float64))
     begins = np.fmax(begins, _from_other_devices(rows))
     gap = np.maximum(rows["t_start"].to_numpy(np.float64) - begins, 0.0)
     return rows.assign(gap=gap, first=first.to_numpy(), ns=rows["t_end"] - rows["t_start"])
+
+
+def _is_beside_host(rows: pd.DataFrame) -> pd.Series:
+    """Which rows are the device's part of a layer whose experts the CPU shares: they wait for no part of the CPU's."""
+    return rows["n_on_host"].notna() & (
+        _are_weights(rows) | ((rows["kind"] == "compute") & (rows["name"] == "experts"))
+    )
+
+
+def _without_host(rows: pd.DataFrame, place: list[pd.Series]) -> pd.Series:
+    """When all that began before each row on its device had ended, but for what the CPU computed."""
+    ends = rows["t_end"].where(rows["kind"] != "cpu_compute")
+    latest = ends.groupby(place, sort=False).cummax().groupby(place, sort=False).ffill()
+    return latest.groupby(place, sort=False).shift()
 
 
 def _from_other_devices(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -162,7 +187,9 @@ def _token_ns(rows: pd.DataFrame, passes: pd.DataFrame) -> float:
     return _mean(known - sampled)
 
 
-def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: float) -> pd.DataFrame:
+def _steps(
+    rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: float, use: ExpectedUse | None
+) -> pd.DataFrame:
     keys = _step_keys(layout)
     kind_of = dict(enumerate(layout.kind_of))
     place = rows["layer"].map(kind_of).fillna(-1).astype(int)
@@ -179,17 +206,39 @@ def _steps(rows: pd.DataFrame, layout: Layout, experts: pd.DataFrame, token_ns: 
         step=step,
         ns=rows["ns"] + _step_gaps(rows, token_ns),
         distinct=distinct,
-        share=np.where(is_shared, distinct / np.maximum(in_use, 1.0), 1.0),
+        share=_shares(rows, is_shared, in_use, use),
     )
-    found = found[found["step"].notna() & ~(is_shared & (rows["n_tokens"] > 1))]
+    found = found[found["step"].notna() & found["share"].notna()]
     found = found[(found["ns"] >= 0) & (found["n_tokens"] > 0) & (found["n_past"] >= 0)]
     grouped = found.groupby([*_POINT, "distinct", "share"], observed=True)["ns"]
     return grouped.agg(ns="mean", count="size").reset_index()
 
 
+def _shares(
+    rows: pd.DataFrame, is_shared: pd.Series, in_use: npt.NDArray[np.float64], use: ExpectedUse | None
+) -> npt.NDArray[np.float64]:
+    """(rows,): the share of its ubatch's choices that each step has; nan where nothing says it."""
+    found = np.ones(len(rows))
+    of_host = np.minimum(rows["n_on_host"].to_numpy(np.float64) / np.maximum(in_use, 1.0), 1.0)
+    n_tokens, shared = rows["n_tokens"].to_numpy(np.float64), is_shared.to_numpy()
+    for n in np.unique(n_tokens[shared & (n_tokens > 0)]):
+        at = shared & (n_tokens == n)
+        of_choices = of_host if n == 1 else np.nan if use is None else use.share_of_least(int(n), of_host)
+        found[at] = np.broadcast_to(of_choices, len(rows))[at]
+    return np.where(shared & (rows["kind"] != "cpu_compute").to_numpy(), 1 - found, found)
+
+
+def mean_gaps(samples: Sequence[Samples]) -> dict[str, float]:
+    """Each delay's mean over those who saw it, in ns; of what nobody saw 0, and of divided copies what others take."""
+    seen = {name: [one.gaps[name] for one in samples if np.isfinite(one.gaps[name])] for name in samples[0].gaps}
+    found = {name: float(np.mean(of_name)) if of_name else 0.0 for name, of_name in seen.items()}
+    return found if seen["divided"] else found | {"divided": found["routed"]}
+
+
 def _step_gaps(rows: pd.DataFrame, token_ns: float) -> pd.Series:
     """What passes before each step that is its own: neither a pass's beginning nor the wait for a sampled token."""
     waits_for_token = (rows["name"] == "embed") & (rows["phase"] == "decode")
+    token_ns = token_ns if np.isfinite(token_ns) else 0.0
     return (rows["gap"].where(~rows["first"], 0.0) - token_ns * waits_for_token).clip(lower=0.0)
 
 
@@ -248,10 +297,6 @@ def _routed_delay(in_line: pd.DataFrame) -> float:
 
 
 def _mean(values: pd.Series) -> float:
-    """Of those that are known; 0 where none is."""
-    mean = float(values.mean()) if len(values) else 0.0
-    return mean if np.isfinite(mean) else 0.0
-
-
-def _distinct(experts: pd.DataFrame) -> pd.DataFrame:
-    return experts.groupby("n_tokens")["distinct"].mean().reset_index()
+    """Of those that are known; nan where none is."""
+    known = values.dropna()
+    return float(known.mean()) if len(known) else np.nan

@@ -23,10 +23,9 @@ from profiler.capture import Capture
 from profiler.facts import describe_machine
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, RunRequest
-from profiler.predicting.calibrate import Source, fitted_passes, source_layout, spread_of_misses
+from profiler.predicting.calibrate import Source, samples_of, source_layout, spread_of_misses
 from profiler.predicting.probe import Measure, Probe, this_machine
 from profiler.predicting.probed import ProbedCosts, fit_probed
-from profiler.predicting.samples import take_samples
 from profiler.probing.link import link_measures
 from profiler.probing.products import SIZES, device_measures, host_measures
 from profiler.probing.shapes import USUAL, ProbeModels, ProbeShape
@@ -207,7 +206,4 @@ def _by_each_other(sources: Sequence[Source]) -> dict[str, float | None]:
 
 def _fit(sources: Sequence[Source]) -> ProbedCosts:
     layouts = [source_layout(one) for one in sources]
-    samples = [
-        take_samples(one.capture, layout, fitted_passes(one)) for one, layout in zip(sources, layouts, strict=True)
-    ]
-    return fit_probed(samples, layouts, sources[0].plan.session.dtype)
+    return fit_probed([samples_of(one) for one in sources], layouts, sources[0].plan.session.dtype)

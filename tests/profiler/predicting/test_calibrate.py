@@ -203,6 +203,21 @@ def test_two_devices_wait_for_each_other(tmp_path: Path) -> None:
         assert miss.error("decode_ns") == pytest.approx(0, abs=0.03)
 
 
+def test_prompts_whose_experts_are_shared_are_predicted(tmp_path: Path) -> None:
+    """No event says how many rows the CPU had: what its least popular experts are expected to have prices them."""
+    cells = tuple(grid([128], [0], [32, 64], [0]))
+    request = RunRequest(cells=cells, device=DeviceOptions("sim"), model="tiny-moe", arms=("both",), repetitions=2)
+    plan = plan_run(request)
+    writer = new_capture(str(tmp_path / "a"), force=False, source="hprof", **initial_fields(plan, ["hprof", "run"]))
+    run_capture(plan, writer)
+    writer.finish()
+    capture = Capture.open(tmp_path / "a")
+    found = calibrate([Source(capture, plan)])
+    for miss in misses_of(predict(plan, found.costs, found.use), capture, ()):
+        assert miss.error("ttft_ns") == pytest.approx(0, abs=0.12)
+        assert miss.prediction.in_range
+
+
 def test_flags_that_recorded_tokens_bring_cost_nothing(recorded: tuple[Capture, RunPlan]) -> None:
     """A token that is replayed brings all its layers' flags in its report, so that no copy of them has a time."""
     capture, plan = recorded
