@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
+from scipy.special import gammaln, xlog1py, xlogy
 
 from executor.policies.both import SideTimes, TimesTogether
 from profiler.predicting.costs import Costs, Floats, Points
@@ -143,6 +143,8 @@ def _between(mean: float) -> Iterator[tuple[int, float]]:
 def _binomial(n: int, chance: float) -> Iterator[tuple[int, float]]:
     """How many of `n` may be missing, where each is with that chance."""
     numbers: NDArray[np.int_] = np.arange(n + 1)
-    for number, likely in zip(numbers.tolist(), binom.pmf(numbers, n, chance).tolist(), strict=True):
+    ways = gammaln(n + 1) - gammaln(numbers + 1) - gammaln(n - numbers + 1)
+    chances = np.exp(ways + xlogy(numbers, chance) + xlog1py(n - numbers, -chance))
+    for number, likely in zip(numbers.tolist(), chances.tolist(), strict=True):
         if likely > _NEGLIGIBLE:
             yield number, likely

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from executor.routing.routers import RandomRouting, Routing, TraceRouting
 
@@ -131,7 +131,7 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
     if not tells.any():
         tells, n_tokens, distinct = np.ones(len(_USUAL_N), np.bool_), _USUAL_N, _USUAL_SHARE * n_experts
     n_tokens, distinct = n_tokens[tells], distinct[tells]
-    ranks = norm.ppf((np.arange(n_experts) + 0.5) / n_experts)
+    ranks = ndtri((np.arange(n_experts) + 0.5) / n_experts)
 
     def chances(sigma: float, dead: float) -> Floats:
         weights = np.exp(sigma * ranks)
@@ -153,7 +153,7 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
 
 def use_of_sigma(sigma: float, n_layers: int, n_experts: int, n_used: int) -> ExpectedUse:
     """Log-normal popularity of that width, without a dead share, differently drawn in each layer."""
-    weights = np.exp(sigma * norm.ppf((np.arange(n_experts) + 0.5) / n_experts))
+    weights = np.exp(sigma * ndtri((np.arange(n_experts) + 0.5) / n_experts))
     of_layers = np.tile(inclusion_chances((weights / weights.sum())[None], n_used)[0], (n_layers, 1))
     return ExpectedUse(np.random.default_rng(0).permuted(of_layers, axis=1), n_used)
 

@@ -7,7 +7,7 @@ expert's chance of use and how long a layer computes, `both` what either side ta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,10 @@ class StepCopies:
         return self.ahead_bytes + self.late_bytes
 
 
+KnownCopies = dict[tuple[object, ...], StepCopies]
+"""What was decided already, for the same plan under any placement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decider:
     """An arm's policy under a layout. `fills_bank`: whether small batches come, which alone write the expert cache."""
@@ -72,6 +76,7 @@ class Decider:
     policy: Policy
     use: ExpectedUse | None
     fills_bank: bool = True
+    known: KnownCopies = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def streams_ahead(self) -> bool:
@@ -92,6 +97,14 @@ class Decider:
         unit = self.layout.units.get((layer, step))
         if unit is None or self.policy.traits.is_resident:
             return None
+        # the number of slots decides when copies go, and not which
+        options = replace(self.policy.options, slots=0)
+        key = (self.policy.name, options, step, layer, unit.n_bytes, self.bank_experts, asked.tobytes())
+        if key not in self.known:
+            self.known[key] = self._asked(unit, asked)
+        return self.known[key]
+
+    def _asked(self, unit: TransferUnit, asked: Floats) -> StepCopies:
         found = StepCopies.none(asked.shape[1])
         for point, (n, past) in enumerate(asked.T):
             self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past), n_outputs=0))
@@ -158,8 +171,10 @@ def decide(
     link_gb_s: float,
     *,
     fills_bank: bool = True,
+    known: KnownCopies | None = None,
 ) -> Decider:
     """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
+    `known`: what deciders of the same plan, which differ in placement or slots alone, decided already.
 
     Raises HprofError for arms that no prediction is made for.
     """
@@ -170,7 +185,7 @@ def decide(
     if isinstance(inner, Hot) and use is not None:
         inner.popularity = _Expected(layout, use)  # type: ignore[assignment]
         inner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
-    return Decider(layout, policy, use, fills_bank)
+    return Decider(layout, policy, use, fills_bank, {} if known is None else known)
 
 
 @dataclass(frozen=True, slots=True)

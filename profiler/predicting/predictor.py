@@ -18,8 +18,8 @@ from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs, Phase, Points, Setting
 from profiler.predicting.expert_use import ExpectedUse, use_of_observed, use_of_routing
-from profiler.predicting.layout import Layout, build_layout
-from profiler.predicting.plans import decide
+from profiler.predicting.layout import Layout, build_layout, placed_layout
+from profiler.predicting.plans import KnownCopies, decide
 from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
 
 Floats = NDArray[np.float64]
@@ -88,18 +88,36 @@ def _link_gb_s(arm: str, costs: Costs) -> float:
     )
 
 
+@dataclass(slots=True)
+class KnownOfPlan:
+    """What does not depend on the placement: the layout but for its units, the experts in use, and what arms decide."""
+
+    layout: Layout | None = None
+    use: ExpectedUse | None = None
+    copies: KnownCopies = field(default_factory=dict)
+
+
 class ArmPredictor:
-    """One arm under one placement."""
+    """One arm under one placement. `known`: what predictors of the same plan share, so that it is worked out once."""
 
     def __init__(
-        self, plan: RunPlan, arm: str, placement: Placement, costs: Costs, use: ExpectedUse | None = None
+        self,
+        plan: RunPlan,
+        arm: str,
+        placement: Placement,
+        costs: Costs,
+        use: ExpectedUse | None = None,
+        known: KnownOfPlan | None = None,
     ) -> None:
-        device_of = device_of_layers(plan.request, plan.model)
-        self.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
+        known = KnownOfPlan() if known is None else known
+        if known.layout is None:
+            device_of = device_of_layers(plan.request, plan.model)
+            known.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
+            known.use = use or expert_use(plan, known.layout.moe_layers)
+        self.layout, use = placed_layout(known.layout, placement), known.use
         self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
         self._settings: dict[Phase, Setting] = {}
         self._dividing: dict[int, bool] = {}
-        use = use or expert_use(plan, self.layout.moe_layers)
         self._compute = _LayerCompute(self.layout, costs, use)
         self._decider = decide(
             arm,
@@ -109,6 +127,7 @@ class ArmPredictor:
             self._compute,
             _link_gb_s(arm, costs),
             fills_bank=any(map(_has_small_batches, plan.request.cells)),
+            known=known.copies,
         )
 
     def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:

@@ -1,8 +1,8 @@
 """Searches settings under a budget of device memory: arm, ubatch, slots, cache, placement, gate and threshold.
 
 Every candidate is planned as a run would be, so that what it reserves is counted, and predicted in all cells that are
-asked for. First all of a coarse grid; then the best of it with what else may be set: less of a layer in host memory,
-and other thresholds and gates, which only matter where some ubatch lies between them.
+asked for. First all of a coarse grid; then the best of it with what else may be set: one more slot, less of a layer in
+host memory, and other thresholds and gates, which only matter where some ubatch lies between them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from profiler.predicting.candidates import Candidate, Objective, ranked
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.placements import override_of, spread, thin, trimmed
-from profiler.predicting.predictor import ArmPredictor, n_decoded
+from profiler.predicting.predictor import ArmPredictor, KnownOfPlan, n_decoded
 
 _UBATCHES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 _MOST_UBATCHES: Final = 64  # of a prompt: smaller ones are never best, and take long to predict
-_SLOTS: Final = (2, 3)
+_SLOTS: Final = 2
+_MORE_SLOTS: Final = 3
 _CACHE_SHARES: Final = (0.1, 0.4, 1.0)  # of what is left beside all experts in host memory
 _THRESHOLDS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _REFINED: Final = 10
@@ -50,6 +51,7 @@ class Search:
         self._request, self._objective, self._costs, self._use = request, objective, costs, use
         self._longest = max(max((cell.n_prompt for cell in request.cells), default=1), 1)
         self._plans: dict[int, _SizedPlan] = {}
+        self._known: dict[int, KnownOfPlan] = {}
 
     def under(self, budget_bytes: int) -> list[Candidate]:
         """Every candidate, the best first. Raises HprofError where nothing fits, with what would."""
@@ -98,7 +100,7 @@ class Search:
         return next((n for n, a, b in pairs if (a.ttft_ns or 0.0) < (b.ttft_ns or 0.0)), None)
 
     def _policies(self, arm: str, ub: int, budget_bytes: int) -> Iterator[PolicyOptions]:
-        """Slots and caches to try: only what the arm reads."""
+        """Caches to try: only where the arm has one."""
         traits, sized, plain = arm_traits(arm), self._plan(ub), self._request.policy
         caches = [0]
         if traits.has_cache:
@@ -106,8 +108,8 @@ class Search:
             beside = make_policy("off", plain)
             left = max(0, budget_bytes - least_budget(beside, sized.plan.model, sized.shares))
             caches = [max(1, round(share * min(experts, left)) >> 20) for share in _CACHE_SHARES]
-        for slots, mib in product(_SLOTS if "slots" in traits.reads else _SLOTS[:1], dict.fromkeys(caches)):
-            yield replace(plain, slots=slots, cache_bytes=mib << 20)
+        for mib in dict.fromkeys(caches):
+            yield replace(plain, slots=_SLOTS, cache_bytes=mib << 20)
 
     def _plan(self, ub: int) -> _SizedPlan:
         """The plan of all cells at this ubatch."""
@@ -128,15 +130,28 @@ class Search:
                 yield self._candidate(arm, ub, policy, other)
 
     def _refined(self, rough: Candidate, budget_bytes: int) -> Iterator[Candidate]:
-        """A candidate with less of a layer in host memory, and with other thresholds and gates."""
+        """A candidate with one more slot, with less of a layer in host memory, and, where that is better, with another
+        threshold or gate."""
         if rough.override is None:
             return
         places = [rough.placement, *self._sub_layer(rough, budget_bytes)]
         found = [self._candidate(rough.arm, rough.n_ubatch, rough.policy, place) for place in places[1:]]
+        found += self._with_more_slots(rough, budget_bytes)
         yield from found
         best = ranked([rough, *found], self._objective)[0]
         for policy in self._gates_and_thresholds(best):
-            yield self._candidate(best.arm, best.n_ubatch, policy, best.placement)
+            one = self._candidate(best.arm, best.n_ubatch, policy, best.placement)
+            if ranked([best, one], self._objective)[0] is one:
+                yield one
+
+    def _with_more_slots(self, rough: Candidate, budget_bytes: int) -> list[Candidate]:
+        if "slots" not in arm_traits(rough.arm).reads or rough.slots >= _MORE_SLOTS:
+            return []
+        policy = replace(rough.policy, slots=_MORE_SLOTS)
+        try:
+            return list(self._placed(rough.arm, rough.n_ubatch, policy, budget_bytes))
+        except HprofError:  # the budget has no room for it
+            return []
 
     def _sub_layer(self, rough: Candidate, budget_bytes: int) -> Iterator[Placement]:
         """Of one layer only what does not fit; and one tensor each of more layers, whose slots are small."""
@@ -179,7 +194,7 @@ class Search:
     def _predictor(self, arm: str, ub: int, policy: PolicyOptions, placement: Placement) -> ArmPredictor:
         plan = self._plan(ub).plan
         plan = replace(plan, session=replace(plan.session, policy=policy))
-        return ArmPredictor(plan, arm, placement, self._costs, self._use)
+        return ArmPredictor(plan, arm, placement, self._costs, self._use, self._known.setdefault(ub, KnownOfPlan()))
 
     def _candidate(self, arm: str, ub: int, policy: PolicyOptions, placement: Placement) -> Candidate:
         sized = self._plan(ub)
