@@ -143,11 +143,6 @@ def format_interval(value: float, low: float | None, high: float | None, unit: s
     return middle if ends[0] == ends[1] else f"{middle} [{', '.join(ends)}]"
 
 
-def format_ratio(ratio: float, low: float | None = None, high: float | None = None) -> str:
-    """One arm's figure over another's, with its interval where it has one: `x0.912 [0.900, 0.924]`."""
-    return f"x{ratio:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
-
-
 _NEAR_ONE: Final = 0.05  # closer to 1 a third decimal tells a small effect from none
 
 
@@ -158,14 +153,14 @@ def format_factor(factor: float) -> str:
     return f"{factor:.{2 if factor < 9.995 else 1}f}" if factor < 99.95 else f"{factor:,.0f}"
 
 
-_MANY_TIMES: Final = 100  # from here on per cents are harder to read than a factor
+_MANY_TIMES: Final = 3  # from here on per cents are harder to read than a factor
 
 
 def format_change(ratio: float) -> str:
-    """A ratio as a change: `+3.1 %`, `-12.0 %`, `x 1,200`; `from 0` where it is infinite."""
+    """A ratio as a change: `+3.1 %`, `-12.0 %`, `x 23.2`; `from 0` where it is infinite."""
     if math.isinf(ratio):
         return "from 0"
-    return f"x {ratio:,.0f}" if ratio >= _MANY_TIMES else f"{(ratio - 1) * 100:+.1f} %"
+    return f"x {format_factor(ratio)}" if ratio >= _MANY_TIMES else f"{(ratio - 1) * 100:+.1f} %"
 
 
 def format_count(number: int, noun: str) -> str:

@@ -56,7 +56,7 @@ def with_passes(choice: Choice) -> None:
     show.head(escape_markdown(title).replace(" %", "\N{NO-BREAK SPACE}%"), choice)
     if apart:
         say_apart(apart)
-    if differ(cell):
+    if cell.faults:
         badges(cell)  # before any time: such times are not to be trusted
     ranking(choice, cell)
     first, told, rest, note = (st.empty() for _ in range(4))
@@ -74,10 +74,10 @@ def with_passes(choice: Choice) -> None:
     with rest.container():
         row_of_cards(choice, cell, cells)
     note.empty()
-    if not differ(cell):
+    if not cell.faults:
         badges(cell)
     lines = [*absent_line(choice, cell), *reasons_lines(choice, cell), products_line(choice.arms_of_cell)]
-    show.sentences([*(line for line in lines if line), *(() if differ(cell) else cell.notes)])
+    show.sentences([*(line for line in lines if line), *(() if cell.faults else cell.notes)])
     all_arms(choice, cell)
     with st.expander("All figures of this cell", expanded=False):
         show.table(figure_table(choice), alt="every figure of both arms", key="figures", name="figures")
@@ -136,18 +136,13 @@ def in_words(choice: Choice, cell: Cell) -> None:
 def badges(cell: Cell) -> None:
     """Whether the arms computed the same thing."""
     with st.container(horizontal=True, gap="small"):
-        if cell.same_tokens is False and not cell.unexcused:
+        if cell.same_tokens is False and not cell.faults:
             st.badge("tokens differ where arms compute in other places", color="gray")
         else:
             _badge(cell.same_tokens, "same tokens", "tokens differ")
         _badge(cell.bit_identical, "logits bit-identical", "logits differ")
-    if differ(cell):
-        show.sentences(cell.notes)
-
-
-def differ(cell: Cell) -> bool:
-    """Whether arms are known not to have computed the same thing, and nothing lets them: then that comes first."""
-    return bool(cell.unexcused) or cell.bit_identical is False
+    if cell.faults:
+        show.sentences([*cell.faults, *cell.notes])
 
 
 def _badge(holds: bool | None, yes: str, no: str) -> None:

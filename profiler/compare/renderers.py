@@ -15,7 +15,7 @@ from profiler.compare.setting_words import setting_name, setting_value
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
 from profiler.report.markdown import block_lines, escape
-from profiler.report.verdicts import times_as_fast, verdict_word
+from profiler.report.verdicts import times_as_fast, told_bounds, verdict_word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,10 +119,8 @@ def _leading_row(change: Change) -> list[str]:
     values = [format_in_words(value, figure.unit) for value in (change.a, change.b)]
     if (found := change.against) is None:
         return [figure.label, *values, "", "", ""]
-    known = [edge for edge in (found.low, found.high) if edge]
-    edges = sorted(times_as_fast(edge, figure.better) for edge in known) if len(known) == 2 else []
     factor = format_factor(times_as_fast(found.ratio, figure.better))
-    return [figure.label, *values, factor, " .. ".join(map(format_factor, edges)), verdict_word(found)]
+    return [figure.label, *values, factor, told_bounds(found, figure.better) or "", verdict_word(found)]
 
 
 def _change_row(change: Change) -> list[str]:

@@ -17,14 +17,13 @@ from executor.units import (
     format_count,
     format_factor,
     format_ns,
-    format_ratio,
     format_share,
     format_value,
     listed,
 )
 from profiler.arithmetic.stats import Comparison
 from profiler.metrics import FIGURES
-from profiler.report.blocks import Block, Heading, Lines, Table, sameness_sentences
+from profiler.report.blocks import Block, Heading, Lines, Table
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.report import Report
@@ -48,8 +47,11 @@ from profiler.report.verdicts import (
     factor_range,
     missing_line,
     told_as_fast,
+    told_factor,
     verdict_word,
 )
+
+_ACTIVATIONS: Final = 0.1  # of an arm's bytes that are weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,9 @@ def _readings(cell: Cell, room: AnswerRoom) -> Iterator[str]:
         for key, figure in cell.readings.items():
             if (found := cell.against_baseline.get(name, {}).get(key)) is not None:
                 before, after = (format_value(cell.arms[arm].median(key), figure.unit) for arm in (cell.baseline, name))
-                ratio = format_ratio(found.ratio, found.low, found.high)
-                yield f"{figure.label}: {after} with {name}, {before} with {cell.baseline}: {ratio}, {found.verdict}."
+                fast = f"{told_factor(found, figure.better)} x as fast"
+                verdict = verdict_word(found)
+                yield f"{figure.label}: {after} with {name}, {before} with {cell.baseline}: {fast}, {verdict}."
     yield from cell.not_positive_sentences()
 
 
@@ -127,10 +130,10 @@ def _faults(report: Report) -> Iterator[str]:
             yield f"{line[0].upper()}{line[1:]}."
     if report.noticed is not None:
         yield f"{report.noticed.line()}."
-    wrong = [cell for cell in report.cells if cell.bit_identical is False or cell.unexcused]
+    wrong = [cell for cell in report.cells if cell.faults]
     for cell in wrong[:1]:
         more = f" So in {len(wrong)} of {len(report.cells)} cells." if len(wrong) > 1 else ""
-        yield f"{cell.named() or 'One cell'}: {' '.join(sameness_sentences(cell))}{more}"
+        yield f"{cell.named() or 'One cell'}: {' '.join(cell.faults)}{more}"
 
 
 class _Answer:
@@ -300,16 +303,14 @@ class _Answer:
         if self._best is None or (ends := best_and_worst(self._compared, self._best)) is None:
             return
         keys = varied_keys(self._cells)
-        if ends[0] is ends[1]:
-            told = [_work(ends[0], self._baseline, self._best)]
-        else:
-            told = [
-                f"at {cell.named(keys)} ({word}) {work}"
-                for cell, word in zip(ends, ("best", "worst"), strict=True)
-                if (work := _work(cell, self._baseline, self._best)) is not None
-            ]
-        if known := [text for text in told if text]:
-            yield f"Why: {self._best} {'; '.join(known)}."
+        cells = {"": ends[0]} if ends[0] is ends[1] else {"best": ends[0], "worst": ends[1]}
+        told = []
+        for word, cell in cells.items():
+            if (work := _work(cell, self._baseline, self._best)) is not None:
+                where = f"at {cell.named(keys)} ({word}) " if word else ""
+                told.append(f"{where}{work}{_instead(cell, self._baseline, self._best)}")
+        if told:
+            yield f"Why: {self._best} {'; '.join(told)}."
 
     def _sensitivity(self) -> Iterator[str]:
         if self._report.measured.is_exact and self._best is not None:
@@ -354,18 +355,38 @@ def _speed(cell: Cell, name: str) -> float:
 
 
 def _work(cell: Cell, baseline: str, name: str) -> str | None:
-    """`copies for 204 ms, 30.7 % of it hidden, computes for 271 ms, 1.06 x the bytes of off`; None: not recorded."""
+    """`copies for 204 ms, 30.7 % of it hidden, computes for 271 ms, 1.06 x the bytes of off`; None: not recorded.
+
+    An arm that leaves the weights on the host copies activations alone: no bytes to hold another's against, which are
+    then told as they are.
+    """
     arm = cell.arms[name]
     n_bytes, copy_ns, compute_ns = (arm.median(key) for key in ("bytes_h2d", "busy_copy_ns", "busy_compute_ns"))
     if n_bytes is None or copy_ns is None or compute_ns is None:
         return None
     before, hidden = cell.arms[baseline].median("bytes_h2d"), arm.median("hidden_ratio")
-    told = [f"copies for {format_ns(copy_ns)}" if copy_ns else "copies nothing"]
+    leaves_weights = _copies_only_activations(cell, baseline, name)
+    amount = f" {format_bytes(n_bytes)}" if leaves_weights else ""
+    told = [f"copies{amount} for {format_ns(copy_ns)}" if copy_ns else "copies nothing"]
     told += [f"{format_share(hidden)} of it hidden"] if hidden is not None else []
     told += [f"computes for {format_ns(compute_ns)}"]
-    if before and baseline != name:
+    if before and baseline != name and not leaves_weights:
         told += [f"{format_factor(n_bytes / before)} x the bytes of {baseline}"]
     return ", ".join(told)
+
+
+def _instead(cell: Cell, baseline: str, name: str) -> str:
+    """`; cpu computes on the host for 412 ms`: of a baseline that copies no weights, where its time goes."""
+    host_ns = cell.arms[baseline].median("host_compute_ns")
+    if not host_ns or not _copies_only_activations(cell, baseline, name):
+        return ""
+    return f", where {baseline} computes on the host for {format_ns(host_ns)}"
+
+
+def _copies_only_activations(cell: Cell, baseline: str, name: str) -> bool:
+    """Whether the baseline copies so little beside the arm that it can be no weights."""
+    before, n_bytes = (cell.arms[arm].median("bytes_h2d") for arm in (baseline, name))
+    return before is not None and n_bytes is not None and before < _ACTIVATIONS * n_bytes
 
 
 def _as_typed_here(capture: str) -> str:

@@ -12,10 +12,10 @@ from executor.units import (
     UNKNOWN,
     format_bytes,
     format_count,
+    format_factor,
     format_interval,
     format_ns,
     format_rate,
-    format_ratio,
     format_value,
     number_ranges,
 )
@@ -24,7 +24,7 @@ from profiler.findings import Finding
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure, Scope
 from profiler.report.cells import Cell, DeviceMedians
 from profiler.report.places import Residency
-from profiler.report.verdicts import missing_line, told_as_fast, verdict_word
+from profiler.report.verdicts import missing_line, times_as_fast, told_factor, verdict_word
 
 _BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {
     "distinct_share": [("distinct prompt", "prefill"), ("distinct decode", "decode")]
@@ -98,8 +98,8 @@ def cell_blocks(cell: Cell, room: Room, load: str | None = None) -> Iterator[Blo
     yield from by_device_table(cell)
     yield Lines("note", list(_reasons(cell, load)))
     yield Lines("note", list(cell.not_positive_sentences()))
-    if sameness := " ".join(sameness_sentences(cell)):
-        yield Lines("fault" if False in (cell.same_tokens, cell.bit_identical) else "note", [sameness])
+    yield Lines("fault", [" ".join(cell.faults)] if cell.faults else [])
+    yield Lines("note", [sameness] if (sameness := " ".join(_sameness(cell))) else [])
 
 
 def device_blocks(devices: Sequence[DeviceFigures], room: Room) -> Iterator[Block]:
@@ -144,23 +144,19 @@ def _device_row(found: DeviceMedians) -> list[str]:
     ]
 
 
-def sameness_sentences(cell: Cell) -> Iterator[str]:
+def _sameness(cell: Cell) -> Iterator[str]:
     """Whether the arms computed the same thing, and what else is to be known of the cell; nothing where nothing tells.
 
     Other tokens and bit-identical logits do not contradict each other: only logits of arms that compute in the same
     places are compared.
     """
-    if cell.same_tokens is False:
-        yield "TOKENS DIFFER between arms."
-        if cell.bit_identical:
-            yield "Logits of arms that compute in the same places are bit-identical."
-    else:
-        words = ["same tokens"] if cell.same_tokens else []
-        words += ["logits bit-identical"] if cell.bit_identical else []
-        if words:
-            yield f"Arms: {', '.join(words)}."
-    if cell.bit_identical is False:
-        yield "LOGITS DIFFER between arms that compute in the same places."
+    if cell.same_tokens is False and cell.bit_identical:
+        yield "Logits of arms that compute in the same places are bit-identical."
+    elif words := [
+        *(["same tokens"] if cell.same_tokens else []),
+        *(["logits bit-identical"] if cell.bit_identical else []),
+    ]:
+        yield f"Arms: {', '.join(words)}."
     yield from cell.notes
 
 
@@ -178,10 +174,9 @@ def _reasons(cell: Cell, load: str | None) -> Iterator[str]:
 
 
 def _seen(cell: Cell, key: str, found: Comparison) -> str:
-    """`1.46 x as fast in TTFT`; of what a program printed itself the bare ratio."""
-    if key in FIGURES:
-        return f"{told_as_fast(found, key)} in {FIGURES[key].label}"
-    return f"{format_ratio(found.ratio)} in {cell.readings[key].label}"
+    """`1.46 x as fast in TTFT`."""
+    figure = FIGURES.get(key) or cell.readings[key]
+    return f"{format_factor(times_as_fast(found.ratio, figure.better))} x as fast in {figure.label}"
 
 
 def device_table(device: DeviceFigures) -> Table:
@@ -229,17 +224,23 @@ def _figure_rows(cell: Cell, names: Sequence[str]) -> Iterator[list[str]]:
                 yield [label, *(_estimate(estimate, figure.unit) for estimate in found)]
         compared = [cell.against_baseline.get(name, {}).get(key) for name in names]
         if any(compared):
-            yield [f"  against {names[0]}", *map(_comparison, compared)]
-        yield from _own_rows(cell, names, key)
+            yield _compared_row(names[0], figure, compared)
+        yield from _own_rows(cell, names, key, figure)
     yield ["passes", *(str(cell.arms[name].n_passes) for name in names)]
 
 
-def _own_rows(cell: Cell, names: Sequence[str], key: str) -> Iterator[list[str]]:
+def _own_rows(cell: Cell, names: Sequence[str], key: str, figure: Figure) -> Iterator[list[str]]:
     """One row for each baseline of a further placement."""
     for first in dict.fromkeys(cell.own_baselines[name] for name in names if name in cell.own_baselines):
         mine = [cell.against_own[name].get(key) if cell.own_baselines.get(name) == first else None for name in names]
         if any(mine):
-            yield [f"  against {first}", *map(_comparison, mine)]
+            yield _compared_row(first, figure, mine)
+
+
+def _compared_row(first: str, figure: Figure, compared: Sequence[Comparison | None]) -> list[str]:
+    """Under a judged figure: how many times as fast each arm is as `first`, and the verdict."""
+    told = [f"{told_factor(found, figure.better)} {verdict_word(found)}" if found else "" for found in compared]
+    return [f"  x as fast as {first}", *told]
 
 
 def _scopes(cell: Cell, key: str, figure: Figure) -> list[tuple[str, Scope]]:
@@ -259,10 +260,6 @@ def _is_telling(key: str, found: Estimate | None) -> bool:
 
 def _estimate(found: Estimate | None, unit: str) -> str:
     return UNKNOWN if found is None else format_interval(found.median, found.low, found.high, unit)
-
-
-def _comparison(found: Comparison | None) -> str:
-    return "" if found is None else f"{format_ratio(found.ratio, found.low, found.high)} {verdict_word(found)}"
 
 
 def _copies_row(direction: str, copies: CopyFigures) -> list[str]:

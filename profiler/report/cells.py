@@ -61,12 +61,12 @@ class Cell(CellKey):
     against_baseline: dict[str, dict[str, Comparison | None]]
     same_tokens: bool | None  # null: one arm alone, or no tokens were recorded
     bit_identical: bool | None  # over the arms that compute on the device
-    notes: list[str] = field(default_factory=list)  # what differs, and why that is (not) a fault
+    notes: list[str] = field(default_factory=list)  # what differs and why it may, where small ubatches were computed
+    faults: list[str] = field(default_factory=list)  # what arms that compute in the same places did differently
     own_baselines: dict[str, str] = field(default_factory=dict)  # arms of further placements: the first arm there
     against_own: dict[str, dict[str, Comparison | None]] = field(default_factory=dict)  # those arms against it
     readings: Mapping[str, Figure] = field(default_factory=dict)  # what the program printed itself, by name
     n_not_positive: Mapping[str, int] = field(default_factory=dict)  # judged figure -> passes in which it is 0 or less
-    unexcused: tuple[str, ...] = ()  # arms with other tokens than the baseline's, and nothing that lets them
 
     @property
     def baseline(self) -> str:

@@ -4,12 +4,13 @@ compares with the baseline and with its own placement's first arm.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
+from executor.units import listed
 from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign, estimate
 from profiler.manifest import Manifest, ManifestArm
 from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
@@ -70,6 +71,7 @@ class _CellJudge:
         }
         same = sameness(by_arm, self._on_host, in_part)
         baseline, *others = names
+        causes = {arm: self._cause(arm, baseline, in_part) for arm in same.other_tokens}
         own = own_baselines(self._arms, names)
         return Cell(
             *key.sizes,
@@ -79,8 +81,8 @@ class _CellJudge:
             },
             same_tokens=same.same_tokens,
             bit_identical=same.bit_identical,
-            notes=self._notes(same, baseline, in_part),
-            unexcused=tuple(arm for arm in same.other_tokens if not self._cause(arm, baseline, in_part)),
+            notes=self._notes(same, baseline, causes),
+            faults=_faults(same, baseline, [arm for arm, cause in causes.items() if not cause]),
             own_baselines=own,
             against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
             readings=self._readings,
@@ -148,31 +150,45 @@ class _CellJudge:
     def _computed_on_host(self, rows: pd.DataFrame) -> bool:
         return bool((self._frames["pass"]["host_compute_ns"].loc[rows["pass_id"]] > 0).any())
 
-    def _notes(self, same: Sameness, baseline: str, in_part: Mapping[str, Hashable]) -> list[str]:
+    def _notes(self, same: Sameness, baseline: str, causes: Mapping[str, str]) -> list[str]:
+        """causes: why an arm may have generated other tokens, by arm."""
+        arms_of: dict[str, list[str]] = {}
+        for arm, cause in causes.items():
+            arms_of.setdefault(cause, []).append(arm)
         notes = [
-            f"{arm} generated other tokens than {baseline}{self._cause(arm, baseline, in_part)}."
-            for arm in same.other_tokens
+            f"{listed(arms)} generated other tokens than {baseline} ({cause})."
+            for cause, arms in arms_of.items()
+            if cause
         ]
-        if same.other_logits:
-            names = ", ".join(same.other_logits)
-            notes.append(
-                f"The logits of {names} are not bit-identical to those of arms that compute in the same place: "
-                "do not trust its times."
-            )
         if same.apart:
             groups = "; ".join(", ".join(group) for group in same.apart)
             notes.append(f"Logits are compared among arms that compute in the same places: {groups}.")
         return notes
 
     def _cause(self, arm: str, baseline: str, in_part: Mapping[str, Hashable]) -> str:
-        """Why an arm may generate other tokens than the baseline, in brackets; empty where nothing excuses it."""
-        if arm in self._on_host:
-            return " (it computes on the host, which rounds differently)"
+        """Why an arm may generate other tokens than the baseline; empty where nothing excuses it."""
+        for one in (baseline, arm):
+            if one in self._on_host:
+                return f"{one} computes on the host, which rounds differently"
         if (arm in in_part) != (baseline in in_part):
-            return f" ({arm if arm in in_part else baseline} computes small ubatches on the host, the other does not)"
+            return f"{arm if arm in in_part else baseline} computes small ubatches on the host, the other does not"
         if in_part.get(arm) != in_part.get(baseline):
-            return " (other layers of it are computed on the host, which rounds differently)"
+            return "they compute different layers on the host, which rounds differently"
         return ""
+
+
+def _faults(same: Sameness, baseline: str, unexcused: Sequence[str]) -> list[str]:
+    """What arms that compute in the same places did differently.
+
+    unexcused: the arms with other tokens than the baseline's, and nothing that lets them.
+    """
+    faults = []
+    if unexcused:
+        faults.append(f"TOKENS DIFFER: {listed(unexcused)} and {baseline} compute in the same places.")
+    if same.other_logits:
+        names = listed(same.other_logits)
+        faults.append(f"LOGITS DIFFER: {names} and arms that compute in the same places are not bit-identical.")
+    return [*faults, "Trust no time of arms that differ so."] if faults else []
 
 
 def _unit(manifest: Manifest, *, is_routed: bool) -> CountUnit:

@@ -50,7 +50,7 @@ def cell_as_json(cell: Cell) -> dict[str, Any]:
         "baseline": cell.baseline,
         "same_tokens": cell.same_tokens,
         "bit_identical": cell.bit_identical,
-        "notes": cell.notes,
+        "notes": [*cell.faults, *cell.notes],
         "arms": {name: _arm(arm) for name, arm in cell.arms.items()},
         "against_baseline": {name: _comparisons(found) for name, found in cell.against_baseline.items()},
         "own_baselines": cell.own_baselines,

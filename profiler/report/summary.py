@@ -14,7 +14,6 @@ from executor.units import (
     format_gb_s,
     format_in_words,
     format_ns,
-    format_ratio,
     format_share,
     listed,
 )
@@ -25,6 +24,7 @@ from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell, placement_number, telling_cell
 from profiler.report.places import Residency
 from profiler.report.report import Report
+from profiler.report.verdicts import told_as_fast, told_factor, verdict_word
 
 # An import cannot see what leaves no row: a kernel that reads host memory over the link itself (UVA, zero-copy).
 _NO_COPY: Final = "no copy from host to device was recorded (kernels that read host memory themselves leave none)"
@@ -70,20 +70,20 @@ def _first_verdict(cell: Cell, name: str) -> str | None:
 def _changes(
     first: str, name: str, compared: Mapping[str, Comparison | None], readings: Mapping[str, Figure]
 ) -> Iterator[str]:
-    words = {"ttft_ns": "time to first token", "decode_tokens_per_s": "decode speed"}
+    words = {"ttft_ns": "time to first token", "decode_tokens_per_s": "decode"}
     if compared.get("ttft_ns") is None:
-        words = {"prefill_tokens_per_s": "prefill speed", "decode_tokens_per_s": "decode speed"}
+        words = {"prefill_tokens_per_s": "prefill", "decode_tokens_per_s": "decode"}
     if not any(compared.get(key) for key in words):  # passes of something that counts no tokens
         words = {"wall_ns": "wall time"}
     words |= {key: figure.label for key, figure in readings.items()}
-    told = [f"{words[key]} {_change(found)}" for key in words if (found := compared.get(key)) is not None]
+    figures = {**FIGURES, **readings}
+    told = [
+        f"{told_factor(found, figures[key].better)} x as fast in {words[key]}, {verdict_word(found)}"
+        for key in words
+        if (found := compared.get(key)) is not None
+    ]
     if told:
         yield f"{name} against {first}: {'; '.join(told)}."
-
-
-def _change(found: Comparison) -> str:
-    within = f" ({found.low:.3f} to {found.high:.3f})" if found.low is not None and found.high is not None else ""
-    return f"{format_ratio(found.ratio)}{within}, {found.verdict}"
 
 
 def _bytes_changed(cell: Cell, first: str, name: str) -> Iterator[str]:
@@ -153,7 +153,11 @@ def said_best(cell: Cell, arms: Sequence[ManifestArm]) -> Iterator[str]:
 
 def _told(cell: Cell, figure: str, name: str, arms: Sequence[ManifestArm]) -> str:
     compared = cell.against_baseline.get(name, {}).get(figure)
-    against = f"{format_ratio(compared.ratio)} of {cell.baseline}, {compared.verdict}" if compared is not None else None
+    against = (
+        f"{told_as_fast(compared, figure)} as {cell.baseline}, {verdict_word(compared)}"
+        if compared is not None
+        else None
+    )
     limits = [
         f"{arm.name}: {_value(cell, figure, arm.name)}" for arm in arms if arm.is_resident and arm.name in cell.arms
     ]

@@ -58,8 +58,8 @@ class Crossover:
                 f"somewhere between {self.below:,.0f} and {self.above:,.0f} tokens "
                 f"({option} {self.sizes_between} would tell)"
             )
-        has_interval = self.low is not None and self.high is not None
-        bounds = f" (95 % interval {self.low:,.0f} to {self.high:,.0f})" if has_interval else ""
+        ends = [f"{end:,.0f}" for end in (self.low, self.high) if end is not None]
+        bounds = f" (95 % interval {' to '.join(ends)})" if len(set(ends)) == 2 else ""
         return f"of about {self.n_ubatch:,.0f} tokens{bounds}"
 
 

@@ -10,6 +10,7 @@ from executor.units import format_count, format_factor
 from profiler.arithmetic.stats import NEEDED, Comparison
 from profiler.metrics import FIGURES
 
+Better = Literal["lower", "higher"] | None
 TELLING: Final = ("prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s", "wall_ns")
 _OF_THE_FOLDER: Final = ("--force", "--json", "--all")
 SAME_WORK: Final = "same work"
@@ -24,7 +25,7 @@ def as_fast(ratio: float, figure: str) -> float:
     return times_as_fast(ratio, FIGURES[figure].better)
 
 
-def times_as_fast(ratio: float, better: Literal["lower", "higher"] | None) -> float:
+def times_as_fast(ratio: float, better: Better) -> float:
     """The ratio of two values turned so that more is faster."""
     return 1 / ratio if better == "lower" else ratio
 
@@ -36,15 +37,30 @@ def told_as_fast(found: Comparison, figure: str) -> str:
 
 def bounds_as_fast(found: Comparison, figure: str) -> str | None:
     """The interval of how many times as fast: `1.35 to 1.42`; None where there is none, or none that can be read."""
-    edges = [format_factor(edge) for edge in edges_as_fast(found, figure) or ()]
-    return " to ".join(edges) if len(set(edges)) > 1 else None
+    return told_bounds(found, FIGURES[figure].better)
 
 
 def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:
     """The ends of the interval of how many times as fast, the lower first; None where there is none."""
+    return _edges(found, FIGURES[figure].better)
+
+
+def told_bounds(found: Comparison, better: Better) -> str | None:
+    """`bounds_as_fast` of what has no name among the figures: a reading, which a program printed."""
+    edges = [format_factor(edge) for edge in _edges(found, better) or ()]
+    return " to ".join(edges) if len(set(edges)) > 1 else None
+
+
+def told_factor(found: Comparison, better: Better) -> str:
+    """How many times as fast with its interval, for tables: `1.38 (1.35 to 1.42)`."""
+    bounds = told_bounds(found, better)
+    return f"{format_factor(times_as_fast(found.ratio, better))}{f' ({bounds})' if bounds else ''}"
+
+
+def _edges(found: Comparison, better: Better) -> tuple[float, float] | None:
     if not found.low or not found.high:
         return None
-    first, second = (as_fast(edge, figure) for edge in (found.low, found.high))
+    first, second = (times_as_fast(edge, better) for edge in (found.low, found.high))
     return min(first, second), max(first, second)
 
 

@@ -101,7 +101,7 @@ def test_the_summary_names_speed_bound_and_change(tmp_path: Path) -> None:
     assert "50.0 % of it hidden behind compute" in summary
     assert "Copying bounds the prompt (on: 400 us of copying against 240 us of computing)" in summary
     assert "no overlap can bring it below 400 us; it took 462 us" in summary
-    assert "on against off: time to first token x0.720 (0.719 to 0.721), faster" in summary
+    assert "on against off: 1.39 x as fast in time to first token, faster; 1.60 x as fast in decode, faster" in summary
 
 
 def test_what_several_devices_did_beside_each_other_bounds_nothing(tmp_path: Path) -> None:
@@ -201,8 +201,9 @@ def test_one_arm_alone_has_figures_and_no_verdict(tmp_path: Path) -> None:
 def test_logits_that_differ_are_a_fault(tmp_path: Path) -> None:
     (cell,) = build_report(makers.dense_off_on(tmp_path / "c", n_pairs=1, digests=("a", "b"))).cells
     assert (cell.same_tokens, cell.bit_identical) == (True, False)
-    (note,) = cell.notes
-    assert note.startswith("The logits of on are not bit-identical")
+    told = ["LOGITS DIFFER: on and arms that compute in the same places are not bit-identical."]
+    assert cell.faults == [*told, "Trust no time of arms that differ so."]
+    assert cell.notes == []
 
 
 def test_arms_that_decode_elsewhere_are_compared_with_their_like(tmp_path: Path) -> None:
@@ -228,9 +229,27 @@ def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
     (cell,) = build_report(Capture.open(tmp_path / "c")).cells
     assert (cell.same_tokens, cell.bit_identical) == (False, True)
     assert cell.notes == [
-        "cpu generated other tokens than off (it computes on the host, which rounds differently).",
+        "cpu generated other tokens than off (cpu computes on the host, which rounds differently).",
         "Logits are compared among arms that compute in the same places: off, on; cpu.",
     ]
+    assert cell.faults == []
+
+
+def test_a_baseline_on_the_host_excuses_other_tokens(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in ("cpu", "off", "both")])
+    for order, (arm, tokens) in enumerate([("cpu", [5, 7]), ("off", [5, 8]), ("both", [5, 9])]):
+        writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), tokens=tokens, ttft_ns=10)
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
+    told = "off and both generated other tokens than cpu (cpu computes on the host, which rounds differently)."
+    assert (cell.faults, cell.notes) == ([], [told])
+
+
+def test_other_tokens_that_nothing_excuses_are_a_fault(tmp_path: Path) -> None:
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in ("off", "on")])
+    for order, (arm, tokens) in enumerate([("off", [5, 7]), ("on", [5, 8])]):
+        writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), tokens=tokens, ttft_ns=10)
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
+    assert cell.faults[0] == "TOKENS DIFFER: on and off compute in the same places."
 
 
 def test_passes_of_other_repetitions_are_not_compared(tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def test_arms_of_a_further_placement_are_held_against_its_own_first(tmp_path: Pa
     assert told["own_baselines"] == {"on@2": "off@2"}
     assert told["against_own_baseline"]["on@2"]["ttft_ns"]["ratio"] == pytest.approx(0.8, rel=1e-3)
     assert told["against_baseline"]["on@2"]["ttft_ns"]["ratio"] == pytest.approx(80 / 60, rel=1e-3)
-    rows = [row for table in cell_tables(cell, 5) for row in table.rows if row[0] == "  against off@2"]
+    rows = [row for table in cell_tables(cell, 5) for row in table.rows if row[0] == "  x as fast as off@2"]
     assert len(rows) == 2, "time to first token and prefill speed"
-    assert rows[0][-1].startswith("x0.800")
+    assert rows[0][-1].startswith("1.25")
 
 
 def test_fewer_resident_layers_are_the_placements_doing_where_it_was_asked_for(tmp_path: Path) -> None:
@@ -113,14 +113,14 @@ def test_fewer_resident_layers_are_the_placements_doing_where_it_was_asked_for(t
 
 def test_the_best_arm_is_always_named(tmp_path: Path) -> None:
     report = build_report(_two_placements(tmp_path / "c"))
-    best = "Shortest time to first token: on with 50.0 us (x0.833 of off, faster; full: 30.0 us); highest prefill speed"
+    best = "Shortest time to first token: on with 50.0 us (1.20 x as fast as off, faster; full: 30.0 us)"
     assert best in report.summary
     assert "1 more arm is in the table." in report.summary
     (cell,) = report.cells
     last = {name: cell.arms[name] for name in ("off", "full", "off@2", "on@2", "on")}
     summary = summarise(replace(report, cells=[replace(cell, arms=last)]))
     assert best in summary
-    assert "on against off: time to first token x0.833" in summary
+    assert "on against off: 1.20 x as fast in time to first token" in summary
     assert "more arm" not in summary
 
 
