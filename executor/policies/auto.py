@@ -27,7 +27,7 @@ class Auto(Policy):
     """
 
     traits = ArmTraits(
-        meaning="cheapest a ubatch",
+        meaning="the cheapest of them for each ubatch",
         subject="The automatic choice",
         copies="chosen",
         reads=("op_offload_min_batch", "slots"),

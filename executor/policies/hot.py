@@ -116,7 +116,7 @@ class Hot(On):
     """
 
     traits = ArmTraits(
-        meaning="hottest experts ahead",
+        meaning="prefetch of the hottest experts",
         subject="Prefetching the hottest experts",
         copies="ahead",
         reads=("op_offload_min_batch", "slots"),

@@ -20,7 +20,7 @@ class Off(Policy):
     """In line: dense tensors whole; of the experts only those that the router chose."""
 
     traits = ArmTraits(
-        meaning="copies in line",
+        meaning="copies when needed",
         subject="Copying in line",
         copies="inline",
         held_against=_AHEAD,
@@ -34,7 +34,7 @@ class OffWhole(Policy):
     """In line and whole: the control that isolates what the selective copy is worth."""
 
     traits = ArmTraits(
-        meaning="in line, whole",
+        meaning="whole copies when needed",
         subject="Copying everything whole",
         copies="inline",
         same_without_experts="off",
@@ -68,7 +68,7 @@ class Gated(On):
     """As `on` for dense tensors; experts ahead only in ubatches of at least `--gate-min-batch` tokens."""
 
     traits = ArmTraits(
-        meaning="gated prefetch",
+        meaning="prefetch in large ubatches",
         subject="Gated prefetch",
         copies="chosen",
         reads=("op_offload_min_batch", "slots", "gate_min_batch"),
@@ -90,7 +90,7 @@ class Cpu(Off):
     """Host tensors are computed on the host at every ubatch size."""
 
     traits = ArmTraits(
-        meaning="on the host",
+        meaning="computes on the CPU",
         subject="Computing on the host",
         copies="inline",  # what is neither FFN nor expert, as attention under -ngl
         reads=(),
@@ -107,7 +107,7 @@ class Full(Off):
     """Everything resident: the theoretical maximum. The session places no tensor in host memory for it."""
 
     traits = ArmTraits(
-        meaning="all resident",
+        meaning="all weights resident",
         subject="Keeping everything resident",
         copies="none",
         reads=(),

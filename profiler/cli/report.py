@@ -98,6 +98,8 @@ def _show_many(reports: Iterable[Report | HprofError], form: str) -> None:
         elif form == "json":
             found.append(report)
         else:
+            if form == "answer":
+                say(f"{report.capture}:")
             _print(report, form)
             say()
     if form == "json":

@@ -6,23 +6,17 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from executor.units import (
-    format_bytes,
-    format_count,
-    format_factor,
-    format_ns,
-    format_share,
-    format_value,
-    listed,
-)
+from executor.policies import find_traits
+from executor.units import format_count, format_factor, format_value, listed
 from profiler.arithmetic.stats import Comparison
+from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
+from profiler.report.arm_reasons import told_decode, told_price, told_why, told_work
 from profiler.report.blocks import Block, Heading, Lines, Table
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
@@ -30,7 +24,6 @@ from profiler.report.report import Report
 from profiler.report.sensitivity import told_sensitivity
 from profiler.report.settings_to_use import told_settings
 from profiler.report.shown_cells import (
-    best_and_worst,
     by_speed,
     shown_arms,
     shown_cells,
@@ -41,6 +34,7 @@ from profiler.report.shown_cells import (
 from profiler.report.summary import summarise
 from profiler.report.sweep import ArmCrossover
 from profiler.report.verdicts import (
+    TELLING,
     as_fast,
     bounds_as_fast,
     command_for_verdict,
@@ -51,7 +45,8 @@ from profiler.report.verdicts import (
     verdict_word,
 )
 
-_ACTIVATIONS: Final = 0.1  # of an arm's bytes that are weights
+_DECODE: Final = "decode_tokens_per_s"
+_OPEN: Final = "?"  # in the table, where too little was measured for a verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +56,15 @@ class AnswerRoom:
     cells: int = 8  # rows of the table
     arms: int = 4  # beside the baseline
     told: int = 4  # arms with sentences of their own
+    has_legend: bool = True  # what hprof's own arms do
+    has_details: bool = True  # the worst size beside the best, and how sure assumed rates make it
 
 
 ANSWER_ROOMS: Final = (
-    *(AnswerRoom(cells, 4, 4) for cells in (8, 7, 6, 5)),
-    *(AnswerRoom(4, 4, told) for told in (4, 3, 2)),
-    *(AnswerRoom(3, arms, 1) for arms in (4, 3, 2)),
+    *(AnswerRoom(cells) for cells in (8, 7, 6, 5)),
+    *(AnswerRoom(cells, has_legend=False) for cells in (5, 4)),
+    *(AnswerRoom(cells, has_legend=False, has_details=False) for cells in (6, 5, 4, 3)),
+    *(AnswerRoom(3, arms, told, has_legend=False, has_details=False) for arms in (4, 3, 2) for told in (3, 2, 1)),
 )
 """From the widest to the tightest; the first that fits is drawn."""
 
@@ -96,7 +94,11 @@ def _circumstances(report: Report) -> Iterator[str]:
     yield report.measured.line()
     rates = report.measured.rates_line(in_short=True)
     judged = [found for cell in report.cells for arm in cell.against_baseline.values() for found in arm.values()]
-    routed = "Intervals are over routings." if any(found and found.unit == "routings" for found in judged) else None
+    routed = (
+        "Intervals are over draws of the routing."
+        if any(found and found.unit == "routings" for found in judged)
+        else None
+    )
     if told := " ".join(part for part in (rates, routed) if part):
         yield told
     if report.measured.is_loaded:
@@ -106,7 +108,7 @@ def _circumstances(report: Report) -> Iterator[str]:
 def _seen(cell: Cell, room: AnswerRoom) -> Iterator[str]:
     """What each arm copied and computed, without a word on speed."""
     for name in list(cell.arms)[: room.arms + 1]:
-        told = _work(cell, cell.baseline, name) or "its copies and what devices computed were not recorded"
+        told = told_work(cell, name) or "its copies and what devices computed were not recorded"
         yield f"{name}: {told}."
 
 
@@ -150,17 +152,30 @@ class _Answer:
         self._others = list(others)
         self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
         self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
+        self._decoding = [name for name in self._arms if self._decodes_faster(name)]
         self._crossovers: list[ArmCrossover] = report.crossovers
-        self._best = next(iter([*self._paying, *self._arms]), None)
+        self._best = next(iter([*self._paying, *self._decoding, *self._arms]), None)
 
     def blocks(self) -> Iterator[Block]:
+        keys, telling = varied_keys(self._cells), telling_cell(self._cells)
         yield Lines("answer", list(self._pays()))
         yield from self._table()
-        yield Lines("note", [*self._pending(), *self._same_work()])
-        yield Lines("fact", [*self._costs(), *self._why(), *self._sensitivity(), *self._set()])
+        yield Lines("note", list(self._pending()))
+        if telling_figure(telling) != _DECODE:
+            yield Lines("fact", list(told_decode(telling, self._others[: self._room.arms], keys)))
+        yield Lines("fact", list(self._costs()))
+        if self._best is not None:
+            yield Lines("fact", list(told_why(self._compared, self._best, keys, has_worst=self._room.has_details)))
+        yield Lines("fact", [*self._sensitivity(), *self._set()])
 
     def _judged(self, name: str) -> list[Comparison]:
         return [told[0] for cell in self._compared if (told := told_comparison(cell, name)) is not None]
+
+    def _decodes_faster(self, name: str) -> bool:
+        """Whether it wins in decode and loses nothing in the telling figure."""
+        found = telling_cell(self._cells).against_baseline.get(name, {}).get(_DECODE)
+        as_good = all(one.is_same_work or one.verdict == "no difference" for one in self._judged(name))
+        return as_good and found is not None and found.verdict == "faster"
 
     def _pays(self) -> Iterator[str]:
         """A sentence for each arm that pays, and one for all that do not."""
@@ -178,17 +193,22 @@ class _Answer:
             yield self._sentence(cell, name)
         alike = [name for name in rest if (judged := self._judged(name)) and all(one.is_same_work for one in judged)]
         if alike:
-            yield f"{listed(alike)} did the same work as {self._baseline}."
+            faster = [name for name in alike if name in self._decoding]
+            but = f"; {listed(faster)} decoded faster" if faster else ""
+            yield f"{listed(alike)} did the same work as {self._baseline}{self._phase()}{but}."
         if apart := [name for name in rest if not self._judged(name)]:
-            yield f"In no cell with {self._baseline}, so not compared: {', '.join(apart)}."
+            yield f"Not run at a size that {self._baseline} ran at, so not compared: {listed(apart)}."
         if never := [name for name in rest if name not in (*unsettled, *alike, *apart)]:
             told = [f"{name} ({self._factors(name)})" for name in never]
-            yield f"Faster than {self._baseline} in no cell: {', '.join(told)}."
+            yield f"Never faster than {self._baseline}{self._phase()}: {', '.join(told)}."
 
     def _alone(self) -> str:
         """Where no arm is a choice beside the baseline."""
         if self._others:
-            return f"{self._baseline} was held against {listed(self._others)} alone, with all weights on the device."
+            return (
+                f"Beside {self._baseline}, only {listed(self._others)} was run: all weights on the device, the limit, "
+                f"{self._factors(self._others[0])} as {self._baseline}."
+            )
         more = " (--arms off,on)" if self._report.source == "hprof" else ""
         return f"One arm was measured, {self._baseline}: nothing to compare it with{more}."
 
@@ -201,10 +221,10 @@ class _Answer:
         if told is None:
             return f"{name} was not compared with {self._baseline}."
         found, figure = told
-        where = " in wall time" if figure == "wall_ns" and cell.readings else ""  # beside what programs said themselves
+        where = " in wall time" if figure == "wall_ns" and cell.readings else self._phase()
         fast = f"{name} is {told_as_fast(found, figure)} as {self._baseline}{where}"
         if (missing := missing_line([found])) is not None:
-            return f"{fast.replace(' is ', ' was ', 1)} in what was measured: {missing}."
+            return f"{fast.replace(' is ', ' was ', 1)}; no verdict yet ({missing})."
         bounds = bounds_as_fast(found, figure)
         within = f" (95 % interval {bounds})" if bounds else ""
         return f"{fast}{within}: {verdict_word(found)}."
@@ -230,12 +250,16 @@ class _Answer:
         keys = varied_keys(self._cells)
         figures = {telling_figure(cell) for cell in self._cells}
         figure = figures.pop() if len(figures) == 1 else None
-        label = f", {FIGURES[figure].label}" if figure is not None else ""
+        of = FIGURES[figure].label if figure is not None else "speed"
         rate = " t/s" if figure is not None and FIGURES[figure].unit == "tokens/s" else ""
+        in_rate = f" in{rate}" if rate else ""
         left_out = len(self._cells) - len(cells)
-        more = f" ({format_count(left_out, 'more cell')} behind --all)" if left_out else ""
-        others = ", and the others as many times as fast" if names else ""
-        yield Lines("note", [f"{self._baseline}{label}{others}{more}:"])
+        more = f" ({format_count(left_out, 'more row')}: --all)" if left_out else ""
+        others = ", the others as many times as fast" if names else ""
+        yield Lines(
+            "note",
+            [*self._legend(names), f"{of[0].upper()}{of[1:]}: {self._baseline}{in_rate}{others}{more}:"],
+        )
         rows = [
             [cell.named(keys) or "all", self._speed(cell, self._baseline), *(self._told(cell, name) for name in names)]
             for cell in cells
@@ -257,70 +281,42 @@ class _Answer:
         found, figure = told
         if found.is_same_work:
             return "same work"
-        return f"{format_factor(as_fast(found.ratio, figure))} {verdict_word(found)}"
+        return f"{format_factor(as_fast(found.ratio, figure))} {_OPEN if found.n_missing else verdict_word(found)}"
+
+    def _legend(self, names: Sequence[str]) -> Iterator[str]:
+        """What hprof's own arms do, in a few words each."""
+        by_name = {arm.name: arm for arm in self._report.arms}
+        told = [words for name in (self._baseline, *names) if (words := _meaning(by_name.get(name)))]
+        if self._room.has_legend and told:
+            yield f"Arms: {', '.join(told)}."
 
     def _pending(self) -> Iterator[str]:
         """The command that would give the verdicts that are not due yet."""
         found = [one for name in self._arms for one in self._judged(name)]
         if (command := command_for_verdict(self._report.argv, found)) is not None:
-            yield f"For verdicts: {command}"
+            yield f"For verdicts in place of {_OPEN}: {command}"
 
-    def _same_work(self) -> Iterator[str]:
-        """Arms whose decode is the baseline's by design, in one line."""
-        cell = telling_cell(self._cells)
-        decode = {name: cell.against_baseline.get(name, {}).get("decode_tokens_per_s") for name in self._arms}
-        same = [name for name, found in decode.items() if found is not None and found.is_same_work]
-        if same:
-            yield f"Decode: {listed(same)} did the same work as {self._baseline}."
+    def _phase(self) -> str:
+        """What the telling figure is about, where decode was timed as well."""
+        is_prefill = telling_figure(telling_cell(self._cells)) == TELLING[0]
+        has_decode = any(cell.arms[cell.baseline].median(_DECODE) is not None for cell in self._cells)
+        return " in prefill" if is_prefill and has_decode else ""
 
     def _costs(self) -> Iterator[str]:
-        """What the arms that pay give up, arms with the same price together."""
-        names = self._paying or self._arms[:1]
-        by_price: dict[str, list[str]] = {}
-        for name in names:
-            if price := ", ".join(self._price(telling_cell(self._cells), name)):
-                by_price.setdefault(price, []).append(name)
-        for price, alike in list(by_price.items())[: self._room.told]:
-            yield f"{listed(alike)} {'costs' if len(alike) == 1 else 'cost'}: {price}."
-
-    def _price(self, cell: Cell, name: str) -> Iterator[str]:
-        if name not in cell.arms:
-            return
-        before, after = (self._report.residency.get(arm) for arm in (self._baseline, name))
-        if before is not None and after is not None:
-            if lost := len(after.host_layers) - len(before.host_layers):
-                yield f"{format_count(abs(lost), 'layer')} {'fewer' if lost > 0 else 'more'} resident"
-            if extra := after.slots_bytes + after.bank_bytes - before.slots_bytes - before.bank_bytes:
-                what = "slots and bank" if after.bank_bytes else "slots"
-                yield f"{format_bytes(abs(extra))} {'more' if extra > 0 else 'less'} of {what}"
-        decode = cell.against_baseline.get(name, {}).get("decode_tokens_per_s")
-        is_told = telling_figure(cell) == "decode_tokens_per_s"
-        if decode is not None and not (is_told or decode.is_same_work or decode.verdict == "no difference"):
-            yield f"decode {told_as_fast(decode, 'decode_tokens_per_s')} ({verdict_word(decode)})"
-
-    def _why(self) -> Iterator[str]:
-        """What copying and computing took where the best arm did best, and where it did worst."""
-        if self._best is None or (ends := best_and_worst(self._compared, self._best)) is None:
-            return
-        keys = varied_keys(self._cells)
-        cells = {"": ends[0]} if ends[0] is ends[1] else {"best": ends[0], "worst": ends[1]}
-        told = []
-        for word, cell in cells.items():
-            if (work := _work(cell, self._baseline, self._best)) is not None:
-                where = f"at {cell.named(keys)} ({word}) " if word else ""
-                told.append(f"{where}{work}{_instead(cell, self._baseline, self._best)}")
-        if told:
-            yield f"Why: {self._best} {'; '.join(told)}."
+        """The memory that the arms that pay take."""
+        names, telling = self._paying or self._arms[:1], telling_cell(self._cells)
+        yield from told_price(self._report.residency, self._baseline, names, telling, most=self._room.told)
 
     def _sensitivity(self) -> Iterator[str]:
-        if self._report.measured.is_exact and self._best is not None:
+        if self._room.has_details and self._report.measured.is_exact and self._best is not None:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there; where no arm has
         a verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
         """
-        if not self._others and self._report.source != "hprof":
+        is_choice = bool(self._others) or (self._report.source == "hprof" and len(self._cells) > 1)
+        if not is_choice:
             return
         unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
         telling = telling_cell(self._cells)
@@ -335,7 +331,7 @@ class _Answer:
         }
         at, name = max(speeds, key=lambda key: speeds[key])
         is_certain = bool(self._paying) or not unsettled
-        best = name if name != self._baseline else None
+        best = name if name != self._baseline else next(iter(self._decoding), None)
         yield told_settings(alike[at], best, self._report.arms, self._report.source, is_certain=is_certain)
 
 
@@ -354,39 +350,12 @@ def _speed(cell: Cell, name: str) -> float:
     return -median if FIGURES[figure].better == "lower" else median
 
 
-def _work(cell: Cell, baseline: str, name: str) -> str | None:
-    """`copies for 204 ms, 30.7 % of it hidden, computes for 271 ms, 1.06 x the bytes of off`; None: not recorded.
-
-    An arm that leaves the weights on the host copies activations alone: no bytes to hold another's against, which are
-    then told as they are.
-    """
-    arm = cell.arms[name]
-    n_bytes, copy_ns, compute_ns = (arm.median(key) for key in ("bytes_h2d", "busy_copy_ns", "busy_compute_ns"))
-    if n_bytes is None or copy_ns is None or compute_ns is None:
+def _meaning(arm: ManifestArm | None) -> str | None:
+    """`on (prefetch)`; None of what another tool ran."""
+    if arm is None or arm.traits is None:
         return None
-    before, hidden = cell.arms[baseline].median("bytes_h2d"), arm.median("hidden_ratio")
-    leaves_weights = _copies_only_activations(cell, baseline, name)
-    amount = f" {format_bytes(n_bytes)}" if leaves_weights else ""
-    told = [f"copies{amount} for {format_ns(copy_ns)}" if copy_ns else "copies nothing"]
-    told += [f"{format_share(hidden)} of it hidden"] if hidden is not None else []
-    told += [f"computes for {format_ns(compute_ns)}"]
-    if before and baseline != name and not leaves_weights:
-        told += [f"{format_factor(n_bytes / before)} x the bytes of {baseline}"]
-    return ", ".join(told)
-
-
-def _instead(cell: Cell, baseline: str, name: str) -> str:
-    """`; cpu computes on the host for 412 ms`: of a baseline that copies no weights, where its time goes."""
-    host_ns = cell.arms[baseline].median("host_compute_ns")
-    if not host_ns or not _copies_only_activations(cell, baseline, name):
-        return ""
-    return f", where {baseline} computes on the host for {format_ns(host_ns)}"
-
-
-def _copies_only_activations(cell: Cell, baseline: str, name: str) -> bool:
-    """Whether the baseline copies so little beside the arm that it can be no weights."""
-    before, n_bytes = (cell.arms[arm].median("bytes_h2d") for arm in (baseline, name))
-    return before is not None and n_bytes is not None and before < _ACTIVATIONS * n_bytes
+    known = find_traits(arm.requested or arm.name) or arm.traits  # today's words for captures of other versions too
+    return f"{arm.name} ({known.meaning})"
 
 
 def _as_typed_here(capture: str) -> str:
@@ -399,10 +368,11 @@ def _as_typed_here(capture: str) -> str:
 
 def _where_the_rest_is(report: Report) -> str:
     """How many warnings and findings there are, and the commands that show them and one cell."""
-    severities = Counter(finding.severity for finding in report.findings)
+    serious = list(dict.fromkeys(finding.rule for finding in report.findings if finding.severity == "serious"))
     told = [format_count(len(report.warnings), "warning")] if report.warnings else []
-    told += [format_count(count, f"{severity} finding") for severity, count in severities.most_common()]
+    told += [format_count(len(report.findings), "finding")] if report.findings else []
+    told += [f"serious: {listed(serious)}"] if serious else []
     name = shlex.quote(_as_typed_here(report.capture))
-    cell = f"; a cell: --cell {report.cells[0].named(varied_keys(report.cells))}" if len(report.cells) > 1 else ""
-    beside = f" ({listed(told)})" if told else ""
-    return f"All of it: hprof report {name} --all{beside}{cell}"
+    cell = f"; one row: --cell {report.cells[0].named(varied_keys(report.cells))}" if len(report.cells) > 1 else ""
+    beside = f" ({', '.join(told)})" if told else ""
+    return f"More: hprof report {name} --all{beside}{cell}"

@@ -32,7 +32,7 @@ class OverSizes:
     factors: list[float]  # B as many times as fast as A
     at: Crossover | None  # where each side of it holds one order alone
     missing: str | None  # what verdicts still need, where none was given for want of pairs
-    where: tuple[str, ...]  # sentences about the sizes that stay the same
+    where: str  # what a sentence begins with: the depth, where several were measured
 
     @property
     def is_faster_above(self) -> bool:
@@ -51,13 +51,13 @@ class OverSizes:
                 f"Only ubatches of {_number(self.sizes[0])} tokens were measured; sweep several sizes to see from "
                 "which on it helps."
             )
-        return " ".join([self._told(who), *self.where])
+        return f"{self.where}{self._told(who)}"
 
     def _told(self, who: str) -> str:
         kinds = list(dict.fromkeys(self.verdicts))
         fast = factor_range(self.factors)
         if self.missing is not None and not {"faster", "slower", "no difference"} & set(kinds):
-            return f"{who} was {fast} as {self.a} in what was measured: {self.missing}."
+            return f"{who} was {fast} as {self.a} with ubatches of {self.span}; no verdict yet ({self.missing})."
         if len(kinds) == 1:
             than = _ALONE.get(kinds[0], f"is {kinds[0]} than")
             return f"{who} {than} {self.a} at every ubatch measured, {self.span}: {fast}."
@@ -66,15 +66,15 @@ class OverSizes:
             return f"{who} is {words[0]} than {self.a} from a ubatch {self.at.in_words(self.axis)}, {words[1]} below."
         sized = list(zip(self.sizes, self.verdicts, strict=True))
         told = [f"{kind} at {listed(_number(s) for s, v in sized if v == kind)}" for kind in kinds]
-        return f"{who} against {self.a}, by tokens in the ubatch: {'; '.join(told)}."
+        return f"{who} against {self.a}, by tokens a ubatch: {'; '.join(told)}."
 
     def in_short(self, who: str) -> str:
         """One line of a terminal, where the finding is simple."""
         fast = factor_range(self.factors)
         if set(self.verdicts) == {"faster"}:
-            return " ".join([f"{who} pays at every ubatch measured, {self.span}: {fast}.", *self.where])
+            return f"{self.where}{who} pays at every ubatch measured, {self.span}: {fast} as {self.a}."
         if self.at is not None and self.is_faster_above and "faster" in self.verdicts:
-            return " ".join([f"{who} pays from a ubatch {self.at.in_words(self.axis)}.", *self.where])
+            return f"{self.where}{who} pays from a ubatch {self.at.in_words(self.axis)}."
         return self.sentence(who)
 
 
@@ -92,8 +92,9 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
         at = crossover(found)
         judged = [one for each in cells if (one := each.against_baseline.get(b, {}).get(figure)) is not None]
         n_depths = len({each.n_depth for each in cells})
-        where = ["Each prompt is one ubatch."] if found["n_prompt"].nunique() > 1 else []
-        where += [f"That is at depth {cell.n_depth:,}."] if cell.n_depth is not None and n_depths > 1 else []
+        where = ["with each prompt as one ubatch"] if found["n_prompt"].nunique() > 1 else []
+        where += [f"at depth {cell.n_depth:,}"] if cell.n_depth is not None and n_depths > 1 else []
+        begun = ", ".join(where)
         return OverSizes(
             a=a,
             figure=figure,
@@ -103,7 +104,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
             factors=[as_fast(ratio, figure) for ratio in found["ratio"]],
             at=at if at is not None and crosses_once(found, at) else None,
             missing=missing_line(judged),
-            where=tuple(where),
+            where=f"{begun[0].upper()}{begun[1:]}, " if begun else "",
         )
     return None
 

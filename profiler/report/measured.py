@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Final, Literal
 
 from executor.units import format_bytes, format_gb_s, format_rate
@@ -19,19 +20,20 @@ _FIRST_WORD: Final[dict[Nature, str]] = {
     "imported": "Imported",
 }
 _RATES: Final = {
-    "gemm_tflop_s": "{} TFLOP/s",
-    "memory_gb_s": "memory {} GB/s",
+    "gemm_tflop_s": "GPU {} TFLOP/s",
+    "memory_gb_s": "VRAM {} GB/s",
     "link_gb_s": "link {} GB/s",
     "link_latency_us": "{} us a copy",
     "launch_us": "{} us a step",
     "host_call_us": "{} us a host call",
-    "host_gflop_s": "host {} GFLOP/s",
-    "host_memory_gb_s": "host memory {} GB/s",
+    "host_gflop_s": "CPU {} GFLOP/s",
+    "host_memory_gb_s": "RAM {} GB/s",
 }
 _OWN_SOURCES: Final = ("command", "python")  # captures whose times hprof took itself: of programs, and hprof.ab's
 _FINER: Final = ("link_gb_s", "link_latency_us", "launch_us", "host_call_us")
 _CROWDED: Final = 0.5  # of the processors: programs that keep so many busy take turns with the run's own threads
 _MAX_QUANTS: Final = 3
+_NAMELESS: Final = "unnamed"  # what a model is called whose GGUF file has no name in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Provenance:
             self.machine,
             self.link,
             f"VRAM budget {format_bytes(self.budget_bytes)}" if self.budget_bytes else self.placement,
-            f"routing {self.routing.partition(':')[0]}" if self.routing else None,
+            f"routing: {self.routing.partition(':')[0]}" if self.routing else None,
         ]
         timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""
         told = "; ".join(part for part in parts if part)
@@ -79,7 +81,7 @@ class Provenance:
         """What a simulation or prediction rests on; in short without the link and the times of single steps."""
         names = [name for name in _RATES if name in self.rates and not (in_short and name in _FINER)]
         told = [_RATES[name].format(format_rate(self.rates[name])) for name in names]
-        return f"Rates: {', '.join(told)}." if told else None
+        return f"Assumed: {', '.join(told)}." if told else None
 
     @property
     def is_loaded(self) -> bool:
@@ -116,7 +118,7 @@ def what_was_measured(manifest: Manifest) -> Provenance:
     routing = model.get("routing")
     return Provenance(
         nature=_nature(manifest),
-        model=_text(model.get("name")),
+        model=_model(model),
         quants=tuple(_quants(model)),
         machine=_text(machine.get("imagined_gpu")) if is_imagined else _machine(machine),
         link=_link(manifest),
@@ -139,6 +141,12 @@ def _nature(manifest: Manifest) -> Nature:
         return "recorded"
     is_own = manifest.source in _OWN_SOURCES or manifest.argv[:2] == ["hprof", "run"]
     return "measured" if is_own else "imported"
+
+
+def _model(model: Mapping[str, object]) -> str | None:
+    """Its name; of a file that gives none, the file's."""
+    name, origin = _text(model.get("name")), _text(model.get("origin"))
+    return PurePath(origin).name if origin is not None and name in (None, _NAMELESS) else name
 
 
 def _quants(model: Mapping[str, object]) -> Iterator[str]:
@@ -172,8 +180,10 @@ def _placement(manifest: Manifest) -> str | None:
     """What the first placement was asked for as, and how much of the model it left in host memory."""
     for row in _configurations(manifest):
         spelled, n_bytes = _text(row.get("spelled")), row.get("host_bytes")
-        in_host = f"{format_bytes(float(n_bytes))} in host memory" if is_number(n_bytes) else ""
-        return ", ".join(part for part in (spelled, in_host) if part) or None
+        if not is_number(n_bytes):
+            return spelled
+        in_host = f"{format_bytes(float(n_bytes))} of weights in host memory"
+        return f"{in_host} ({spelled})" if spelled else in_host
     return None
 
 

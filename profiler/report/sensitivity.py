@@ -61,7 +61,7 @@ def told_sensitivity(cells: Sequence[Cell], best: str, arms: Sequence[str], keys
     keys: the sizes that name a cell. Nothing where no arm was found faster or slower.
     """
     told = [
-        f"{' to '.join(map(format_factor, bounds))} x{_at(cell, keys)}"
+        f"{' to '.join(map(format_factor, bounds))} x as fast{_at(cell, keys)}"
         for cell in best_and_worst(cells, best) or ()
         if (bounds := _bounds_of_verdict(cell, best)) is not None
     ]
@@ -72,10 +72,10 @@ def told_sensitivity(cells: Sequence[Cell], best: str, arms: Sequence[str], keys
     said = [f"{listed(names)}{at}" for at, names in turning.items()]
     if len(said) > _MOST_TURNING:
         said = [*said[:_MOST_TURNING], f"{len(said) - _MOST_TURNING} more"]
-    parts = [f"{best} {', '.join(dict.fromkeys(told))}"] if told else []
-    parts += [f"{listed(said)} could turn"] if said else []
+    parts = [f"{best} is {' and '.join(dict.fromkeys(told))}"] if told else []
+    parts += [f"the order of {listed(said)} could turn"] if said else []
     if parts:
-        yield f"Rates up to {RATES_OFF * 100:.0f} % off: {'; '.join(parts)}."
+        yield f"If these rates are up to {RATES_OFF * 100:.0f} % off, {'; '.join(parts)}."
 
 
 def _bounds_of_verdict(cell: Cell, name: str) -> tuple[float, float] | None:

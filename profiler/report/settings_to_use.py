@@ -16,12 +16,12 @@ class InLlamaCpp:
     """How llama.cpp is told to do what an arm does."""
 
     flags: str
-    builds: str
+    builds: str  # those that can
 
 
 # as of November 2026: pull request 21067 is open, 29887 was merged in October
 _LLAMA_CPP: Final[Mapping[str, InLlamaCpp]] = {
-    "off": InLlamaCpp("no flag", "every build"),
+    "off": InLlamaCpp("", "its default"),
     "on": InLlamaCpp("-pw 1", "pull request 21067, in no release"),
     "cache": InLlamaCpp("--moe-cache-mib N", "builds since October 2026"),
     "cpu": InLlamaCpp("-nopo 1 in llama-bench, --no-op-offload in llama-server", "every build"),
@@ -44,11 +44,12 @@ def told_settings(cell: Cell, best: str | None, arms: Sequence[ManifestArm], sou
         return f"{said}: {' '.join([name, *words])}{why}."
     set_here = f"{said}: {' '.join([f'--arms {chosen}', *words])}{why}."
     if chosen in _LLAMA_CPP:
-        return f"{set_here} llama.cpp: {', '.join([*words, _told(chosen)])}."
+        known = _LLAMA_CPP[chosen]
+        return f"{set_here} llama.cpp: {' '.join([*words, *([known.flags] if known.flags else [])])} ({known.builds})."
     has = dict.fromkeys(policy[arm] for arm in cell.arms if arm in policy and not _is_resident(arm, arms))
     told = [_told(arm) for arm in has if arm in _LLAMA_CPP]
-    of_them = f"; it has {listed(told)}" if told else ""
-    return f"{set_here} No llama.cpp has {chosen}{of_them}."
+    of_them = f"; of these arms it has {listed(told)}" if told else ""
+    return f"{set_here} llama.cpp has no {chosen}{of_them}."
 
 
 def _is_resident(name: str, arms: Sequence[ManifestArm]) -> bool:
@@ -57,4 +58,4 @@ def _is_resident(name: str, arms: Sequence[ManifestArm]) -> bool:
 
 def _told(policy: str) -> str:
     known = _LLAMA_CPP[policy]
-    return f"{policy} ({known.flags}; {known.builds})"
+    return f"{policy} ({', '.join(part for part in (known.flags, known.builds) if part)})"

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from executor.units import format_count, format_factor
+from executor.units import format_factor
 from profiler.arithmetic.stats import NEEDED, Comparison
 from profiler.metrics import FIGURES
 
@@ -16,6 +16,12 @@ _OF_THE_FOLDER: Final = ("--force", "--json", "--all")
 SAME_WORK: Final = "same work"
 OTHER_WORK: Final = "other work"
 UNCLEAR: Final = "unclear"
+_COUNTED: Final = {
+    "pairs": "repetitions",
+    "boots": "processes an arm",
+    "routings": "draws of the routing",
+    "results": "repetitions",
+}
 _OPTION: Final = {"pairs": "-r", "boots": "--boots", "routings": "-r", "results": "-r"}
 _NAMES_OF: Final = {"-r": ("-r", "--repetitions"), "--boots": ("--boots",), "-o": ("-o", "--output")}
 
@@ -82,19 +88,14 @@ def verdict_word(found: Comparison) -> str:
 
 
 def missing_line(found: Iterable[Comparison]) -> str | None:
-    """What was measured and how much more a verdict needs: `3 repetitions; 3 more for a verdict`.
+    """How much was measured of what a verdict needs: `3 of the 6 repetitions that it needs`.
 
     None where the number of pairs keeps no verdict away.
     """
     lacking = max((one for one in found if one.n_missing), key=lambda one: one.n_missing, default=None)
     if lacking is None:
         return None
-    if lacking.unit == "boots":
-        measured = "one process" if lacking.pairs == 1 else format_count(lacking.pairs, "process")
-        more = f"{format_count(lacking.n_missing, 'more process')} each"
-        return f"{measured} an arm; {more} for a verdict"
-    what = "routing" if lacking.unit == "routings" else "repetition"
-    return f"{format_count(lacking.pairs, what)}; {lacking.n_missing} more for a verdict"
+    return f"{lacking.pairs} of the {NEEDED[lacking.unit]} {_COUNTED[lacking.unit]} that it needs"
 
 
 def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str | None:

@@ -164,7 +164,7 @@ def test_unknown_values_in_the_address_fall_back(monkeypatch: pytest.MonkeyPatch
 def test_interrupted_captures_say_so(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     text = said(open_page(monkeypatch, root, "overview", capture="interrupted"))
     assert "still running, or was killed" in text
-    assert "No verdict yet: 2 repetitions; 4 more for a verdict" in text
+    assert "No verdict yet: 2 of the 6 repetitions that it needs" in text
 
 
 def test_imports_without_passes_show_their_devices(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

@@ -78,7 +78,7 @@ def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
 
 def test_arms_are_named_by_what_the_manifest_says_of_them() -> None:
     mine = ManifestArm("mine@2", "hot+cache", traits=find_traits("hot+cache"))
-    assert arm_label(mine) == "mine@2 (hottest experts ahead with the expert cache)"
+    assert arm_label(mine) == "mine@2 (prefetch of the hottest experts with the expert cache)"
     assert subject(mine) == "Prefetching the hottest experts with the expert cache"
     theirs = ManifestArm("on")  # another tool's, whatever its name
     assert (arm_label(theirs), subject(theirs)) == ("on", "The arm on")

@@ -89,11 +89,11 @@ def test_at_most_25_lines(tmp_path: Path, arms: Mapping[str, Sequence[float]], d
 def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None:
     told = joined(swept(tmp_path / "c", {"on": RISING, "gated": [1.1] * 6, "cpu": [0.5] * 6}))
     assert "on pays from a ubatch of about 184 tokens." in told
-    assert "gated pays at every ubatch measured, 64 to 2,048 tokens: 1.10 x as fast." in told
-    assert "Faster than off in no cell: cpu (0.50 x as fast)." in told
+    assert "gated pays at every ubatch measured, 64 to 2,048 tokens: 1.10 x as fast as off." in told
+    assert "Never faster than off: cpu (0.50 x as fast)." in told
     for size in SIZES:
         assert f"ub={size} " in told
-    assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048, on (-pw 1; pull request 21067, in no release)." in told
+    assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048 -pw 1 (pull request 21067, in no release)." in told
 
 
 def test_what_to_set_has_a_verdict_where_it_is_set(tmp_path: Path) -> None:
@@ -115,21 +115,22 @@ def test_of_many_cells_the_best_the_worst_and_those_at_the_crossover_are_shown(t
     assert "ub=2048,d=0 " in told, "the best"
     assert "ub=128,d=0 " in told, "beside the crossover"
     assert "ub=256,d=0 " in told
-    assert "more cells behind --all" in told
+    assert "more rows: --all" in told
 
 
 def test_a_tenfold_effect_is_told_where_no_verdict_is_due(tmp_path: Path) -> None:
     report = swept(tmp_path / "c", {"on": [10.7]}, n_pairs=3, sizes=(64,), argv=["hprof", "run", "-r", "3", "-o", "c"])
     told = joined(report)
-    assert "on was 10.7 x as fast as off in what was measured: 3 repetitions; 3 more for a verdict." in told
-    assert "For verdicts: hprof run -r 6" in told
+    assert "on was 10.7 x as fast as off; no verdict yet (3 of the 6 repetitions that it needs)." in told
+    assert "10.7 ?" in told
+    assert "For verdicts in place of ?: hprof run -r 6" in told
     assert "unclear" not in told
 
 
 def test_one_process_an_arm_says_how_many_more(tmp_path: Path) -> None:
     report = build_report(makers.passes_without_events(tmp_path / "c"))
     told = joined(report)
-    assert "one process an arm; 5 more processes each for a verdict" in told
+    assert "1 of the 6 processes an arm that it needs" in told
     assert "For verdicts" not in told, "hprof did not run it"
 
 
@@ -138,7 +139,7 @@ def test_simulated_and_predicted_come_first(tmp_path: Path) -> None:
     machine = {"device": "sim", "cpu": "this laptop", "rates": rates, "imagined_gpu": "rtx4090", "load_1min": 40}
     report = swept(tmp_path / "c", {"on": RISING}, machine=machine | {"usable_threads": 2})
     assert answer(report).startswith("SIMULATED, nothing was timed: rtx4090")
-    assert "Rates: 100 TFLOP/s." in answer(report)
+    assert "Assumed: GPU 100 TFLOP/s." in answer(report)
     assert "laptop" not in answer(report)
     assert "was loaded" not in answer(report), "no clock was read"
     predicted = swept(tmp_path / "p", {"on": RISING}, source="predicted")
@@ -153,7 +154,7 @@ def test_one_result_decides_where_no_clock_is_read(tmp_path: Path) -> None:
     assert (found.verdict, found.low, found.high, found.unit) == ("slower", found.ratio, found.ratio, "results")
     assert "on pays from a ubatch of about 184 tokens" in joined(report)
     timed = swept(tmp_path / "timed", {"on": RISING}, n_pairs=1, machine={"device": "cpu"})
-    assert "1 repetition; 5 more for a verdict" in joined(timed)
+    assert "1 of the 6 repetitions that it needs" in joined(timed)
 
 
 @pytest.mark.parametrize("n_pairs", [1, 2])
@@ -167,7 +168,7 @@ def test_two_routings_decide_where_no_clock_is_read(tmp_path: Path, n_pairs: int
     assert found.unit == "routings"
     assert found.verdict == ("inconclusive" if n_pairs == 1 else "slower")
     if n_pairs == 1:
-        assert "1 routing; 1 more for a verdict" in joined(report)
+        assert "1 of the 2 draws of the routing that it needs" in joined(report)
 
 
 def test_a_loaded_machine_is_told(tmp_path: Path) -> None:
@@ -232,9 +233,8 @@ def two_baselines(path: Path) -> Report:
 def test_a_cell_that_the_baseline_did_not_run_is_no_comparison_with_it(tmp_path: Path) -> None:
     report = two_baselines(tmp_path / "c")
     told = joined(report)
-    assert "b was 2.00 x as fast as a in what was measured" in told
-    assert "a, and the others as many times as fast:" in told
-    assert "In no cell with a, so not compared: c." in told
+    assert "b was 2.00 x as fast as a in prefill; no verdict yet" in told
+    assert "Not run at a size that a ran at, so not compared: c." in told
     rows = {line.split()[0]: line.split()[1:] for line in answer(report).splitlines() if line.startswith("p=")}
     assert rows["p=0,n=16"] == ["30,000", "t/s"], "b's own speed, under b"
     assert rows["p=4096,n=0"][:2] == ["2,048,000", "2.00"]

@@ -49,8 +49,8 @@ def test_a_word_says_why_no_verdict_is_given(found: Comparison, word: str) -> No
 
 def test_what_is_missing() -> None:
     assert missing_line([WIDE, SAME, FASTER]) is None
-    assert missing_line([PAIRS]) == "3 repetitions; 3 more for a verdict"
-    assert missing_line([FASTER, FEW]) == "one process an arm; 5 more processes each for a verdict"
+    assert missing_line([PAIRS]) == "3 of the 6 repetitions that it needs"
+    assert missing_line([FASTER, FEW]) == "1 of the 6 processes an arm that it needs"
 
 
 def test_the_command_that_gives_a_verdict() -> None:
