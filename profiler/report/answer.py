@@ -200,7 +200,7 @@ class _Answer:
             yield f"Not run at a size that {self._baseline} ran at, so not compared: {listed(apart)}."
         if never := [name for name in rest if name not in (*unsettled, *alike, *apart)]:
             told = [f"{name} ({self._factors(name)})" for name in never]
-            yield f"Never faster than {self._baseline}{self._phase()}: {', '.join(told)}."
+            yield f"Not shown to be faster than {self._baseline}{self._phase()}: {', '.join(told)}."
 
     def _alone(self) -> str:
         """Where no arm is a choice beside the baseline."""
