@@ -31,7 +31,7 @@ def test_the_rest_is_behind_all_and_cell(tmp_path: Path, capsys: Captured, optio
     makers.dense_off_on(tmp_path / "c")
     assert hprof.main(["report", str(tmp_path / "c"), *option]) == 0
     out = capsys.readouterr().out
-    assert "x0.720" in out
+    assert "1.39 faster" in out
     assert "-p 8 -n 2 -ub 4 -d 0" in out
 
 

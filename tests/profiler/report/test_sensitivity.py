@@ -37,7 +37,8 @@ def test_machines_of_other_rates_lie_within_the_bounds(tmp_path: Path) -> None:
     bounds = factor_bounds(cell, "on")
     assert bounds is not None
     told = list(told_sensitivity([cell], "on", ["on"], ["n_ubatch"]))
-    assert told == [f"If these rates are up to 10 % off, on is {format_factor(bounds[0])} to {format_factor(bounds[1])} x as fast at ub=256."]
+    between = " to ".join(map(format_factor, bounds))
+    assert told == [f"If these rates are up to 10 % off, on is {between} x as fast at ub=256."]
     for number, (of_link, of_device) in enumerate([(1 - RATES_OFF / 2, 1.0), (1.0, 1 + RATES_OFF / 2)]):
         other = [
             *("--link-gb-s", f"{link * of_link}", "--gemm-tflop-s", f"{gemm * of_device}"),
