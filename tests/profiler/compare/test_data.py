@@ -90,6 +90,13 @@ def test_the_worst_cell_speaks() -> None:
     assert gate.reason == "-p 512 -n 16 -ub 64 -d 0 · on: +45.0 [+40.0, +50.0] %, and 1 more"
 
 
+@pytest.mark.parametrize(("limit", "worst"), [("ttft>+5%", "+50.0"), ("ttft<-5%", "-40.0")])
+def test_the_worst_is_so_by_its_share_and_not_by_its_size(limit: str, worst: str) -> None:
+    changes = [_change(1.5, 1.5, a=2.0, b=3.0), _change(1.1, 1.1, a=10.0, b=11.0)]
+    changes += [_change(0.6, 0.6, a=2.0, b=1.2), _change(0.9, 0.9, a=0.1, b=0.09)]
+    assert f" {worst} " in decide(parse_limit(limit), changes).reason
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
