@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -60,11 +61,15 @@ def describe_machine() -> dict[str, Any]:
 
 def processors(machine: Mapping[str, Any]) -> list[str]:
     """The names of a manifest's processors, GPUs first: `2 x NVIDIA H200`. The manifest may be a stranger's."""
+    return [*gpu_names(machine), *([str(machine["cpu"])] if machine.get("cpu") else [])]
+
+
+def gpu_names(machine: Mapping[str, Any]) -> list[str]:
+    """The names of a manifest's GPUs, each once: `2 x NVIDIA H200`."""
     listed = machine.get("gpus")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
-    names = [str(gpu.get("name") or "GPU without a name") for gpu in gpus]
-    counted = [f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    return [*counted, *([str(machine["cpu"])] if machine.get("cpu") else [])]
+    counts = Counter(str(gpu.get("name") or "GPU without a name") for gpu in gpus)
+    return [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
 
 
 def cpu_model() -> str | None:

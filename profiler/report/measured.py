@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final, Literal
 
 from executor.units import format_bytes, format_gb_s, format_rate
+from profiler.facts import gpu_names
 from profiler.manifest import Manifest, is_number
 
 Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
@@ -156,10 +157,8 @@ def _quants(model: Mapping[str, object]) -> Iterator[str]:
 
 
 def _machine(machine: Mapping[str, Any]) -> str | None:
-    gpus = machine.get("gpus")
-    names = [str(gpu["name"]) for gpu in gpus if isinstance(gpu, dict) and gpu.get("name")] if gpus else []
-    if names:
-        return f"{len(names)} x {names[0]}" if names.count(names[0]) > 1 else ", ".join(names)
+    if names := gpu_names(machine):
+        return ", ".join(names)
     cpu, device = _text(machine.get("cpu")), _text(machine.get("device"))
     return ", ".join([*([cpu] if cpu else []), *([f"device {device}"] if device else [])]) or None
 

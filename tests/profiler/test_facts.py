@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from profiler import facts
+from profiler.manifest import Manifest
+from profiler.report.measured import what_was_measured
 from tests.support import ROOT
 
 ROW = "NVIDIA H200, GPU-1, 143771, 570.86, 5, 16, 4, 8, 700.00, 1980"
@@ -70,3 +72,21 @@ def test_facts_load_nothing_heavy() -> None:
     code = "import sys, profiler.facts; print({'torch', 'psutil', 'pyarrow'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names"),
+    [
+        ([{"name": "H100"}, {"name": "H100"}, {"name": "A100"}], ["2 x H100", "A100"]),
+        ([{"name": "L4"}], ["L4"]),
+        (5, []),
+        ("H100", []),
+        ([None, {}], ["GPU without a name"]),
+    ],
+)
+def test_gpus_of_a_manifest_are_counted_by_name(gpus: object, names: list[str]) -> None:
+    """Three of two kinds are not three of the first; what a stranger wrote there is no fault of ours."""
+    machine = {"gpus": gpus, "cpu": "a processor"}
+    assert facts.processors(machine) == [*names, "a processor"]
+    manifest = Manifest(machine=machine)
+    assert what_was_measured(manifest).machine == (", ".join(names) or "a processor")

@@ -109,6 +109,16 @@ def test_times_come_from_the_nearest_measured_size() -> None:
     assert times.bytes_per_ns == pytest.approx(2.0, rel=1e-3)  # the latest
 
 
+def test_what_one_layer_hides_is_its_share_of_a_pass_of_several() -> None:
+    """The last layer with experts tells how many there are, counted from 0; a pass without any teaches nothing."""
+    policy = Hot("hot", PolicyOptions())
+    result = measured(compute_ns=8 * EXPERT_BYTES, bytes_per_ns=1.0)
+    policy.learn(replace(result, experts=[]))
+    assert policy.n_hidden(moe_item()) == N_EXPERTS // 2
+    policy.learn(replace(result, experts=[replace(result.experts[0], layer=layer) for layer in (1, 3)]))
+    assert policy.n_hidden(moe_item()) == 2
+
+
 # Recorded passes
 
 
