@@ -8,10 +8,10 @@ import time
 import pytest
 
 from executor.errors import HprofError
-from executor.model import Model
+from executor.model import Model, TensorInfo
 from executor.models.load import load_model
 from executor.placement.overrides import DEFAULT_OVERRIDE, parse_overrides, regex_timeout, split_configurations
-from executor.placement.place import layers_to_devices, place
+from executor.placement.place import devices_of, layers_to_devices, place
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +141,21 @@ def test_tensor_split_counts_the_output_as_a_layer(
 def test_a_device_without_anything_is_refused(shares: tuple[float, ...]) -> None:
     with pytest.raises(HprofError, match="leaves a device without any of the 2 layers and without the output"):
         layers_to_devices(2, shares)
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "tied"),
+    [
+        ("blk.1.ffn_up.weight", {1}, {1}),
+        ("output.weight", {2}, {2}),
+        ("output_norm.weight", {2}, {2}),
+        ("token_embd.weight", {0}, {0, 2}),
+    ],
+)
+def test_the_embedding_is_the_first_devices_the_output_the_lasts(name: str, alone: set[int], tied: set[int]) -> None:
+    tensor = TensorInfo(name, "F32", (4, 4), 64)
+    assert devices_of(tensor, [0, 1, 2], tied_embeddings=False) == alone
+    assert devices_of(tensor, [0, 1, 2], tied_embeddings=True) == tied
 
 
 def test_a_device_is_obeyed_where_its_layers_run(dense: Model) -> None:

@@ -144,3 +144,15 @@ def test_formulas_decide_where_no_candidate_was_measured() -> None:
     policy.begin_pass(warmup_number=None)
     costs = {name: policy._cost_ns(name, ubatch(4096)) for name in CANDIDATES}
     assert costs == pytest.approx({"off": 3200, "on": 1600, "hot": 1600})
+
+
+@pytest.mark.parametrize(("n_used", "cheapest"), [(2, "off"), (16, "hot")])
+def test_what_was_not_measured_is_judged_by_the_share_of_experts_in_use(n_used: int, cheapest: str) -> None:
+    """C = 400 ns, T = 1600, and `hot` took 1000. In line it is C + D T: 600 with 2 of 16 experts, 2000 with all."""
+    policy, used = fresh(), flags(*range(n_used))
+    policy.begin_pass(warmup_number=None)
+    policy.plan(moe_item())
+    policy.observe(moe_item(), used)
+    policy.learn(measured("hot", ubatch_ns=1000, compute_ns=400, bytes_per_ns=1.0, used=used))
+    policy.begin_pass(warmup_number=None)
+    assert policy.describe(ubatch(64)) == cheapest

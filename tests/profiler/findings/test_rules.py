@@ -202,6 +202,15 @@ def test_late_prefetch() -> None:
     assert late.evidence.startswith("Arm on, GPU 0 of process 1")
 
 
+def test_a_copy_that_begins_as_its_reader_stands_ready_is_late_and_its_wait_is_shown() -> None:
+    rows, passes = _streamed(late=True)
+    found = findings(rows, passes, source="hprof")["late-prefetch"]
+    waits = [(r["t_start"], r["t_end"]) for r in rows if r["kind"] == "wait"]
+    (moment,) = found.moments
+    assert (moment.t_start, moment.t_end) in waits[1:]
+    assert "5 of 5 prefetched copies" in found.evidence
+
+
 def test_copies_that_began_in_time_are_not_late() -> None:
     rows, passes = _streamed(late=False)
     assert "late-prefetch" not in findings(rows, passes, source="hprof")

@@ -1,0 +1,41 @@
+"""Whether arms computed the same: whose tokens and logits are held against whose."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from profiler.report.sameness import sameness
+
+
+def passes(tokens: list[int] | None, digest: str | None, n: int = 2) -> pd.DataFrame:
+    """Repetitions of one boot that gave these tokens and logits."""
+    rows = {"boot": [0] * n, "repetition": range(n), "tokens": [tokens] * n, "logits_digest": [digest] * n}
+    return pd.DataFrame(rows)
+
+
+def test_two_arms_are_compared_and_one_alone_is_not() -> None:
+    first = passes([1, 2], "a")
+    assert sameness({"off": first}, set(), {}).same_tokens is None
+    alike = sameness({"off": first, "on": passes([1, 2], "a")}, set(), {})
+    assert (alike.same_tokens, alike.bit_identical, alike.apart) == (True, True, [])
+    unlike = sameness({"off": first, "on": passes([1, 3], "b"), "x": passes([1, 2], "a")}, set(), {})
+    assert (unlike.same_tokens, unlike.bit_identical) == (False, False)
+    assert (unlike.other_tokens, unlike.other_logits) == (["on"], ["on"])
+
+
+def test_what_was_not_recorded_or_has_no_partner_is_unknown() -> None:
+    found = sameness({"off": passes(None, None), "on": passes([], None)}, set(), {})
+    assert (found.same_tokens, found.bit_identical) == (None, None)
+    other_boot = passes([3], "b").assign(boot=1)
+    assert sameness({"off": passes([1], "a"), "on": other_boot}, set(), {}).same_tokens is None
+
+
+def test_logits_are_held_against_those_of_arms_that_compute_in_the_same_places() -> None:
+    digests = {"off": "a", "on": "a", "cpu": "c", "half": "h", "half too": "h", "other half": "o"}
+    arms = {name: passes([1], digest) for name, digest in digests.items()}
+    in_part = {"half": (1, 2), "half too": (1, 2), "other half": (3,)}
+    found = sameness(arms, {"cpu"}, in_part)
+    assert found.bit_identical
+    assert found.apart == [["half", "half too"], ["other half"], ["off", "on"], ["cpu"]]
+    wrong = sameness(arms | {"half too": passes([1], "x"), "cpu": passes([1], "y")}, {"cpu"}, in_part)
+    assert (wrong.bit_identical, wrong.other_logits) == (False, ["half too"])
