@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
-from profiler.report.sameness import sameness
+from profiler.manifest import ManifestArm
+from profiler.report.sameness import SameWork, sameness
+from profiler.storage.writer import conform
 
 
 def passes(tokens: list[int] | None, digest: str | None, n: int = 2) -> pd.DataFrame:
@@ -39,3 +42,31 @@ def test_logits_are_held_against_those_of_arms_that_compute_in_the_same_places()
     assert found.apart == [["half", "half too"], ["other half"], ["off", "on"], ["cpu"]]
     wrong = sameness(arms | {"half too": passes([1], "x"), "cpu": passes([1], "y")}, {"cpu"}, in_part)
     assert (wrong.bit_identical, wrong.other_logits) == (False, ["half too"])
+
+
+UNKNOWN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("bytes_h2d", "saved", "host_compute_ns", "is_same"),
+    [
+        (0.0, UNKNOWN, 5.0, True),
+        (1000.0, UNKNOWN, 5.0, True),  # no copy names a tensor: activations, which follow the work
+        (1000.0, 0.0, 5.0, False),
+        (0.0, UNKNOWN, 0.0, False),
+        (UNKNOWN, UNKNOWN, 5.0, False),
+    ],
+)
+def test_two_policies_that_left_the_weights_to_the_host_did_the_same_work(
+    bytes_h2d: float, saved: float, host_compute_ns: float, is_same: bool
+) -> None:
+    options = {"effective": {"host_layers": [0]}}
+    arms = [ManifestArm(name, name, options=options) for name in ("off", "on")]
+    rows = {"pass_id": [0, 1], "phase": ["decode"] * 2, "ubatch": [0] * 2, "policy": ["off", "on"]}
+    figures = {"bytes_h2d": bytes_h2d, "selective_saving_bytes": saved, "host_compute_ns": host_compute_ns}
+    frame = pd.DataFrame(figures, index=[0, 1])
+    work = SameWork(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
+    off, on = (pd.DataFrame({"pass_id": [number], "arm": [name]}) for number, name in enumerate(("off", "on")))
+    found = work.reason("decode_tokens_per_s", off, on)
+    assert found == ("decode computed the weights in host memory on the host in both" if is_same else None)
+    assert work.reason("ttft_ns", off, on) is None, "no ubatch of a prompt is known"
