@@ -99,8 +99,9 @@ class SpoolTables:
 
     def text_ids(self, at: int, ids: Int64) -> Int64:
         """The ids of all files' strings for those of file `at`; no value for none, and for what the file lacks."""
-        known = (ids > 0) & (ids <= len(self._values))
-        return known_where(known, ids - 1 + self._first_text[at])
+        first, behind = [*self._first_text, len(self._values)][at : at + 2]
+        known = (ids > 0) & (ids <= behind - first)
+        return known_where(known, ids - 1 + first)
 
     def _nvtx_columns(self) -> dict[str, Int64]:
         if self._nvtx is None:

@@ -121,6 +121,18 @@ def test_flipped_bits_in_the_frame(tmp_path: Path) -> None:
         assert len(read_spool(write(tmp_path, bytes(content))).records) in (0, 2)
 
 
+def test_a_name_that_one_process_lost_is_not_taken_from_another(tmp_path: Path) -> None:
+    """Each file counts its strings from 1; one whose last strings were cut off refers to more than it has."""
+    records = np.zeros(2, RECORD)
+    records["type"], records["start"], records["end"] = RecordType.KERNEL, (1000, 2000), (1500, 2500)
+    records["name"], records["stream"], records["context"] = (1, 2), 7, 1
+    write(tmp_path, spool_bytes(5, records, {1: "mine"}))
+    (tmp_path / "2-0.hspool").write_bytes(spool_bytes(6, records, {1: "theirs", 2: "theirs too"}))
+    events = read_file(tmp_path).tables["events"].to_pylist()
+    names = {(row["process"], row["t_start"]): row["name"] for row in events}
+    assert names == {(5, 0): "mine", (5, 1000): None, (6, 0): "theirs", (6, 1000): "theirs too"}
+
+
 def test_many_records(tmp_path: Path) -> None:
     n = 300_000
     records = np.zeros(n, RECORD)
