@@ -68,7 +68,7 @@ class Activations:
     def _parts(self, n_used: int) -> tuple[Routed, torch.Tensor]:
         if n_used not in self._routed:
             n = self.x.shape[0]
-            at_ids = self.x.nbytes
+            at_ids = self.x.nbytes + -self.x.nbytes % torch.int64.itemsize
             at_weights = at_ids + n * n_used * torch.int64.itemsize
             end = at_weights + n * n_used * torch.float32.itemsize
             ids = self.choice[at_ids:at_weights].view(torch.int64).view(n, n_used)
@@ -97,9 +97,10 @@ def new_activations(
     n_used = max((ffn.n_used for ffn in moe), default=0)
     hidden = model.shape.hidden
     one = hidden * dtype.itemsize + n_used * (torch.int64.itemsize + torch.float32.itemsize)
+    padding = torch.int64.itemsize  # at most, between rows of an odd width and whole numbers
     return Activations(
         x=buffer(dtype, n, hidden),
-        choice=buffer(torch.uint8, n_moe * one),
+        choice=buffer(torch.uint8, n_moe * one + padding if n_moe else 0),
         added=buffer(dtype, n_moe, hidden),
         shared=buffer(dtype, n_shared, hidden),
         token=buffer(torch.int64, 1) if token is None else token,

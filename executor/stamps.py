@@ -34,6 +34,10 @@ class StampOffer:
             _unread[device] = torch.zeros(1, dtype=torch.int64, device=device)
         return _unread[device]
 
+    def withdraw(self) -> None:
+        """Offer nothing any more: who offered it was interrupted."""
+        self._place = None
+
     def is_open(self) -> bool:
         """Whether nobody took what was offered last."""
         return self._place is not None

@@ -2,7 +2,8 @@
 
 A step's launches are replayed as one CUDA graph instead of some thirty calls from Python. A step runs as it is
 the first time (libraries initialise) and is recorded right after. Recorded steps share one memory pool: what a
-step allocates dies inside it. All replays give the same bits; the first run may differ in the last one.
+step allocates dies inside it. Where a GPU has no room for that pool beside what torch keeps, steps run as they are.
+All replays give the same bits; the first run may differ in the last one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from executor.devices.base import (
 from executor.devices.cuda_clock import GpuClock
 from executor.devices.cuda_memcpy import cuda_memcpy
 from executor.devices.host_memory import host_bytes
+from executor.devices.out_of_memory import what_ran_out
 from executor.errors import HprofError, PinningRefusedError
 from executor.triton_support import has_triton
 from executor.units import format_bytes
@@ -47,7 +49,7 @@ class GraphReplays:
     """The recorded steps of one device. Call on the stream that they run on, which is always the same."""
 
     def __init__(self) -> None:
-        self._graphs: dict[ReplayKey, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[ReplayKey, torch.cuda.CUDAGraph | None] = {}  # None: there was no room
         self._variants: Counter[Hashable] = Counter()
         self._pool: Any = None
 
@@ -58,9 +60,25 @@ class GraphReplays:
             graph.replay()
             return
         fn()
+        if key in self._graphs:
+            return
         if len(self._graphs) < _MOST_GRAPHS and self._variants[key.step] < _MOST_VARIANTS:
             self._variants[key.step] += 1
-            self._graphs[key] = self.record(fn)
+            self._graphs[key] = self._recorded(fn)
+
+    def _recorded(self, fn: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+        """`record` what just ran; None where memory has no room for it.
+
+        Torch gives a recording nothing of what it keeps for later, which is as much as the step itself used.
+        """
+        for _ in range(2):
+            try:
+                return self.record(fn)
+            except RuntimeError as error:
+                if what_ran_out(error) != "device":
+                    raise
+            torch.cuda.empty_cache()
+        return None
 
     def clear(self) -> None:
         """Forget all recorded graphs, and give their memory back."""
@@ -76,8 +94,11 @@ class GraphReplays:
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             fn()
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # what broke the recording tells more
+                graph.capture_end()
+            raise
+        graph.capture_end()
         return graph
 
 

@@ -23,7 +23,7 @@ _HOST_SIZE: Final = re.compile(r"tried to allocate (\d+) bytes")
 def what_ran_out(error: BaseException | None) -> Memory | None:
     """Which memory ran out, if that is what stands behind an error.
 
-    An error may hide the one that caused it: recording a CUDA graph fails once more where memory runs out in it.
+    An error may hide the one that caused it: a capture fails once more at its end where memory ran out in it.
     """
     return next((memory for link in _chain(error) if (memory := _said(link)) is not None), None)
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 _FLASH_MAX_HEAD_DIM = 256
+_FLASH_HEAD_DIM_MULTIPLE = 8
 _FEWEST_ROWS = 256
 
 
@@ -102,7 +103,8 @@ def _with_log_sum_exp(
 
 def flash_serves(q: torch.Tensor) -> bool:
     """Whether CUDA's flash kernels take such queries."""
-    return q.dtype in _FLASH_DTYPES and q.shape[-1] <= _FLASH_MAX_HEAD_DIM
+    dim = q.shape[-1]
+    return q.dtype in _FLASH_DTYPES and dim <= _FLASH_MAX_HEAD_DIM and dim % _FLASH_HEAD_DIM_MULTIPLE == 0
 
 
 def _flash_cuda(

@@ -20,6 +20,7 @@ from executor.model import MoeFfn
 GATE: Final = "ffn_gate_exps.weight"
 UP: Final = "ffn_up_exps.weight"
 DOWN: Final = "ffn_down_exps.weight"
+_MULTIPLE: Final = 8  # numbers of 16 bits
 grouped_mm: Callable[..., torch.Tensor] = getattr(F, "grouped_mm", None) or torch._grouped_mm
 
 
@@ -61,7 +62,7 @@ def grouped_experts(
     ends = torch.searchsorted(expert, every, right=True, out_int32=True)
 
     def product(rows: torch.Tensor, name: str, factor: torch.Tensor | None = None) -> torch.Tensor:
-        out = times(grouped_mm(rows, stack.all(name, flags).transpose(-1, -2), offs=ends), factor, order)
+        out = times(_grouped(rows, stack.all(name, flags), ends), factor, order)
         return out if biases is None else out + biases(bias_name(name))[expert]
 
     rows = h[order // moe.n_used]
@@ -69,6 +70,18 @@ def grouped_experts(
     by_expert = product(inner, DOWN)
     back = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
     return by_expert[back].view(*ids.shape, -1)
+
+
+def _grouped(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Rows (m, in), sorted by group, by the transpose of their group's of `matrices` (n_groups, out, in): (m, out).
+
+    Torch's product wants rows of whole 16 bytes: odd widths get zeros beside them.
+    """
+    n_out, n_in = matrices.shape[1:]
+    if n_out % _MULTIPLE or n_in % _MULTIPLE:
+        rows = F.pad(rows, (0, -n_in % _MULTIPLE))
+        matrices = F.pad(matrices, (0, -n_in % _MULTIPLE, 0, -n_out % _MULTIPLE))
+    return grouped_mm(rows, matrices.transpose(-1, -2), offs=ends)[:, :n_out]
 
 
 def looped_experts(

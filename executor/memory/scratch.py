@@ -69,9 +69,12 @@ def _of_step(
     if kind == "shared" and isinstance(ffn, MoeFfn):
         return sum(widened) + 3 * min(n_rows, MOST_ROWS) * ffn.n_ff_shared
     if kind == "experts" and isinstance(ffn, MoeFfn):
-        one_by_one = options.device.kind == "cpu"  # there one expert's matrix, elsewhere all of a projection at once
-        width = hidden if one_by_one else hidden + ffn.n_ff_expert  # all choices' outputs; what goes in and comes out
-        return max(widened) // (ffn.n_experts if one_by_one else 1) + n_rows * ffn.n_used * width
+        n_at_once, width = ffn.n_experts, hidden + ffn.n_ff_expert  # a projection; all choices' rows in and out
+        if options.device.kind == "cpu":
+            n_at_once, width = 1, hidden  # all choices' outputs
+        elif n_rows == 1:
+            n_at_once = ffn.n_used
+        return max(widened) // ffn.n_experts * n_at_once + n_rows * ffn.n_used * width
     return max(widened)
 
 

@@ -37,6 +37,8 @@ class TokenTrace(PassTrace):
         self._is_open = False  # whether a step has begun and not ended
         self._between: StampPlace | None = None  # where one step ended and the next may begin
         self._is_stamped = False  # whether that place has its stamp
+        for offer in (AT_BEGIN, AT_END):  # of a token whose recording was interrupted
+            offer.withdraw()
 
     @property
     def n_stamps(self) -> int:

@@ -36,7 +36,7 @@ def too_much_host_memory() -> Any:
 
 
 def a_graph_that_failed_in_its_memory() -> None:
-    """As `executor.devices.cuda` fails: ending the capture raises over the error that broke it."""
+    """Ending the capture raises over the error that broke it."""
     try:
         raise torch.OutOfMemoryError(CUDA_SAYS)
     finally:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from executor.layers.attention_kernels import OneToken, attend, attend_one, position_on_device, rows_for
+from executor.layers.attention_kernels import (
+    OneToken,
+    attend,
+    attend_one,
+    flash_serves,
+    position_on_device,
+    rows_for,
+)
 from executor.layers.mixer import mix
 from executor.layers.state import AttentionState, new_state
 from executor.model import DenseFfn, LayerShape
@@ -58,3 +65,10 @@ def test_a_context_has_few_numbers_of_rows() -> None:
     assert all(position < rows <= max(256, 2 * position) for position, rows in enumerate(found))
     assert sorted(set(found)) == [256, 512, 1024, 2048, 4096, 5000]
     assert rows_for(3, 40) == 40
+
+
+def test_heads_that_flash_kernels_take() -> None:
+    """They refuse widths that 8 does not divide, and such heads are attended by definition."""
+    dims = [dim for dim in range(1, 300) if flash_serves(torch.empty(1, 2, dim, dtype=torch.bfloat16))]
+    assert dims == list(range(8, 257, 8))
+    assert not flash_serves(torch.empty(1, 2, 64))

@@ -116,6 +116,18 @@ def test_grouped_and_looped_agree(name: str) -> None:
     torch.testing.assert_close(grouped, looped_experts(routed.h, routed.ids, w, moe, biases, factors))
 
 
+@pytest.mark.parametrize(("hidden", "n_ff"), [(18, 16), (16, 13), (34, 7)])
+def test_grouped_products_of_odd_widths(hidden: int, n_ff: int) -> None:
+    """Torch's own refuses rows that are not whole pieces of 16 bytes."""
+    moe = MoeFfn(8, 2, n_ff)
+    w = RandomWeights(LayerShape(AttentionShape(2, 1, 8, RopeShape(1e4, 8)), moe), hidden, torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+    h = torch.randn(N, hidden, generator=generator).bfloat16()
+    ids = torch.randint(8, (N, 2), generator=generator)
+    grouped = grouped_experts(h, ids, w, moe, None, used_flags(ids, 8))
+    torch.testing.assert_close(grouped, looped_experts(h, ids, w, moe, None))
+
+
 @pytest.mark.parametrize("name", MOES)
 def test_one_token_alone_and_looped_agree(name: str) -> None:
     moe = MOES[name]

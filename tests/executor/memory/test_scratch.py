@@ -104,7 +104,7 @@ class Dequantised:
         return self(name)
 
     def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        return torch.full((len(ids), *self._model.tensors[f"blk.0.{name}"].shape[1:]), 0.01, dtype=torch.bfloat16)
 
 
 def test_a_dense_ffn() -> None:
@@ -122,6 +122,15 @@ def test_experts_one_by_one() -> None:
     ids = torch.arange(N_ROWS * moe.n_used).remainder(moe.n_experts).view(N_ROWS, -1)
     held = held_by(partial(widened_experts.looped_experts, h, ids, Dequantised(model), moe, None))
     assert 0.9 * held < counted(model, device=DeviceOptions("cpu")) <= held
+
+
+def test_one_tokens_experts() -> None:
+    model = load_model("tiny-moe")
+    moe, h = model.shape.layers[0].ffn, torch.ones(1, model.shape.hidden, dtype=torch.bfloat16)
+    assert isinstance(moe, MoeFfn)
+    ids = torch.arange(moe.n_used).view(1, -1)
+    held = held_by(partial(widened_experts.one_token_experts, h, ids, Dequantised(model), moe, None))
+    assert 0.9 * held < counted(model, max_ubatch=1) <= held
 
 
 def test_experts_in_grouped_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,3 +79,12 @@ def test_nothing_is_stamped_without_records() -> None:
     assert steps(trace, device, "begin", "nothing") == []
     assert device.stamped == []
     assert list(trace.event_records(UBATCH, [[]])) == []
+
+
+def test_an_interrupted_recording_leaves_no_offer() -> None:
+    """Whose last kernel was never launched; the next token's steps make their own marks."""
+    device, interrupted = Stamping(), TokenTrace(enabled=True)
+    interrupted.begin_piece(torch.zeros(16, dtype=torch.int64))
+    interrupted.mark(device, "compute", "begin and end")  # type: ignore[arg-type]
+    assert AT_END.is_open()
+    assert steps(TokenTrace(enabled=True), device, "begin", "begin") == [0, 1]
