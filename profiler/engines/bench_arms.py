@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -29,7 +30,15 @@ _LONG: Final = {
     "--tensor-split": "-ts",
     "--cache-type-k": "-ctk",
     "--cache-type-v": "-ctv",
+    "--main-gpu": "-mg",
+    "--device": "-dev",
+    "--mmap": "-mmp",
+    "--direct-io": "-dio",
+    "--no-kv-offload": "-nkvo",
+    "--no-op-offload": "-nopo",
+    "--embeddings": "-embd",
 }
+_FLAG: Final = re.compile(r"--?[A-Za-z]")  # -1 is a value
 
 
 def parse_arm(text: str) -> EngineArm:
@@ -58,9 +67,15 @@ def parse_arms(texts: tuple[str, ...]) -> tuple[EngineArm, ...]:
 
 def without_overridden(common: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
     """The flags of all arms less those, with their values, that an arm sets itself."""
-    taken = {_LONG.get(word, word) for word in own} & set(_LONG.values())
-    dropped = {at + i for at, word in enumerate(common) if _LONG.get(word, word) in taken for i in (0, 1)}
-    return tuple(word for at, word in enumerate(common) if at not in dropped)
+    taken = {_LONG.get(word, word) for word in own if _FLAG.match(word)}
+    kept: list[str] = []
+    is_dropped = False
+    for word in common:
+        if _FLAG.match(word):
+            is_dropped = _LONG.get(word, word) in taken
+        if not is_dropped:
+            kept.append(word)
+    return tuple(kept)
 
 
 def arms_of_builds(arms: Sequence[EngineArm], builds: Mapping[str, str]) -> tuple[EngineArm, ...]:

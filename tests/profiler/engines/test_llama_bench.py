@@ -15,7 +15,7 @@ from hprof import main
 from profiler.capture import Capture
 from profiler.compare import compare_captures
 from profiler.engines.arms import EngineArm
-from profiler.engines.bench_arms import parse_arm, parse_arms
+from profiler.engines.bench_arms import parse_arm, parse_arms, without_overridden
 from profiler.engines.llama_bench import BenchRequest, run_llama_bench
 from profiler.report.build import build_report
 from tests.support import real_llama_bench
@@ -42,6 +42,21 @@ def test_words_are_flags_or_variables(text: str, expected: EngineArm) -> None:
 
 def test_an_arm_is_spelled_as_it_is_typed() -> None:
     assert parse_arm("x=A=1 -ot 'a|b=CPU'").spelled == "A=1 -ot 'a|b=CPU'"
+
+
+@pytest.mark.parametrize(
+    ("common", "own", "left"),
+    [
+        ("-m a.gguf -pw 0 -fa 1", "-pw 1", "-m a.gguf -fa 1"),
+        ("--n-gpu-layers -1 -ub 512 -ub 1024 --progress", "-ngl 99 -ub 64", "--progress"),
+        ("--progress -p 512", "--progress", "-p 512"),  # it takes no value
+        ("-nopo 0 -ot x=CPU", "--no-op-offload 1", "-ot x=CPU"),
+        ("-m a.gguf -p 512", "", "-m a.gguf -p 512"),
+    ],
+)
+def test_what_an_arm_sets_goes_to_it_once(common: str, own: str, left: str) -> None:
+    """llama-bench runs every value that it is given, so an arm would run the others' setting too."""
+    assert without_overridden(tuple(common.split()), tuple(own.split())) == tuple(left.split())
 
 
 @pytest.mark.parametrize(
