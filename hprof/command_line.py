@@ -90,6 +90,10 @@ def main(args: list[str] | None = None) -> int:
     from executor.errors import HprofError
 
     print_any_text()
+    if "_HPROF_COMPLETE" in os.environ:  # a shell asks, and waits
+        from profiler.cli.completion import complete_lists_in_fish
+
+        complete_lists_in_fish()
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:

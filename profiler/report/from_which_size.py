@@ -32,7 +32,7 @@ class OverSizes:
     factors: list[float]  # B as many times as fast as A
     at: Crossover | None  # where each side of it holds one order alone
     missing: str | None  # what verdicts still need, where none was given for want of pairs
-    where: str  # what a sentence begins with: the depth, where several were measured
+    where: str  # `at depth 0`, where several depths were measured; empty otherwise
 
     @property
     def is_faster_above(self) -> bool:
@@ -51,7 +51,7 @@ class OverSizes:
                 f"Only ubatches of {_number(self.sizes[0])} tokens were measured; sweep several sizes to see from "
                 "which on it helps."
             )
-        return f"{self.where}{self._told(who)}"
+        return f"{self._told(who)} That is {self.where}." if self.where else self._told(who)
 
     def _told(self, who: str) -> str:
         kinds = list(dict.fromkeys(self.verdicts))
@@ -72,10 +72,15 @@ class OverSizes:
         """One line of a terminal, where the finding is simple."""
         fast = factor_range(self.factors)
         if set(self.verdicts) == {"faster"}:
-            return f"{self.where}{who} pays at every ubatch measured, {self.span}: {fast} as {self.a}."
+            return f"{self._begun}{who} pays at every ubatch measured, {self.span}: {fast} as {self.a}."
         if self.at is not None and self.is_faster_above and "faster" in self.verdicts:
-            return f"{self.where}{who} pays from a ubatch {self.at.in_words(self.axis)}."
-        return self.sentence(who)
+            return f"{self._begun}{who} pays from a ubatch {self.at.in_words(self.axis)}."
+        return f"{self._begun}{self._told(who)}" if len(self.sizes) > 1 else self.sentence(who)
+
+    @property
+    def _begun(self) -> str:
+        """`At depth 0, `, or nothing."""
+        return f"{self.where[0].upper()}{self.where[1:]}, " if self.where else ""
 
 
 def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSizes | None:
@@ -94,7 +99,6 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
         n_depths = len({each.n_depth for each in cells})
         where = ["with each prompt as one ubatch"] if found["n_prompt"].nunique() > 1 else []
         where += [f"at depth {cell.n_depth:,}"] if cell.n_depth is not None and n_depths > 1 else []
-        begun = ", ".join(where)
         return OverSizes(
             a=a,
             figure=figure,
@@ -104,7 +108,7 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
             factors=[as_fast(ratio, figure) for ratio in found["ratio"]],
             at=at if at is not None and crosses_once(found, at) else None,
             missing=missing_line(judged),
-            where=f"{begun[0].upper()}{begun[1:]}, " if begun else "",
+            where=", ".join(where),
         )
     return None
 

@@ -54,17 +54,17 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
         ),
         (
             [cell(2048, 2.0, "slower", n_prompt=100), cell(2048, 0.9, "faster", n_prompt=250)],
-            "between 100 and 250 tokens (-p 128 would tell), slower below. Each prompt is one ubatch.",
+            "between 100 and 250 tokens (-p 128 would tell), slower below. That is with each prompt as one ubatch.",
         ),
         ([cell(64, 0.5, "faster"), cell(256, 0.6, "faster")], "is faster than off at every ubatch measured, 64 to 256"),
         ([cell(64, 1.0, "no difference"), cell(256, 1.0, "no difference")], "takes as long as off at every ubatch"),
         (
             [cell(64, 0.9, "faster"), cell(128, 1.1, "slower"), cell(256, 0.9, "faster")],
-            "by tokens in the ubatch: faster at 64 and 256; slower at 128.",
+            "by tokens a ubatch: faster at 64 and 256; slower at 128.",
         ),
         (
             [cell(64, 1.002, "no difference"), cell(128, 0.8, "faster")],
-            "by tokens in the ubatch: no difference at 64; faster at 128.",
+            "by tokens a ubatch: no difference at 64; faster at 128.",
         ),
         (
             [cell(64, 1.1, "slower"), cell(128, 0.9, "faster"), cell(256, 0.8, "inconclusive")],
@@ -73,7 +73,7 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
         ([cell(512, 0.5, "faster", n_prompt=34)], "Only ubatches of 34 tokens were measured"),
         (
             [cell(2048, 2.0, "slower", n_prompt=64), cell(2048, 0.5, "faster", n_prompt=256)],
-            "Each prompt is one ubatch.",
+            "That is with each prompt as one ubatch.",
         ),
     ],
 )

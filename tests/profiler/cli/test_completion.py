@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,23 @@ def test_captures_of_the_folder(words: str, tmp_path: Path) -> None:
     assert [one for one in offered(words, tmp_path) if one.startswith("traces/") and one[7:]] == ["traces/mine"]
     assert "traces/mine" in offered(words, tmp_path)
     assert "traces/other" not in offered(words, tmp_path)
+
+
+def test_fish_is_offered_comma_lists_whole() -> None:
+    """fish runs what `fish_source` prints, which splits an answer at its first comma alone."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "_HPROF_COMPLETE": "fish_source"}
+    done = subprocess.run([sys.executable, "-m", "hprof"], env=env, capture_output=True, text=True, check=True)
+    assert 'string split -m 1 "," $completion' in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_itself_completes_a_comma_list(tmp_path: Path) -> None:
+    program = tmp_path / "hprof"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hprof "$@"\n')
+    program.chmod(0o755)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    asked = "_HPROF_COMPLETE=fish_source hprof | source; complete -C 'hprof run --arms off,gat'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", asked], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "off,gated" in done.stdout.split()
