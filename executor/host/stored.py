@@ -1,7 +1,8 @@
-"""Gated FFNs multiplied from their bytes as they are stored: all chosen experts of a layer in one parallel region.
+"""Gated FFNs multiplied from their bytes as they are stored: all chosen experts of a layer as one job.
 
-`native/` is compiled where it is first needed. It takes PyTorch's own threads, as it is linked with no OpenMP and finds
-the one that PyTorch loaded, and needs AVX-512. Where it cannot be had, PyTorch's products serve (`host.products`).
+`native/` is compiled where it is first needed, and needs AVX-512. It has as many threads of its own as PyTorch is told
+to take: OpenMP's go to sleep between layers where another thread has a team as well, and all wait for the slowest.
+Where it cannot be had, PyTorch's products serve (`host.products`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from executor.quants import quant_type
 
 _NATIVE: Final = Path(__file__).parent / "native"
 _INSTRUCTIONS: Final = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c")
-_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-pthread", *_INSTRUCTIONS)
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread", *_INSTRUCTIONS)
 _QUANTS: Final = (
     *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
@@ -144,7 +145,6 @@ class StoredFfn:
     ) -> Callable[[], torch.Tensor]:
         """The same on threads beside this one; what is returned waits for them, as does who begins another."""
         out, tokens, kept = self._tokens(rows, ids, weights, only)
-        tokens.n_threads = max(1, tokens.n_threads - 1)  # this thread goes on
         self._native.hprof_ffn_begin(ctypes.byref(self._layer), ctypes.byref(tokens))
         self._begun = kept, tokens, out
 
@@ -201,7 +201,7 @@ def _library() -> ctypes.CDLL | None:
     )
     try:
         loaded = ctypes.CDLL(str(library.built(compiler)))
-    except (HprofError, OSError):  # no C++ that works, or no OpenMP of PyTorch's to share
+    except (HprofError, OSError):  # no C++ that works
         return None
     for function in (loaded.hprof_ffn, loaded.hprof_ffn_begin, loaded.hprof_ffn_end):
         function.restype = None

@@ -1,19 +1,16 @@
 // Gated FFNs of one layer on the host: all chosen experts (a dense FFN is one), from the bytes as they are stored.
 //
-// One parallel region a layer. Its threads share out rows of gate and up, meet, and share out rows of down; each row of
-// weights is read once, and each number is computed by one thread in one order, so results depend on no timing and no
-// number of threads. Compiled where it is first used: executor/host/stored.py.
+// One job a layer. Its threads share out rows of gate and up, then rows of down; each row of weights is read once, and
+// each number is computed by one thread in one order, so results depend on no timing and no number of threads. Compiled
+// where it is first used: executor/host/stored.py.
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 #include <new>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "blocks.hpp"
+#include "team.hpp"
 
 namespace hprof {
 
@@ -56,7 +53,7 @@ struct Tokens {
 namespace {
 
 // Rows that a thread takes at a time: of gate and up, and of down, where it takes them of all experts.
-constexpr int kRowsIn = 32, kRowsOut = 16;
+constexpr int kRowsIn = 16, kRowsOut = 16;
 constexpr int kLanes = 16;
 constexpr int kLine = 64;
 constexpr int kAhead = 1536;  // bytes; a core reads some 5 a ns, and memory answers after some 150 ns
@@ -180,7 +177,7 @@ struct Group {
     int expert, from, to;
 };
 
-class Run {
+class Run : public Job {
    public:
     Run(const Layer& layer, const Tokens& tokens) : layer_(layer), tokens_(tokens) {
         group();
@@ -191,19 +188,23 @@ class Run {
         read_rows();
     }
 
-    void all() {
-#pragma omp parallel num_threads(tokens_.n_threads)
-        {
-            Scratch scratch;
-            const int first = static_cast<int>(groups_.size()) * chunks(n_ff_, kRowsIn);
-            share_out(next_in_, first, [&](int i) { begin_of_input(i); }, [&](int i) { gate_and_up(i, scratch); });
-#pragma omp barrier
-            const int second = chunks(layer_.down.n_rows, kRowsOut);
-            share_out(next_out_, second, [&](int i) { begin_of_output(i); }, [&](int i) { down(i, scratch); });
-        }
+    int n_phases() const override { return 2; }
+
+    int n_chunks(int phase) const override {
+        return phase == kIn ? static_cast<int>(groups_.size()) * chunks(n_ff_, kRowsIn) : chunks(layer_.down.n_rows, kRowsOut);
+    }
+
+    // Its first bytes on their way before the chunk before it is done.
+    void foresee(int phase, int chunk) const override { phase == kIn ? begin_of_input(chunk) : begin_of_output(chunk); }
+
+    void work(int phase, int chunk) override {
+        thread_local Scratch scratch;
+        phase == kIn ? gate_and_up(chunk, scratch) : down(chunk, scratch);
     }
 
    private:
+    static constexpr int kIn = 0;  // gate and up; then down
+
     static void grow(Floats& floats, size_t n) {
         if (floats.size() < n) floats.resize(n);
     }
@@ -214,18 +215,6 @@ class Run {
     };
 
     static int chunks(int n_rows, int of) { return (n_rows + of - 1) / of; }
-
-    // Chunk after chunk while there are any, the next one's first bytes on their way before this one is done.
-    template <class Begin, class Do>
-    static void share_out(std::atomic<int>& next, int n, Begin begin, Do do_chunk) {
-        int here = next.fetch_add(1, std::memory_order_relaxed);
-        while (here < n) {
-            const int after = next.fetch_add(1, std::memory_order_relaxed);
-            if (after < n) begin(after);
-            do_chunk(here);
-            here = after;
-        }
-    }
 
     Bytes row_at(const Matrices& m, const Group& g, int r) const { return m.at + g.expert * m.place_stride + r * m.row_bytes; }
 
@@ -372,87 +361,44 @@ class Run {
     std::vector<int> pairs_;  // choices, token * n_used + rank
     std::vector<Group> groups_;
     Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;
-    std::atomic<int> next_in_{0}, next_out_{0};
 };
 
-// A thread that runs what its owner begins, so that the owner can do something else meanwhile.
-class Helper {
+// What one thread began, and who works on it.
+class Owner {
    public:
-    Helper() : thread_([this] { serve(); }) {}
-
-    ~Helper() {
-        begin(nullptr, nullptr);
-        thread_.join();
-    }
-
-    void begin(const Layer* layer, const Tokens* tokens) {
+    void begin(const Layer& layer, const Tokens& tokens, int n_helpers) {
         end();  // an owner that was interrupted did not
-        layer_ = layer;
-        tokens_ = tokens;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            is_busy_.store(true, std::memory_order_release);
-        }
-        changed_.notify_one();
+        team_.begin(run_.emplace(layer, tokens), n_helpers);
     }
 
-    void end() const {
-        while (is_busy_.load(std::memory_order_acquire)) pause_and_yield();
+    void end() { team_.end(); }
+
+    static Owner& of_this_thread() {
+        thread_local Owner owner;
+        return owner;
     }
 
    private:
-    static constexpr std::chrono::microseconds kAwake{500};  // about a layer: waking up costs tens of them
-
-    static void pause_and_yield() {
-        for (int i = 0; i < 32; ++i) _mm_pause();
-        std::this_thread::yield();
-    }
-
-    void wait_for_work() {
-        const auto until = std::chrono::steady_clock::now() + kAwake;
-        while (!is_busy_.load(std::memory_order_acquire)) {
-            if (std::chrono::steady_clock::now() > until) {
-                std::unique_lock<std::mutex> lock(mutex_);
-                changed_.wait(lock, [this] { return is_busy_.load(std::memory_order_acquire); });
-                return;
-            }
-            pause_and_yield();
-        }
-    }
-
-    void serve() {
-        for (wait_for_work(); layer_ != nullptr; wait_for_work()) {
-            Run(*layer_, *tokens_).all();
-            is_busy_.store(false, std::memory_order_release);
-        }
-    }
-
-    const Layer* layer_ = nullptr;
-    const Tokens* tokens_ = nullptr;
-    std::atomic<bool> is_busy_{false};
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::thread thread_;  // last: it uses all the others
+    std::optional<Run> run_;
+    Team team_;  // last: its helpers use the other
 };
-
-Helper& helper() {
-    thread_local Helper of_this_thread;
-    return of_this_thread;
-}
 
 }  // namespace
 }  // namespace hprof
 
 #define HPROF_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Computes and returns.
+// Computes and returns; the calling thread is one of those that do.
 HPROF_EXPORT void hprof_ffn(const hprof::Layer* layer, const hprof::Tokens* tokens) {
-    hprof::Run(*layer, *tokens).all();
+    hprof::Owner& owner = hprof::Owner::of_this_thread();
+    owner.begin(*layer, *tokens, tokens->n_threads - 1);
+    owner.end();
 }
 
-// Returns at once; both arguments must stay until the same thread's `hprof_ffn_end`, which waits for the results.
+// Returns at once, leaving a thread's room to the calling one; both arguments must stay until the same thread's
+// `hprof_ffn_end`, which helps with what is left.
 HPROF_EXPORT void hprof_ffn_begin(const hprof::Layer* layer, const hprof::Tokens* tokens) {
-    hprof::helper().begin(layer, tokens);
+    hprof::Owner::of_this_thread().begin(*layer, *tokens, std::max(1, tokens->n_threads - 1));
 }
 
-HPROF_EXPORT void hprof_ffn_end() { hprof::helper().end(); }
+HPROF_EXPORT void hprof_ffn_end() { hprof::Owner::of_this_thread().end(); }
