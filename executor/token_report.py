@@ -10,7 +10,7 @@ import torch
 from executor.model import ModelShape
 
 _NUMBER_BYTES = 8
-_STEPS_OF_A_LAYER = 4  # mixer, router, shared expert, experts
+_STEPS_OF_A_LAYER = 8  # mixer, router, shared expert, experts; copies to the host and back, and where two pieces meet
 _OTHER_STEPS = 8  # embedding, logits, sampling, copies between devices, and where each device begins
 
 

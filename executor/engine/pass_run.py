@@ -102,7 +102,7 @@ class PassRun:
                 self._run_token(ubatch)
             return
         first = self._job.n_depth
-        parts = (self._placed, self._recorded, self._ends, self._routed, self._trace, first)
+        parts = (self._placed, self._policy, self._recorded, self._ends, self._steps, self._routed, self._trace, first)
         self._replayed = ReplayedDecode(*parts)
         self._replayed.run(decode, self._steps_of, self._run_token)
 
@@ -160,7 +160,7 @@ class PassRun:
 
     def _result(self, t_start: int, t_first: int | None, t_end: int) -> PassResult:
         is_simulated, first, last = self._placed.is_simulated, self._first.device, self._last.device
-        replayed = [] if self._replayed is None else self._replayed.finish(self._policy)
+        replayed = [] if self._replayed is None else self._replayed.finish()
         ubatches = [*ubatch_records(self._marks, self._policy, first), *replayed]
         at_logits = self._ends.prompt_logits
         times = PassTimes(t_start, None if at_logits is None else last.time_ns(at_logits), t_first, t_end)

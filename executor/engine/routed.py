@@ -32,6 +32,7 @@ class _ReadBack:
 
     ubatch: Ubatch
     event: Event
+    ids: torch.Tensor | None = None  # (n, n_used) int64 on the host from then on, where the flags are not
 
 
 class RoutedFlags:
@@ -48,7 +49,8 @@ class RoutedFlags:
         self._read: dict[tuple[int, int], _ReadBack] = {}
         self._copied: dict[tuple[int, int], _Copied] = {}
         self._given = self._load_given() if placed.routing is not None else {}
-        self._stays_on_device = False
+        self.is_sent = False
+        """Whether choices go to the host with the activations: no flags are read back."""
 
     def _load_given(self) -> dict[int, torch.Tensor]:
         """Each MoE layer's ids for every token of the pass, on its device, before the clock starts."""
@@ -71,7 +73,7 @@ class RoutedFlags:
 
     def read_back(self, ubatch: Ubatch, layer: int, trace: PassTrace) -> None:
         """Queue the copy of the flags to the host, behind the router on the compute stream."""
-        if self._stays_on_device:
+        if self.is_sent:
             return
         shard = self._placed.shard(layer)
         device, source = shard.device, shard.flags[layer]
@@ -85,13 +87,17 @@ class RoutedFlags:
         trace.add(device, "compute", "d2h", "copy flags", ubatch, start, event, layer=layer, bytes=source.numel())
 
     @contextmanager
-    def left_on_device(self) -> Iterator[None]:
-        """Inside, flags are not read back: their ubatch is recorded, and `note_flags` will tell them."""
-        self._stays_on_device = True
+    def sent_by_others(self) -> Iterator[None]:
+        """Inside, flags are not read back: their ubatch is recorded, and `note_sent` and `note_flags` will tell them."""
+        self.is_sent = True
         try:
             yield
         finally:
-            self._stays_on_device = False
+            self.is_sent = False
+
+    def note_sent(self, ubatch: Ubatch, layer: int, ids: torch.Tensor, known: Event) -> None:
+        """A layer's choice, ids (n, n_used) int64, is on the host since an event, until the next layer's is."""
+        self._read[ubatch.number, layer] = _ReadBack(ubatch, known, ids)
 
     def note_flags(self, ubatch: Ubatch, layer: int, flags: torch.Tensor, known: Event) -> None:
         """A layer's choice, flags (experts,) uint8 on the host, known there since an event."""
@@ -101,8 +107,12 @@ class RoutedFlags:
 
     def wait(self, ubatch: Ubatch, layer: int) -> Flags:
         """Block the host until it knows a layer's choice: the one wait inside a ubatch."""
-        device, flags = self._placed.shard(layer).device, self._host_flags
-        device.synchronize(self._read[ubatch.number, layer].event)
+        device, flags, read = self._placed.shard(layer).device, self._host_flags, self._read[ubatch.number, layer]
+        device.synchronize(read.event)
+        if self._known is not None and read.ids is not None:
+            row = self._known[ubatch.number, layer]
+            row[:] = 0
+            row[read.ids.numpy()] = 1
         if flags is not None:
             device.on_thread("read the router's flags", lambda: Touched(reads=[flags[ubatch.number, layer]]))
         return self.flags(ubatch, layer)

@@ -90,7 +90,8 @@ class StepLauncher:
         device = self._placed.shard(layer).device
         buffer = None if staged is None else staged.buffer.data_ptr()
         start = self._trace.mark(device, "compute", inside)
-        alone = key is not NOT_REPLAYABLE and not (self._records_tokens and ubatch.phase == "decode")
+        is_recorded = staged is None and self._records_tokens and ubatch.phase == "decode"
+        alone = key is not NOT_REPLAYABLE and not is_recorded
         replay = None if not alone else ReplayKey((layer, name, ubatch.n_tokens), (buffer, key))
         with compute_range(layer, name):
             device.launch("compute", compute, work, replay, partial(_with_weights, touched, staged))

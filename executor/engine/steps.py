@@ -7,14 +7,14 @@ later, on a compute stream, and works in place on fixed buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, ParamSpec
+from typing import Final, Literal, ParamSpec
 
 import torch
 
-from executor.devices.base import Touched, Work
+from executor.devices.base import Event, Touched, Work
 from executor.engine.routed import RoutedFlags
 from executor.engine.step_launcher import NOT_REPLAYABLE, StepLauncher
-from executor.engine.via_host import ExpertsOnHost, ffn_on_host
+from executor.engine.via_host import ExpertsOnHost, FfnOnHost
 from executor.engine.work import dense_work, experts_work, host_bytes, mix_work
 from executor.layers.attention_kernels import OneToken
 from executor.layers.dense import Weights, add_ffn, add_residual
@@ -31,7 +31,6 @@ from executor.streaming.streamer import StagedWeights, Streamer
 from executor.streaming.substitutes import with_substitutes
 from executor.tracing.pass_trace import Inside, PassTrace
 from executor.weights.device_weights import SlotExperts, StepWeights
-from executor.weights.transfer_units import StepKind
 
 _UNCOUNTED: Final = Work()
 P = ParamSpec("P")
@@ -58,21 +57,71 @@ class StepRunner:
 
     def layer(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
         """Issue one layer of one ubatch; gives the rows that leave it, None where none do."""
-        left = behind_mixer(self._placed.model.shape, layer, ubatch)
-        self._mix(ubatch, layer, left)
-        if left is not None:
-            self._behind_mixer(left, layer)
+        left = self.before_host(ubatch, layer)
+        if left is not None and host_part(self._placed, self._policy, layer, left.n_tokens) != "none":
+            device = self._placed.shard(layer).device
+            reached = device.event()
+            device.record("compute", reached)
+            done = self.at_host(left, layer, reached)
+            if done is not None:
+                device.wait("compute", done)
+            self.behind_host(left, layer)
         return left
 
-    def _behind_mixer(self, ubatch: Ubatch, layer: int) -> None:
-        moe = self._placed.layers[layer].ffn
-        if isinstance(moe, DenseFfn):
-            self._ffn(ubatch, layer, moe)
+    def before_host(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
+        """The part of a layer that comes before the host has a hand in it (all of it, where it has none)."""
+        left = behind_mixer(self._placed.model.shape, layer, ubatch)
+        self._mix(ubatch, layer, left)
+        if left is None:
+            return None
+        ffn, part = self._placed.layers[layer].ffn, host_part(self._placed, self._policy, layer, left.n_tokens)
+        if isinstance(ffn, DenseFfn):
+            if part == "computed":
+                FfnOnHost(self._placed, left, layer, ffn, self._trace).send()
+            elif part == "none":
+                self._ffn(left, layer, ffn)
+            return left
+        self._route(left, layer, ffn)
+        if ffn.n_ff_shared:
+            self._shared(left, layer, ffn)
+        if part == "none":
+            self._resident_experts(left, layer, ffn)
+        elif part == "computed" or self._routed.is_sent or self._may_divide(left, layer):
+            ExpertsOnHost(self._placed, left, layer, ffn, self._trace).send()
+        return left
+
+    def at_host(self, ubatch: Ubatch, layer: int, reached: Event) -> Event | None:
+        """What the host does for a layer, from the event that all before it is done; gives the one that it has computed.
+
+        None where the device is told as the host goes on: the part is "copied".
+        """
+        placed, ffn = self._placed, self._placed.layers[layer].ffn
+        is_computed = host_part(placed, self._policy, layer, ubatch.n_tokens) == "computed"
+        if isinstance(ffn, DenseFfn):
+            if not is_computed:
+                self._ffn(ubatch, layer, ffn)
+                return None
+            tensors, dtype = placed.tensors(layer, "ffn"), placed.host.dtype
+            work = self._count(dense_work, tensors, ubatch.n_tokens, dtype, host_bytes)
+            return FfnOnHost(placed, ubatch, layer, ffn, self._trace).compute(reached, work)
+        if not is_computed:
+            self._copied_experts(ubatch, layer, ffn, reached)
+            return None
+        tensors, distinct = placed.tensors(layer, "experts"), self._distinct(ubatch, layer, ffn)
+        work = self._count(experts_work, tensors, ffn, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
+        return ExpertsOnHost(placed, ubatch, layer, ffn, self._trace).compute(reached, work)
+
+    def behind_host(self, ubatch: Ubatch, layer: int) -> None:
+        """Take in what the host computed for a layer."""
+        placed, ffn = self._placed, self._placed.layers[layer].ffn
+        if host_part(placed, self._policy, layer, ubatch.n_tokens) != "computed":
             return
-        self._route(ubatch, layer, moe)
-        if moe.n_ff_shared:
-            self._shared(ubatch, layer, moe)
-        self._experts(ubatch, layer, moe)
+        if isinstance(ffn, DenseFfn):
+            FfnOnHost(placed, ubatch, layer, ffn, self._trace).receive()
+            return
+        on_host = ExpertsOnHost(placed, ubatch, layer, ffn, self._trace)
+        on_host.receive()
+        on_host.add(is_first=True)
 
     def _mix(self, ubatch: Ubatch, layer: int, left: Ubatch | None) -> None:
         """The mixer over all rows; those that are `left` then lie first in the buffers."""
@@ -105,10 +154,6 @@ class StepRunner:
     def _ffn(self, ubatch: Ubatch, layer: int, ffn: DenseFfn) -> None:
         placed = self._placed
         tensors = placed.tensors(layer, "ffn")
-        if self._is_on_host(ubatch, layer, "ffn"):
-            work = self._count(dense_work, tensors, ubatch.n_tokens, placed.host.dtype, host_bytes)
-            ffn_on_host(placed, ubatch, layer, ffn, work, self._trace)
-            return
         scale = placed.layers[layer].residual_scale
         a = placed.shard(layer).on_device.rows(ubatch.n_tokens)
 
@@ -157,51 +202,46 @@ class StepRunner:
         work = self._count(dense_work, self._placed.tensors(layer, "shared"), ubatch.n_tokens, self._placed.dtype)
         self._launches.dense(ubatch, layer, "shared", "shared", compute, work, Touched([a.h], [a.shared]))
 
-    def _experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
-        placed = self._placed
-        distinct = self._routed.distinct(ubatch, layer) or moe.n_experts
-        tensors = placed.tensors(layer, "experts")
-        if self._is_on_host(ubatch, layer, "experts"):
-            on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace)
-            on_host.send()
-            on_host.begin(
-                self._count(experts_work, tensors, moe, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
-            )
-            on_host.finish(is_first=True)
-            return
-        work = self._count(experts_work, tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
+    def _resident_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
+        self._launch_experts(ubatch, layer, moe, self._experts_work(ubatch, layer, moe), None)
+
+    def _copied_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, reached: Event) -> None:
+        """Copied and computed on the device, or divided between device and host."""
         item = self._launches.item(ubatch, layer, "experts")
-        if item is None:
-            self._launch_experts(ubatch, layer, moe, work, None)
-            return
+        assert item is not None
         streamer = self._launches.streamer(layer)
-        beside = ExpertsOnHost(placed, ubatch, layer, moe, self._trace) if streamer.may_divide(item) else None
-        if beside is not None:
-            beside.send()  # before the host waits for the choice, so that it need not wait again
+        may_divide = streamer.may_divide(item)
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-        divided = None if used is None else streamer.divide(item, used)
-        if beside is not None and used is not None and divided is not None:
-            self._divided_experts(ubatch, layer, moe, item, used, divided, beside)
+        divided = streamer.divide(item, used) if may_divide and used is not None else None
+        if used is not None and divided is not None:
+            self._divided_experts(ubatch, layer, moe, item, used, divided, reached)
         else:
+            work = self._experts_work(ubatch, layer, moe)
             self._launch_experts(ubatch, layer, moe, work, self._stage_experts(ubatch, layer, item, used))
         streamer.release(item)
 
     def _divided_experts(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags, on_host: ExpertsOnHost
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags, reached: Event
     ) -> None:
-        """The host computes the `divided` experts while the others of those in use are copied and computed here."""
+        """The host computes the `divided` experts while the others of those in use are copied and computed here.
+
+        The host goes first: its other threads work while this one queues the copies, which takes longer than to begin.
+        """
         placed, tensors = self._placed, self._placed.tensors(layer, "experts")
         share = self._routed.share(ubatch, layer, divided)
         host_work = self._count(
             experts_work, tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
         )
-        on_host.begin(host_work, divided)
+        on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace)
+        on_host.begin(reached, host_work, divided)
         staged = self._stage_experts(ubatch, layer, item, used)
         n_here = int((used & ~divided).sum())
         if n_here:
             work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
             self._launch_experts(ubatch, layer, moe, work, staged)
-        on_host.finish(is_first=not n_here)
+        placed.shard(layer).device.wait("compute", on_host.end())
+        on_host.receive()
+        on_host.add(is_first=not n_here)
 
     def _stage_experts(self, ubatch: Ubatch, layer: int, item: Item, used: Flags | None) -> StagedWeights:
         staged = self._launches.streamer(layer).fetch(item, used)
@@ -243,9 +283,28 @@ class StepRunner:
         """A step's work, where the device goes by it: to count it takes longer than to launch a token's step."""
         return work_of(*args, **kwargs) if self._placed.is_simulated else _UNCOUNTED
 
-    def _is_on_host(self, ubatch: Ubatch, layer: int, kind: StepKind) -> bool:
-        unit = self._placed.unit_of.get((layer, kind))
-        return unit is not None and self._policy.regime(ubatch.n_tokens, unit) == "cpu"
+    def _experts_work(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> Work:
+        placed, distinct = self._placed, self._distinct(ubatch, layer, moe)
+        tensors = placed.tensors(layer, "experts")
+        return self._count(experts_work, tensors, moe, ubatch.n_tokens, distinct, placed.dtype)
+
+    def _distinct(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> int:
+        return self._routed.distinct(ubatch, layer) or moe.n_experts
+
+    def _may_divide(self, ubatch: Ubatch, layer: int) -> bool:
+        item = self._launches.item(ubatch, layer, "experts")
+        return item is not None and self._launches.streamer(layer).may_divide(item)
+
+
+HostPart = Literal["none", "copied", "computed"]
+
+
+def host_part(placed: PlacedModel, policy: Policy, layer: int, n_tokens: int) -> HostPart:
+    """The host's hand in a layer's FFN or experts: none, it issues their copies, or it computes them."""
+    unit = placed.unit_of.get((layer, "ffn" if placed.moe(layer) is None else "experts"))
+    if unit is None:
+        return "none"
+    return "computed" if policy.regime(n_tokens, unit) == "cpu" else "copied"
 
 
 def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hashable:

@@ -1,7 +1,7 @@
 """The decode phase of a pass whose tokens are recorded: each is issued in a few calls and known by one event.
 
 The host stays one token ahead: while it waits for a token the next one is queued already, which finds that token on
-the device.
+the device. Where the host has a hand in layers, it is ahead by what comes before the first of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from executor.devices.base import CopyRange, Event, Work
 from executor.engine.ends import EmbeddingAndHead
 from executor.engine.recorded_tokens import RecordedToken, RecordedTokens, StepsOf
 from executor.engine.routed import RoutedFlags
+from executor.engine.steps import StepRunner, host_part
 from executor.passes import Ubatch, UbatchRecord
-from executor.placed_model import PlacedModel
+from executor.placed_model import DeviceShard, PlacedModel
 from executor.policies.base import Policy
 from executor.token_report import TokenReport, reported_token, token_report
 from executor.tracing.pass_trace import PassTrace, copy_range, ubatch_range
@@ -36,13 +37,16 @@ class ReplayedDecode:
     def __init__(
         self,
         placed: PlacedModel,
+        policy: Policy,
         recorded: RecordedTokens,
         ends: EmbeddingAndHead,
+        steps: StepRunner,
         routed: RoutedFlags,
         trace: PassTrace,
         first_position: int,
     ) -> None:
-        self._placed, self._recorded, self._ends, self._routed = placed, recorded, ends, routed
+        self._placed, self._policy, self._recorded = placed, policy, recorded
+        self._ends, self._steps, self._routed = ends, steps, routed
         self._trace, self._first_position = trace, first_position
         self._shards = placed.shards
         self._next: int | None = None  # the position behind which devices stand, if they stand behind one
@@ -51,8 +55,12 @@ class ReplayedDecode:
 
     def run(self, ubatches: Sequence[Ubatch], steps_of: StepsOf, run_plainly: Callable[[Ubatch], None]) -> None:
         """Decode; `run_plainly` runs a token step by step and takes it."""
+        layers = range(len(self._placed.layers))
+        host_parts = tuple(host_part(self._placed, self._policy, layer, 1) for layer in layers)
         for ubatch in ubatches:
-            token = self._recorded.find(self._placed, ubatch, self._routed, steps_of, marked=self._trace.enabled)
+            token = self._recorded.find(
+                self._placed, host_parts, ubatch, self._routed, steps_of, marked=self._trace.enabled
+            )
             if token is None:
                 self._hand_token_on()
                 self._learn(0)
@@ -63,9 +71,9 @@ class ReplayedDecode:
                 self._learn(1)
         self._learn(0)
 
-    def finish(self, policy: Policy) -> list[UbatchRecord]:
+    def finish(self) -> list[UbatchRecord]:
         """Bring what was stamped and routed to the pass's records; gives those of the tokens."""
-        return [record for issued in self._done for record in self._finish(issued, policy)]
+        return [record for issued in self._done for record in self._finish(issued)]
 
     def _issue(self, token: RecordedToken, ubatch: Ubatch) -> None:
         row = self._ends.next_rows(1)
@@ -74,12 +82,15 @@ class ReplayedDecode:
                 self._stand_before(ubatch)
             self._hand_token_on()
             reached: Event | None = None
-            for number, piece in enumerate(token.pieces):
-                device = piece.shard.device
+            for number, part in enumerate(token.parts):
+                device = part.shard.device
                 if reached is not None:
                     device.wait("compute", reached)
-                device.replay("compute", piece.recording)
-                report, target = piece.shard.report.raw, self._recorded.reports[number][ubatch.number]
+                for piece in part.pieces:
+                    device.replay("compute", piece.recording)
+                    if piece.host_layer is not None:
+                        self._at_host(ubatch, part.shard, piece.host_layer)
+                report, target = part.shard.report.raw, self._recorded.reports[number][ubatch.number]
                 with copy_range(None, None, "token", report.numel()):
                     device.copy_out("compute", report, target)
                 reached = device.event()
@@ -88,6 +99,17 @@ class ReplayedDecode:
             device.launch("compute", partial(_keep, token.logits, row), Work())
         self._next = ubatch.n_past + 1
         self._waiting.append(_Issued(ubatch, token, reached))
+
+    def _at_host(self, ubatch: Ubatch, shard: DeviceShard, layer: int) -> None:
+        """What the host does for a layer, between two pieces."""
+        device, moe = shard.device, self._placed.moe(layer)
+        reached = device.event()
+        device.record("compute", reached)
+        if moe is not None:
+            self._routed.note_sent(ubatch, layer, shard.on_host.rows(1).routed(moe.n_used).ids, reached)
+        done = self._steps.at_host(ubatch, layer, reached)
+        if done is not None:
+            device.wait("compute", done)
 
     def _stand_before(self, ubatch: Ubatch) -> None:
         """Let the next replay begin at the ubatch, one behind where devices stand."""
@@ -118,14 +140,14 @@ class ReplayedDecode:
     def _report(self, issued: _Issued, number: int) -> TokenReport:
         return token_report(self._placed.model.shape, self._recorded.reports[number][issued.ubatch.number])
 
-    def _finish(self, issued: _Issued, policy: Policy) -> Iterator[UbatchRecord]:
+    def _finish(self, issued: _Issued) -> Iterator[UbatchRecord]:
         token, ubatch = issued.token, issued.ubatch
         stamps_ns = []
-        for number, piece in enumerate(token.pieces):
+        for number, part in enumerate(token.parts):
             report = self._report(issued, number)
-            stamps = report.stamps[: piece.n_stamps].tolist()
-            stamps_ns.append([piece.shard.device.stamped_ns(stamp) for stamp in stamps])
-            for layer in piece.shard.layers:
+            stamps = report.stamps[: part.n_stamps].tolist()
+            stamps_ns.append([part.shard.device.stamped_ns(stamp) for stamp in stamps])
+            for layer in part.shard.layers:
                 if self._placed.moe(layer) is not None:
                     self._routed.note_flags(ubatch, layer, report.flags[layer], issued.known)
         self._trace.count_h2d(token.trace.bytes_h2d)
@@ -137,7 +159,7 @@ class ReplayedDecode:
             ubatch=ubatch.number,
             n_tokens=ubatch.n_tokens,
             n_past=ubatch.n_past,
-            policy=policy.describe(ubatch),
+            policy=self._policy.describe(ubatch),
             t_start=stamps_ns[0][0],
             t_end=stamps_ns[-1][-1],
         )

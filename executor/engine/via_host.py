@@ -6,14 +6,12 @@ In the `cpu` regime a step's weights stay in host memory and the CPU computes it
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
-from executor.host.steps import HostStepWeights, begin_host_experts, host_experts, host_ffn
+from executor.host.steps import HostExperts, HostStepWeights, host_ffn, prepare_host_experts
 from executor.layers.moe import combine
-from executor.layers.router import Routed
 from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
@@ -22,8 +20,6 @@ from executor.tracing.pass_trace import PassTrace, compute_range, copy_range
 
 _WHAT = "activations"
 _NAME = f"copy {_WHAT}"
-Pair = tuple[torch.Tensor, torch.Tensor]
-"""The same rows on the device and on the host."""
 
 
 def transfer_activations(
@@ -64,26 +60,41 @@ def receive_activations(
     target.device.launch("compute", set_begin, Work())
 
 
-def ffn_on_host(placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, work: Work, trace: PassTrace) -> None:
+class FfnOnHost:
     """A dense FFN on the host: the hidden rows go out, the rows after the residual come back."""
-    shard, eps, scale = placed.shard(layer), placed.model.shape.norm_eps, placed.layers[layer].residual_scale
-    device, host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
-    weights = HostStepWeights(placed.host, layer)
 
-    def compute() -> None:
-        products = placed.host.products(layer, "ffn")
-        host.x.copy_(host_ffn(host.x.to(placed.host.dtype), products, weights, ffn, eps, scale))
+    def __init__(self, placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, trace: PassTrace) -> None:
+        self._placed, self._layer, self._ffn = placed, layer, ffn
+        shard = placed.shard(layer)
+        self._device, self._host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
+        self._trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
 
-    trip = _HostRoundTrip(shard, ubatch, layer, "ffn", trace)
-    trip.send((device.x, host.x))
-    trip.begin(compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
-    trip.receive((device.x, host.x), trip.end())
+    def send(self) -> None:
+        """Send the rows."""
+        self._trip.send(self._device.x, self._host.x)
+
+    def compute(self, sent: Event, work: Work) -> Event:
+        """The host computes once they are there; gives the event that it has."""
+        placed, layer, host = self._placed, self._layer, self._host
+        weights, ffn = HostStepWeights(placed.host, layer), self._ffn
+        eps, scale = placed.model.shape.norm_eps, placed.layers[layer].residual_scale
+
+        def compute() -> None:
+            products = placed.host.products(layer, "ffn")
+            host.x.copy_(host_ffn(host.x.to(weights.dtype), products, weights, ffn, eps, scale))
+
+        self._trip.begin(sent, compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
+        return self._trip.end()
+
+    def receive(self) -> None:
+        """Bring the rows back."""
+        self._trip.receive(self._device.x, self._host.x)
 
 
 class ExpertsOnHost:
     """A layer's experts on the host: normed rows and the router's choice go out, the weighted sums come back.
 
-    Where the device takes others of them, the host computes beside what is issued between `begin` and `finish`.
+    Where the device takes others of them, the host computes beside what is issued between `begin` and `end`.
     """
 
     def __init__(self, placed: PlacedModel, ubatch: Ubatch, layer: int, moe: MoeFfn, trace: PassTrace) -> None:
@@ -96,35 +107,29 @@ class ExpertsOnHost:
     def send(self) -> None:
         """Send the activations, behind the router on the compute stream."""
         n_used = self._moe.n_used
-        self._trip.send((self._on_device.sent(n_used), self._on_host.sent(n_used)))
+        self._trip.send(self._on_device.sent(n_used), self._on_host.sent(n_used))
 
-    def begin(self, work: Work, only: Flags | None = None) -> None:
-        """The host computes once the activations are there; `only` (n_experts,) these, None: all chosen ones."""
-        host, dtype = self._on_host.routed(self._moe.n_used), self._placed.host.dtype
-        weights = HostStepWeights(self._placed.host, self._layer)
-        chosen = None if only is None else torch.from_numpy(only)
-        running: list[Callable[[], torch.Tensor]] = []
+    def compute(self, sent: Event, work: Work) -> Event:
+        """The host computes all that were chosen once the activations are there; gives the event that it has."""
+        added = self._on_host.added
+        self._trip.begin(sent, self._experts(), work, lambda: Touched(reads=self._read(), writes=[added]))
+        return self._trip.end()
 
-        def begin() -> None:
-            products = self._placed.host.products(self._layer, "experts")
-            routed = Routed(host.h.to(dtype), host.ids, host.weights)
-            if chosen is None:
-                self._on_host.added.copy_(host_experts(routed, products, self._moe, weights))
-            else:
-                running.append(begin_host_experts(routed, products, self._moe, weights, chosen))
+    def begin(self, sent: Event, work: Work, only: Flags) -> None:
+        """The same with `only` (n_experts,) these of them; `end` gives the event."""
+        self._begun, self._n_begun = self._experts(only), int(only.sum())
+        self._trip.begin(sent, self._begun.begin, work, lambda: Touched(reads=self._read()))
 
-        def finish() -> None:
-            self._on_host.added.copy_(running.pop()())
+    def end(self) -> Event:
+        """Wait for what was begun."""
+        added = self._on_host.added
+        return self._trip.end(self._begun.end, self._n_begun, lambda: Touched(writes=[added]))
 
-        reads = [*_tensors_of(host)]
-        if only is None:
-            self._trip.begin(begin, work, lambda: Touched(reads=reads, writes=[self._on_host.added]))
-            self._end = self._trip.end
-        else:
-            self._trip.begin(begin, work, lambda: Touched(reads=reads))
-            self._end = partial(self._trip.end, finish, int(only.sum()), lambda: Touched(writes=[self._on_host.added]))
+    def receive(self) -> None:
+        """Bring the sums back."""
+        self._trip.receive(self._on_device.added, self._on_host.added)
 
-    def finish(self, *, is_first: bool) -> None:
+    def add(self, *, is_first: bool) -> None:
         """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
         device, moe = self._on_device, self._moe
         scale = self._placed.layers[self._layer].residual_scale
@@ -133,14 +138,30 @@ class ExpertsOnHost:
             shared = device.shared if is_first and moe.n_ff_shared else None
             combine(device.x, device.added, shared, scale)
 
-        self._trip.receive((device.added, self._on_host.added), self._end())
         key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")
         added = [device.x, device.added, *([device.shared] if is_first and moe.n_ff_shared else [])]
         self._shard.device.launch("compute", add, Work(), key, lambda: Touched(reads=added, writes=[device.x]))
 
+    def _experts(self, only: Flags | None = None) -> HostExperts:
+        placed, layer, moe = self._placed, self._layer, self._moe
+        if placed.is_simulated:
+            return _NoExperts()
+        weights, chosen = HostStepWeights(placed.host, layer), None if only is None else torch.from_numpy(only)
+        routed, products = self._on_host.routed(moe.n_used), placed.host.products(layer, "experts")
+        return prepare_host_experts(self._on_host.added, routed, products, moe, weights, chosen)
 
-def _tensors_of(routed: Routed) -> tuple[torch.Tensor, ...]:
-    return routed.h, routed.ids, routed.weights
+    def _read(self) -> list[torch.Tensor]:
+        routed = self._on_host.routed(self._moe.n_used)
+        return [routed.h, routed.ids, routed.weights]
+
+
+class _NoExperts:
+    """What a simulated host computes."""
+
+    def __call__(self) -> None:
+        """Nothing."""
+
+    begin = end = __call__
 
 
 class _HostRoundTrip:
@@ -150,21 +171,19 @@ class _HostRoundTrip:
         self._device, self._ubatch, self._layer = shard.device, ubatch, layer
         self._name, self._trace = name, trace
 
-    def send(self, *pairs: Pair) -> None:
-        """One copy to the host for each pair."""
-        device, n_bytes = self._device, sum(on_device.nbytes for on_device, _ in pairs)
+    def send(self, on_device: torch.Tensor, on_host: torch.Tensor) -> None:
+        """The copy to the host."""
+        device = self._device
         start = self._trace.mark(device, "compute")
-        with copy_range(self._layer, None, _WHAT, n_bytes):
-            for on_device, on_host in pairs:
-                device.copy_out("compute", on_device, on_host)
-        self._sent = device.event()
-        device.record("compute", self._sent)
-        fields = {"layer": self._layer, "bytes": n_bytes}
-        self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, self._sent, **fields)
+        with copy_range(self._layer, None, _WHAT, on_device.nbytes):
+            device.copy_out("compute", on_device, on_host)
+        end = self._trace.mark(device, "compute")
+        fields = {"layer": self._layer, "bytes": on_device.nbytes}
+        self._trace.add(device, "compute", "d2h", _NAME, self._ubatch, start, end, **fields)
 
-    def begin(self, compute: Callable[[], None], work: Work, touches: Touches) -> None:
+    def begin(self, sent: Event, compute: Callable[[], None], work: Work, touches: Touches) -> None:
         """Queue the work behind what was sent."""
-        self._device.wait("host", self._sent)
+        self._device.wait("host", sent)
         self._begun = self._trace.mark(self._device, "host")
         with compute_range(self._layer, f"{self._name} on host"):
             self._device.launch("host", compute, work, touches=touches)
@@ -182,10 +201,9 @@ class _HostRoundTrip:
         self._trace.add(device, "host", "cpu_compute", self._name, self._ubatch, self._begun, done, **fields)
         return done
 
-    def receive(self, pair: Pair, done: Event) -> None:
-        """Bring the results back to the device once they are `done`."""
-        self._device.wait("compute", done)
-        piece = whole_copy_range(pair[1], pair[0])
+    def receive(self, on_device: torch.Tensor, on_host: torch.Tensor) -> None:
+        """The copy of the results to the device."""
+        piece = whole_copy_range(on_host, on_device)
         start = self._trace.mark(self._device, "compute")
         with copy_range(self._layer, None, _WHAT, piece.n_bytes):
             self._device.copy_in("compute", [piece])

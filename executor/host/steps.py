@@ -5,10 +5,9 @@ Each weight's product is made once, when the session opens or when a step first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import torch
 
@@ -144,6 +143,11 @@ class HostStepWeights:
     def __init__(self, weights: HostWeights, layer: int) -> None:
         self._weights, self._prefix = weights, f"blk.{layer}."
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the host computes in."""
+        return self._weights.dtype
+
     def __call__(self, short_name: str) -> torch.Tensor:
         return self._weights.get(self._prefix + short_name)
 
@@ -246,18 +250,53 @@ def host_experts(
     return summed(outputs.view(n, n_used, -1), factors)
 
 
-def begin_host_experts(
+class HostExperts(Protocol):
+    """`host_experts` of rows that need not be there yet, into memory that is."""
+
+    def __call__(self) -> None:
+        """Compute."""
+
+    def begin(self) -> None:
+        """Compute on other threads, where there is what can."""
+
+    def end(self) -> None:
+        """Wait for that, or compute now."""
+
+
+def prepare_host_experts(
+    out: torch.Tensor,
     routed: Routed,
     products: StepProducts,
     moe: MoeFfn,
     vectors: HostStepWeights,
     only: torch.Tensor | None = None,
-) -> Callable[[], torch.Tensor]:
-    """`host_experts` on other threads, where there is what can; what is returned waits for it, or computes it then."""
+) -> HostExperts:
+    """`host_experts` into `out` (n, hidden), in the dtype of the host's weights whatever that of the rows is."""
     n, n_used = routed.ids.shape
-    if (at_once := products.for_few_rows(n * n_used / moe.n_experts)) is not None:
-        return at_once.begin(routed.h, routed.ids, routed.weights, only)
-    return partial(host_experts, routed, products, moe, vectors, only)
+    at_once = products.for_few_rows(n * n_used / moe.n_experts)
+    if at_once is not None and routed.h.dtype == vectors.dtype:
+        return at_once.prepared(out, routed.h, routed.ids, routed.weights, only)
+    return _ExpertsLater(out, routed, products, moe, vectors, only)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpertsLater:
+    out: torch.Tensor
+    routed: Routed
+    products: StepProducts
+    moe: MoeFfn
+    vectors: HostStepWeights
+    only: torch.Tensor | None
+
+    def __call__(self) -> None:
+        routed = replace(self.routed, h=self.routed.h.to(self.vectors.dtype))
+        self.out.copy_(host_experts(routed, self.products, self.moe, self.vectors, self.only))
+
+    def begin(self) -> None:
+        """No other threads can."""
+
+    def end(self) -> None:
+        self()
 
 
 def _by_expert(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -112,10 +112,9 @@ class StoredFfn:
         n_used: int = 1,
         weighs_input: bool = False,
     ) -> None:
-        library = _library()
-        assert library is not None, "is_available() says whether there is one"
-        self._native, self._kept = library, tuple(projections)
-        self._begun: object = None  # the memory of what was begun last, whose owner may be interrupted
+        self._kept = tuple(projections)
+        self.begun: StoredCall | None = None
+        """The call that was begun last: its memory stays, as its owner may be interrupted."""
         n_experts = len(projections[0].stored.places)
         parts = (_matrices(part) for part in self._kept)
         self._layer = _FfnLayer(*parts, n_experts, n_used, _ACTIVATIONS.index(activation), weighs_input)
@@ -132,37 +131,48 @@ class StoredFfn:
         `ids` (n, n_used) int64 are the choices, `weights` (n, n_used) float32 what each counts; None: expert 0, once.
         `only` (n_experts,) bool leaves other experts out. Computed in float32, experts added up in their order.
         """
-        out, tokens, _kept = self._tokens(rows, ids, weights, only)
-        self._native.hprof_ffn(ctypes.byref(self._layer), ctypes.byref(tokens))
+        out = torch.empty_like(rows)
+        self.prepared(out, rows, ids, weights, only)()
         return out
 
-    def begin(
+    def prepared(
         self,
+        out: torch.Tensor,
         rows: torch.Tensor,
         ids: torch.Tensor | None = None,
         weights: torch.Tensor | None = None,
         only: torch.Tensor | None = None,
-    ) -> Callable[[], torch.Tensor]:
-        """The same on threads beside this one; what is returned waits for them, as does who begins another."""
-        out, tokens, kept = self._tokens(rows, ids, weights, only)
-        self._native.hprof_ffn_begin(ctypes.byref(self._layer), ctypes.byref(tokens))
-        self._begun = kept, tokens, out
-
-        def finish() -> torch.Tensor:
-            self._native.hprof_ffn_end()
-            return out
-
-        return finish
-
-    def _tokens(
-        self, rows: torch.Tensor, *choice: torch.Tensor | None
-    ) -> tuple[torch.Tensor, _FfnTokens, list[torch.Tensor | None]]:
-        """Where the results will be, the native call's argument, and the memory that it reads."""
-        rows = rows.contiguous()
-        kept = [rows, *(None if one is None else one.contiguous() for one in choice)]
-        out = torch.empty_like(rows)
+    ) -> StoredCall:
+        """The same into `out`, to be called when what it reads is there; copies are made now of what lies scattered."""
+        kept = [None if one is None else one.contiguous() for one in (rows, ids, weights, only)]
         addresses = (None if one is None else one.data_ptr() for one in (*kept, out))
-        return out, _FfnTokens(*addresses, _NUMBERS[rows.dtype], rows.shape[0], torch.get_num_threads()), kept
+        tokens = _FfnTokens(*addresses, _NUMBERS[rows.dtype], rows.shape[0], 1)
+        return StoredCall(self, self._layer, tokens, [*kept, out])
+
+
+class StoredCall:
+    """A call whose arguments lie ready. It keeps their memory."""
+
+    def __init__(self, ffn: StoredFfn, layer: _FfnLayer, tokens: _FfnTokens, kept: object) -> None:
+        library = _library()
+        assert library is not None, "is_available() says whether there is one"
+        self._native, self._ffn, self._tokens, self._kept = library, ffn, tokens, kept
+        self._arguments = ctypes.byref(layer), ctypes.byref(tokens)
+
+    def __call__(self) -> None:
+        """Compute, on this thread and others: as many as PyTorch gives the thread that calls."""
+        self._tokens.n_threads = torch.get_num_threads()
+        self._native.hprof_ffn(*self._arguments)
+
+    def begin(self) -> None:
+        """Compute on threads beside this one, which goes on; who begins another waits for them first."""
+        self._tokens.n_threads = torch.get_num_threads()
+        self._native.hprof_ffn_begin(*self._arguments)
+        self._ffn.begun = self
+
+    def end(self) -> None:
+        """Help with what was begun until it is done."""
+        self._native.hprof_ffn_end()
 
 
 def _matrices(part: StoredMatrix) -> _FfnMatrices:

@@ -50,8 +50,12 @@ class TokenTrace(PassTrace):
         self._number += 1
         self._stamps, self._n_stamps, self._between, self._is_open = stamps, 0, None, False
 
+    def go_on(self) -> None:
+        """What follows is recorded by itself, for the same device: time passes before it."""
+        self._between, self._is_open = None, False
+
     def end_piece(self, device: Device) -> None:
-        """What the device has to do for the token ends here."""
+        """What is recorded together ends here."""
         if self._between is not None and not self._is_stamped:
             device.stamp("compute", self._memory(self._between))
 

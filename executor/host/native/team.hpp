@@ -64,7 +64,7 @@ class Team {
     static constexpr std::chrono::microseconds kAwake{500};  // about a layer: waking up costs tens of them
 
     static void pause_and_yield() {
-        for (int i = 0; i < 32; ++i) _mm_pause();
+        for (int i = 0; i < 8; ++i) _mm_pause();  // some 140 cycles each
         std::this_thread::yield();
     }
 

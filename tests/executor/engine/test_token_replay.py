@@ -12,6 +12,7 @@ import torch
 from executor import placed_model
 from executor.devices.cpu import CpuDevice
 from executor.passes import PassJob, PassResult
+from executor.policies.base import PolicyOptions
 from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
 
@@ -19,12 +20,12 @@ N_GEN = 6
 Passes = list[tuple[PassResult, torch.Tensor]]
 
 
-def three_passes(spec: str, **options: Any) -> Passes:
+def three_passes(spec: str, arm: str = "full", **options: Any) -> Passes:
     """Of the same arm, the last like the first."""
     found: Passes = []
-    with open_session(spec, ["full"], dtype=torch.float32, **options) as session:
+    with open_session(spec, [arm], **{"dtype": torch.float32, **options}) as session:
         for repetition in (0, 1, 0):
-            result, logits = run_pass(session, "full", 64, N_GEN, repetition=repetition)
+            result, logits = run_pass(session, arm, 64, N_GEN, repetition=repetition)
             assert logits is not None
             found.append((result, logits))
     return found
@@ -133,11 +134,78 @@ def test_a_context_that_outgrows_its_rows_is_recorded_again(monkeypatch: pytest.
     assert recorder.n_recorded == 2
 
 
+COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("arm", "spec", "options"),
+    [
+        ("cpu", "tiny-dense", {"overrides": "ffn=CPU"}),
+        ("cpu", "tiny-moe", {}),
+        ("cpu", "tiny-moe", {"synthetic_routing": True, "n_devices": 2}),
+        ("cpu", "tiny-moe", {"overrides": "blk.[02].*exps=CPU"}),  # layers between whose experts are resident
+        ("off", "tiny-dense", {"policy": COPIES, "overrides": "ffn=CPU"}),
+        ("off", "tiny-moe", {"policy": COPIES}),
+        ("on", "tiny-moe", {"policy": COPIES, "n_devices": 2}),
+        ("hot", "tiny-moe", {"policy": COPIES, "synthetic_routing": True}),
+        ("cache", "tiny-moe", {"policy": COPIES, "synthetic_routing": True}),
+    ],
+)
 @pytest.mark.usefixtures("stepwise")
-@pytest.mark.parametrize("arm", ["off", "cpu"])
-def test_arms_that_need_the_host_run_step_by_step(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_between_what_the_host_does(
+    arm: str, spec: str, options: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"overrides": "exps=CPU", "dtype": dtype, **options}
+    wanted = three_passes(spec, arm, **options)
     recorder = Recorder()
     recorder.install(monkeypatch)
-    with open_session("tiny-moe", [arm], overrides="exps=CPU", dtype=torch.float32) as session:
-        run_pass(session, arm, 16, N_GEN)
+    for (got, logits), (want, its_logits) in zip(three_passes(spec, arm, **options), wanted, strict=True):
+        assert got.tokens == want.tokens
+        assert torch.equal(logits, its_logits)
+        assert sorted(map(repr, got.experts)) == sorted(map(repr, want.experts))
+        assert got.bytes_h2d == want.bytes_h2d
+        assert weights_and_computed(got) == weights_and_computed(want)
+    assert recorder.n_replayed == recorder.n_recorded * (3 * (N_GEN - 1) - 1)
+
+
+def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
+    """Without the copies of choices, which pieces send where steps read flags back."""
+    return Counter(
+        {step: n for step, n in steps(result).items() if (step[0], step[1]) != ("d2h", "copy activations")}
+    )
+
+
+@pytest.mark.parametrize("arm", ["both", "both+cache"])
+@pytest.mark.usefixtures("stepwise")
+def test_pieces_of_arms_that_divide(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times decide who computes what, so that sums are rounded otherwise."""
+    options: dict[str, Any] = {"policy": COPIES, "overrides": "exps=CPU", "synthetic_routing": True}
+    wanted = three_passes("tiny-moe", arm, **options)
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    for (got, logits), (_, its_logits) in zip(three_passes("tiny-moe", arm, **options), wanted, strict=True):
+        assert float((logits - its_logits).norm() / its_logits.norm()) < 1e-4
+        assert any(event.kind == "cpu_compute" and event.phase == "decode" for event in got.events)
+    assert recorder.n_recorded > 1
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_a_layers_parts_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device to the host, there, back and on: each begins when the one before it has ended."""
+    Recorder().install(monkeypatch)
+    result, _ = three_passes("tiny-moe", "cpu", overrides="exps=CPU")[-1]
+    last = max(event.ubatch for event in result.events)
+    events = sorted((e for e in result.events if e.ubatch == last), key=lambda event: event.t_start)
+    names = [event.name for event in events if event.layer == 1]
+    assert names == ["attn", "router", "copy activations", "experts", "copy activations"]
+    assert all(event.t_end <= after.t_start for event, after in pairwise(events))
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_mixers_that_stream_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    with open_session("tiny-moe", ["off"], overrides="blk.1.attn=CPU", dtype=torch.float32) as session:
+        run_pass(session, "off", 16, N_GEN)
     assert recorder.n_recorded == 0
