@@ -88,7 +88,7 @@ class RoutedFlags:
 
     @contextmanager
     def sent_by_others(self) -> Iterator[None]:
-        """Inside, flags are not read back: their ubatch is recorded, and `note_sent` and `note_flags` will tell them."""
+        """Inside, flags are not read back: their ubatch is recorded, `note_sent` and `note_flags` will tell them."""
         self.is_sent = True
         try:
             yield

@@ -91,7 +91,7 @@ class StepRunner:
         return left
 
     def at_host(self, ubatch: Ubatch, layer: int, reached: Event) -> Event | None:
-        """What the host does for a layer, from the event that all before it is done; gives the one that it has computed.
+        """The host's part of a layer, from the event that all before it is done; gives the one that it has computed.
 
         None where the device is told as the host goes on: the part is "copied".
         """

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blocks.hpp"
+#include "integers.hpp"
 #include "team.hpp"
 
 namespace hprof {
@@ -53,7 +54,7 @@ struct Tokens {
 namespace {
 
 // Rows that a thread takes at a time: of gate and up, and of down, where it takes them of all experts.
-constexpr int kRowsIn = 16, kRowsOut = 16;
+constexpr int kRowsIn = Integers::kOfBlock, kRowsOut = 16;
 constexpr int kLanes = 16;
 constexpr int kLine = 64;
 constexpr int kAhead = 1536;  // bytes; a core reads some 5 a ns, and memory answers after some 150 ns
@@ -79,7 +80,9 @@ struct InLines {
     bool operator!=(const InLines&) const { return false; }
 };
 
-using Floats = std::vector<float, InLines<float>>;
+template <class T>
+using Vector = std::vector<T, InLines<T>>;
+using Floats = Vector<float>;
 
 // Rows that lie one behind the other times x. Four sums, so that one product need not wait for the last: which one a
 // weight goes to depends on its place alone.
@@ -134,6 +137,7 @@ constexpr Kernels of() {
 constexpr Kernels kKernels[] = {of<F32>(),  of<F16>(),  of<Bf16>(), of<Q8_0>(), of<Q4_0>(),  of<Q4_1>(),
                                 of<Q5_0>(), of<Q5_1>(), of<Q2K>(),  of<Q3K>(),  of<Q4K>(),   of<Q5K>(),
                                 of<Q6K>(),  of<Iq4Nl>(), of<Iq4Xs>(), of<Mxfp4>()};
+constexpr int kQ4_0 = 4;  // there
 
 // A widened row times N others at once, so that no sum waits for itself. Each has two sums, whatever N is.
 template <int N>
@@ -186,6 +190,13 @@ class Run : public Job {
         grow(rows_, static_cast<size_t>(tokens.n) * hidden_);
         grow(inner_, pairs_.size() * n_ff_);
         read_rows();
+        if (takes_integers(layer.gate) || takes_integers(layer.up)) {
+            grow(whole_rows_, static_cast<size_t>(tokens.n) * n_integers(hidden_));
+            for (int i = 0; i < tokens.n; ++i) {
+                row_to_integers(&rows_[static_cast<size_t>(i) * hidden_], hidden_, &whole_rows_[i * n_integers(hidden_)]);
+            }
+        }
+        if (takes_integers(layer.down)) grow(whole_inner_, pairs_.size() * n_integers(n_ff_));
     }
 
     int n_phases() const override { return 2; }
@@ -205,8 +216,14 @@ class Run : public Job {
    private:
     static constexpr int kIn = 0;  // gate and up; then down
 
-    static void grow(Floats& floats, size_t n) {
-        if (floats.size() < n) floats.resize(n);
+    template <class T>
+    static void grow(Vector<T>& numbers, size_t n) {
+        if (numbers.size() < n) numbers.resize(n);
+    }
+
+    static bool takes_integers(const Matrices& m) {
+        static const bool is_possible = has_integer_products();
+        return is_possible && m.quant == kQ4_0;
     }
 
     // One thread's own.
@@ -280,12 +297,15 @@ class Run : public Job {
         const Group& g = group_of_input(chunk);
         const int begin = row_of_input(chunk), end = std::min(begin + kRowsIn, n_ff_);
         prefetch_begin(row_at(layer_.up, g, begin));
-        each_product(layer_.gate, g, begin, end, rows_.data(), true, scratch,
+        each_product(layer_.gate, g, begin, end, true, scratch,
                      [&](int pair, int r, float product) { inner(pair, r) = completed(layer_.gate, g, r, pair, product); });
-        each_product(layer_.up, g, begin, end, rows_.data(), true, scratch, [&](int pair, int r, float product) {
+        each_product(layer_.up, g, begin, end, true, scratch, [&](int pair, int r, float product) {
             float& here = inner(pair, r);
             here = activated(here, completed(layer_.up, g, r, pair, product), layer_.activation);
         });
+        const int at = begin / Integers::kNumbers, n = n_integers(n_ff_);
+        if (!takes_integers(layer_.down) || g.to - g.from > 1 || at >= n) return;
+        whole_inner_[static_cast<size_t>(g.from) * n + at].set(begin % Integers::kNumbers / kRowsIn, &inner(g.from, begin));
     }
 
     float& inner(int pair, int r) { return inner_[static_cast<size_t>(pair) * n_ff_ + r]; }
@@ -304,7 +324,7 @@ class Run : public Job {
         for (const Group& g : groups_) {
             if (&g != &groups_.back()) prefetch_begin(row_at(m, *(&g + 1), begin));
             const float scale = m.scale ? m.scale[g.expert] : 1;
-            each_product(m, g, begin, end, inner_.data(), false, scratch, [&](int pair, int r, float product) {
+            each_product(m, g, begin, end, false, scratch, [&](int pair, int r, float product) {
                 const float bias = m.bias ? m.bias[static_cast<size_t>(g.expert) * m.n_rows + r] : 0;
                 const float weight = layer_.weighs_input ? 1 : weight_of(pairs_[pair]);
                 sums[pairs_[pair] / layer_.n_used * kRowsOut + r - begin] += (product + bias) * (scale * weight);
@@ -318,16 +338,20 @@ class Run : public Job {
     // f(choice, row, product) for rows of a group's expert and what each of its choices reads, which is its token's row
     // or its own. Several choices share a widened row.
     template <class F>
-    void each_product(const Matrices& m, const Group& g, int begin, int end, const float* x, bool of_token,
-                      Scratch& scratch, F f) {
+    void each_product(const Matrices& m, const Group& g, int begin, int end, bool of_token, Scratch& scratch, F f) {
         const Kernels& kernels = kKernels[m.quant];
-        const auto at = [&](int pair) {
-            return x + static_cast<size_t>(of_token ? pairs_[pair] / layer_.n_used : pair) * m.n_cols;
-        };
+        const auto row_of = [&](int pair) { return static_cast<size_t>(of_token ? pairs_[pair] / layer_.n_used : pair); };
+        const auto at = [&](int pair) { return (of_token ? rows_ : inner_).data() + row_of(pair) * m.n_cols; };
         if (g.to - g.from == 1) {
             grow(scratch.products, end - begin);
             float* products = scratch.products.data();
-            kernels.rows_times(row_at(m, g, begin), m.row_bytes, end - begin, at(g.from), m.n_cols, products);
+            const Bytes first = row_at(m, g, begin);
+            if (takes_integers(m)) {
+                const Integers* whole = (of_token ? whole_rows_ : whole_inner_).data() + row_of(g.from) * n_integers(m.n_cols);
+                integer_rows_times(first, m.row_bytes, end - begin, whole, at(g.from), m.n_cols, kAhead, products);
+            } else {
+                kernels.rows_times(first, m.row_bytes, end - begin, at(g.from), m.n_cols, products);
+            }
             for (int r = begin; r < end; ++r) f(g.from, r, products[r - begin]);
             return;
         }
@@ -348,6 +372,7 @@ class Run : public Job {
     // Kept from layer to layer: fresh memory costs more than what is done with it.
     struct Kept {
         Floats rows, inner;
+        Vector<Integers> whole_rows, whole_inner;
     };
 
     static Kept& of_thread() {
@@ -361,6 +386,7 @@ class Run : public Job {
     std::vector<int> pairs_;  // choices, token * n_used + rank
     std::vector<Group> groups_;
     Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;
+    Vector<Integers>&whole_rows_ = of_thread().whole_rows, &whole_inner_ = of_thread().whole_inner;  // of the same
 };
 
 // What one thread began, and who works on it.

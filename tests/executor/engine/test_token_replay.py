@@ -171,9 +171,7 @@ def test_pieces_between_what_the_host_does(
 
 def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
     """Without the copies of choices, which pieces send where steps read flags back."""
-    return Counter(
-        {step: n for step, n in steps(result).items() if (step[0], step[1]) != ("d2h", "copy activations")}
-    )
+    return Counter({step: n for step, n in steps(result).items() if (step[0], step[1]) != ("d2h", "copy activations")})
 
 
 @pytest.mark.parametrize("arm", ["both", "both+cache"])
