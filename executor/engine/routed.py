@@ -132,15 +132,13 @@ class RoutedFlags:
 
     def distinct(self, ubatch: Ubatch, layer: int) -> int | None:
         """How many experts are in use, where it is known before the pass runs (the sim's cost model asks)."""
-        ids = self.ids(ubatch, layer)
-        return None if ids is None or not self._placed.is_simulated else int(np.unique(ids.numpy()).size)
+        ids = self.ids(ubatch, layer) if self._placed.is_simulated else None
+        return None if ids is None else int(np.unique(ids.numpy()).size)
 
     def share(self, ubatch: Ubatch, layer: int, experts: Flags) -> float:
         """Which share of the tokens' choices are of these experts, where ids are known (the sim's cost model asks)."""
-        ids = self.ids(ubatch, layer)
-        if ids is None or not self._placed.is_simulated:
-            return 1.0
-        return float(experts[ids.numpy()].mean())
+        ids = self.ids(ubatch, layer) if self._placed.is_simulated else None
+        return 1.0 if ids is None else float(experts[ids.numpy()].mean())
 
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""

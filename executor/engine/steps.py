@@ -210,18 +210,29 @@ class StepRunner:
         item = self._launches.item(ubatch, layer, "experts")
         assert item is not None
         streamer = self._launches.streamer(layer)
-        may_divide = streamer.may_divide(item)
+        on_host = None
+        if streamer.may_divide(item):
+            on_host = ExpertsOnHost(self._placed, ubatch, layer, moe, self._trace)
+            on_host.prepare()  # while the device gets there
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-        divided = streamer.divide(item, used) if may_divide and used is not None else None
-        if used is not None and divided is not None:
-            self._divided_experts(ubatch, layer, moe, item, used, divided, reached)
+        divided = None if on_host is None or used is None else streamer.divide(item, used)
+        if on_host is not None and used is not None and divided is not None:
+            self._divided_experts(ubatch, layer, moe, item, used, divided, on_host, reached)
         else:
             work = self._experts_work(ubatch, layer, moe)
             self._launch_experts(ubatch, layer, moe, work, self._stage_experts(ubatch, layer, item, used))
         streamer.release(item)
 
     def _divided_experts(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, used: Flags, divided: Flags, reached: Event
+        self,
+        ubatch: Ubatch,
+        layer: int,
+        moe: MoeFfn,
+        item: Item,
+        used: Flags,
+        divided: Flags,
+        on_host: ExpertsOnHost,
+        reached: Event,
     ) -> None:
         """The host computes the `divided` experts while the others of those in use are copied and computed here.
 
@@ -232,7 +243,6 @@ class StepRunner:
         host_work = self._count(
             experts_work, tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
         )
-        on_host = ExpertsOnHost(placed, ubatch, layer, moe, self._trace)
         on_host.begin(reached, host_work, divided)
         staged = self._stage_experts(ubatch, layer, item, used)
         n_here = int((used & ~divided).sum())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
@@ -115,15 +116,20 @@ class ExpertsOnHost:
         self._trip.begin(sent, self._experts(), work, lambda: Touched(reads=self._read(), writes=[added]))
         return self._trip.end()
 
+    def prepare(self) -> None:
+        """Whatever `begin` can do before it is known which experts."""
+        self._only = np.zeros(self._moe.n_experts, dtype=np.bool_)
+        self._prepared = self._experts(self._only)
+
     def begin(self, sent: Event, work: Work, only: Flags) -> None:
-        """The same with `only` (n_experts,) these of them; `end` gives the event."""
-        self._begun, self._n_begun = self._experts(only), int(only.sum())
-        self._trip.begin(sent, self._begun.begin, work, lambda: Touched(reads=self._read()))
+        """The host computes `only` these (n_experts,), once the activations are there; `end` gives the event."""
+        self._only[:], self._n_begun = only, int(only.sum())
+        self._trip.begin(sent, self._prepared.begin, work, lambda: Touched(reads=self._read()))
 
     def end(self) -> Event:
         """Wait for what was begun."""
         added = self._on_host.added
-        return self._trip.end(self._begun.end, self._n_begun, lambda: Touched(writes=[added]))
+        return self._trip.end(self._prepared.end, self._n_begun, lambda: Touched(writes=[added]))
 
     def receive(self) -> None:
         """Bring the sums back."""

@@ -100,7 +100,7 @@ def footprint(
             _on_device(model, shard, options, needs(shard.layers, has_output=shard is shards[-1])) for shard in shards
         ]
         if options.device.kind == "cuda":
-            n_recordings = _RECORDINGS_A_STEP + (has_triton() and _is_resident_for_some_arm(session))
+            n_recordings = _RECORDINGS_A_STEP + (_recorded_tokens(session) if has_triton() else 0)
             devices = [
                 replace(device, recordings=_recorded_bytes(model, shard.layers, n_recordings))
                 for device, shard in zip(devices, shards, strict=True)
@@ -150,9 +150,14 @@ def _on_device(model: Model, shard: DeviceShard, options: SessionOptions, scratc
     )
 
 
-def _is_resident_for_some_arm(session: Session) -> bool:
-    """Whether some arm streams nothing, so that its tokens are recorded whole (`engine.recorded_tokens`)."""
-    return any(not placement.host for placement in session.placements.values())
+def _recorded_tokens(session: Session) -> int:
+    """How many whole tokens are recorded: one for all arms in which the host does alike (`engine.recorded_tokens`)."""
+    found = set()
+    for arm, policy in session.policies.items():
+        units = session.units if session.placements[arm].host else []
+        if all(unit.what in ("ffn", "experts") for unit in units):
+            found.add(tuple(policy.regime(1, unit) for unit in units))
+    return len(found)
 
 
 def _recorded_bytes(model: Model, layers: Iterable[int], n_recordings: int) -> int:

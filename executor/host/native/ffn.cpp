@@ -5,12 +5,11 @@
 // where it is first used: executor/host/stored.py.
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <optional>
 #include <vector>
 
-#include "blocks.hpp"
 #include "integers.hpp"
+#include "rows.hpp"
 #include "team.hpp"
 
 namespace hprof {
@@ -55,112 +54,6 @@ namespace {
 
 // Rows that a thread takes at a time: of gate and up, and of down, where it takes them of all experts.
 constexpr int kRowsIn = Integers::kOfBlock, kRowsOut = 16;
-constexpr int kLanes = 16;
-constexpr int kLine = 64;
-constexpr int kAhead = 1536;  // bytes; a core reads some 5 a ns, and memory answers after some 150 ns
-
-inline void prefetch(Bytes at) { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
-
-// What the processor does not foresee: where the next stretch of rows begins.
-inline void prefetch_begin(Bytes at) {
-    for (int i = 0; i < kAhead; i += kLine) prefetch(at + i);
-}
-
-// Memory of whole cache lines: a vector that lies across two takes two loads.
-template <class T>
-struct InLines {
-    using value_type = T;
-    static constexpr std::align_val_t kAligned{kLine};
-    InLines() = default;
-    template <class U>
-    InLines(const InLines<U>&) {}
-    T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kAligned)); }
-    void deallocate(T* memory, size_t) { ::operator delete(memory, kAligned); }
-    bool operator==(const InLines&) const { return true; }
-    bool operator!=(const InLines&) const { return false; }
-};
-
-template <class T>
-using Vector = std::vector<T, InLines<T>>;
-using Floats = Vector<float>;
-
-// Rows that lie one behind the other times x. Four sums, so that one product need not wait for the last: which one a
-// weight goes to depends on its place alone.
-template <class Quant>
-void rows_times(Bytes row, int64_t row_bytes, int n_rows, const float* x, int n_cols, float* products) {
-    constexpr int kBlocks = Quant::kWeights < 4 * kLanes ? 4 * kLanes / Quant::kWeights : 1;
-    constexpr int kStep = kBlocks * Quant::kWeights, kStepBytes = kBlocks * Quant::kBytes;
-    constexpr int kLines = (kStepBytes + kLine - 1) / kLine + (kStepBytes % kLine != 0);
-    for (int r = 0; r < n_rows; ++r, row += row_bytes) {
-        __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-        const auto add = [&](Bytes block, const float* here, int first) __attribute__((always_inline)) {
-            Quant::each(block, [&](int i, __m512 w) __attribute__((always_inline)) {
-                __m512& sum = sums[(first + i) & 3];
-                sum = _mm512_fmadd_ps(w, _mm512_loadu_ps(here + kLanes * i), sum);
-            });
-        };
-        Bytes block = row;
-        int at = 0;
-        for (; at + kStep <= n_cols; at += kStep, block += kStepBytes) {
-            for (int i = 0; i < kLines; ++i) prefetch(block + kAhead + kLine * i);
-#pragma GCC unroll 4
-            for (int k = 0; k < kBlocks; ++k) {
-                add(block + k * Quant::kBytes, x + at + k * Quant::kWeights, k * Quant::kWeights / kLanes);
-            }
-        }
-        for (; at < n_cols; at += Quant::kWeights, block += Quant::kBytes) add(block, x + at, 0);
-        const __m512 sum = _mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3]));
-        products[r] = _mm512_reduce_add_ps(sum);
-    }
-}
-
-template <class Quant>
-void widen(Bytes row, float* to, int n_cols) {
-    for (int at = 0; at < n_cols; at += Quant::kWeights, row += Quant::kBytes) {
-        Quant::each(row, [&](int i, __m512 w) __attribute__((always_inline)) {
-            _mm512_storeu_ps(to + at + kLanes * i, w);
-        });
-    }
-}
-
-struct Kernels {
-    void (*rows_times)(Bytes, int64_t, int, const float*, int, float*);
-    void (*widen)(Bytes, float*, int);
-};
-
-template <class Quant>
-constexpr Kernels of() {
-    return {rows_times<Quant>, widen<Quant>};
-}
-
-// In the order of `QUANTS` in executor/host/stored.py.
-constexpr Kernels kKernels[] = {of<F32>(),  of<F16>(),  of<Bf16>(), of<Q8_0>(), of<Q4_0>(),  of<Q4_1>(),
-                                of<Q5_0>(), of<Q5_1>(), of<Q2K>(),  of<Q3K>(),  of<Q4K>(),   of<Q5K>(),
-                                of<Q6K>(),  of<Iq4Nl>(), of<Iq4Xs>(), of<Mxfp4>()};
-constexpr int kQ4_0 = 4;  // there
-
-// A widened row times N others at once, so that no sum waits for itself. Each has two sums, whatever N is.
-template <int N>
-void wide_times(const float* wide, const float* const* x, int n_cols, float* products) {
-    __m512 even[N], odd[N];
-    for (int k = 0; k < N; ++k) even[k] = odd[k] = _mm512_setzero_ps();
-    int at = 0;
-    for (; at + 2 * kLanes <= n_cols; at += 2 * kLanes) {
-        const __m512 first = _mm512_loadu_ps(wide + at), second = _mm512_loadu_ps(wide + at + kLanes);
-        for (int k = 0; k < N; ++k) {
-            even[k] = _mm512_fmadd_ps(first, _mm512_loadu_ps(x[k] + at), even[k]);
-            odd[k] = _mm512_fmadd_ps(second, _mm512_loadu_ps(x[k] + at + kLanes), odd[k]);
-        }
-    }
-    for (int k = 0; k < N; ++k) {
-        if (at < n_cols) even[k] = _mm512_fmadd_ps(_mm512_loadu_ps(wide + at), _mm512_loadu_ps(x[k] + at), even[k]);
-        products[k] = _mm512_reduce_add_ps(_mm512_add_ps(even[k], odd[k]));
-    }
-}
-
-constexpr int kAtOnce = 4;
-constexpr void (*kWideTimes[])(const float*, const float* const*, int, float*) = {
-    nullptr, wide_times<1>, wide_times<2>, wide_times<3>, wide_times<4>};
 
 float activated(float gate, float up, Activation activation) {
     switch (activation) {
@@ -296,10 +189,9 @@ class Run : public Job {
     void gate_and_up(int chunk, Scratch& scratch) {
         const Group& g = group_of_input(chunk);
         const int begin = row_of_input(chunk), end = std::min(begin + kRowsIn, n_ff_);
-        prefetch_begin(row_at(layer_.up, g, begin));
-        each_product(layer_.gate, g, begin, end, true, scratch,
+        each_product(layer_.gate, g, begin, end, true, row_at(layer_.up, g, begin), scratch,
                      [&](int pair, int r, float product) { inner(pair, r) = completed(layer_.gate, g, r, pair, product); });
-        each_product(layer_.up, g, begin, end, true, scratch, [&](int pair, int r, float product) {
+        each_product(layer_.up, g, begin, end, true, nullptr, scratch, [&](int pair, int r, float product) {
             float& here = inner(pair, r);
             here = activated(here, completed(layer_.up, g, r, pair, product), layer_.activation);
         });
@@ -322,9 +214,9 @@ class Run : public Job {
         Floats& sums = scratch.sums;
         sums.assign(static_cast<size_t>(tokens_.n) * kRowsOut, 0.f);
         for (const Group& g : groups_) {
-            if (&g != &groups_.back()) prefetch_begin(row_at(m, *(&g + 1), begin));
+            const Bytes next = &g == &groups_.back() ? nullptr : row_at(m, *(&g + 1), begin);
             const float scale = m.scale ? m.scale[g.expert] : 1;
-            each_product(m, g, begin, end, false, scratch, [&](int pair, int r, float product) {
+            each_product(m, g, begin, end, false, next, scratch, [&](int pair, int r, float product) {
                 const float bias = m.bias ? m.bias[static_cast<size_t>(g.expert) * m.n_rows + r] : 0;
                 const float weight = layer_.weighs_input ? 1 : weight_of(pairs_[pair]);
                 sums[pairs_[pair] / layer_.n_used * kRowsOut + r - begin] += (product + bias) * (scale * weight);
@@ -336,9 +228,10 @@ class Run : public Job {
     }
 
     // f(choice, row, product) for rows of a group's expert and what each of its choices reads, which is its token's row
-    // or its own. Several choices share a widened row.
+    // or its own. Several choices share a widened row. `next`: what this thread reads then; null: it has been foreseen.
     template <class F>
-    void each_product(const Matrices& m, const Group& g, int begin, int end, bool of_token, Scratch& scratch, F f) {
+    void each_product(const Matrices& m, const Group& g, int begin, int end, bool of_token, Bytes next, Scratch& scratch,
+                      F f) {
         const Kernels& kernels = kKernels[m.quant];
         const auto row_of = [&](int pair) { return static_cast<size_t>(of_token ? pairs_[pair] / layer_.n_used : pair); };
         const auto at = [&](int pair) { return (of_token ? rows_ : inner_).data() + row_of(pair) * m.n_cols; };
@@ -346,15 +239,17 @@ class Run : public Job {
             grow(scratch.products, end - begin);
             float* products = scratch.products.data();
             const Bytes first = row_at(m, g, begin);
+            const Stretch stretch(row_at(m, g, end), next ? next : first);
             if (takes_integers(m)) {
                 const Integers* whole = (of_token ? whole_rows_ : whole_inner_).data() + row_of(g.from) * n_integers(m.n_cols);
-                integer_rows_times(first, m.row_bytes, end - begin, whole, at(g.from), m.n_cols, kAhead, products);
+                integer_rows_times(first, m.row_bytes, end - begin, whole, at(g.from), m.n_cols, stretch, products);
             } else {
-                kernels.rows_times(first, m.row_bytes, end - begin, at(g.from), m.n_cols, products);
+                kernels.rows_times(first, m.row_bytes, end - begin, at(g.from), m.n_cols, stretch, products);
             }
             for (int r = begin; r < end; ++r) f(g.from, r, products[r - begin]);
             return;
         }
+        if (next) prefetch_begin(next);
         grow(scratch.wide, m.n_cols);
         for (int r = begin; r < end; ++r) {
             kernels.widen(row_at(m, g, r), scratch.wide.data(), m.n_cols);

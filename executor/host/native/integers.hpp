@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "blocks.hpp"
+#include "rows.hpp"
 
 namespace hprof {
 
@@ -71,15 +71,15 @@ inline bool has_integer_products() { return __builtin_cpu_supports("avx512vnni")
 inline __m512 few_times(Bytes block, const float* x, int at, int n_cols) {
     __m512 sum = _mm512_setzero_ps();
     for (; at < n_cols; at += Q4_0::kWeights, block += Q4_0::kBytes) {
-        Q4_0::each(block, [&](int i, __m512 w) { sum = _mm512_fmadd_ps(w, _mm512_loadu_ps(x + at + 16 * i), sum); });
+        Q4_0::each(block, [&](int i, __m512 w) { sum = _mm512_fmadd_ps(w, _mm512_loadu_ps(x + at + kLanes * i), sum); });
     }
     return sum;
 }
 
-// Rows of Q4_0 times x; `ahead`: how many bytes before they are needed memory is asked for them.
+// Rows of Q4_0 times x.
 __attribute__((target("avx512vnni"))) inline void integer_rows_times(Bytes row, int64_t row_bytes, int n_rows,
                                                                      const Integers* whole, const float* x, int n_cols,
-                                                                     int ahead, float* products) {
+                                                                     Stretch stretch, float* products) {
     constexpr int kBytes = Q4_0::kBytes, kStepBytes = Integers::kBlocks * kBytes;
     // the scale of block i, in each of the four lanes that its sums have
     const __m512i scales = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 27, 27, 27, 27, 18, 18, 18, 18,
@@ -90,8 +90,8 @@ __attribute__((target("avx512vnni"))) inline void integer_rows_times(Bytes row, 
         __m512 sums = _mm512_setzero_ps();
         Bytes blocks = row;
         for (int i = 0; i < n_steps; ++i, blocks += kStepBytes) {
-            _mm_prefetch(reinterpret_cast<const char*>(blocks + ahead), _MM_HINT_T0);
-            _mm_prefetch(reinterpret_cast<const char*>(blocks + ahead + 64), _MM_HINT_T0);
+            stretch.foresee(blocks);
+            stretch.foresee(blocks + kLine);
             const Integers& w = whole[i];
             __m512i codes = _mm512_castsi128_si512(bytes_at(blocks + 2));
             codes = _mm512_inserti32x4(codes, bytes_at(blocks + kBytes + 2), 1);
