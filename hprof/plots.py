@@ -17,7 +17,7 @@ from executor.errors import HprofError, did_you_mean
 from executor.units import listed
 from profiler.compare.data import ALIASES
 from profiler.export.tracks import typical_passes
-from profiler.metrics.devices import TIME_PARTS, typical_time_spent
+from profiler.metrics.devices import typical_time_spent
 from profiler.metrics.layers import typical_layers
 from profiler.metrics.timeline import load_timeline
 from profiler.report.cells import Cell, telling_cell
@@ -125,10 +125,9 @@ class _Drawn:
         figures = self._of_the_cell(self.capture.figures())
         at_work = {name: arm.n_devices for name, arm in self._cell.arms.items()}
         spent = typical_time_spent(figures, figures["arm"].map(at_work)).reindex(list(self._cell.arms))
-        parts = spent[list(TIME_PARTS)]
-        if parts[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
+        if spent[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
             raise HprofError(f"{self.capture.path} recorded no copies or kernels, so where time went is unknown.")
-        return spent_figure(parts, list(spent.index))
+        return spent_figure(spent, list(spent.index))
 
     def layers(self) -> go.Figure:
         arm = self.arm or self._cell.baseline

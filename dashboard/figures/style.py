@@ -40,8 +40,8 @@ TIMELINE: Final[dict[str, dict[str, object]]] = {
     },
 }
 
-# Where a pass's time goes. Mid-tones, so that they read on both backgrounds.
-SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "other": PURPLE}
+# Where a pass's time goes. Mid-tones, so that they read on both backgrounds; orange is too pale for that.
+SPENT: Final = {"compute": GREEN, "hidden": BLUE, "exposed": VERMILLION, "other": PURPLE, "host": "#DB9600"}
 
 # Arms, in the order in which they appear in a capture; the baseline is the quiet one.
 # Not Okabe and Ito's purple, which deuteranopia does not tell from grey.

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.style import BLUE, GREY, SEQUENTIAL, SPENT, VERMILLION, styled
 from dashboard.text import for_plotly
+from profiler.metrics.devices import TIME_PARTS
 from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
 from profiler.metrics.timeline_detail import bin_edges, busy_shares, joint_extent
@@ -21,9 +22,11 @@ PART_LABELS: Final = {
     "exposed_ns": "exposed copy",
     "other_ns": "other copies",
     "idle_ns": "idle",
+    "host_compute_ns": "CPU compute (beside all of it)",
 }
 _HATCHES: Final = {"hidden_ns": ".", "exposed_ns": "/", "other_ns": "x"}
 _NS_A_MS, _NS_A_S = 1e6, 1e9
+_BAR_HEIGHT: Final = 28
 _LEGEND_HEIGHT: Final = 52  # two lines: it wraps where the page is narrow
 _FEW_LAYERS: Final = 12  # so many numbers fit side by side on a phone
 _SECOND_BAR: Final = 0.1875  # the middle of the second of two bars that share three quarters of a layer's place
@@ -33,23 +36,24 @@ _WHOLE: Final = 100  # shares are drawn in whole per cent, a byte each
 
 
 def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
-    """Of each row two bars, one above the other from the same 0: copying, hidden before exposed, and computing. A mark
-    stands where the time of the passes ends.
+    """Of each row two bars, one above the other from the same 0: copying, hidden before exposed, and computing; a third
+    where the host computed. A mark stands where the time of the passes ends.
 
-    spent: a row an arm or a device, and the columns of `profiler.metrics.devices.TIME_PARTS`; labels name the rows.
+    spent: a row an arm or a device, and the columns of `profiler.metrics.devices.TIME_PARTS`, perhaps
+    `host_compute_ns`; labels name the rows.
     """
     figure = go.Figure()
     names = [for_plotly(label) for label in labels]
-    computing = spent["compute_ns"] + spent["hidden_ns"]
+    on_host = spent.get("host_compute_ns", pd.Series(0.0, spent.index))
     bars = [
         ("copy", "hidden", "hidden copy", spent["hidden_ns"]),
         ("copy", "exposed", "exposed copy", spent["exposed_ns"]),
         ("copy", "other", "other copies", spent["other_ns"]),
-        ("compute", "compute", "compute", computing),
+        ("compute", "compute", "compute", spent["compute_ns"] + spent["hidden_ns"]),
+        ("CPU", "host", "CPU compute", on_host),
     ]
+    bars = [bar for bar in bars if (bar[3] > 0).any()]
     for row, part, text, values in bars:
-        if not (values > 0).any():
-            continue
         figure.add_bar(
             y=[names, [row] * len(names)],
             x=values.to_numpy(float) / _NS_A_MS,
@@ -58,7 +62,7 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
             marker={"color": SPENT[part], "pattern": _hatch(_HATCHES.get(f"{part}_ns", "")), "line": {"width": 0}},
             hovertemplate=f"{text}: %{{x:,.2f}} ms<extra></extra>",
         )
-    whole = spent.sum(axis=1, skipna=False)
+    whole = spent[list(TIME_PARTS)].sum(axis=1, skipna=False)
     if whole.notna().any():
         figure.add_scatter(
             y=[names, ["compute"] * len(names)],
@@ -68,7 +72,8 @@ def spent_figure(spent: pd.DataFrame, labels: Sequence[str]) -> go.Figure:
             marker={"symbol": "line-ns", "size": 22, "line": {"width": 2, "color": GREY}},
             hovertemplate="all takes %{x:,.2f} ms<extra></extra>",
         )
-    styled(figure, height=_LEGEND_HEIGHT + 44 + 62 * len(labels), barmode="stack", bargap=0.12)
+    n_bars = len({row for row, *_ in bars} | {"copy", "compute"}) * len(labels)
+    styled(figure, height=_LEGEND_HEIGHT + 44 + _BAR_HEIGHT * n_bars, barmode="stack", bargap=0.12)
     # From the top down, so that lines of it on a phone do not run into the bars.
     legend = {"traceorder": "normal", "yref": "container", "y": 1.0, "yanchor": "top"}
     figure.update_layout(legend=legend, margin={"t": _LEGEND_HEIGHT})

@@ -22,6 +22,7 @@ _IN_WORDS: Final = {
     "hidden copy": "hidden_ns",
     "exposed copy": "exposed_ns",
     "idle": "idle_ns",
+    "CPU compute": "host_compute_ns",
 }
 
 
@@ -33,7 +34,7 @@ def where_time_went(choice: Choice) -> None:
     measured = _measured(choice, scope)
     at_work = {name: arm.n_devices for name, arm in choice.cell.arms.items()}
     typical = typical_time_spent(measured, measured["arm"].map(at_work)).reindex(choice.arms)
-    spent = typical[list(TIME_PARTS)]
+    spent = typical if (typical["host_compute_ns"] > 0).any() else typical[list(TIME_PARTS)]
     if spent[["compute_ns", "hidden_ns", "exposed_ns"]].isna().all(axis=None):
         show.nothing("The source recorded no copies or kernels of these passes, so where their time went is unknown.")
         return
@@ -48,19 +49,13 @@ def where_time_went(choice: Choice) -> None:
     counts = measured["arm"].value_counts()
     over = " and ".join(f"{format_count(int(counts.get(arm, 0)), 'pass')} of {arm}" for arm in choice.arms)
     together = ", prefill and decode together" if scope == "pass" and len(scopes) > 1 else ""
-    show.sentences([f"Medians over {over}{together}.", *_of_host(typical["host_compute_ns"])])
+    show.sentences([f"Medians over {over}{together}."])
 
 
 def _scopes(choice: Choice) -> list[Scope]:
     """Whole passes, and each phase where the cell has both."""
     sizes = choice.sizes
     return list(_SCOPES) if sizes is not None and sizes.n_prompt and sizes.n_gen else ["pass"]
-
-
-def _of_host(host_compute_ns: pd.Series) -> list[str]:
-    """Where the host computes the device is idle, which needs telling."""
-    told = [f"{format_ns(value)} in {arm}" for arm, value in host_compute_ns.items() if value > 0]  # NaN is not
-    return [f"The device also idles while the host computes for it: {' and '.join(told)}."] if told else []
 
 
 def _measured(choice: Choice, scope: Scope) -> pd.DataFrame:
@@ -84,7 +79,8 @@ def _spent_alt(spent: pd.DataFrame, labels: list[str]) -> str:
     """The stacked bars in a sentence each."""
     told = []
     for label, (_, row) in zip(labels, spent.iterrows(), strict=True):
-        told.append(f"{label}: " + ", ".join(f"{name} {_time(row[key])}" for name, key in _IN_WORDS.items()))
+        known = {name: row[key] for name, key in _IN_WORDS.items() if key in row}
+        told.append(f"{label}: " + ", ".join(f"{name} {_time(value)}" for name, value in known.items()))
     return "Where the time went. " + "; ".join(told) + "."
 
 

@@ -55,6 +55,11 @@ def test_time_spent_is_stacked_and_exposed_copy_is_hatched() -> None:
     assert list(by_name["end"].x) == [8, 6]
     assert [list(names) for names in by_name["compute"].y] == [["A  off", "B  &lt;on&gt;"], ["compute"] * 2]
     assert drawn["exposed copy"]["marker"]["pattern"]["shape"] == "/"  # type: ignore[index]
+    hosted = spent_figure(spent.assign(host_compute_ns=[4e6, 0.0]), ["A  off", "B  <on>"])
+    on_host = next(trace for trace in hosted.data if trace.name == "CPU compute")
+    assert list(on_host.x) == [4, 0]
+    assert list(next(trace for trace in hosted.data if trace.name == "end").x) == [8, 6], "the host's lies beside it"
+    assert hosted.layout.height > figure.layout.height, "a bar more an arm"
 
 
 def test_arms_differ_in_more_than_colour() -> None:
