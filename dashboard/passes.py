@@ -52,7 +52,7 @@ def passes_of_cell(choice: Choice) -> pd.DataFrame:
     return frame[choice.sizes.rows_in(frame) & frame["arm"].isin(choice.arms) & frame["pass_id"].notna()]
 
 
-def choose_repetition(choice: Choice) -> list[ShownPass]:
+def choose_repetition(choice: Choice, **layout: Any) -> list[ShownPass]:
     """Let the reader choose a repetition (the same for both arms, which had the same input), first the typical one."""
     if choice.sizes is None:
         return [ShownPass("capture", "whole capture", None)]
@@ -69,6 +69,7 @@ def choose_repetition(choice: Choice) -> list[ShownPass]:
         options,
         "rep",
         lambda key: f"{key}, of median length" if key == typical else str(key),
+        **layout,
     )
     return [_shown(rows[rows["pass_id"].isin(keys[keys == chosen].index)], arm, rows) for arm in choice.arms]
 

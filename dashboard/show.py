@@ -17,6 +17,7 @@ from dashboard.choice import Choice
 from dashboard.text import escape_markdown, whole_cell, with_code
 from executor.errors import HprofError
 from executor.units import UNKNOWN
+from profiler.plain_text import readable
 from profiler.report.build import machine_label, model_label
 from profiler.report.measured import what_was_measured
 
@@ -172,6 +173,18 @@ def as_parquet(table: pd.DataFrame) -> bytes:
     out = io.BytesIO()
     table.to_parquet(out, compression="zstd", index=False)
     return out.getvalue()
+
+
+def text_box(label: str, value: str, *, key: str, width: int | Literal["stretch"] = "stretch") -> str:
+    """A box for a line of text under a label of unknown origin; what is in it, without spaces around it.
+
+    Streamlit takes a label for Markdown and reads it out as it is: escaped, a screen reader would speak backslashes. So
+    it is drawn apart, and the box has it plain.
+    """
+    plain = " ".join(readable(label).split())
+    with st.container(gap=None, width=width):
+        st.caption(escape_markdown(plain))
+        return st.text_input(plain, value, key=key, label_visibility="collapsed").strip()
 
 
 def nothing(reason: str, advice: str = "") -> None:

@@ -49,6 +49,20 @@ def _remove(choice: Choice, span: Span) -> None:
     st.session_state[_STATE] = choice.found.key, [one for one in chosen(choice) if one != span]
 
 
+def on_canvas(choice: Choice) -> list[tuple[int, int, str]]:
+    """The stretches with the names that they have now, for the canvas to show where they lie."""
+    return [(*span, _name(number, span)) for number, span in enumerate(chosen(choice))]
+
+
+def _name(number: int, span: Span) -> str:
+    """What is in its box, or will be."""
+    return str(st.session_state.get(_key(span), _NAMES[number % len(_NAMES)])).strip()
+
+
+def _key(span: Span) -> str:
+    return f"stretch-{span}"
+
+
 def controls(choice: Choice, root: trace_root.TraceRoot) -> None:
     """The list with a name for each, and the button that makes the capture; nothing where none was chosen."""
     spans = chosen(choice)
@@ -73,6 +87,6 @@ def controls(choice: Choice, root: trace_root.TraceRoot) -> None:
 def _row(choice: Choice, number: int, span: Span) -> ArmRange:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         label = f"{format_ns(span[0])} to {format_ns(span[1])}"
-        name = st.text_input(label, _NAMES[number % len(_NAMES)], key=f"stretch-{span}", width=260)
+        name = st.text_input(label, _NAMES[number % len(_NAMES)], key=_key(span), width=260)
         st.button("Remove", key=f"remove-{span}", on_click=_remove, args=(choice, span))
     return ArmRange(name.strip(), *span)

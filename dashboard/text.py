@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from executor.units import format_factor, listed
@@ -12,13 +12,13 @@ from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics.passes import CellKey
 from profiler.plain_text import readable
-from profiler.report.verdicts import OTHER_WORK, SAME_WORK, UNCLEAR, as_fast, verdict_word
+from profiler.report.verdicts import SAME_WORK, UNCLEAR, as_fast, verdict_word
 
-SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "=", "inconclusive": "?"}
+SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "="}
+"""Before a figure that has a verdict; where it has none, words say why."""
 _UNCHANGED: Final = {  # of one figure, of several
     "no difference": ("stayed the same", "stayed the same"),
-    SAME_WORK: ("was the same work in both", "were the same work in both"),
-    OTHER_WORK: ("was other work, which says nothing of either", "were other work, which says nothing of either"),
+    SAME_WORK: ("is the same work in both", "are the same work in both"),
     UNCLEAR: ("is unclear", "are unclear"),
 }
 
@@ -48,6 +48,12 @@ def arm_label(arm: ManifestArm) -> str:
     return f"{arm.name} ({arm.traits.meaning})" if arm.traits is not None else arm.name
 
 
+def about_layers(layers: float, which: str = "") -> str:
+    """`1 layer`, `2 layers`, `13.6 layers`; `which` stands before the noun: `1 more layer`."""
+    number = f"{layers:.1f}".removesuffix(".0")
+    return f"{number} {which}layer{'' if number == '1' else 's'}"
+
+
 def whole_cell(cell: CellKey) -> str:
     """`ubatch 64 · depth 0 · prompt 512 + 16 generated`."""
     sizes = (("ubatch", cell.n_ubatch), ("depth", cell.n_depth))
@@ -66,7 +72,8 @@ def cell_key(cell: CellKey) -> str:
 def headline(
     a: str, b: str, who: str, compared: Mapping[str, Comparison | None], placed: tuple[str, str] | None = None
 ) -> str:
-    """`Prefetch made the first token 0.89 x and prefill 1.31 x as fast as off; decode stayed the same.`
+    """`Prefetch made the first token 0.89 x and prefill 1.31 x as fast as off; decode stayed the same.` Figures that
+    changed alike share their factor.
 
     who: B as the subject of a sentence. placed: where the arms' weights lie elsewhere, in words (`8 host layers`):
     then the policy made nothing alone, and it reads `on@2 (16 host layers) against off (8 host layers): the first
@@ -78,15 +85,24 @@ def headline(
     known = {name: one for name in named if (one := compared.get(name)) is not None}
     if not known:
         return f"{a} and {b} cannot be compared here."
-    factors = {name: f"{named[name]} {format_factor(as_fast(one.ratio, name))} x" for name, one in known.items()}
-    changed = [factors[name] for name, one in known.items() if one.verdict in ("faster", "slower")]
-    fast = [f"{listed(changed)} as fast"] if changed else []
+    factors = {name: format_factor(as_fast(one.ratio, name)) for name, one in known.items()}
+
+    def as_fast_each(names: Sequence[str]) -> str:
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(factors[name], []).append(named[name])
+        return f"{listed(f'{listed(those)} {factor} x' for factor, those in alike.items())} as fast"
+
+    changed = [name for name, one in known.items() if one.verdict in ("faster", "slower")]
+    fast = [as_fast_each(changed)] if changed else []
     if placed:
         clauses = [f"{b} ({placed[1]}) against {a} ({placed[0]})", *fast]
     else:
         clauses = [f"{who} made {fast[0]} as {a}" if fast else f"{who} against {a}"]
-    if seen := [factors[name] for name, one in known.items() if one.n_missing]:
-        clauses.append(f"{listed(seen)} as fast in what was measured, too little for a verdict")
+    if seen := [name for name, one in known.items() if one.n_missing]:
+        clauses.append(f"{as_fast_each(seen)}, by too few runs for a verdict")
+    if other := [name for name, one in known.items() if one.is_other_work]:
+        clauses.append(f"{as_fast_each(other)}, but on other work")
     for word, told in _UNCHANGED.items():
         if alike := [named[name] for name, one in known.items() if verdict_word(one) == word]:
             clauses.append(f"{listed(alike)} {told[len(alike) > 1]}")

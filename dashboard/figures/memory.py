@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -144,15 +143,11 @@ def held_figure(found: HeldOverTime) -> go.Figure:
             line={"color": GREY, "width": 1.5, "dash": "dash"},
             hovertemplate=f"peak: %{{y:,.4g}} {unit}<extra></extra>",
         )  # fmt: skip
-    _mark_most(figure, time, total, format_bytes(found.most_bytes))
+    note = f"at most {format_bytes(found.most_bytes)}"
+    figure.add_annotation(  # over the line's end: at its most it lies on other lines
+        x=span[1], y=total.max(), text=note, showarrow=False, xanchor="right", yanchor="bottom"
+    )
     styled(figure, height=_HELD_HEIGHT)
     figure.update_xaxes(title="ms after the pass's start", range=[0, float(time.max())])
     figure.update_yaxes(title=unit, rangemode="tozero")
     return figure
-
-
-def _mark_most(figure: go.Figure, time: np.ndarray, total: np.ndarray, said: str) -> None:
-    most = int(total.argmax())
-    figure.add_annotation(
-        x=time[most], y=total[most], text=f"at most {said}", showarrow=True, arrowhead=2, ay=24, ax=30
-    )

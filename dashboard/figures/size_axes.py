@@ -117,15 +117,13 @@ def label_ends(
     free = -np.inf
     for arm, at in sorted(ends.items(), key=lambda end: end[1]):
         free = max(at, free + gap)
-        name = f"{for_plotly(arm)}{' (ceiling)' if arm in arms.ceilings else ''}"
         mark = f'<span style="color:{arm_style(arm, arms.names)["colour"]}">\u25a0</span>'
-        text = f"{mark} <b>{name}</b>" if arms.stands_out(arm) else f"{mark} {name}"
+        text = f"{mark} <b>{for_plotly(arm)}</b>" if arms.stands_out(arm) else f"{mark} {for_plotly(arm)}"
         figure.add_annotation(
             x=1, xref="paper", xanchor="left", xshift=4, y=free, text=text,
             showarrow=False, name="end",
         )  # fmt: skip
-    longest = max(len(arm) + (10 if arm in arms.ceilings else 0) for arm in ends)
-    figure.update_layout(margin={"r": 28 + 8 * min(longest, 24)})
+    figure.update_layout(margin={"r": 26 + 7 * min(max(map(len, ends)), 24)})
 
 
 def size_ticks(values: pd.Series) -> dict[str, Any]:
@@ -134,6 +132,7 @@ def size_ticks(values: pd.Series) -> dict[str, Any]:
     is_log = len(measured) > 0 and measured[0] > 0 and values.name != DEPTH
     return {
         "type": "log" if is_log else "linear",
+        "autotickangles": [0, 45, 90],  # where a phone has no room for them side by side
         "tickmode": "array",
         "tickvals": measured,
         "ticktext": [f"{value:,.0f}" for value in measured],

@@ -49,9 +49,8 @@ ARM_COLOURS: Final = (GREY, BLUE, ORANGE, GREEN, SKY, VERMILLION, "#A0448A", YEL
 ARM_MARKERS: Final = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
 ARM_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
 
-# Worse (orange) through no difference to better (blue); light enough for dark text on all of it.
-DIVERGING: Final = ((0.0, "#EE9A55"), (0.5, "#E4E7EB"), (1.0, "#5FB0E0"))
-TEXT_ON_DIVERGING: Final = "#15191F"
+# Worse (orange) through no difference to better (blue), over the background of either theme and under its text.
+DIVERGING: Final = ((0.0, "rgba(213,94,0,0.6)"), (0.5, "rgba(128,136,150,0.15)"), (1.0, "rgba(0,114,178,0.6)"))
 # From nothing to blue: what is empty lets the background of either theme through.
 SEQUENTIAL: Final = ((0.0, "rgba(43,140,201,0.03)"), (0.01, "rgba(43,140,201,0.25)"), (1.0, "rgba(20,110,180,1)"))
 

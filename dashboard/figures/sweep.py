@@ -21,7 +21,7 @@ from dashboard.figures.size_axes import (
     log_axis,
     size_ticks,
 )
-from dashboard.figures.style import DIVERGING, GREY, TEXT_ON_DIVERGING, arm_style, styled
+from dashboard.figures.style import DIVERGING, GREY, arm_style, styled
 from dashboard.text import SIGNS, for_plotly
 from executor.units import format_factor
 from profiler.report.sweep import DEPTH, PROMPT, UBATCH, Crossover
@@ -33,20 +33,21 @@ AXIS_TITLES: Final = {
     "n_prompt": "prompt, tokens",
 }
 _LEAST_SPAN: Final = 0.05  # of the heatmap's colours, in the factor's logarithm: 5 % either way are not yet dark
+_PALE: Final = 0.5  # of a factor's colour, where no verdict is due
 _PLACE_HEIGHT: Final = 46
 _DODGE: Final = 0.012  # of the axis's width between the intervals of two arms
 
 
 def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen: tuple[float, float]) -> go.Figure:
-    """How many times as fast B is, over depth (down) and ubatch or prompt (across); grey: not certain. A click on a
-    place selects its point, whose `customdata` is (depth, size).
+    """How many times as fast B is, over depth (down) and ubatch or prompt (across); pale: no verdict is due. A click on
+    a place selects its point, whose `customdata` is (depth, size).
 
     grid: factors; verdicts: the words for each place; chosen: the (depth, size) that is on show.
     """
     factors, words = grid.to_numpy(float), verdicts.to_numpy()
     logs = np.log(factors)
-    shown = np.where(words == "inconclusive", np.where(np.isfinite(logs), 0.0, np.nan), logs)
-    largest = max(_LEAST_SPAN, float(np.nanmax(np.abs(shown))) if np.isfinite(shown).any() else _LEAST_SPAN)
+    shown = np.where(words == "inconclusive", _PALE * logs, logs)
+    largest = max(_LEAST_SPAN, float(np.nanmax(np.abs(logs))) if np.isfinite(logs).any() else _LEAST_SPAN)
     sizes, depths = ([f"{value:,.0f}" for value in edge] for edge in (grid.columns, grid.index))
     figure = go.Figure(
         go.Heatmap(
@@ -55,13 +56,14 @@ def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen:
         )
     )  # fmt: skip
     figure.add_scatter(**_places(grid, factors, words))
-    styled(figure, height=86 + _PLACE_HEIGHT * len(grid), legend=False, clickmode="event+select", dragmode=False)
+    styled(figure, height=70 + _PLACE_HEIGHT * len(grid), legend=False, clickmode="event+select", dragmode=False)
     figure.update_layout(hoverdistance=-1)  # a click anywhere in a place is meant for its point
     for row, column in np.argwhere((grid.index.to_numpy()[:, None] == chosen[0]) & (grid.columns == chosen[1])):
         edges = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
         figure.add_shape(type="rect", line={"width": 2.5, "color": GREY}, **edges)
-    figure.update_xaxes(title=AXIS_TITLES[across], type="category", showgrid=False, fixedrange=True)
-    figure.update_yaxes(title="depth", type="category", showgrid=False, fixedrange=True)
+    edges = {"type": "category", "showgrid": False, "fixedrange": True}
+    figure.update_xaxes(title=AXIS_TITLES[across], range=[-0.5, len(sizes) - 0.5], **edges)
+    figure.update_yaxes(title="depth", range=[-0.5, len(depths) - 0.5], **edges)
     return figure
 
 
@@ -73,7 +75,7 @@ def _places(grid: pd.DataFrame, factors: np.ndarray, words: np.ndarray) -> dict[
         for column, size in enumerate(grid.columns)
         if np.isfinite(factors[row, column])
     ]
-    texts = [f"{format_factor(fast)} {SIGNS.get(str(word), '')}" for _, _, fast, word in places]
+    texts = [f"{format_factor(fast)} {SIGNS.get(str(word), '')}".strip() for _, _, fast, word in places]
     unchanged = {"marker": {"opacity": 1}}
     return {
         "x": [f"{size:,.0f}" for _, size, _, _ in places],
@@ -81,10 +83,9 @@ def _places(grid: pd.DataFrame, factors: np.ndarray, words: np.ndarray) -> dict[
         "customdata": [[depth, size] for depth, size, _, _ in places],
         "mode": "markers+text",
         "text": texts,
-        "textfont": {"color": TEXT_ON_DIVERGING},
         "marker": {"size": _PLACE_HEIGHT - 8, "color": "rgba(0,0,0,0)"},
         "selected": unchanged,
-        "unselected": unchanged | {"textfont": {"color": TEXT_ON_DIVERGING}},
+        "unselected": unchanged,  # its text: style.css
         "hovertext": [
             f"depth {d:,.0f}, {s:,.0f} tokens: {format_factor(f)} x as fast, {for_plotly(w)}" for d, s, f, w in places
         ],

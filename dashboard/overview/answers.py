@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboard.text import about_layers
 from executor.units import format_bytes, format_ns, listed
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell
@@ -55,9 +56,9 @@ def _room(a: Residency | None, b: Residency | None, name: str) -> str:
     layers = b.cost_in_layers if b is not None else None
     if not layers or (a is not None and a.cost_in_layers == layers):
         return ""
-    than = f", {a.cost_in_layers:.1f} of them in the baseline too" if a is not None and a.cost_in_layers else ""
+    than = f" (the baseline's: {about_layers(a.cost_in_layers)})" if a is not None and a.cost_in_layers else ""
     what = "slots and bank" if b is not None and b.bank_bytes else "slots"
-    return f" The {what} of {name} take the room of {layers:.1f} layers that could stay resident{than}."
+    return f" The {what} of {name} take the room of {about_layers(layers)} that could stay resident{than}."
 
 
 def why(cell: Cell, a: str, b: str) -> str | None:

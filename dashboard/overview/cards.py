@@ -169,10 +169,12 @@ def spread(found: Estimate | None, unit: str) -> str:
 
 
 def judged(compared: Comparison, name: str) -> str:
-    """`▲ 1.46 x as fast (1.41 to 1.52): faster`."""
+    """`▲ 1.46 x as fast (1.41 to 1.52): faster`; no sign where no verdict is due: `same work, 1.08 x as fast`."""
+    if compared.is_same_work or compared.is_other_work:
+        return f"{verdict_word(compared)}, {told_as_fast(compared, name)}"
     bounds = bounds_as_fast(compared, name)
-    within = f" ({bounds})" if bounds else ""
-    return f"{SIGNS[compared.verdict]} {told_as_fast(compared, name)}{within}: {verdict_word(compared)}"
+    told = f"{told_as_fast(compared, name)}{f' ({bounds})' if bounds else ''}: {verdict_word(compared)}"
+    return " ".join([*([SIGNS[compared.verdict]] if compared.verdict in SIGNS else []), told])
 
 
 def relative(ratio: float) -> str:

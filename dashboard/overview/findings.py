@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import streamlit as st
@@ -12,7 +13,9 @@ from dashboard.text import escape_markdown, with_code
 from profiler.findings import Finding
 
 _FINDINGS_SHOWN: Final = 5
-_LINE: Final = 130  # characters of the evidence that stand in the line
+_LINE: Final = 110  # characters of the evidence that stand in the line
+_WHERE: Final = re.compile(r"(?:Arm|GPU|Device|The GPU|The device)\b")
+_LEFT_OUT: Final = ("a pass (", "in its only pass", "over the trace")  # how it was counted: the unfolded text says it
 _ICONS: Final = {"serious": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
 
 
@@ -39,13 +42,35 @@ def findings(choice: Choice) -> None:
 def _show_finding(choice: Choice, finding: Finding) -> None:
     """A line that unfolds: what was seen, what to do, and the way to the timeline."""
     name = finding.rule.replace("-", " ").capitalize()
-    evidence = finding.evidence if len(finding.evidence) <= _LINE else f"{finding.evidence[: _LINE - 1]}…"
-    label = f"**{escape_markdown(name)}** ({finding.severity}): {escape_markdown(evidence)}"
+    label = f"**{escape_markdown(name)}** ({finding.severity}): {escape_markdown(in_a_line(finding))}"
     with st.expander(label, icon=_ICONS[finding.severity]):
         st.markdown(with_code(finding.evidence))
         st.markdown(with_code(finding.advice))
         for label, query in moments.links(choice, finding):
             st.page_link("views/timeline.py", label=escape_markdown(label), query_params=query)
+
+
+def in_a_line(finding: Finding) -> str:
+    """`idle for 393 ms of 701 ms (56.1 %) · off, -ub 2048, GPU 0`: what was seen first, and where; cut between clauses,
+    for the whole evidence is below it.
+    """
+    where, colon, what = finding.evidence.partition(": ")
+    if not colon or not _WHERE.match(where):
+        where, what = "", finding.evidence
+    words = [word for word in where.split(", ") if word and not word.startswith(_LEFT_OUT)]
+    at = ", ".join(word.removeprefix("Arm ").partition(" (the worst of ")[0] for word in words)
+    others = f", and {len(finding.moments) - 1} more" if len(finding.moments) > 1 else ""
+    return f"{_first_clauses(what)}{f' · {at}{others}' if at else ''}"
+
+
+def _first_clauses(text: str) -> str:
+    """As many whole clauses as fit in a line, at least one; a clause that is longer is cut."""
+    sentence = text.partition("; ")[0].partition(". ")[0].rstrip(".")
+    ends = [found.start() for found in re.finditer(r"(?:, |: )", sentence)]
+    if len(sentence) <= _LINE:
+        return sentence
+    fitting = [end for end in ends if end <= _LINE]
+    return sentence[: fitting[-1]] if fitting else f"{sentence[: _LINE - 1]}…"
 
 
 def _warnings(sentences: list[str]) -> None:

@@ -12,7 +12,7 @@ import streamlit as st
 
 from dashboard import address, show
 from dashboard.choice import Choice
-from dashboard.text import escape_markdown
+from dashboard.text import SIGNS, escape_markdown
 from executor.units import format_factor, format_value
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
@@ -75,15 +75,24 @@ def _button(choice: Choice, cell: Cell, name: str) -> None:
 
 def _label(cell: Cell, name: str) -> str:
     """In three lines how many times as fast, how fast, and at what cost."""
-    told, fast = told_comparison(cell, name), factor(cell, name)
-    bounds = bounds_as_fast(*told) if told is not None and fast is not None else None
-    factors = f"{format_factor(fast)} x{f' ({bounds})' if bounds else ''}" if fast is not None else ""
-    lines = [f"**{escape_markdown(name)}** {escape_markdown('A, baseline' if name == cell.baseline else factors)}"]
+    told = "A, baseline" if name == cell.baseline else _told(cell, name)
+    lines = [f"**{escape_markdown(name)}** {escape_markdown(told)}"]
     for figures in (_SPEEDS, _COSTS):
         known = {words: (cell.arms[name].median(figure), FIGURES[figure].unit) for figure, words in figures.items()}
         parts = [words.format(format_value(*found)) for words, found in known.items() if found[0] is not None]
         lines += [escape_markdown(" · ".join(parts))] if parts else []
     return "\n".join(lines)
+
+
+def _told(cell: Cell, name: str) -> str:
+    """`▲ 1.46 x (1.41 to 1.52)`, no sign where no verdict is due; `prefill: same work` where both did the same."""
+    told, fast = told_comparison(cell, name), factor(cell, name)
+    if told is None:
+        return ""
+    if fast is None or _is_alike(cell, name):
+        return f"{FIGURES[told[1]].label}: {verdict_word(told[0])}"
+    bounds, sign = bounds_as_fast(*told), SIGNS.get(told[0].verdict)
+    return f"{f'{sign} ' if sign else ''}{format_factor(fast)} x{f' ({bounds})' if bounds else ''}"
 
 
 def ranked(cell: Cell, resident: Sequence[str]) -> list[str]:
@@ -92,10 +101,16 @@ def ranked(cell: Cell, resident: Sequence[str]) -> list[str]:
     """
 
     def order(name: str) -> tuple[bool, float]:
-        fast = 1.0 if name == cell.baseline else factor(cell, name)
+        fast = 1.0 if name == cell.baseline or _is_alike(cell, name) else factor(cell, name)
         return name in resident, -fast if fast is not None else 0.0
 
     return sorted(cell.arms, key=order)
+
+
+def _is_alike(cell: Cell, name: str) -> bool:
+    """Whether an arm did what A did, so that it stands beside it."""
+    told = told_comparison(cell, name)
+    return told is not None and told[0].is_same_work
 
 
 def ranking_table(cell: Cell, names: Sequence[str]) -> pd.DataFrame:

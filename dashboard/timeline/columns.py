@@ -78,6 +78,14 @@ def encode(header: Mapping[str, object], columns: Mapping[str, np.ndarray | Vari
     return b"".join([MAGIC, struct.pack("<I", len(text)), text, *chunks])
 
 
+def with_header(data: bytes, facts: Mapping[str, object]) -> bytes:
+    """The block with these facts in its header, its columns as they are."""
+    (length,) = struct.unpack_from("<I", data, 4)
+    text = orjson.dumps({**orjson.loads(data[8 : 8 + length]), **facts})
+    text += b" " * len(_padding(len(text)))
+    return b"".join([MAGIC, struct.pack("<I", len(text)), text, memoryview(data)[8 + length :]])
+
+
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What `encode` was given, the header with its `columns`; for tests and the benchmark."""
     if data[:4] != MAGIC:

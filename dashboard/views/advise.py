@@ -45,12 +45,12 @@ def main(choice: Choice) -> None:
 def controls(choice: Choice) -> AdviceSettings:
     """What the controls say; first the chosen cell's sizes, in as much memory as its arms that stream held."""
     assert choice.sizes is not None
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="small"):
         budget = st.number_input(
-            "Device memory, GiB", 0.01, _MOST_GIB, held_gib(choice), step=1.0, key="advise-budget", width=170
+            "Device memory, GiB", 0.01, _MOST_GIB, held_gib(choice), step=1.0, key="advise-budget", width=165
         )
-        prompt = st.text_input("Prompts, tokens", str(choice.sizes.n_prompt or 512), key="advise-prompt", width=170)
-        n_gen = st.number_input("Generated, tokens", 0, 1_000_000, choice.sizes.n_gen or 0, key="advise-n", width=170)
+        prompt = st.text_input("Prompts, tokens", str(choice.sizes.n_prompt or 512), key="advise-prompt", width=165)
+        n_gen = st.number_input("Generated, tokens", 0, 1_000_000, choice.sizes.n_gen or 0, key="advise-n", width=165)
         objective = address.segments("Make best", ["mix", *OBJECTIVES[:3]], "objective", _LABELS.__getitem__)
         engine = address.segments("For", _ENGINES, "for")
     return AdviceSettings(f"{budget:g}GiB", objective, prompt, str(n_gen), str(choice.sizes.n_depth or 0), engine)
@@ -70,7 +70,7 @@ def answer(found: Searched) -> None:
         block for block in advice_blocks(found.advice, found.spread, found.notes, None, ()) if isinstance(block, Lines)
     ]
     first, *rest = blocks
-    show.sentences(found.notes)
+    show.sentences([f"{note[:1].upper()}{note[1:]}" for note in found.notes])
     st.markdown("  \n".join(_led(line) for line in first.lines[len(found.notes) :]))
     if found.llama_cpp is not None:
         st.code(found.llama_cpp, language="bash", wrap_lines=True)
@@ -82,7 +82,7 @@ def _led(line: str) -> str:
     word, colon, rest = line.partition(": ")
     if not colon or " " in word:
         return with_code(line)
-    return f"**{word.capitalize()}:** {with_code(rest)}"
+    return f"**{word.capitalize()}:** {with_code(f'`{rest}`' if word == 'set' else rest)}"
 
 
 def pareto(found: Searched) -> None:

@@ -53,12 +53,13 @@ def chosen() -> list[Upload | TraceFile]:
     )
     lying = trace_root.files_in(root)
     picked = st.multiselect(
-        f"Or traces that lie in {escape_markdown(root.url)}, of any size",
+        "Or traces that lie in the trace folder, of any size",
         lying,
         key="pick",
         format_func=lambda file: f"{readable(file.name)} ({format_bytes(file.size)})",
         placeholder="Choose files" if lying else "There are none there",
         disabled=not lying,
+        help=escape_markdown(root.url),
     )
     return [*(Upload(file.name, file) for file in uploaded), *picked]
 
@@ -67,11 +68,7 @@ def arm_names(sources: Sequence[Upload | TraceFile]) -> list[str]:
     """An arm's name for each file, the first being the baseline."""
     st.markdown("**Arms**, the first is the baseline:")
     return [
-        st.text_input(
-            escape_markdown(readable(source.name)),
-            without_ending(trace_root.safe_name(source.name)),
-            key=f"arm-{number}",
-        ).strip()
+        show.text_box(source.name, without_ending(trace_root.safe_name(source.name)), key=f"arm-{number}")
         for number, source in enumerate(sources)
     ]
 

@@ -13,7 +13,7 @@ from dashboard.choice import Choice, current
 from dashboard.empty_pages import NO_MEMORY
 from dashboard.figures.memory import MAX_BARS, PART_LABELS, over_time_figure, parts_figure
 from dashboard.table_columns import in_one_unit
-from dashboard.text import escape_markdown
+from dashboard.text import about_layers, escape_markdown
 from executor.units import format_bytes, format_value
 from profiler.metrics.memory import (
     HeldOverTime,
@@ -85,16 +85,17 @@ def cost_sentence(arm: str, reserved_bytes: float, placed: Residency | None) -> 
     if reserved_bytes == 0:
         return f"{arm} reserves neither slots nor a bank."
     layers = placed.cost_in_layers if placed is not None else None
-    instead = f", room in which {layers:.1f} more layers could stay resident" if layers is not None else ""
+    instead = f", room in which {about_layers(layers, 'more ')} could stay resident" if layers is not None else ""
     return f"{arm} reserves {format_bytes(reserved_bytes)} for slots and bank{instead}."
 
 
 def over_time(choice: Choice) -> None:
     """What the slots of one pass held."""
     st.header("Over time", anchor=False)
-    shown = passes.choose_repetition(choice)
-    titles = {one.arm: one for one in shown}
-    one = titles[address.segments("Arm", list(titles), "arm", escape_markdown, first=len(titles) - 1)]
+    with st.container(horizontal=True, gap="medium"):
+        shown = passes.choose_repetition(choice, width=220)
+        titles = {one.arm: one for one in shown}
+        one = titles[address.segments("Arm", list(titles), "arm", escape_markdown, first=len(titles) - 1)]
     line = passes.lines(choice, [one])[0]
     held = slot_holdings(line)
     if held.empty:

@@ -16,7 +16,7 @@ from dashboard.figures.size_axes import SweepArms, axis_title
 from dashboard.figures.sweep import AXIS_NAMES, AXIS_TITLES, grid_figure, ratio_figure, sweep_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import SIGNS, cell_key, escape_markdown
-from executor.units import format_factor
+from executor.units import format_factor, listed
 from profiler.metrics import FIGURES
 from profiler.metrics.passes import CellKey
 from profiler.report.sweep import (
@@ -95,7 +95,7 @@ def everywhere(choice: Choice, rows: pd.DataFrame, name: str, axis: str) -> None
     assert choice.sizes is not None
     place = float(choice.sizes.n_depth or 0), float(getattr(choice.sizes, across) or 0)
     least, most = float(np.nanmin(grid.to_numpy())), float(np.nanmax(grid.to_numpy()))
-    signs = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
+    signs = f"{', '.join(f'{sign} {verdict}' for verdict, sign in SIGNS.items())}, pale: no verdict"
     st.markdown(
         f"**{escape_markdown(choice.b)}, times as fast as {escape_markdown(choice.a)}** in "
         f"{escape_markdown(FIGURES[name].label)}: above 1 it is faster. {signs}. Click a place to choose that cell."
@@ -148,7 +148,11 @@ def along(choice: Choice, shown: pd.DataFrame, name: str, axis: str, arms: Sweep
 
 def absolute(shown: pd.DataFrame, name: str, axis: str, arms: SweepArms, at: str) -> None:
     """The figure itself for every arm, with the limit of the two on show."""
-    st.markdown(f"**{axis_title(name).capitalize()}**{at}; dotted: what A and B would reach if all copies were hidden.")
+    ceilings = [arm for arm in arms.ceilings if (shown["arm"] == arm).any()]
+    limit = f", and {escape_markdown(listed(ceilings))} with all weights resident" if ceilings else ""
+    st.markdown(
+        f"**{axis_title(name).capitalize()}**{at}; dotted: what A and B would reach if all copies were hidden{limit}."
+    )
     show.figure(
         sweep_figure(shown, name, axis, arms),
         alt=f"{axis_title(name)} over {AXIS_TITLES[axis]}, a line an arm{at}",

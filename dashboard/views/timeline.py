@@ -12,6 +12,7 @@ from dashboard import passes, show, stretches, trace_root
 from dashboard.choice import Choice, current
 from dashboard.table_columns import in_one_unit
 from dashboard.timeline import component
+from dashboard.timeline.columns import with_header
 from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.timeline import Timeline
 
@@ -56,10 +57,15 @@ def canvas(choice: Choice, shown: list[passes.ShownPass]) -> None:
     """The viewer; where not all events fit, it asks for those around what it shows, and only this part runs again."""
     windows = st.session_state.get("_windows") if st.session_state.get("_windows_of") == shown else None
     with show.one_sentence():  # a fragment that runs alone runs without the app around it
-        asked = component.show(passes.packed(choice, shown, windows), key="timeline")
-        if asked.arm is not None and stretches.can_be_cut(choice):
+        packed = passes.packed(choice, shown, windows)
+        can_be_cut = stretches.can_be_cut(choice)
+        if can_be_cut and (spans := stretches.on_canvas(choice)):
+            packed = with_header(packed, {"stretches": spans})
+        asked = component.show(packed, key="timeline")
+        if asked.arm is not None and can_be_cut:
             stretches.add(choice, asked.arm)
-        if stretches.can_be_cut(choice):
+            st.rerun(scope="fragment")  # the canvas shows it too
+        if can_be_cut:
             stretches.controls(choice, trace_root.trace_root())
         if asked.windows is not None and asked.windows != windows:
             st.session_state["_windows"], st.session_state["_windows_of"] = asked.windows, shown

@@ -26,6 +26,7 @@ _AS_MEASURED: Final = "as measured"
 _QUANTS: Final = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "BF16")
 _OTHER_LINKS_GB_S: Final = (12, 25, 50)
 _LEAST_GB_S, _MOST_GB_S = 0.01, 1000.0
+_CONTROL: Final = 165  # pixels wide: two beside each other on a phone
 _LEAST_TOKENS, _MOST_TOKENS = 32, 1_000_000
 
 
@@ -57,21 +58,27 @@ def controls(choice: Choice, own_link: float) -> WhatIfSettings:
     is_file = not str(choice.capture.manifest.model.get("origin")).startswith(("preset", "conf"))
     n_depth, n_prompt = (min(value or 0, _MOST_TOKENS) for value in (cell.n_depth, cell.n_prompt))
     n_ubatch = min(max(cell.n_ubatch or 512, _LEAST_TOKENS), _MOST_TOKENS)
-    machine = st.columns(4, gap="small")
-    link = machine[0].number_input("Link, GB/s", _LEAST_GB_S, _MOST_GB_S, own_link, key="link")
-    gpu = machine[1].selectbox("GPU", [_AS_MEASURED, *known_gpus()], key="gpu")
-    quant = machine[2].selectbox("Weights stored as", [_AS_MEASURED, *(() if is_file else _QUANTS)], key="quant")
-    budget = machine[3].number_input(
-        "Device memory, GiB", 0.0, 4096.0, 0.0, key="budget", help="0: weights placed as they were measured"
-    )
-    work = st.columns(4, gap="small")
-    ubatch = work[0].number_input(
-        "Ubatch, tokens", _LEAST_TOKENS, _MOST_TOKENS, n_ubatch, step=64, key=f"ubatch-{n_ubatch}"
-    )
-    prompt = work[1].number_input(
-        "Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt"
-    )
-    depth = work[2].number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth")
+    with st.container(horizontal=True, gap="small"):
+        link = st.number_input("Link, GB/s", _LEAST_GB_S, _MOST_GB_S, own_link, key="link", width=_CONTROL)
+        gpu = st.selectbox("GPU", [_AS_MEASURED, *known_gpus()], key="gpu", width=_CONTROL)
+        quants = [_AS_MEASURED, *(() if is_file else _QUANTS)]
+        quant = st.selectbox("Weights stored as", quants, key="quant", width=_CONTROL)
+        budget = st.number_input(
+            "Device memory, GiB",
+            0.0,
+            4096.0,
+            0.0,
+            key="budget",
+            help="0: weights placed as they were measured",
+            width=_CONTROL,
+        )
+        ubatch = st.number_input(
+            "Ubatch, tokens", _LEAST_TOKENS, _MOST_TOKENS, n_ubatch, step=64, key=f"ubatch-{n_ubatch}", width=_CONTROL
+        )
+        prompt = st.number_input(
+            "Prompt, tokens", _LEAST_TOKENS, _MOST_TOKENS, max(_LEAST_TOKENS, n_prompt), key="prompt", width=_CONTROL
+        )
+        depth = st.number_input("Depth, tokens", 0, _MOST_TOKENS, n_depth, step=4096, key="depth", width=_CONTROL)
     return WhatIfSettings(
         n_prompt=int(prompt),
         n_depth=int(depth),
@@ -101,7 +108,8 @@ def answer(
     )
     unit = FIGURES[name].unit
     columns = {title: here[title] for title in ("predicted", "low", "high", "measured")}
-    table = here[["arm"]].assign(**in_one_unit(columns, unit), **in_one_unit({"off by": here["off by"]}, "share"))
+    off_by = {title: values.round(1) for title, values in in_one_unit({"off by": here["off by"]}, "share").items()}
+    table = here[["arm"]].assign(**in_one_unit(columns, unit), **off_by)
     st.markdown(
         f"**At a ubatch of {settings.n_ubatch:,}**, predicted and, where the settings are the capture's, measured:"
     )
@@ -136,7 +144,12 @@ def legend(calibration: Calibration, settings: WhatIfSettings, own_link: float) 
             f"By the rates of {settings.gpu} alone: nothing says how far off they are, so there are no bands.",
             marks,
         ]
-    spreads = [f"{name} ± {format_share(value)}" for name, value in calibration.spread.items() if value is not None]
+    names = {"ttft": "TTFT"}
+    spreads = [
+        f"{names.get(name, name)} ± {format_share(value)}"
+        for name, value in calibration.spread.items()
+        if value is not None
+    ]
     sure = f" ({listed(spreads)} there)" if spreads else ""
     return [f"Predicted by a fit to this capture, whose copies reach {own_link:g} GB/s{sure}.", marks]
 

@@ -156,7 +156,8 @@ def _gives(one: Candidate, spread: Spread) -> str:
 
 def _sure(one: Candidate, spread: Spread, would: str) -> str:
     """`would`: what would say how far off the rates are."""
-    known = [f"{name} ± {format_share(value)}" for name, value in spread.items() if value is not None]
+    names = {"ttft": "TTFT"}
+    known = [f"{names.get(name, name)} ± {format_share(value)}" for name, value in spread.items() if value is not None]
     if not known:
         return f"from rates alone: nothing says how far off they are; {would} would"
     where = "" if one.in_range else "; outside what was measured, so less sure than that"

@@ -15,6 +15,7 @@ from profiler.predicting.predictor import Prediction
 
 Objective = Literal["ttft", "prefill", "decode", "mix"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode", "mix")
+_NEAR: Final = 0.01  # of each figure
 _ALIKE: Final = 0.002  # costs that differ by less are no reason to choose: then the whole time decides
 
 
@@ -91,11 +92,16 @@ def ranked(candidates: Iterable[Candidate], objective: Objective) -> list[Candid
 
 
 def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that no other beats in time to first token, decode and device memory at once, by their memory."""
+    """Those that no other beats in time to first token, decode and device memory at once, by their memory. Of those
+    that are within 1 % of each other in all three the first alone: no prediction tells them apart.
+    """
     axes = np.array([(one.ttft_ns, one.decode_ns, one.vram_bytes) for one in candidates])
     beaten = [bool(((axes <= own).all(axis=1) & (axes < own).any(axis=1)).any()) for own in axes]
-    front = (one for one, is_beaten in zip(candidates, beaten, strict=True) if not is_beaten)
-    return sorted(front, key=lambda one: one.vram_bytes)
+    front: list[int] = []
+    for at in np.flatnonzero(~np.array(beaten, np.bool_)).tolist():
+        if not any(np.allclose(axes[at], axes[kept], rtol=_NEAR, atol=0, equal_nan=True) for kept in front):
+            front.append(at)
+    return sorted((candidates[at] for at in front), key=lambda one: one.vram_bytes)
 
 
 def _class(cost: float) -> int:

@@ -99,8 +99,8 @@ def test_cost_names_bytes_memory_and_layers() -> None:
     }
     assert answers.cost(pair, "off", "on", placed) == (
         "5.59 GiB more to copy (35.4 GiB instead of 29.8 GiB, for it gives up the selective copy) and 954 MiB more of "
-        "device memory at the peak. The slots of on take the room of 2.0 layers that could stay resident, 1.0 of them "
-        "in the baseline too."
+        "device memory at the peak. The slots of on take the room of 2 layers that could stay resident (the "
+        "baseline's: 1 layer)."
     )
     elsewhere = answers.cost(pair, "off", "on", placed, same_placement=False) or ""
     told = "5.59 GiB more to copy (35.4 GiB instead of 29.8 GiB) and"

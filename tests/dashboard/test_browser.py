@@ -169,6 +169,10 @@ def test_a_phone_reaches_arms_and_sizes_and_no_page_is_wider_than_it(browser: Br
         settled(page)
         wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
         assert wide <= 390, path
+        if not path:
+            buttons = page.locator(".st-key-arms-strip button:visible")
+            widths = buttons.evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+            assert min(widths) > 300, "each fills the line"
     bars = page.locator(".modebar-container")
     assert bars.count()
     assert not bars.first.is_visible(), "it would lie over the chart"
@@ -239,6 +243,9 @@ def test_uploads_become_arms_and_what_hprof_import_says_is_shown(
         ]
     )
     page.locator("[data-testid=stTextInput]").nth(1).wait_for()
+    labels = [box.get_attribute("aria-label") or "" for box in page.locator("[data-testid=stTextInput] input").all()]
+    assert labels[1] == "on.sqlite"
+    assert labels[0].endswith("3.1.2_off run.sqlite"), "a screen reader hears no backslashes"
     page.get_by_role("button", name="Import", exact=True).click()
     page.get_by_text("Imported as 3.1.2_off-run.").wait_for(timeout=60_000)
     settled(page)

@@ -138,6 +138,20 @@ def test_timeline_marks_both_operations_of_what_is_out_of_order(page: Page, addr
     watch.check()
 
 
+_ACCENTED = """() => {
+  const canvas = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('canvas');
+  const probe = document.createElement('canvas').getContext('2d'), ratio = window.devicePixelRatio || 1;
+  probe.fillStyle = '#0072B2'; // the light theme's
+  probe.fillRect(0, 0, 1, 1);
+  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data, y = Math.round(90 * ratio);
+  const row = canvas.getContext('2d').getImageData(0, y, canvas.width, 1).data;
+  let columns = 0;
+  for (let i = 0; i < row.length; i += 4) columns += row[i] === r && row[i + 1] === g && row[i + 2] === b;
+  return columns;
+}"""
+"""JavaScript: how many pixels of a row of lanes have the accent's colour, as edges of a stretch do."""
+
+
 def test_stretches_of_an_imported_trace_become_arms(page: Page, address: str) -> None:
     watch = Watch(page)
     page.goto(f"{address}/timeline?capture=one-trace&at=0~320000")
@@ -145,6 +159,8 @@ def test_stretches_of_an_imported_trace_become_arms(page: Page, address: str) ->
     make = page.locator(".timeline .statistics").get_by_role("button", name="Make this an arm")
     make.click()
     page.get_by_label("0 ns to 320 us").wait_for()
+    page.locator(".timeline .statistics").wait_for(state="hidden")
+    page.wait_for_function(f"(({_ACCENTED})()) >= 2")  # the arm shows where it lies, now that nothing is chosen
     box = page.locator(".timeline canvas").bounding_box()
     assert box is not None
     page.keyboard.down("Shift")
@@ -155,6 +171,7 @@ def test_stretches_of_an_imported_trace_become_arms(page: Page, address: str) ->
     page.keyboard.up("Shift")
     make.click()
     page.get_by_role("textbox").nth(1).wait_for()
+    page.wait_for_function(f"(({_ACCENTED})()) >= 4")
     page.get_by_role("button", name="Make a capture of these arms").click()
     page.get_by_role("heading", name="The arm on against off").wait_for()
     assert "capture=one-trace-arms" in address_of(page)

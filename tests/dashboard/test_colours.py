@@ -43,11 +43,19 @@ def contrast(one: str, other: str) -> float:
     return (light[1] + 0.05) / (light[0] + 0.05)
 
 
+def over(colour: str, ground: str) -> str:
+    """A `rgba(...)` colour as it looks on a background."""
+    *rgb, alpha = map(float, colour.removeprefix("rgba(").removesuffix(")").split(","))
+    below = [int(ground[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(a * alpha + b * (1 - alpha)):02X}" for a, b in zip(rgb, below, strict=True))
+
+
 EVENTS = ("h2d", "compute", "exposed", "cpu_compute", "wait")
 SETS = {
     "where the time went": list(SPENT.values()),
     "arms": list(ARM_COLOURS[:6]),
-    "verdicts": [colour for _, colour in DIVERGING],
+    "verdicts, light": [over(colour, "#FFFFFF") for _, colour in DIVERGING],
+    "verdicts, dark": [over(colour, "#12161C") for _, colour in DIVERGING],
     "timeline, light": [str(TIMELINE["light"][kind]) for kind in EVENTS],
     "timeline, dark": [str(TIMELINE["dark"][kind]) for kind in EVENTS],
     "slots": [colour for colour, _ in memory._STATES.values()],
@@ -79,5 +87,6 @@ def test_words_on_colours_can_be_read() -> None:
         on = theme["on"]
         assert isinstance(on, dict)
         assert min(contrast(text, str(theme[kind])) for kind, text in on.items()) >= 3.0  # short, bold or large
-    assert min(contrast(style.TEXT_ON_DIVERGING, colour) for _, colour in DIVERGING) >= 4.5
+    for text, ground in (("#1C2430", "#FFFFFF"), ("#E4E8EE", "#12161C")):  # .streamlit/config.toml
+        assert min(contrast(text, over(colour, ground)) for _, colour in DIVERGING) >= 4.5
     assert contrast("#FFFFFF", "#0072B2") >= 4.5, "the chosen arm's button"

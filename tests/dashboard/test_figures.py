@@ -114,7 +114,7 @@ def test_labels_at_the_lines_ends_do_not_overlap() -> None:
     assert np.diff(places).min() > least
 
 
-def test_the_grid_tells_factors_and_greys_what_is_not_certain() -> None:
+def test_the_grid_tells_factors_and_is_pale_without_a_verdict() -> None:
     rows = swept()
     grid, verdicts = factor_grid(rows[rows["arm"] == "on"], "ttft_ns")
     figure = grid_figure(grid, verdicts, "n_ubatch", (0.0, 128.0))
@@ -124,7 +124,10 @@ def test_the_grid_tells_factors_and_greys_what_is_not_certain() -> None:
     assert heat.z[0][0] < 0 < heat.z[0][1]
     assert [(shape.x0, shape.x1) for shape in figure.layout.shapes] == [(0.5, 1.5)]
     grid, verdicts = factor_grid(rows[rows["arm"] == "hot"], "ttft_ns")
-    assert list(grid_figure(grid, verdicts, "n_ubatch", (0.0, 1.0)).data[0].z[0]) == [0, 0]
+    pale = grid_figure(grid, verdicts, "n_ubatch", (0.0, 1.0))
+    assert list(pale.data[1].text) == ["1.010", "1.020"], "no sign without a verdict"
+    assert list(pale.data[0].z[0]) == pytest.approx([-0.5 * np.log(0.99), -0.5 * np.log(0.98)])
+    assert [list(axis.range) for axis in (pale.layout.xaxis, pale.layout.yaxis)] == [[-0.5, 1.5], [-0.5, 0.5]]
 
 
 def test_heatmap_of_busy_shares_stays_small(tmp_path: Path) -> None:
@@ -239,8 +242,12 @@ def test_the_front_stands_out_of_what_was_looked_at() -> None:
     all_of_it = pd.DataFrame({**rows, DECODE: [10.0, 20.0, 30.0]})
     figure = pareto_figure(all_of_it.iloc[1:], all_of_it)
     drawn = {trace.name: trace for trace in figure.data}
-    assert set(drawn) == {"looked at", "on"}
-    assert list(drawn["on"].text) == ["2 GiB", ""], "once where points share it"
+    assert set(drawn) == {"looked at (1 slower beyond the right edge)", "on"}
+    assert list(drawn["on"].text) == ["2 GiB", "2 GiB"]
+    assert 10 ** figure.layout.xaxis.range[1] < 900, "what nobody would set is no reason to crowd the rest"
+    near = pd.concat([all_of_it.iloc[1:], all_of_it.iloc[1:2].assign(**{TTFT: 91.0, MEMORY: 2.1})])
+    texts = next(trace.text for trace in pareto_figure(near, near).data if trace.name == "on")
+    assert list(texts) == ["2 GiB", "2 GiB", ""], "texts do not lie on each other"
     assert figure.layout.yaxis.title.text == "decode, t/s: more is better"
     without = all_of_it.assign(**{DECODE: np.nan})
     assert pareto_figure(without.iloc[1:], without).layout.yaxis.title.text == "memory, GiB: less is better"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dashboard.text import about_layers
 from executor.policies.base import PolicyOptions
 from executor.units import format_bytes
 from profiler.importers import import_files
@@ -58,9 +59,9 @@ def test_the_cost_in_layers_is_the_reports_for_each_placement(monkeypatch: pytes
     capture = make_capture(tmp_path / "c", small_request(arms=("off", "on"), placements=placements, repetitions=1))
     told = build_report(capture).residency
     text = said(open_page(monkeypatch, tmp_path, "memory", a="on", b="on@2"))
-    costs = {arm: f"{told[arm].cost_in_layers:.1f}" for arm in ("on", "on@2")}
+    costs = {arm: about_layers(told[arm].cost_in_layers or 0, "more ") for arm in ("on", "on@2")}
     for arm, cost in costs.items():
         (sentence,) = (line for line in text.splitlines() if line.startswith(f"{arm} reserves"))
-        assert f"room in which {cost} more layers could stay resident" in sentence
+        assert f"room in which {cost} could stay resident" in sentence
     by_first = told["on@2"].slots_bytes / (told["on"].host_bytes / len(told["on"].host_layers))
-    assert costs["on@2"] != f"{by_first:.1f}"
+    assert costs["on@2"] != about_layers(by_first, "more ")

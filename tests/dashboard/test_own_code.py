@@ -21,7 +21,7 @@ def test_every_page_opens_a_capture_of_commands(tmp_path: Path, monkeypatch: pyt
     (out / "manifest.json").write_text(json.dumps(manifest))
     app = open_page(monkeypatch, tmp_path, "overview")
     assert "The arm on against off: the pass" in said(app)
-    assert "too little for a verdict" in said(app)
+    assert "too few runs for a verdict" in said(app)
     assert "nan" not in said(app)
     assert "so where their time went is unknown" in said(app)
     for page in PAGES[1:]:

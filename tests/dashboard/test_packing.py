@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.timeline.columns import MAX_VARIABLE, VarintColumn, decode, encode, smallest_unsigned
+from dashboard.timeline.columns import MAX_VARIABLE, VarintColumn, decode, encode, smallest_unsigned, with_header
 from dashboard.timeline.component import checked_windows, script
 from dashboard.timeline.pack import FULL_SHARE, MAX_LABEL_CHARS, PassToDraw, pack
 from profiler.metrics.timeline import Timeline, load_timeline, timeline
@@ -40,6 +40,16 @@ def test_header_and_columns_survive_at_aligned_places() -> None:
     assert header["title"] == "ü <b>"
     assert all(place["offset"] % 8 == 0 for place in header["columns"].values())
     assert {name: values.tolist() for name, values in found.items()} == {"a": [0, 1, 2], "b": [1.5, 2.5], "c": [300, 1]}
+
+
+def test_a_header_gains_facts_and_columns_stay_aligned() -> None:
+    packed = encode({"key": "x"}, {"a": np.arange(5, dtype=np.uint32), "b": np.arange(3, dtype=np.float64)})
+    changed = with_header(packed, {"stretches": [(0, 5, "off")]})
+    header, columns = decode(changed)
+    assert (header["key"], header["stretches"]) == ("x", [[0, 5, "off"]])
+    assert columns["a"].tolist() == [0, 1, 2, 3, 4]
+    assert columns["b"].tolist() == [0.0, 1.0, 2.0]
+    assert len(changed) % 8 == len(packed) % 8
 
 
 def test_other_bytes_and_types_are_refused() -> None:

@@ -110,7 +110,7 @@ def test_the_error_box_offers_no_search_engine() -> None:
 def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense")
     title = app.title[0].value.replace("\\", "")
-    assert title.startswith("Prefetch made the first token 1.39 x, prefill 1.39 x and decode")
+    assert title.startswith("Prefetch made the first token and prefill 1.39 x and decode")
     values = {metric.label: metric.value for metric in app.metric}
     assert values["Time to first token"] == "462 us"
     assert values["Exposed copy time"] == "300 us"
@@ -120,7 +120,7 @@ def test_overview_gives_the_reports_figures(monkeypatch: pytest.MonkeyPatch, roo
 
 def test_baseline_can_be_swapped(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     app = open_page(monkeypatch, root, "overview", capture="dense", a="on", b="off")
-    assert app.title[0].value.replace("\\", "").startswith("Copying in line made the first token 0.72 x")
+    assert app.title[0].value.replace("\\", "").startswith("Copying in line made the first token and prefill 0.72 x")
 
 
 def test_the_best_arm_is_first_and_a_click_makes_it_b(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
@@ -228,7 +228,9 @@ def test_a_finding_is_a_line_that_leads_to_the_timeline(monkeypatch: pytest.Monk
     lines = [one.label.replace("\\", "") for one in app.expander if "(" in one.label]
     for finding in found:
         (line,) = (one for one in lines if finding.rule.replace("-", " ").capitalize() in one)
-        assert finding.evidence[:60] in line
+        where, _, what = finding.evidence.partition(": ")
+        assert what[:40] in line
+        assert line.endswith(where.partition(",")[0].removeprefix("Arm ") + ", GPU 0"), "where, behind what"
     assert len(app.get("page_link")) == len(found) > 0
 
 
@@ -287,10 +289,10 @@ def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
     app = open_page(monkeypatch, tmp_path, "overview")
     assert (
         app.title[0].value.replace("\\", "")
-        == "The arm on against off: the pass 1.34 x as fast in what was measured, too little for a verdict."
+        == "The arm on against off: the pass 1.34 x as fast, by too few runs for a verdict."
     )  # whatever its name
     (card,) = (one for one in app.metric if one.label == "The whole pass")
-    assert (card.value, card.delta) == ("35.1 ms", "? 1.34 x as fast: 1 of 6 boots")
+    assert (card.value, card.delta) == ("35.1 ms", "1.34 x as fast: 1 of 6 boots")
     turn_to(app, "sweep")
     assert "say no times" not in said(app)
     assert app.dataframe[-1].value["median, ms"].round(1).tolist()[-1] == 35.1

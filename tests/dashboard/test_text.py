@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.overview.cards import with_interval
+from dashboard.overview.cards import judged, with_interval
+from dashboard.overview.findings import in_a_line
 from dashboard.text import (
     arm_label,
     cell_key,
@@ -15,6 +16,7 @@ from dashboard.text import (
 )
 from executor.policies import find_traits
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
+from profiler.findings import Finding
 from profiler.manifest import ManifestArm
 from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Lane
@@ -69,11 +71,44 @@ def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
     seen = {"ttft_ns": Comparison(0.1, None, None, 2, "inconclusive"), "decode_tokens_per_s": compared(1.0, "faster")}
     told = headline("off", "on", "Prefetch", seen)
     assert told == (
-        "Prefetch made decode 1.000 x as fast as off; "
-        "the first token 10.0 x as fast in what was measured, too little for a verdict."
+        "Prefetch made decode 1.000 x as fast as off; the first token 10.0 x as fast, by too few runs for a verdict."
     )
+    ratios = {"ttft_ns": 0.5, "prefill_tokens_per_s": 2.0, "decode_tokens_per_s": 1.1}
+    alike = {name: Comparison(ratio, None, None, 6, "faster") for name, ratio in ratios.items()}
+    told = headline("off", "on", "Prefetch", alike)
+    assert told == "Prefetch made the first token and prefill 2.00 x and decode 1.10 x as fast as off."
+    other = {"decode_tokens_per_s": Comparison(3.12, None, None, 6, "inconclusive", "different workload: other tokens")}
+    assert headline("off", "on", "Prefetch", other) == "Prefetch against off: decode 3.12 x as fast, but on other work."
     same = {"decode_tokens_per_s": Comparison(1.1, None, None, 6, "inconclusive", "same work: on the host")}
-    assert headline("off", "on", "Prefetch", same) == "Prefetch against off: decode was the same work in both."
+    assert headline("off", "on", "Prefetch", same) == "Prefetch against off: decode is the same work in both."
+
+
+def test_a_sign_goes_with_a_verdict_alone() -> None:
+    assert judged(Comparison(0.5, 0.4, 0.6, 6, "faster"), "ttft_ns") == "▲ 2.00 x as fast (1.67 to 2.50): faster"
+    assert judged(Comparison(0.5, None, None, 2, "inconclusive"), "ttft_ns") == "2.00 x as fast: 2 of 6 pairs"
+    same = Comparison(0.5, 0.4, 0.6, 2, "inconclusive", "same work: on the host")
+    assert judged(same, "ttft_ns") == "same work, 2.00 x as fast"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "line"),
+    [
+        (
+            "Arm off, -ub 2048 -d 0 (the worst of 12 sizes), GPU 0, a pass (median of 2): idle for 393 ms of 701 ms "
+            "(56.1 %), 307 ms of it while the host computed in its place; 163 gaps of 0.1 ms or more.",
+            "idle for 393 ms of 701 ms (56.1 %), 307 ms of it while the host computed in its place · "
+            "off, -ub 2048 -d 0, GPU 0",
+        ),
+        (
+            f"GPU 0 of process 7, over the trace: 1 GiB in 2 copies, {'x' * 200}.",
+            "1 GiB in 2 copies · GPU 0 of process 7",
+        ),
+        ("No order: two copies of one slot.", "No order: two copies of one slot"),
+        (f"Arm on: {'x' * 200}.", f"{'x' * 109}… · on"),
+    ],
+)
+def test_a_finding_in_a_line_tells_what_was_seen_first(evidence: str, line: str) -> None:
+    assert in_a_line(Finding("device-idle", "warning", evidence, "Look.")) == line
 
 
 def test_arms_are_named_by_what_the_manifest_says_of_them() -> None:

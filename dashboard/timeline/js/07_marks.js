@@ -71,6 +71,7 @@ Object.assign(Painter.prototype, {
   drawMarks(state) {
     const { layout } = state, bottom = layout.bodyBottom;
     this.inside(state, 0, bottom, () => {
+      for (const stretch of state.model.header.stretches ?? []) this.drawStretch(stretch, state, bottom);
       for (const side of state.model.sides) for (const mark of side.marks) this.drawDisorder(mark, state);
       if (state.selected !== null) this.drawSelection(state);
       if (state.measured) this.drawMeasured(state, bottom);
@@ -84,6 +85,22 @@ Object.assign(Painter.prototype, {
     const at = number - place.lane.first, side = place.side, { top, tall } = rowBox(place, at);
     const left = this.x(place.lane.start[at] - side.offset, state), right = this.x(place.lane.end[at] - side.offset, state);
     return { left, right, top, height: tall, middle: top + tall / 2 };
+  },
+
+  // A stretch that becomes an arm: its ground, its ends, and its name where that has room.
+  drawStretch([from, to, name], state, bottom) {
+    const { layout, theme, model } = state, c = this.context, offset = model.sides[0].offset;
+    const left = this.x(from - offset, state), right = this.x(to - offset, state);
+    if (right < layout.left || left > layout.left + layout.width) return;
+    c.fillStyle = theme.accent;
+    c.globalAlpha = 0.1;
+    c.fillRect(left, AXIS_HEIGHT, right - left, bottom - AXIS_HEIGHT);
+    c.globalAlpha = 1;
+    for (const x of [left, right - 1.5]) c.fillRect(x, AXIS_HEIGHT, 1.5, bottom - AXIS_HEIGHT);
+    const [begin, end] = [Math.max(left, layout.left), Math.min(right, layout.left + layout.width)];
+    this.font(theme, 11, "600");
+    const text = fitText(c, name, end - begin - 16);
+    if (end - begin > 26) this.pill(text, (begin + end) / 2, AXIS_HEIGHT + TITLE_HEIGHT / 2, theme.accent, state);
   },
 
   // Both operations of a finding: framed, under a flag that shows where they are narrower than a pixel.

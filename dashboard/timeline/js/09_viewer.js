@@ -142,7 +142,11 @@ class Viewer {
   }
 
   showStatistics() {
-    showStatistics(this.find(".statistics"), this.state.model, this.state.measured, (span) => this.send("arm", span));
+    const makeArm = (span) => {
+      this.send("arm", span);
+      this.choose(null); // from now on it is drawn as an arm
+    };
+    showStatistics(this.find(".statistics"), this.state.model, this.state.measured, makeArm);
   }
 
   changed() {
