@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ _QUANTS: Final = (
 _ACTIVATIONS: Final[tuple[Activation, ...]] = ("silu", "gelu", "oai_swiglu")
 _NUMBERS: Final = {torch.float32: 0, torch.bfloat16: 1}
 _LANES: Final = 16  # weights that are read at a time
+_MANY_CORES: Final = 8
 MOST_ROWS: Final = 64
 """Rows a matrix, beyond which a product of dequantised weights costs less."""
 
@@ -160,19 +162,34 @@ class StoredCall:
         self._arguments = ctypes.byref(layer), ctypes.byref(tokens)
 
     def __call__(self) -> None:
-        """Compute, on this thread and others: as many as PyTorch gives the thread that calls."""
-        self._tokens.n_threads = torch.get_num_threads()
+        """Compute, on this thread and others: as many as PyTorch gives the thread that calls, or one less."""
+        self._tokens.n_threads = _n_threads()
         self._native.hprof_ffn(*self._arguments)
 
     def begin(self) -> None:
         """Compute on threads beside this one, which goes on; who begins another waits for them first."""
-        self._tokens.n_threads = torch.get_num_threads()
+        self._tokens.n_threads = _n_threads()
         self._native.hprof_ffn_begin(*self._arguments)
         self._ffn.begun = self
 
     def end(self) -> None:
         """Help with what was begun until it is done."""
         self._native.hprof_ffn_end()
+
+
+def _n_threads() -> int:
+    """As PyTorch is told; one less where that is all of many cores.
+
+    Whoever else wants a core would put a thread aside for longer than a layer takes, and the layer waits for its chunk.
+    """
+    n, n_cores = torch.get_num_threads(), _n_cores()
+    return n - 1 if n == n_cores >= _MANY_CORES else n
+
+
+@functools.cache
+def _n_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _matrices(part: StoredMatrix) -> _FfnMatrices:

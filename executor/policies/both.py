@@ -7,9 +7,9 @@ link share the memory's speed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -30,9 +30,17 @@ _TRIES: Final = (
     2  # warm-up passes that try several parts; the first of them is not timed, as steps run for the first time
 )
 _KEPT: Final = 0.5  # what a new pass leaves of the times before it
+_STUMBLES: Final = 20  # one time of so many is left out, the longest, and at least one
 
 Steps = dict[tuple[int, int], list[EventRecord]]
 """The events of one layer's experts in one ubatch, by (ubatch, layer)."""
+
+
+def _usual(times: Iterable[int]) -> float:
+    """The mean, which tokens add up to, without stumbles: a busy machine that makes every tenth layer wait counts."""
+    found = sorted(times)
+    n_left_out = max(1, len(found) // _STUMBLES) if len(found) > 1 else 0
+    return fmean(found[: len(found) - n_left_out])
 
 
 class SideTimes:
@@ -47,7 +55,7 @@ class SideTimes:
         for n_experts, ns in taken:
             found[n_experts].append(ns)
         for n_experts, times in found.items():
-            now = float(median(times))
+            now = _usual(times)
             self._ns[n_experts] = now + _KEPT * (self._ns.get(n_experts, now) - now)
 
     def expected(self, n_experts: int) -> float | None:
@@ -69,6 +77,15 @@ class TimesTogether:
 
     host: SideTimes
     device: SideTimes
+    closing_ns: float = 0.0  # from the later side's end until the host's sums are on the device
+
+    def learn(self, steps: Sequence[_Taken]) -> None:
+        """Take in a pass's layers."""
+        self.host.learn(step.host for step in steps if step.host is not None)
+        self.device.learn(step.device for step in steps if step.device is not None)
+        closing = [step.closing_ns for step in steps if step.closing_ns is not None]
+        if closing:
+            self.closing_ns += (1 - _KEPT if self.closing_ns else 1) * (_usual(closing) - self.closing_ns)
 
     def best_for_host(self, n_missing: int) -> int | None:
         """How many of the missing experts the host takes, so that both are ready soonest; None: nothing is known."""
@@ -77,8 +94,9 @@ class TimesTogether:
             host, device = self.host.expected(n), self.device.expected(n_missing - n)
             if host is None or device is None:
                 continue
-            if max(host, device) < least:
-                best, least = n, max(host, device)
+            needed = max(host, device) + (self.closing_ns if n else 0)
+            if needed < least:
+                best, least = n, needed
         return best
 
 
@@ -160,20 +178,13 @@ class Both(Off):
 
     def _learn_times(self, result: PassResult) -> None:
         tokens = {ubatch.ubatch: ubatch.n_tokens for ubatch in result.ubatches}
-        host, device = defaultdict(list), defaultdict(list)
+        taken: dict[tuple[int, int], list[_Taken]] = defaultdict(list)
         for (ubatch, layer), events in _steps_of_experts(result.events).items():
             if layer not in self._expert_bytes:
                 continue
-            key = (size_class(tokens[ubatch]), self._expert_bytes[layer])
-            host_took, device_took = _took(events)
-            if host_took is not None:
-                host[key].append(host_took)
-            if device_took is not None:
-                device[key].append(device_took)
-        for key in host.keys() | device.keys():
-            times = self._times.setdefault(key, TimesTogether(SideTimes(), SideTimes()))
-            times.host.learn(host[key])
-            times.device.learn(device[key])
+            taken[size_class(tokens[ubatch]), self._expert_bytes[layer]].append(_taken(events))
+        for key, steps in taken.items():
+            self._times.setdefault(key, TimesTogether(SideTimes(), SideTimes())).learn(steps)
 
 
 def _steps_of_experts(events: Iterable[EventRecord]) -> Steps:
@@ -185,14 +196,25 @@ def _steps_of_experts(events: Iterable[EventRecord]) -> Steps:
     return found
 
 
-def _took(events: Iterable[EventRecord]) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    """(experts, ns) of the host and of the device, from the step's first copy on; None for a side that had nothing."""
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a layer took. Of a side: (experts, ns) from the step's first copy on; None where it had nothing."""
+
+    host: tuple[int, int] | None
+    device: tuple[int, int] | None
+    closing_ns: int | None  # None: the host had nothing
+
+
+def _taken(events: Sequence[EventRecord]) -> _Taken:
     begin = min(event.t_start for event in events)
-    host = device = None
     n_copied = sum(event.n_experts or 0 for event in events if event.kind == "h2d")
-    for event in events:
-        if event.kind == "cpu_compute" and event.n_experts:
-            host = event.n_experts, event.t_end - begin
-        elif event.kind == "compute" and n_copied:
-            device = n_copied, event.t_end - begin
-    return host, device
+    on_host = [event for event in events if event.kind == "cpu_compute" and event.n_experts]
+    on_device = [event.t_end for event in events if event.kind == "compute"]
+    back = [event.t_end for event in events if event.kind == "h2d" and event.name == "copy activations"]
+    host_end = max((event.t_end for event in on_host), default=begin)
+    device_end = max(on_device, default=begin)
+    return _Taken(
+        host=(on_host[-1].n_experts or 0, host_end - begin) if on_host else None,
+        device=(n_copied, device_end - begin) if on_device and n_copied else None,
+        closing_ns=max(0, back[-1] - max(host_end, device_end)) if on_host and back else None,
+    )

@@ -218,6 +218,17 @@ def test_no_bit_depends_on_the_number_of_threads() -> None:
     assert all(torch.equal(found[0], one) for one in found)
 
 
+@pytest.mark.parametrize(
+    ("asked", "n_cores", "n_threads"), [(16, 16, 15), (15, 16, 15), (8, 16, 8), (2, 2, 2), (16, 2, 16)]
+)
+def test_a_core_of_many_is_left_to_others(
+    asked: int, n_cores: int, n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_n_cores", lambda: n_cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: asked)
+    assert stored._n_threads() == n_threads
+
+
 @pytest.mark.parametrize(("quant", "n_cols", "fit"), [("Q4_0", 32, True), ("BF16", 40, False), ("BF16", 48, True)])
 def test_rows_that_do_not_fill_registers_are_left_to_pytorch(quant: str, n_cols: int, fit: bool) -> None:
     info = TensorInfo("blk.0.ffn_up.weight", quant, (8, n_cols), 0)

@@ -112,9 +112,28 @@ def test_times_of_other_numbers_lie_on_a_line() -> None:
     side.learn([(6, 300)])
     assert side.expected(4) == pytest.approx(200)
     assert side.expected(2) == 100
-    side.learn([(2, 200), (2, 200), (2, 10**6)])  # one stumble changes no median
+    side.learn([(2, 200), (2, 200), (2, 10**6)])  # one stumble changes nothing
     assert side.expected(2) == 150
     assert TimesTogether(SideTimes(), side).best_for_host(2) == 0, "nothing is known of the host"
+
+
+def test_what_happens_often_counts() -> None:
+    """A host that is put aside in every third layer has the mean's time, not the median's."""
+    side = SideTimes()
+    side.learn([(4, 100), (4, 100), (4, 100), (4, 100), (4, 1000), (4, 1000), (4, 10**6)])
+    assert side.expected(4) == 400
+
+
+def test_to_bring_the_sums_back_is_weighed_against_leaving_all_to_the_device() -> None:
+    for closing_ns, best in ((10, 4), (700, 0)):
+        arm = policy()
+        arm.divide(moe_item(), flags(0))
+        result = a_pass(4, 400, 4, 400)
+        result.events.append(
+            EventRecord("h2d", "copy activations", 500, 500 + closing_ns, stream="compute", bytes=1, **PLACE)
+        )
+        arm.learn(result)
+        assert n_on_host(arm, 8) == best
 
 
 FAST: dict[str, Any] = {"memory_gb_s": 1e6, "gemm_tflop_s": 1e6, "host_gflop_s": 1e6}
