@@ -35,10 +35,11 @@ def complete_lists_in_fish() -> None:
 
 
 def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Presets, and files, of which GGUF files and configs are models."""
+    """Presets and the GGUF files of the folder; else whatever files the shell finds."""
     from executor.models.presets import preset_names
 
-    return [*_starting(preset_names(), incomplete), CompletionItem(incomplete, type="file")]
+    found = _starting([*preset_names(), *_gguf_files(Path(incomplete).parent)], incomplete)
+    return found or [CompletionItem(incomplete, type="file")]
 
 
 def complete_arms(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,13 +61,21 @@ def complete_quants(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def complete_captures(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Captures in the folder that is begun, or in `traces` where nothing is; and folders, as captures lie in some.
+    """Captures in the folder that is begun, or in `traces` where nothing is; where none is found, folders.
 
-    A name that a shell would have to quote is left to its own completion of folders, which quotes it.
+    A name that a shell would have to quote is left to its own completion of folders, which quotes it. Not both at once:
+    zsh takes away what was typed where an offered name and a folder are the same.
     """
     folder = Path(incomplete).parent if os.sep in incomplete else Path(DEFAULT_TRACES)
     found = _captures_in(folder) + (_captures_in(Path(incomplete)) if incomplete.endswith(os.sep) else [])
-    return [*_starting(found, incomplete), CompletionItem(incomplete, type="dir")]
+    return _starting(found, incomplete) or [CompletionItem(incomplete, type="dir")]
+
+
+def _gguf_files(folder: Path) -> list[str]:
+    try:
+        return [path for path in map(str, sorted(folder.glob("*.gguf"))) if _BARE.fullmatch(path)][:_MOST]
+    except OSError:
+        return []
 
 
 def _captures_in(folder: Path) -> list[str]:

@@ -62,3 +62,22 @@ def test_fish_itself_completes_a_comma_list(tmp_path: Path) -> None:
         ["fish", "--no-config", "-c", asked], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert "off,gated" in done.stdout.split()
+
+
+def test_an_offer_is_of_one_kind(tmp_path: Path) -> None:
+    """zsh takes away what was typed where names are offered beside its own files or folders."""
+    makers.empty(tmp_path / "traces" / "mine")
+    (tmp_path / "mine.gguf").touch()
+    assert offered("run -m mi", tmp_path) == ["mixtral-8x7b", "mine.gguf"]
+    assert offered("report traces/mi", tmp_path) == ["traces/mine"]
+    assert offered("report traces/no", tmp_path) == ["traces/no"], "left to the shell's folders"
+    assert offered("run -m ./x", tmp_path) == ["./x"], "left to the shell's files"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_takes_the_script() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT), "_HPROF_COMPLETE": "zsh_source"}
+    done = subprocess.run([sys.executable, "-m", "hprof"], env=env, capture_output=True, text=True, check=True)
+    asked = f"autoload -Uz compinit; compinit -u -D; {done.stdout}\nprint ${{_comps[hprof]}}"
+    found = subprocess.run(["zsh", "-f", "-c", asked], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "_hprof_completion"
