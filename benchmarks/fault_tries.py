@@ -14,6 +14,7 @@ from typing import Final
 
 from benchmarks.forked_commands import EndedCommand, RunningCommand, start
 from executor.errors import HprofError
+from executor.files import is_under_way
 from profiler.capture import Capture
 from profiler.importers import read_file
 
@@ -79,8 +80,9 @@ class FaultRow:
 
 
 def digest(path: Path) -> str:
-    """Of all that lies there; of nothing: an empty text."""
+    """Of all that lies there in place; of nothing: an empty text."""
     found = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    found = [file for file in found if not is_under_way(file.name)]
     parts = [f"{file.relative_to(path)}:{hashlib.sha256(file.read_bytes()).hexdigest()}" for file in found]
     return "\n".join(parts)
 
@@ -177,6 +179,7 @@ def tried(
     else:
         problem = problem or lost_output(name, out, before, n_before, None if ended.code == 0 else bench.whole[name][0])
     beside = [path.name for path in place.iterdir() if path not in may_lie]
+    beside += [path.name for path in out.rglob("*.tmp") if is_under_way(path.name)]
     if problem is None and beside and ended.code != SIGNALS["SIGKILL"]:
         problem = f"left behind: {beside}"
     if digest(bench.old) != inputs:

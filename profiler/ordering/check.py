@@ -74,21 +74,24 @@ class CheckResult:
 
 
 def check_capture(capture: Capture, name_in: int | None = None) -> CheckResult:
-    """Check a capture. Raises HprofError where it holds no ordering records.
+    """Check a capture. Raises HprofError where it holds no ordering records, or some that no run has.
 
     name_in: the pass whose failures are named; None: the first of all.
     """
-    result = find_violations(load_operations(capture), name_in) if capture.n_rows("ordering") else None
-    if result is None:
+    if not capture.n_rows("ordering"):
         raise HprofError(
             f"{capture.path} holds no ordering records, so nothing can be checked; "
             "run again with `hprof run --record-ordering`."
         )
-    return result
+    ops = load_operations(capture)
+    try:
+        return find_violations(ops, name_in)
+    except HprofError as error:
+        raise HprofError(f"{capture.path}: its ordering records cannot be checked: {error}") from error
 
 
 def find_violations(ops: Operations, name_in: int | None = None) -> CheckResult:
-    """Check operations; `name_in` as in `check_capture`."""
+    """Check operations; `name_in` as in `check_capture`. Raises HprofError for what no run has."""
     order = happens_before(ops)
     found = check_pairs(order)
 

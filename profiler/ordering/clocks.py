@@ -11,10 +11,15 @@ from typing import Final
 
 import numpy as np
 
+from executor.errors import HprofError
+from executor.units import format_count
 from profiler.arithmetic.intervals import Int64
 from profiler.ordering.operations import Bools, Operations
 
 NOT_RECORDED: Final = -1
+MOST_CLOCK_BYTES: Final = 1 << 29
+"""Of the components of all clocks; 8 GPUs that wait for events 2.5 million times have as many."""
+MOST_CHAINS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,20 @@ class HappensBefore:
 
 
 def happens_before(ops: Operations) -> HappensBefore:
-    """Walk records, waits and syncs once; all other operations take the clock that holds where they were issued."""
+    """Walk records, waits and syncs once; all other operations take the clock that holds where they were issued.
+
+    Raises HprofError for more streams, or more streams and waits, than there is memory for.
+    """
     n_chains = int(ops.chain.max(initial=-1)) + 1
     position = _positions(ops.chain)
     record, is_sync = ops.is_kind("record"), ops.is_kind("sync")
     waiting = ops.is_kind("wait") | is_sync
+    n_waits = int(np.count_nonzero(waiting))
+    if n_chains > MOST_CHAINS or 8 * n_chains * n_waits > MOST_CLOCK_BYTES:
+        raise HprofError(
+            f"{format_count(n_waits, 'wait')} of {format_count(n_chains, 'stream')} are more than is held at once; "
+            "record fewer passes."
+        )
     rows = np.flatnonzero(record | waiting)
     zero = np.zeros(n_chains, np.int64)
     clocks, changed = [zero], np.zeros(len(ops), np.int64)

@@ -11,11 +11,14 @@ from typing import Final
 
 import numpy as np
 
+from executor.errors import HprofError
 from profiler.arithmetic.intervals import Int64
 from profiler.ordering.clocks import HappensBefore
 from profiler.ordering.operations import NO_TAG, Bools, Touches
 
 NOTHING: Final = -1
+MOST_PIECES: Final = 1 << 23
+"""Some 1.5 GiB of them. Runs have two pieces for three operations; ranges that all overlap have their number squared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class CheckedPairs:
 
 
 def check_pairs(order: HappensBefore) -> CheckedPairs:
-    """Run both checks."""
+    """Run both checks. Raises HprofError for ranges that no run has."""
     touches = order.ops.touches
     touch, piece = _pieces(touches)
     op, is_write = touches.op[touch], touches.is_write[touch]
@@ -84,6 +87,12 @@ def _pieces(touches: Touches) -> tuple[Int64, Int64]:
     edge = np.empty(2 * n, np.int64)
     edge[order] = np.cumsum(is_new) - 1
     first, counts = edge[:n], edge[n:] - edge[:n]
+    if counts.min(initial=0) < 0:
+        raise HprofError("a byte range ends before it begins; run again with `hprof run --record-ordering`.")
+    if counts.sum() > MOST_PIECES:
+        raise HprofError(
+            f"byte ranges overlap in more than {MOST_PIECES:,} places, too many to hold; record fewer passes."
+        )
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(np.arange(n), counts), np.repeat(first, counts) + within
 
