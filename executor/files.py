@@ -23,13 +23,25 @@ def bounded_read(path: Path, limit_bytes: int, what: str, advice: str) -> bytes:
     try:
         if path.exists() and not path.is_file():
             raise HprofError(f"{path} is not a regular file; {advice}.")
-        with path.open("rb") as file:
-            content = file.read(limit_bytes + 1)  # not by its size, which may grow, and is 0 for files of the system
+        with open(path, "rb", opener=_without_waiting) as file:
+            # Not by its size, which may grow, and is 0 for files of the system; None where one has nothing to tell yet.
+            content = file.read(limit_bytes + 1) or b""
     except OSError as error:
         raise HprofError(f"{path} cannot be read ({error.strerror or error}); {advice}.") from error
     if len(content) > limit_bytes:
         raise HprofError(f"{path} is larger than {format_bytes(limit_bytes)}, too large for {what}; {advice}.")
     return content
+
+
+def first_bytes(path: Path, n_bytes: int) -> bytes:
+    """At most so many from the start of a file, without waiting for one that has nothing to tell. Raises OSError."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        return file.read(n_bytes) or b""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file: a pipe that has taken its place meanwhile, or a file such as /proc/kmsg, may have no end."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextmanager

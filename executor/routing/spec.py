@@ -30,7 +30,7 @@ _RANGES: Final = {
     "dead": (0.0, 1.0),
     "repeat": (0.0, 1.0),
 }
-_MAX_BYTES: Final = 2**30
+_MAX_BYTES: Final = 128 << 20  # a number of one digit takes 2 bytes there, and some 40 while it is sorted
 _LAST_LAYER: Final = 9999
 
 

@@ -32,16 +32,20 @@ _INTS: Final = ("pass_id", "process", "device", "bytes", "correlation_id", "wait
 _LABELS: Final = ("stream", "kind", "name", "tensor", "source_memory")
 _STRAY_SHARE: Final = 0.01  # of a stream's copies: kernels that take less could hide nothing worth telling of
 _IS_WORK: Final = np.isin(np.arange(len(ROLES) + 1), (*DEVICE_WORK, CPU_COMPUTE))  # by role; ABSENT is the last
-COLUMNS: Final = (*_INTS, *_LABELS, "detail", "t_start", "t_end")
+_TIMES: Final = ("t_start", "t_end")
+Index = npt.NDArray[np.int32] | Int64
+"""Numbers of rows, contexts or groups: of many rows int32."""
+COLUMNS: Final = (*_INTS, *_LABELS, "detail", *_TIMES)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRows:
-    """Some rows of the events, in parallel; `start` and `end` are positions on the one axis."""
+    """Some rows of the events, in parallel; `start` and `end` are positions on the one axis. Indices are int32: nobody
+    has 2 billion rows, and of 10 M they would take another 100 MB."""
 
-    row: Int64  # index into the columns of the analysis
-    context: Int64
-    group: Int64
+    row: npt.NDArray[np.int32]  # index into the columns of the analysis
+    context: npt.NDArray[np.int32]
+    group: npt.NDArray[np.int32]
     start: Int64
     end: Int64
 
@@ -64,13 +68,14 @@ class WorkRows:
 
 
 class _IntColumns(dict[str, Int64]):
-    """The integer columns of a table, made when a rule first looks at them."""
+    """The integer columns of a table, made when a rule first looks at them; the table's own are then let go."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table
+        self._columns = {name: table[name] for name in (*_INTS, *_TIMES)}
 
     def __missing__(self, name: str) -> Int64:
-        self[name] = ints(self._table[name], np.int64, MAX_ABS_NS + 1 if name in ("t_start", "t_end") else ABSENT)
+        kind = np.int32 if name in ("pass_id", "device") else np.int64
+        self[name] = ints(self._columns.pop(name), kind, MAX_ABS_NS + 1 if name in _TIMES else ABSENT)
         return self[name]
 
 
@@ -88,13 +93,14 @@ class CopyAnalysis:
         self.ints = _IntColumns(events)
         self.labels = {name: label_codes(events[name]) for name in _LABELS}
         self.role = roles_of(events["kind"], events["detail"])
+        del events  # of 10 M rows the table would take another GB
         start, end = self.ints["t_start"], self.ints["t_end"]
         possible = (end >= start) & (start >= -MAX_ABS_NS) & (end <= MAX_ABS_NS)
         self._is_work = possible & _IS_WORK[self.role]
         work = slice(None) if self._is_work.all() else self._is_work
         contexts = group_by({name: self.ints[name][work] for name in PASS_ON_DEVICE})
         self.groups = Subjects(contexts.keys, passes, "GPU" if self.is_gpu else "device")
-        self.context_of_row = np.full(len(start), ABSENT)
+        self.context_of_row = np.full(len(start), ABSENT, np.int32)
         self.context_of_row[work] = contexts.of_row
         self._pass_of_context = contexts.keys["pass_id"]
         told = pc.and_(pc.is_valid(passes["pass_id"]), pc.is_valid(passes["bytes_h2d"]))
@@ -140,11 +146,11 @@ class CopyAnalysis:
 
     def rows(self, mask: Mask) -> WorkRows:
         """Rows of work that `mask` (over all rows) keeps."""
-        row = np.flatnonzero(mask & self._is_work)
+        row = np.flatnonzero(mask & self._is_work).astype(np.int32)
         context = self.context_of_row[row]
-        axis = context if self.manifest.has_own_clocks else self._axis_of_context[context]
+        axis = context.astype(np.int64) if self.manifest.has_own_clocks else self._axis_of_context[context]
         start, end = (self._line.place(axis, self.ints[name][row]) for name in ("t_start", "t_end"))
-        return WorkRows(row, context, self.groups.of_context[context], start, end)
+        return WorkRows(row, context, self.groups.of_context.astype(np.int32)[context], start, end)
 
     @cached_property
     def h2d(self) -> WorkRows:
@@ -187,7 +193,7 @@ class CopyAnalysis:
 
     def _stream_of(self, rows: WorkRows) -> Int64:
         n_streams = max(len(self.labels["stream"][1]), 1)
-        return rows.group * n_streams + np.maximum(self.codes("stream")[rows.row], 0)
+        return rows.group * np.int64(n_streams) + np.maximum(self.codes("stream")[rows.row], 0)
 
     @cached_property
     def compute(self) -> WorkRows:
@@ -259,7 +265,7 @@ class CopyAnalysis:
         """Where the group's costliest of the rows is; cost_ns: of each row (default: its length)."""
         return self.worst(rows.row, rows.group == group, rows.length if cost_ns is None else cost_ns)
 
-    def worst(self, row: Int64, is_mine: npt.NDArray[np.bool_], cost_ns: npt.NDArray[Any]) -> tuple[Moment, ...]:
+    def worst(self, row: Index, is_mine: npt.NDArray[np.bool_], cost_ns: npt.NDArray[Any]) -> tuple[Moment, ...]:
         """The same of any rows, of which those of `is_mine` count."""
         mine = np.flatnonzero(is_mine)
         if len(mine) == 0:
@@ -310,9 +316,9 @@ class CopyAnalysis:
         """How many of the rows each context has."""
         return np.bincount(rows.context, minlength=len(self.groups.of_context))
 
-    def sum(self, context: Int64, values: npt.NDArray[np.integer | np.bool_ | np.floating]) -> Int64:
+    def sum(self, context: Index, values: npt.NDArray[np.integer | np.bool_ | np.floating]) -> Int64:
         """Sum of values by context, as `sum_by`."""
-        return sum_by(context, values, len(self.groups.of_context))
+        return sum_by(context.astype(np.int64, copy=False), values, len(self.groups.of_context))
 
     def spans(self, rows: WorkRows) -> tuple[Int64, Int64]:
         """First start and last end in each context; 0 and 0 where it has no such row."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from executor.errors import HprofError
+from executor.files import first_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +157,6 @@ def read_head(path: Path) -> bytes:
 
 def _first_bytes(path: Path, n_bytes: int) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(n_bytes)
+        return first_bytes(path, n_bytes)
     except OSError as error:
         raise HprofError(f"{path} cannot be read: {error.strerror}; check its permissions.") from error

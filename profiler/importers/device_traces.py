@@ -90,14 +90,13 @@ def remark_duplicate_rows(events: pa.Table) -> list[str]:
     """
     launched = pc.and_(pc.is_valid(events["device"]), pc.is_valid(events["correlation_id"]))
     rows = np.flatnonzero(launched.to_numpy())
-    start = events["t_start"].to_numpy()[rows]
-    order = np.argsort(start, kind="stable")  # rows mostly come in order, which makes it quick
-    agrees = np.diff(start[order]) == 0
-    if not agrees.any():
+    ordered = np.sort(events["t_start"].to_numpy()[rows])  # rows mostly come in order, which makes it quick
+    at_once = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if len(at_once) == 0:
         return []
-    alike = events.select(list(_IDENTITY_COLUMNS)).take(
-        pa.array(rows[order[np.append(agrees, False) | np.append(False, agrees)]])
-    )
+    del ordered
+    rows = rows[np.isin(events["t_start"].to_numpy()[rows], at_once)]
+    alike = events.select(list(_IDENTITY_COLUMNS)).take(pa.array(rows))
     counts = alike.combine_chunks().group_by(list(_IDENTITY_COLUMNS)).aggregate([([], "count_all")])["count_all"]
     if not (n_more := pc.sum(counts).as_py() - len(counts)):
         return []

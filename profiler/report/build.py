@@ -54,6 +54,9 @@ def build_report(
     )
     residency = all_residency(manifest)
     cells = with_devices(with_places(cells, manifest.arms), tables, residency)
+    devices = device_figures(tables.recording)
+    warnings = [*capture.warnings, *_warnings(manifest, tables, frames["pass"])]
+    del tables  # the findings lay all rows out anew: of 10 M events both would take another GB
     report = Report(
         capture=capture.path,
         state=manifest.state,
@@ -65,12 +68,12 @@ def build_report(
         link_h2d_gb_s=manifest.link_h2d_gb_s,
         arms=manifest.arms,
         cells=cells,
-        devices=device_figures(tables.recording),
+        devices=devices,
         findings=find(capture, ordering) if findings is None else findings,
         ordering=ordering,
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         noticed=what_was_noticed(manifest, cells, ordering),
-        warnings=[*capture.warnings, *_warnings(manifest, tables, frames["pass"])],
+        warnings=warnings,
         notes=[*(str(note) for note in _list(manifest.model.get("notes"))), *allocation_notes(manifest)],
         cannot_say=manifest.cannot_say,
         has_unrecorded_copies=manifest.has_unrecorded_copies,

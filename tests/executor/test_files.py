@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor.errors import HprofError
-from executor.files import bounded_read
+from executor.files import bounded_read, first_bytes
 
 
 def test_a_file_of_the_limit_is_read_and_a_larger_one_is_refused(tmp_path: Path) -> None:
@@ -33,3 +33,23 @@ def test_a_pipe_and_a_folder_are_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(HprofError, match="is not a regular file; name another"):
             bounded_read(path, 10, "a config", "name another")
+
+
+def test_a_pipe_that_took_the_place_of_a_file_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    assert bounded_read(pipe, 10, "a config", "name another") == b""
+    assert first_bytes(pipe, 10) == b""
+
+
+def test_a_file_that_has_nothing_to_tell_yet_is_empty(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # somebody may write: reading would wait
+    try:
+        assert first_bytes(pipe, 10) == b""
+    finally:
+        os.close(writer)

@@ -12,12 +12,13 @@ from typing import Any, Final
 import numpy as np
 
 from executor.errors import HprofError
-from executor.units import format_count
+from executor.units import format_bytes, format_count
 from profiler.importers.base import Imported, ImportOptions, TraceFormat
 from profiler.importers.cupti_spool import facts
 from profiler.importers.cupti_spool.spool import (
     HEADER_BYTES,
     MAGIC,
+    MAX_BYTES,
     NO_ID,
     RECORD,
     SPOOL_ENDING,
@@ -44,6 +45,11 @@ def detect(path: Path, head: bytes) -> bool:
 def read(path: Path, _options: ImportOptions) -> Imported:
     """Read one recording: its processes lie on one clock. Raises HprofError for what is none, or is damaged."""
     paths, warnings = _of_folder(path) if path.is_dir() else ([path], [])
+    if (n_bytes := sum(one.lstat().st_size for one in paths)) > MAX_BYTES:
+        raise HprofError(
+            f"{path} holds {format_bytes(n_bytes)} of spools, and hprof imports {format_bytes(MAX_BYTES)}; import "
+            "its files one by one, or record with a lower --max-bytes."
+        )
     files = [read_spool(one) for one in paths]
     tables = SpoolTables(files)
     tables.warnings += warnings

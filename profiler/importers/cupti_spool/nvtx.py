@@ -61,9 +61,8 @@ def _rows(begin: Records, end: Records | None, event_type: int, global_pid: int)
 
 def _with_segment(file: SpoolFile, *types: RecordType) -> tuple[Records, Int64]:
     """The records of these types, and for each how often recording had paused before it."""
-    rows, states = file.rows_of(*types), file.rows_of(RecordType.STATE)
-    pauses = states[file.records["kind"][states] == _PAUSED]
-    return file.records[rows], np.searchsorted(pauses, rows)
+    (records, number), (states, at) = file.numbered(*types), file.numbered(RecordType.STATE)
+    return records, np.searchsorted(at[states["kind"] == _PAUSED], number)
 
 
 def push_pop_pairs(records: Records, segment: Int64) -> tuple[Int64, Int64]:

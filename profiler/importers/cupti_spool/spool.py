@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,15 @@ RECORD: Final = np.dtype(
 Records = npt.NDArray[Any]  # of RECORD
 
 
+class _Chunk(NamedTuple):
+    """Where the payload lies, and how many records or texts it holds."""
+
+    kind: int
+    at: int
+    n_bytes: int
+    n_items: int
+
+
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
     """What one process wrote."""
@@ -88,21 +97,25 @@ class SpoolFile:
     process: int
     parent: int
     realtime_ns: int  # CLOCK_REALTIME when it was opened
-    records: Records
+    records: Records  # by their type, those of one type in the order of the file
+    number: npt.NDArray[np.uint32]  # of each record in the file
     texts: dict[int, str]
     n_cut_bytes: int  # after the last whole chunk
-    by_type: Int64  # the rows of `records` by their type, those of one type in the order of the file
-    n_before: Int64  # (257,): how many of them are of a lower type
+    n_before: Int64  # (257,): how many records are of a lower type
 
-    def rows_of(self, *types: RecordType) -> Int64:
-        """Where the records of these types are, in the order of the file."""
-        parts = [self.by_type[self.n_before[number] : self.n_before[number + 1]] for number in types]
-        return parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
+    def numbered(self, *types: RecordType) -> tuple[Records, npt.NDArray[np.uint32]]:
+        """The records of these types and their numbers, in the order of the file. Of one type they take no memory."""
+        stretches = [slice(self.n_before[one], self.n_before[one + 1]) for one in types]
+        parts = [stretch for stretch in stretches if stretch.start < stretch.stop] or stretches[:1]
+        if len(parts) == 1:
+            return self.records[parts[0]], self.number[parts[0]]
+        numbers = np.concatenate([self.number[part] for part in parts])
+        order = np.argsort(numbers)
+        return np.concatenate([self.records[part] for part in parts])[order], numbers[order]
 
     def of_type(self, *types: RecordType) -> Records:
         """The records of these types, in the order of the file."""
-        found: Records = self.records[self.rows_of(*types)]
-        return found
+        return self.numbered(*types)[0]
 
     def facts(self) -> dict[str, list[str]]:
         """What the process said of itself, by key."""
@@ -150,24 +163,55 @@ def _read(path: Path, file: BufferedReader) -> SpoolFile:
             "--max-bytes."
         )
     chunks = list(_chunks(file, size))
-    n_records = sum(count for kind, _, _, count in chunks if kind == _RECORDS)
-    records, texts, at = np.empty(n_records, RECORD), dict[int, str](), 0
-    for kind, offset, n_bytes, count in chunks:
-        file.seek(offset)
-        if kind == _RECORDS:
-            if file.readinto(records[at : at + count].view("u1").data) != n_bytes:
-                raise HprofError(f"{path} became shorter while it was read; import it when its program has ended.")
-            at += count
-        else:
-            _read_texts(file.read(n_bytes), count, texts)
-    end = chunks[-1][1] + chunks[-1][2] if chunks else _HEADER.size
-    types = records["type"].copy()
-    by_type, n_before = np.argsort(types, kind="stable"), np.searchsorted(np.sort(types), np.arange(257))
-    return SpoolFile(path.name, process, parent, realtime_ns, records, texts, size - end, by_type, n_before)
+    end = chunks[-1].at + chunks[-1].n_bytes if chunks else _HEADER.size
+    texts = dict[int, str]()
+    for chunk in chunks:
+        if chunk.kind == _STRINGS:
+            file.seek(chunk.at)
+            _read_texts(file.read(chunk.n_bytes), chunk.n_items, texts)
+    try:
+        records, number, n_before = _read_records(file, [chunk for chunk in chunks if chunk.kind == _RECORDS])
+    except ValueError as error:  # also of numpy, where a record is cut
+        raise HprofError(f"{path} changed while it was read; import it when its program has ended.") from error
+    return SpoolFile(path.name, process, parent, realtime_ns, records, number, texts, size - end, n_before)
 
 
-def _chunks(file: BufferedReader, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """(kind, offset of the payload, its bytes, count) of each whole chunk, up to the first that is none."""
+def _read_records(
+    file: BufferedReader, chunks: list[_Chunk]
+) -> tuple[Records, npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """The records by type, their numbers in the file, and how many are of a lower type than each.
+
+    The file is read twice, so that they are put in place at once: sorting them would take their memory again.
+    """
+    n_of_type = np.zeros(257, np.int64)
+    for part in _parts(file, chunks):
+        n_of_type[1:] += np.bincount(part["type"], minlength=256)
+    n_before = np.cumsum(n_of_type)
+    records, number = np.empty(n_before[-1], RECORD), np.empty(n_before[-1], np.uint32)
+    filled, n_read = n_before.copy(), 0
+    for part in _parts(file, chunks):
+        for one in np.unique(part["type"]).tolist():
+            rows = np.flatnonzero(part["type"] == one)
+            place = slice(filled[one], filled[one] + len(rows))
+            if place.stop > n_before[one + 1]:
+                raise ValueError("the file has other records")
+            records[place], number[place] = part[rows], rows + n_read
+            filled[one] = place.stop
+        n_read += len(part)
+    return records, number, n_before
+
+
+def _parts(file: BufferedReader, chunks: list[_Chunk]) -> Iterator[Records]:
+    for chunk in chunks:
+        file.seek(chunk.at)
+        part = np.frombuffer(file.read(chunk.n_bytes), RECORD)
+        if len(part) != chunk.n_items:
+            raise ValueError("the file became shorter")
+        yield part
+
+
+def _chunks(file: BufferedReader, size: int) -> Iterator[_Chunk]:
+    """Each whole chunk, up to the first that is none."""
     at = _HEADER.size
     for _ in range(_MAX_CHUNKS):
         file.seek(at)
@@ -180,7 +224,7 @@ def _chunks(file: BufferedReader, size: int) -> Iterator[tuple[int, int, int, in
             return
         if kind == _RECORDS and n_bytes != count * RECORD.itemsize:
             return
-        yield kind, at + _CHUNK.size, n_bytes, count
+        yield _Chunk(kind, at + _CHUNK.size, n_bytes, count)
         at += _CHUNK.size + n_bytes
 
 

@@ -91,9 +91,12 @@ def read_trace_rows(tables: ExportTables, dropped: Counter[str]) -> TraceRows:
         drop(part, "row", far_times(part["start"], limits), dropped) for part in (calls, *device, syncs)
     )
     ranges = drop(ranges, "NVTX range", far_times(ranges.spans.start, limits), dropped)
+    n_syncs = len(syncs)
     rows = concatenate([calls, *device, syncs])
+    calls = rows.part(slice(len(calls)))
+    del device, syncs  # `rows` has them: of 10 M rows they would take another GB
     call = np.concatenate([np.arange(len(calls)), _calls_of(rows.part(slice(len(calls), None)), calls)])
-    device_slice = slice(len(calls), len(rows) - len(syncs))
+    device_slice = slice(len(calls), len(rows) - n_syncs)
     has_work = np.zeros(len(calls), np.bool_)
     has_work[call[device_slice][is_known(call[device_slice])]] = True
     streams = distinct_streams(rows.part(slice(len(calls), None)))

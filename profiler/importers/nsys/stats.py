@@ -5,6 +5,7 @@ Columns are found by their names without units, and numbers are parsed exactly.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections import Counter
@@ -226,7 +227,10 @@ _UNITS: Final = {
 }
 _NUMBER: Final = r"^(?P<whole>[0-9]{1,18})(?:\.(?P<fraction>[0-9]{0,9}))?$"
 _BILLION: Final = 10**9
-_MAX_BYTES: Final = 4 << 30
+_MAX_BYTES: Final = 512 << 20
+_MAX_ROWS: Final = 6_000_000  # of some 350 bytes each, while they become events
+_DECODED_BYTES: Final = 1 << 24  # at once: a text of one wide character takes four times its bytes
+_INSTEAD: Final = "import the SQLite export, which is read in parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +301,12 @@ def read_columns(path: Path, dropped: Counter[str]) -> CsvColumns:
 
 def _utf8(path: Path, offset: int) -> bytes:
     """The file from `offset` on; bytes that are no UTF-8 are replaced, as arrow would stop at them."""
-    advice = "import the SQLite export, which is read in parts"
-    data = bounded_read(path, _MAX_BYTES, "a CSV of `nsys stats`", advice)[offset:]
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace").encode()
-    return data
+    data = bounded_read(path, _MAX_BYTES, "a CSV of `nsys stats`", _INSTEAD)
+    if data.count(b"\n") > _MAX_ROWS:
+        raise HprofError(f"{path} has more than {_MAX_ROWS:,} rows, too many for a CSV of `nsys stats`; {_INSTEAD}.")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    parts = [decoder.decode(data[at : at + _DECODED_BYTES]).encode() for at in range(offset, len(data), _DECODED_BYTES)]
+    return b"".join([*parts, decoder.decode(b"", final=True).encode()])
 
 
 def _table(body: bytes, names: list[str], dropped: Counter[str]) -> pa.Table:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from executor.errors import HprofError
 from profiler.importers import cupti_spool, read_file
-from profiler.importers.cupti_spool import FORMAT
+from profiler.importers.cupti_spool import FORMAT, spool
 from profiler.importers.cupti_spool.spool import RECORD, RecordType, read_spool, spool_bytes
 from profiler.schema import TABLES
 
@@ -27,10 +29,51 @@ def write(folder: Path, content: bytes) -> Path:
 def test_what_was_written_comes_back(tmp_path: Path) -> None:
     records = np.zeros(3, RECORD)
     records["start"] = 1, 2**40, 2**64 - 1
-    spool = read_spool(write(tmp_path, spool_bytes(77, records, {1: "a", 2: "b" * 100, 9: "ß"})))
-    assert (spool.process, spool.n_cut_bytes, spool.is_ended) == (77, 0, False)
-    assert spool.texts == {1: "a", 2: "b" * 100, 9: "ß"}
-    assert np.array_equal(spool.records, records)
+    found = read_spool(write(tmp_path, spool_bytes(77, records, {1: "a", 2: "b" * 100, 9: "ß"})))
+    assert (found.process, found.n_cut_bytes, found.is_ended) == (77, 0, False)
+    assert found.texts == {1: "a", 2: "b" * 100, 9: "ß"}
+    assert np.array_equal(found.records, records)
+
+
+def test_records_of_a_type_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    records = np.zeros(3_000, RECORD)
+    records["type"] = np.tile([RecordType.PEER_COPY, RecordType.KERNEL, RecordType.COPY], 1_000)
+    records["start"] = np.arange(3_000)
+    found = read_spool(write(tmp_path, spool_bytes(77, records, {})))
+    assert found.of_type(RecordType.KERNEL)["start"].tolist() == list(range(1, 3_000, 3))
+    copies, numbers = found.numbered(RecordType.COPY, RecordType.PEER_COPY)
+    assert copies["start"].tolist() == numbers.tolist() == [i for i in range(3_000) if i % 3 != 1]
+    assert len(found.of_type(RecordType.MEMSET, RecordType.GRAPH)) == 0
+
+
+def test_a_file_that_is_written_again_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, FORMAT.sample())
+    parts, n_readings = spool._parts, [0]
+
+    def changing(*given: Any) -> Iterator[Any]:
+        n_readings[0] += 1
+        for part in parts(*given):
+            yield part if n_readings[0] == 1 else np.full(len(part), part[0], RECORD)
+
+    monkeypatch.setattr(spool, "_parts", changing)
+    with pytest.raises(HprofError, match="changed while it was read; import it when its program has ended"):
+        read_spool(path)
+    monkeypatch.setattr(spool, "_parts", parts)
+    chunks = spool._chunks
+    monkeypatch.setattr(spool, "_chunks", lambda file, size: [*chunks(file, size), spool._Chunk(1, size, 64, 1)])
+    with pytest.raises(HprofError, match="changed while it was read"):
+        read_spool(path)
+
+
+def test_spools_that_are_more_than_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, FORMAT.sample())
+    (tmp_path / "2-0.hspool").write_bytes(FORMAT.sample())
+    size = len(FORMAT.sample())
+    monkeypatch.setattr(cupti_spool, "MAX_BYTES", 2 * size)
+    read_file(tmp_path)
+    monkeypatch.setattr(cupti_spool, "MAX_BYTES", 2 * size - 1)
+    with pytest.raises(HprofError, match="of spools, and hprof imports"):
+        read_file(tmp_path)
 
 
 def test_a_torn_chunk_is_left_out_and_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from executor.errors import HprofError
 from profiler.importers import detect, read_file
+from profiler.importers.nsys import stats
 from tests.profiler.importers.nsys.exports import events
 
 _OLD = (
@@ -162,3 +163,22 @@ def test_a_report_of_sums_is_refused_with_the_report_that_would_do(tmp_path: Pat
     assert detect(path) == "nsys-stats"
     with pytest.raises(HprofError, match=r"says not when anything ran.*--report cuda_gpu_trace --format csv"):
         read_file(path)
+
+
+def test_more_rows_than_there_is_memory_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _write(tmp_path, HEADER_AND_ROW + _old("2000", "500", "gemm"))
+    monkeypatch.setattr(stats, "_MAX_ROWS", 3)
+    assert read_file(path).tables["events"].num_rows == 2
+    monkeypatch.setattr(stats, "_MAX_ROWS", 2)
+    with pytest.raises(HprofError, match="more than 2 rows, too many for a CSV of `nsys stats`; import the SQLite"):
+        read_file(path)
+
+
+@pytest.mark.parametrize("n_bytes", [1, 2, 3, 5, 7])
+def test_a_character_is_whole_wherever_the_file_is_cut_to_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_bytes: int
+) -> None:
+    monkeypatch.setattr(stats, "_DECODED_BYTES", n_bytes)
+    path = tmp_path / "trace.csv"
+    path.write_bytes((_OLD + _old("1000", "500", "gemm \u00df \u2713 \U0001f600")).encode() + b"\xff\xe2\x9c")
+    assert events(read_file(path), "name") == [{"name": "gemm \u00df \u2713 \U0001f600"}]
