@@ -71,5 +71,6 @@ def choose_probe(kind: str | None, values: Mapping[str, Any], given: Mapping[str
 
 def _said(probe: Probe) -> list[str]:
     machine = probe.machine
-    told = [f"By the probe of {probe.created}: {machine.get('cpu')}, device {machine.get('device')}, {probe.dtype}."]
+    cpu, device = (str(machine.get(name))[:80] for name in ("cpu", "device"))
+    told = [f"By the probe of {probe.created[:40]}: {cpu}, device {device}, {probe.dtype}."]
     return [*told, *([probe.crowding()] if probe.is_crowded else [])]

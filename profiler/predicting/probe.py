@@ -187,8 +187,11 @@ def read_probe(path: Path) -> Probe:
 
 def _from_json(found: Any) -> Probe:
     """Raises ValueError, KeyError, TypeError or AttributeError for anything but what `Probe.to_json` gives."""
-    if (found["schema"], found["source"]) != (1, "probe"):
+    if (found["schema"], found["source"]) != (1, "probe") or not found["steps"]:
         raise ValueError("no probe")
+    threads = found["machine"].get("usable_threads")
+    if threads is not None and not (isinstance(threads, int) and threads > 0):
+        raise ValueError("no number of threads")
     link, delays = found["link"], found["delays_us"]
     costs = ProbedCosts(
         groups=dict(_read_group(one) for one in found["steps"]),

@@ -143,6 +143,16 @@ def test_a_measure_that_cannot_be_is_refused(probed: Probe, tmp_path: Path) -> N
         read_probe(path)
 
 
+@pytest.mark.parametrize("changed", [{"steps": []}, {"machine": {"usable_threads": "many"}}])
+def test_a_probe_that_tells_of_no_step_or_of_no_machine_is_refused(
+    changed: dict[str, Any], probed: Probe, tmp_path: Path
+) -> None:
+    path = tmp_path / "probe.json"
+    path.write_bytes(orjson.dumps(probed.to_json() | changed))
+    with pytest.raises(HprofError, match="holds no probe"):
+        read_probe(path)
+
+
 def test_any_value_anywhere_in_the_file_is_refused_or_leaves_finite_costs(probed: Probe, tmp_path: Path) -> None:
     path, content, rng = tmp_path / "probe.json", orjson.dumps(probed.to_json()), random.Random(16)
     values: list[Any] = [None, 0, -1, 1e308, 1e-308, 5e-324, 2**63 - 1, True, "x", "1e999", [], {}, [1, 2, 3]]
