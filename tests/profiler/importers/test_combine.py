@@ -11,7 +11,7 @@ from profiler.capture import Capture
 from profiler.importers import import_files, read_file
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
-from tests.profiler.importers.llama_bench.samples import jsonl, row
+from tests.profiler.importers.llama_bench.samples import as_json, jsonl, row
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.nsys.test_stats import HEADER_AND_ROW
 
@@ -83,6 +83,15 @@ def test_files_that_share_only_some_arms_have_boots_of_their_own(tmp_path: Path)
     passes = Capture.open(import_files(files, tmp_path / "out")).table("passes").sort_by("order").to_pylist()
     boots = [(p["arm"], p["boot"]) for p in passes if p["repetition"] == 0]
     assert boots == [("off", 0), ("off", 1), ("on", 1), ("on", 2)]
+
+
+def test_an_arm_of_several_boots_is_followed_by_the_next_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text("".join(as_json([row(test_time=str(run))]) + "\n" for run in range(3)))
+    second.write_text(as_json([row(test_time="later")]))
+    out = import_files([], tmp_path / "out", arms=[("off", first), ("off", second)])
+    passes = Capture.open(out).table("passes").sort_by("order").to_pylist()
+    assert [p["boot"] for p in passes if p["repetition"] == 0] == [0, 1, 2, 3]
 
 
 def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
