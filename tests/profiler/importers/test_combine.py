@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from executor.errors import HprofError
@@ -92,6 +93,23 @@ def test_an_arm_of_several_boots_is_followed_by_the_next_one(tmp_path: Path) -> 
     out = import_files([], tmp_path / "out", arms=[("off", first), ("off", second)])
     passes = Capture.open(out).table("passes").sort_by("order").to_pylist()
     assert [p["boot"] for p in passes if p["repetition"] == 0] == [0, 1, 2, 3]
+
+
+def test_an_arm_begins_when_all_rows_of_the_one_before_have_ended(tmp_path: Path) -> None:
+    """The host's rows go on long after the devices' last work, at which the pass ends."""
+    tables = {RUNTIME: [call(0, 500), call(1095, 5_000_000)], KERNEL: [kernel(1050, 1090)]}
+    files = [(arm, write_export(tmp_path / f"{arm}.sqlite", tables)) for arm in ("off", "on")]
+    capture = Capture.open(import_files([], tmp_path / "out", arms=files))
+    on = capture.table("passes").filter(pc.field("arm") == "on").to_pylist()[0]
+    assert on["t_start"] >= 5_000_000 + 1050
+
+
+def test_arms_of_a_file_that_is_an_arm_keep_their_names_behind_its(tmp_path: Path) -> None:
+    file = tmp_path / "pw.jsonl"
+    file.write_text(jsonl([row(prefetch_weights=each) for each in (0, 1)]))
+    capture = Capture.open(import_files([], tmp_path / "out", arms=[("b1", file)]))
+    assert [arm.name for arm in capture.manifest.arms] == ["b1/off", "b1/on"]
+    assert set(capture.table("passes")["arm"].to_pylist()) == {"b1/off", "b1/on"}
 
 
 def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
