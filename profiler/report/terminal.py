@@ -90,12 +90,13 @@ class FittingTable:
         self._table = table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._table.title:  # rich would break it at the table's width
+            yield Text(plain(self._table.title), style="bold")
         widths = column_widths(self._table, options.max_width)
         if widths is None:
             yield from self._stacked()
             return
-        title = Text(plain(self._table.title), style="bold") if self._table.title else None
-        drawn = RichTable(title=title, title_justify="left", box=None, pad_edge=False)
+        drawn = RichTable(box=None, pad_edge=False)
         for position, (column, width) in enumerate(zip(self._table.columns, widths, strict=True)):
             drawn.add_column(_text(column), justify="left" if position < self._table.n_left else "right", width=width)
         for row in self._table.rows:
@@ -103,8 +104,6 @@ class FittingTable:
         yield drawn
 
     def _stacked(self) -> Iterator[Text]:
-        if self._table.title:
-            yield Text(plain(self._table.title), style="bold")
         for first, *others in self._table.rows:
             yield _text(first)
             for column, text in zip(self._table.columns[1:], others, strict=True):
