@@ -56,7 +56,7 @@ def grid_figure(grid: pd.DataFrame, verdicts: pd.DataFrame, across: str, chosen:
         )
     )  # fmt: skip
     figure.add_scatter(**_places(grid, factors, words))
-    styled(figure, height=70 + _PLACE_HEIGHT * len(grid), legend=False, clickmode="event+select", dragmode=False)
+    styled(figure, height=86 + _PLACE_HEIGHT * len(grid), legend=False, clickmode="event+select", dragmode=False)
     figure.update_layout(hoverdistance=-1)  # a click anywhere in a place is meant for its point
     for row, column in np.argwhere((grid.index.to_numpy()[:, None] == chosen[0]) & (grid.columns == chosen[1])):
         edges = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}

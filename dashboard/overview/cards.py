@@ -178,5 +178,7 @@ def judged(compared: Comparison, name: str) -> str:
 
 
 def relative(ratio: float) -> str:
-    """A figure that no verdict is given on, against A's: `1.21 x as much`."""
+    """A figure that no verdict is given on, against A's: `1.21 x as much`, `none of it`."""
+    if ratio == 0:
+        return "none of it"
     return "= the same" if abs(ratio - 1) < _ALIKE else f"{format_factor(ratio)} x as much"

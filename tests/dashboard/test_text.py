@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.overview.cards import judged, with_interval
+from dashboard.overview.cards import judged, relative, with_interval
 from dashboard.overview.findings import in_a_line
 from dashboard.text import (
     arm_label,
@@ -86,6 +86,7 @@ def test_what_was_seen_is_told_where_a_verdict_needs_more() -> None:
 def test_a_sign_goes_with_a_verdict_alone() -> None:
     assert judged(Comparison(0.5, 0.4, 0.6, 6, "faster"), "ttft_ns") == "▲ 2.00 x as fast (1.67 to 2.50): faster"
     assert judged(Comparison(0.5, None, None, 2, "inconclusive"), "ttft_ns") == "2.00 x as fast: 2 of 6 pairs"
+    assert [relative(ratio) for ratio in (0.0, 1.0, 1.21)] == ["none of it", "= the same", "1.21 x as much"]
     same = Comparison(0.5, 0.4, 0.6, 2, "inconclusive", "same work: on the host")
     assert judged(same, "ttft_ns") == "same work, 2.00 x as fast"
 
