@@ -45,7 +45,7 @@ def both(plan: RunPlan) -> Iterator[tuple[Prediction, PassResult]]:
     session = Session(plan.model, plan.setups[0].placement, plan.setups[0].arms, plan.session)
     for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
         cell, result = one.cell, None
-        n_warmups = 3 if arm_traits(one.arm).learns else 0
+        n_warmups = 6 if arm_traits(one.arm).learns else 0
         for number in range(n_warmups + 1):
             size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
             job = PassJob(0, one.arm, *size, repetition=number, warmup=number < n_warmups)
