@@ -8,6 +8,7 @@ from profiler import DEFAULT_TRACES
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORT = 8501
+OPENS_BROWSER = "--open-browser"  # the server's own flag: Streamlit opens one only where it is not headless
 
 
 @click.command()
@@ -74,7 +75,7 @@ def server_arguments(
     options = {
         "server.address": host,
         "server.port": port,
-        "server.headless": str(not opens_browser).lower(),
+        "server.headless": "true",  # else it offers every visitor to write instructions for coding agents to this disk
         "server.enableCORS": "true",
         "server.enableXsrfProtection": "true",
         "server.corsAllowedOrigins": origin,
@@ -83,10 +84,13 @@ def server_arguments(
         "server.showEmailPrompt": "false",  # a user's first start would wait for an address, and end without a terminal
         "browser.serverAddress": _shown(host),
         "browser.gatherUsageStats": "false",
+        "logger.hideWelcomeMessage": "true",  # `hprof: the dashboard is at` stands there already
         "client.allowedOrigins": origin,
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     own = ["--traces", traces, *(word for name in (host, *names) for word in ("--allow-host", name))]
+    if opens_browser:
+        own.append(OPENS_BROWSER)
     return ["-P", "-m", "dashboard.serve", "run", str(Path(__file__).with_name("server.py")), *flags, "--", *own]
 
 

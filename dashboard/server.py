@@ -22,6 +22,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import config
 
+from dashboard.cli import OPENS_BROWSER
+
 ALWAYS_ALLOWED: Final = ("localhost",)
 
 
@@ -111,7 +113,7 @@ def allowed_names(words: Sequence[str]) -> list[str]:
 @asynccontextmanager
 async def _with_browser(_: Any) -> AsyncIterator[None]:
     """Opens the browser where one is wanted; the socket is there already, and answers when the server does."""
-    if not config.get_option("server.headless"):
+    if OPENS_BROWSER in sys.argv:
         address = f"http://{config.get_option('browser.serverAddress')}:{config.get_option('server.port')}"
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     yield

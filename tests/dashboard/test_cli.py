@@ -51,6 +51,16 @@ def test_starts_streamlit_on_loopback_without_telemetry(tmp_path: Path, started:
     assert "without a password" not in result.stderr
 
 
+def test_streamlit_offers_visitors_nothing_to_install(tmp_path: Path, started: list[Any]) -> None:
+    """It does where it believes that a developer of the app looks at it, which opening a browser makes it believe."""
+    for words, opens in ((["--no-browser"], False), ([], True)):
+        started.clear()
+        CliRunner().invoke(cli.command, [str(tmp_path), *words])
+        arguments = started[0][1]
+        assert option(arguments, "server.headless") == "true"
+        assert (cli.OPENS_BROWSER in arguments[arguments.index("--") :]) == opens
+
+
 def test_says_so_when_it_is_to_listen_elsewhere(tmp_path: Path, started: list[Any]) -> None:
     result = CliRunner().invoke(cli.command, [str(tmp_path), "--host", "0.0.0.0"])
     assert "listening on 0.0.0.0" in result.stderr
