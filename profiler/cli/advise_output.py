@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from executor.placement.place import Placement
@@ -82,7 +84,10 @@ def llama_cpp_command(one: Candidate, request: RunRequest, *, has_prefetch: bool
     """The candidate as llama.cpp's own flags; `-pw` and `--moe-cache-mib` only for a build that has them."""
     traits = arm_traits(one.arm)
     longest = max(request.cells, key=lambda cell: cell.n_prompt)
-    flags = [f"-m {request.model}", "-ngl 99", "-fa 1", "-lm none"]
+    model = str(request.model)
+    if not model.endswith(".gguf"):  # a preset or a config: llama.cpp reads GGUF alone
+        model = f"{Path(model).name}.gguf"
+    flags = [f"-m {shlex.quote(model)}", "-ngl 99", "-fa 1", "-lm none"]
     flags += [f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}", f"-p {longest.n_prompt}", f"-n {longest.n_gen}"]
     if one.override is not None:
         flags.append(f'-ot "{one.override}"')

@@ -35,7 +35,7 @@ def test_json_has_the_best_and_the_front(capsys: Printed) -> None:
 def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -> None:
     assert hprof.main(["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", *RATES, "--for", "llama.cpp", "--json"]) == 0
     command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
-    assert "llama-bench -m tiny-moe -ngl 99 -fa 1 -lm none -ub " in command
+    assert "llama-bench -m tiny-moe.gguf -ngl 99 -fa 1 -lm none -ub " in command
     assert "-pw" not in command
     assert hprof.main([*ASKED, *RATES, "--for", "llama.cpp", "--prefetch-build", "--json"]) == 0
     assert "-pw " in orjson.loads(capsys.readouterr().out)["llama_cpp"]
