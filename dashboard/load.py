@@ -93,7 +93,7 @@ def _tables(key: bytes, fingerprint: Fingerprint, *, by_layer: bool = False) -> 
 
 
 def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:
-    """`pass_figures` of whole passes or of one phase, beside the columns of the `passes` table."""
+    """`pass_figures` of whole passes or of one phase, beside the other columns of the `passes` table."""
     return _figures_of_passes(found.key, found.fingerprint, scope)
 
 
@@ -102,7 +102,7 @@ def _figures_of_passes(key: bytes, fingerprint: Fingerprint, scope: Scope) -> pd
     read = _tables(key, fingerprint)
     passes = read.passes.to_pandas().set_index("pass_id", drop=False)
     figures = _figures_by_scope(key, fingerprint)[scope]
-    joined: pd.DataFrame = passes.join(figures.drop(columns=[name for name in figures if name in passes]))
+    joined: pd.DataFrame = passes.drop(columns=[name for name in figures if name in passes]).join(figures)
     return joined
 
 

@@ -11,11 +11,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pyarrow.parquet as pq
 import pytest
 
 import hprof
 from executor.units import format_ns, format_value
 from profiler.capture import Capture
+from profiler.compare import compare_captures
 from profiler.export import export
 from profiler.findings import find
 from profiler.manifest import ManifestArm
@@ -26,6 +29,7 @@ from profiler.report.build import build_report
 from profiler.report.cells import Cell
 from profiler.storage.writer import PassKey, new_capture
 from tests.dashboard.pages import open_page
+from tests.profiler.makers import dense_off_on
 
 MS = 10**6
 N_PAIRS = 6
@@ -168,3 +172,58 @@ def test_lanes_of_the_timeline(capture: Capture, figures: dict[str, dict[str, fl
         assert lanes.loc["h2d", "busy_ns"] == figures[arm]["busy_copy_ns"]
         assert lanes.loc["h2d", "bytes"] == figures[arm]["bytes_h2d"]
         assert lanes.loc["cpu_compute", "busy_ns"] == figures[arm]["host_compute_ns"]
+
+
+TIMES = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_token_ns", "wall_ns")
+
+
+def _with_times(path: Path, *, untimed: bool) -> Capture:
+    """Two arms with TTFT, prefill and decode, said to be timed or to be a recording beside timed runs."""
+    dense_off_on(path)
+    told = orjson.loads((path / "manifest.json").read_bytes())
+    (path / "manifest.json").write_bytes(orjson.dumps(told | {"extra": {"untimed": untimed}}))
+    return Capture.open(path)
+
+
+def _told_times(capture: Capture, out: Path) -> dict[str, set[str]]:
+    """Surface -> which of TIMES it gives a value."""
+    opened = hprof.open(capture.path)
+    found = {level: opened.figures(level) for level in ("pass", "prefill", "decode", "ubatch")}
+    told = {
+        level: {name for name in TIMES if name in frame and frame[name].notna().any()} for level, frame in found.items()
+    }
+    (cell,) = opened.report().to_json()["cells"]
+    told["report"] = {name for arm in cell["arms"].values() for name in TIMES if arm.get(name)}
+    export([capture], "csv", out / "csv")
+    with (out / "csv" / "figures.csv").open() as file:
+        told["csv"] = {name for row in csv.DictReader(file) for name in TIMES if row[name]}
+    export([capture], "parquet", out / "parquet")
+    table = pq.read_table(out / "parquet" / "figures.parquet")
+    told["parquet"] = {name for name in TIMES if table[name].null_count < table.num_rows}
+    changes = compare_captures(f"{capture.path}#off", f"{capture.path}#on").changes
+    told["compare"] = {name for name in TIMES if any(change.figure == name for change in changes)}
+    return told
+
+
+def test_times_of_a_recording_beside_timed_runs_are_on_no_surface(tmp_path: Path) -> None:
+    timed = _told_times(_with_times(tmp_path / "timed", untimed=False), tmp_path / "a")
+    assert all(timed.values()), timed
+    assert all(timed[surface] == set(TIMES) for surface in ("pass", "report", "csv", "parquet"))
+    capture = _with_times(tmp_path / "beside", untimed=True)
+    assert not any(_told_times(capture, tmp_path / "b").values())
+    assert hprof.open(capture.path).figures(arm="on")["hidden_copy_ns"].tolist() == [300_000.0] * 6
+    rows = pq.read_table(tmp_path / "b" / "parquet" / "passes.parquet")  # as recorded
+    assert rows["ttft_ns"].to_pylist() == capture.table("passes")["ttft_ns"].to_pylist()
+
+
+@pytest.mark.parametrize("untimed", [False, True])
+def test_the_dashboard_gives_no_times_of_such_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untimed: bool
+) -> None:
+    _with_times(tmp_path / "c", untimed=untimed)
+    app = open_page(monkeypatch, tmp_path, "overview", capture="c")
+    (of_figures,) = (table.value.set_index("figure") for table in app.dataframe if "figure" in table.value)
+    labels = {FIGURES[name].label for name in TIMES} & set(of_figures.dropna(subset=["A off"]).index)
+    assert bool(labels) is not untimed, labels
+    assert ("Time to first token" in {card.label for card in app.metric}) is not untimed
+    assert "exposed copy" in of_figures.index

@@ -29,7 +29,7 @@ from profiler.metrics import (
     reading_figures,
 )
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
-from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS, taken_times
+from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Repeats, counted, judge, pair_keys, repeats
 
@@ -56,7 +56,7 @@ class OpenedSide:
     @cached_property
     def figures(self) -> pd.DataFrame:
         """One row a pass (index: pass_id), a column a figure or reading."""
-        frame = taken_times(pass_figures(*self.tables)["pass"], self.capture.manifest)
+        frame = pass_figures(*self.tables)["pass"]
         printed = pd.DataFrame(reading_columns(self.tables.passes, list(self.readings)), frame.index)
         return pd.concat([frame, printed], axis=1)
 

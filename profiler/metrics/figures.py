@@ -78,6 +78,8 @@ _ZERO_WHEN_RECORDED: Final = (
     *("collective_ns", "bytes_h2d"),
 )
 
+OWN_TIMES: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_token_ns", "wall_ns")
+"""The figures that say how fast; unknown where recording cost the passes time, and others were timed without it."""
 _OF_COPIES: Final = ("bytes_h2d", "busy_copy_ns", "hidden_copy_ns", "exposed_copy_ns", "idle_ns")
 
 
@@ -86,8 +88,9 @@ def pass_figures(
 ) -> dict[Scope, pd.DataFrame]:
     """One frame a scope, one row a pass (index: pass_id, in the table's order), one float column a FIGURES name.
 
-    NaN is null: what the tables cannot give. A pass (or phase) that has events but no copies copied 0 bytes in
-    0 ns; one without any events (an import, recording switched off) has nulls there. Pass ids must be unique.
+    NaN is null: what the tables cannot give, and OWN_TIMES where `recording` does not tell times. A pass (or phase)
+    that has events but no copies copied 0 bytes in 0 ns; one without any events (an import, recording switched off) has
+    nulls there. Pass ids must be unique.
     """
     ids = int_column(passes, "pass_id")
     frames: dict[Scope, Columns] = {}
@@ -107,6 +110,9 @@ def pass_figures(
     if not recording.tells_devices:
         for frame in frames.values():
             frame |= dict.fromkeys((*_ZERO_WHEN_RECORDED, "idle_ns"), np.full(len(ids), np.nan))
+    if not recording.tells_times:
+        for frame in frames.values():
+            frame |= dict.fromkeys(OWN_TIMES, np.full(len(ids), np.nan))
     index = pd.Index(ids, name="pass_id")
     return {scope: pd.DataFrame(frame, index=index) for scope, frame in frames.items()}
 
@@ -264,6 +270,7 @@ def load_tables(
             one_clock=None if capture.manifest.has_own_clocks else pass_windows(passes),
             tells_copies=not capture.manifest.has_unrecorded_copies,
             tells_devices=not capture.manifest.has_unrecorded_devices,
+            tells_times=not capture.manifest.is_untimed,
         ),
         capture.table("experts", EXPERT_COLUMNS, pass_ids=pass_ids),
         _with_possible_times(capture.table("ubatches", pass_ids=pass_ids)),

@@ -30,6 +30,8 @@ def ubatch_figures(ubatches: pa.Table, recording: OverlapByPass) -> pd.DataFrame
     frame["wall_ns"] = frame["t_end"] - frame["t_start"]
     edges = (int_column(ubatches, name) for name in ("pass_id", "t_start", "t_end"))
     frame["idle_ns"] = np.where(frame["wall_ns"].isna(), np.nan, recording.idle(*edges))
+    if not recording.tells_times:
+        frame["wall_ns"] = np.nan
     found = figures_by(recording, _UBATCH_KEYS)
     found["phase"] = phase_names(found["phase"])
     return frame.merge(found, how="left", on=list(_UBATCH_KEYS))

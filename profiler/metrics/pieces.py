@@ -44,6 +44,7 @@ class OverlapByPass:
     by_layer: ubatches and layers can be asked for too; without them it takes half the time.
     one_clock: the windows of the passes of a capture whose rows all lie on one clock; see `OverlapIndex`.
     tells_copies: whether no copy among the events means that none was made; tells_devices: whether devices were seen.
+    tells_times: whether how long passes and ubatches took may be told; not where recording cost them time.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class OverlapByPass:
         one_clock: PassWindows | None = None,
         tells_copies: bool = True,
         tells_devices: bool = True,
+        tells_times: bool = True,
     ) -> None:
         self.n_rows = 0
         self.n_impossible = 0  # rows left out: no times, an end before its start, times beyond 104 days
         self._pieces: list[_Piece] = []
         self._overlaps: dict[tuple[str, ...], Overlap] = {}
         found: list[Activity] = []
-        self.tells_copies, self.tells_devices = tells_copies, tells_devices
+        self.tells_copies, self.tells_devices, self.tells_times = tells_copies, tells_devices, tells_times
         measured = partial(_measured, names=LAYER_KEYS if by_layer else PHASE_KEYS, has_own_clocks=one_clock is None)
         for n_rows, n_impossible, activity, overlap in _in_threads(measured, _sized(tables)):
             self.n_rows += n_rows

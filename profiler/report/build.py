@@ -21,7 +21,7 @@ from profiler.ordering.check import check_capture
 from profiler.plain_text import printable
 from profiler.report.cells import Cell
 from profiler.report.doubts import old_steps_warnings, outlier_warnings
-from profiler.report.judged_cells import judge_cells, taken_times
+from profiler.report.judged_cells import judge_cells
 from profiler.report.manifest_lines import allocation_notes, bench_lines, recorded_lines
 from profiler.report.measured import what_was_measured
 from profiler.report.noticed import what_was_noticed
@@ -44,7 +44,7 @@ def build_report(
     manifest = capture.manifest
     ordering = check_ordering(capture) if findings is None else None
     tables = tables or load_tables(capture, by_layer=False)
-    frames = {scope: taken_times(frame, manifest) for scope, frame in pass_figures(*tables).items()}
+    frames = pass_figures(*tables)
     cells = judge_cells(
         tables,
         frames,

@@ -39,11 +39,6 @@ def judge_cells(
     return [cells.cell(key, rows) for key, rows in by_cell(tables.passes.to_pandas())]
 
 
-def taken_times(figures: pd.DataFrame, manifest: Manifest) -> pd.DataFrame:
-    """The figures of passes, those that say how fast unknown where recording cost the passes time."""
-    return figures.assign(**dict.fromkeys(JUDGED, np.nan)) if manifest.is_untimed else figures
-
-
 class _CellJudge:
     def __init__(
         self, tables: CaptureTables, frames: Frames, manifest: Manifest, tokens_route: bool, noise: float
