@@ -108,9 +108,14 @@ def _run(address: str, request: RunRequest, writer: CaptureWriter, progress: Run
         progress.start(len(futures))
         progress.before_pass("cells")
         position = CapturePosition()
-        for path, cell in zip(results(client, futures, names), cells, strict=True):
-            position = _lay(writer, _opened(path, cell), position)
-            progress.after_pass(counts=True)
+        try:
+            for path, cell in zip(results(client, futures, names), cells, strict=True):
+                position = _lay(writer, _opened(path, cell), position)
+                _remove(path)
+                progress.after_pass(counts=True)
+        except BaseException:
+            _remove_empty(folder)
+            raise
     _remove(folder)
 
 
@@ -121,9 +126,14 @@ def measure_cell(request: RunRequest, cell: GridPoint, folder: str) -> str:
         one = replace(plan, request=replace(request, cells=(cell,)))
         # Each attempt has a folder of its own: a worker that was given up may still be writing.
         path = f"{folder}/{uuid.uuid4().hex[:8]}"
-        writer = new_capture(path, source="hprof", **initial_fields(one, []))
-        run_capture(one, writer)
-        writer.update_manifest(state="complete")  # not gathered: it is about to be read once, pass by pass
+        try:
+            writer = new_capture(path, source="hprof", **initial_fields(one, []))
+            run_capture(one, writer)
+            writer.update_manifest(state="complete")  # not gathered: it is about to be read once, pass by pass
+        except BaseException:
+            _remove(path)  # nobody is told of it
+            _remove_empty(folder)
+            raise
         return path
 
 
@@ -196,10 +206,17 @@ def _spelled(cell: GridPoint) -> str:
 
 
 def _remove(folder: str) -> None:
-    """The cells' own captures are in the run's now; what cannot be removed does no harm."""
+    """Remove captures of cells that are in the run's now, or failed; what cannot be removed does no harm."""
     files, path = fsspec.core.url_to_fs(folder)
     with suppress(OSError):
         files.rm(path, recursive=True)
+
+
+def _remove_empty(folder: str) -> None:
+    """Remove the folder unless cells are in it that are being measured, or were and are not in the run's."""
+    files, path = fsspec.core.url_to_fs(folder)
+    with suppress(OSError):
+        files.rmdir(path)  # an OSError where it is not empty
 
 
 @contextmanager

@@ -20,12 +20,14 @@ from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint
+from profiler.running.runner import run_capture
 from profiler.schema import TABLES
 from tests.profiler import makers
 from tests.profiler.runs import make_capture, small_request, start_capture
 
 distributed = pytest.importorskip("distributed", reason="Dask is an extra: pip install 'hprof[cluster]'")
 
+import profiler.cluster  # noqa: E402
 from profiler.cluster import connected, learning_warning, results, run_distributed, submit  # noqa: E402
 
 CELLS = tuple(GridPoint(n_prompt=64, n_gen=2, n_ubatch=n_ubatch, n_depth=0) for n_ubatch in (16, 32, 64))
@@ -76,6 +78,31 @@ def test_a_worker_killed_half_way(cluster: Any, tmp_path: Path) -> None:
     there, here = Capture.open(tmp_path / "run"), make_capture(tmp_path / "here", request)
     for name in TABLES:
         assert there.table(name).equals(here.table(name)), name
+
+
+def test_a_cell_that_fails_leaves_nothing_behind(cluster: Any, tmp_path: Path) -> None:
+    request = small_request("sim", cells=CELLS[:2], repetitions=1)
+    writer = start_capture(plan_run(request), tmp_path / "run")
+    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+        client.run(_fail_at, CELLS[1].n_ubatch)
+        try:
+            with pytest.raises(HprofError, match=r"-ub 32 .*\(ValueError: half way\)"):
+                run_distributed(cluster.scheduler_address, request, writer)
+        finally:
+            client.run(_fail_at, None)
+    assert set(Capture.open(tmp_path / "run").passes["n_ubatch"]) == {CELLS[0].n_ubatch}, "what was laid in is kept"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def _fail_at(n_ubatch: int | None) -> None:
+    """Of the worker that calls it: end cells of this ubatch with an error once they are written; null: no longer."""
+
+    def run_and_fail(plan: Any, writer: Any) -> None:
+        run_capture(plan, writer)
+        if plan.request.cells[0].n_ubatch == n_ubatch:
+            raise ValueError("half way")
+
+    vars(profiler.cluster)["run_capture"] = run_and_fail
 
 
 def _kill_one(cluster: Any, folder: Path, n_attempts: list[int]) -> None:
