@@ -175,6 +175,7 @@ ALIASES: Final = {
     "idle": "idle_ns",
     "vram": "vram_peak_bytes",
 }
+_MAX_NAMED: Final = 8  # figures that a gate without its own offers
 _EXPRESSION: Final = re.compile(r"^\s*([A-Za-z][\w./% -]{0,39}?)\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$")
 
 
@@ -208,7 +209,8 @@ def decide(limit: Limit, changes: Sequence[Change]) -> Gate:
     """The worst of the limit's states over all cells and arms."""
     decided = [(_state(limit, change), change) for change in changes if change.figure == limit.figure]
     if not decided:
-        return Gate(limit.text, "inconclusive", f"neither side has {_label(limit.figure)} to compare")
+        missing = f"neither side has {_label(limit.figure)} to compare"
+        return Gate(limit.text, "inconclusive", f"{missing}{_what_there_is(changes)}")
     for state in ("failed", "inconclusive", "passed"):
         hit = [change for found, change in decided if found == state]
         if hit:
@@ -216,6 +218,14 @@ def decide(limit: Limit, changes: Sequence[Change]) -> Gate:
             more = f", and {len(hit) - 1} more" if len(hit) > 1 else ""
             return Gate(limit.text, state, f"{_told(worst)}{more}")
     raise AssertionError(decided)
+
+
+def _what_there_is(changes: Sequence[Change]) -> str:
+    """`; limits can name wall, tokens/s`: the figures by the words that --fail-on takes."""
+    short = {figure: alias for alias, figure in ALIASES.items()}
+    known = list(dict.fromkeys(short.get(change.figure, change.figure) for change in changes))
+    named = [name for name in known if name in ALIASES or name not in FIGURES] or known[:_MAX_NAMED]
+    return f"; a limit can name {', '.join(named[:_MAX_NAMED])}" if named else ""
 
 
 def _label(figure: str) -> str:

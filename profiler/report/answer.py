@@ -46,6 +46,7 @@ from profiler.report.verdicts import (
 )
 
 _DECODE: Final = "decode_tokens_per_s"
+_TRACES: Final = ("kineto", "cupti", "nsys")  # sources that hold copies and kernels where there were any
 _OPEN: Final = "?"  # in the table, where too little was measured for a verdict
 
 
@@ -82,9 +83,13 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
         # what a program printed of itself is what its user means; its wall time holds loading too
         yield Lines("answer", list(_readings(report.cells[0], room)))
         yield from _Answer(report, room).blocks()
+        if report.source in _TRACES and len(report.cells[0].arms) == 1:  # no other arm, whose reasons would tell it
+            yield Lines("fact", list(_seen(telling_cell(report.cells), room)))
         yield Lines("fact", list(report.recorded))
     else:
         yield Lines("answer", [summarise(report)])
+        if not report.devices:
+            yield Lines("note", report.warnings[: room.told])
         told = [found for found in report.findings if found.severity != "info"]
         yield Lines("note", [f"{found.severity}, {found.rule}: {found.evidence}" for found in told[: room.told]])
     yield Lines("fact", [_where_the_rest_is(report)])
@@ -114,6 +119,11 @@ def _seen(cell: Cell, room: AnswerRoom) -> Iterator[str]:
 
 def _readings(cell: Cell, room: AnswerRoom) -> Iterator[str]:
     """What the programs printed themselves: each arm's beside the baseline's, and the ratio."""
+    if len(cell.arms) == 1:
+        alone = cell.arms[cell.baseline]
+        for key, figure in cell.readings.items():
+            if (value := alone.median(key)) is not None:
+                yield f"{figure.label}: {format_value(value, figure.unit)} with {cell.baseline}."
     for name in list(cell.arms)[1 : room.told + 1]:
         for key, figure in cell.readings.items():
             if (found := cell.against_baseline.get(name, {}).get(key)) is not None:

@@ -176,10 +176,21 @@ def summarise(report: Report) -> str:
     """A few sentences in plain words about the telling cell, or about the devices where there are no passes."""
     if report.cells:
         cell = telling_cell(report.cells)
-        return " ".join([*_cell_sentences(cell, report), *said_over_cells(report.cells)])
+        told = [*_cell_sentences(cell, report), *said_over_cells(report.cells)]
+        return " ".join(told or _nothing_known(cell, report))
     if report.devices:
         return " ".join(_device_sentences(report))
     return "There is nothing to judge: no completed pass, and no copy or computing kernel on a device."
+
+
+def _nothing_known(cell: Cell, report: Report) -> Iterator[str]:
+    """Where no copy is known and no arm is compared: what each one took, if times may be told."""
+    for name, arm in cell.arms.items():
+        took = arm.median("wall_ns")
+        if took is not None and not report.measured.is_untimed:
+            yield f"{name} took {format_ns(took)} in one pass; its copies are not known."
+        else:
+            yield f"{name}: its copies are not known."
 
 
 def _cell_sentences(cell: Cell, report: Report) -> Iterator[str]:

@@ -187,7 +187,10 @@ def recording_warnings(files: Sequence[SpoolFile], recorded: TraceRows, hprof: H
             "started may lie beside their work."
         )
     if recorded.n_device == 0:
-        said.append("The recording holds no device work (no kernel, copy or memset).")
+        said.append(
+            "The recording holds no device work (no kernel, copy or memset): no recorded process used a CUDA device "
+            "while it ran. `hprof doctor` says whether there is one; PyTorch on the CPU is recorded by hprof.record."
+        )
     if hprof is not None and hprof.n_unknown:
         said.append(
             f"{format_count(hprof.n_unknown, 'range')} of domain hprof with a name that this hprof does not know; "

@@ -156,7 +156,9 @@ def cannot_say(tables: Mapping[str, pa.Table], not_read: Counter[str]) -> list[s
         "torch.profiler does not record device memory in use, unified-memory migrations or the link's speed.",
     ]
     if passes is None:
-        said.append("No annotation names passes, ubatches or layers (hprof's ranges or ProfilerStep).")
+        has_layers = events["layer"].null_count < events.num_rows  # hprof.range names them without a pass
+        what = "passes or ubatches" if has_layers else "passes, ubatches or layers"
+        said.append(f"No annotation names {what} (hprof's ranges or ProfilerStep).")
     elif passes["n_ubatch"].null_count == passes.num_rows:
         said.append("Passes are the ProfilerStep ranges; their ubatch size, prompt and depth are not said.")
     if passes is None or passes["ttft_ns"].null_count == passes.num_rows:

@@ -53,7 +53,14 @@ def test_no_interval_is_inconclusive() -> None:
 
 def test_a_figure_that_neither_has_is_inconclusive() -> None:
     gate = decide(parse_limit("decode<-3%"), [_change(1.0, 1.0)])
-    assert gate == Gate("decode<-3%", "inconclusive", "neither side has decode to compare")
+    assert gate == Gate("decode<-3%", "inconclusive", "neither side has decode to compare; a limit can name ttft")
+
+
+def test_a_gate_without_its_figure_offers_what_programs_printed_and_no_figure_twice() -> None:
+    changes = [_change(1.0, 1.0, figure) for figure in ("wall_ns", "tok/s", "wall_ns", "host_compute_ns")]
+    gate = decide(parse_limit("decode<-3%"), changes)
+    assert gate.reason == "neither side has decode to compare; a limit can name wall, tok/s"
+    assert decide(parse_limit("decode<-3%"), []).reason == "neither side has decode to compare"
 
 
 def test_from_zero_is_an_endless_rise_and_to_zero_a_whole_fall() -> None:

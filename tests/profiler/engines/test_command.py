@@ -240,6 +240,13 @@ def test_the_command_line_runs_it_and_reports(tmp_path: Path, capsys: pytest.Cap
     assert main(["list", str(tmp_path)]) == 0
 
 
+def test_one_arms_own_figure_is_on_the_first_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arm = f"now={printing('speed: 7')}"
+    words = ["run", "--engine", "command", "--arm", arm, "--boots", "1", "--metric", "t/s=speed: (.)"]
+    assert main([*words, "-o", str(tmp_path / "out")]) == 0
+    assert "t/s: 7.00 with now." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

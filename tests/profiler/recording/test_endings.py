@@ -132,4 +132,4 @@ def test_a_program_without_cuda_leaves_its_ranges(stage: Begin) -> None:
     here.run("import nvtx; nvtx.push_range('a'); nvtx.pop_range()", cuda=False)
     found = here.read()
     assert found.manifest_fields["extra"]["nvtx_ranges"] == 1
-    assert "The recording holds no device work (no kernel, copy or memset)." in found.warnings
+    assert any("no recorded process used a CUDA device" in text for text in found.warnings)

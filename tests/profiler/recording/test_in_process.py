@@ -12,7 +12,10 @@ import torch
 import hprof
 from profiler.capture import Capture
 from profiler.recording.ranges import _step_of
+from profiler.report.answer import ANSWER_ROOMS, answer_blocks
+from profiler.report.blocks import Lines
 from profiler.report.build import build_report
+from profiler.report.report import Report
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu/test_cuda_own_code.py is for CUDA")
 WEIGHTS = torch.ones(64, 64)
@@ -56,6 +59,16 @@ def test_what_devices_did_is_null_and_the_capture_says_why(tmp_path: Path) -> No
     assert any("no CUDA device" in text for text in report["cannot_say"])
     assert any("before the recording began is missing" in text for text in report["warnings"])
     assert not any("no GPU work" in text for text in report["warnings"])
+    assert any(text.startswith("No annotation names passes or ubatches (") for text in report["cannot_say"])
+    told = answer_text(build_report(capture))
+    assert "on: its copies and what devices computed were not recorded." in told
+    assert report["summary"].startswith("on took ")
+    assert report["summary"].endswith(" in one pass; its copies are not known.")
+
+
+def answer_text(report: Report) -> str:
+    blocks = answer_blocks(report, ANSWER_ROOMS[0])
+    return " ".join(line for block in blocks if isinstance(block, Lines) for line in block.lines)
 
 
 def test_code_that_raises_is_recorded_up_to_there(tmp_path: Path) -> None:
