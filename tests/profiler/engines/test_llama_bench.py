@@ -240,6 +240,8 @@ def test_two_builds_take_turns_and_the_report_names_their_commits(tmp_path: Path
     firsts = capture.passes.drop_duplicates(["arm", "boot"])[["arm", "boot"]].values.tolist()
     assert firsts == [["build=0a1b2c3", 0], ["build=feed123", 0], ["build=feed123", 1], ["build=0a1b2c3", 1]]
     assert [build["commit"] for build in capture.manifest.extra["engine"]["builds"]] == ["0a1b2c3", "feed123"]
+    sides = [f"{tmp_path / 'out'}#build={commit}" for commit in ("0a1b2c3", "feed123")]
+    assert main(["compare", *sides, "--fail-on", "decode<-5%", "--allow-inconclusive"]) == 0, "the same speed"
     assert (
         "llama-bench builds: build=0a1b2c3: 0a1b2c3 (4242); build=feed123: feed123 (4242)."
         in build_report(capture).engine
