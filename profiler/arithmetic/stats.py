@@ -64,8 +64,8 @@ NO_GROUNDS: Final = Grounds()
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A median of `n` values. `low` and `high` bound it with 95 % confidence; None below six values, or six boots
-    where boots are what counts.
+    """A median of `n` values. `low` and `high` bound it with 95 % confidence, whatever processes the values came from;
+    None below six values, or six boots where boots are what counts.
     """
 
     median: float
@@ -105,20 +105,27 @@ class Comparison:
         return max(NEEDED[self.unit] - self.pairs, 0)
 
 
-def estimate(values: Sequence[float] | Floats, boots: Floats | None = None) -> Estimate | None:
+def estimate(
+    values: Sequence[float] | Floats, boots: Floats | None = None, unit: CountUnit = "pairs"
+) -> Estimate | None:
     """Median and distribution-free interval (order statistics, binomial ranks) of the values that are not NaN.
 
-    boots: the process of each value, where repetitions inside one are not independent: each process then counts as
-    its median. None where there are no values.
+    boots: the process of each value, whose repetitions are not independent of each other. By the unit `boots` each
+    process counts as its median; by others the interval of several processes is that of the verdicts: processes are
+    drawn, then values inside each. None where there are no values.
     """
     given = np.asarray(values, np.float64)
     is_known = np.isfinite(given)
     known = given[is_known]
     if len(known) == 0:
         return None
-    units = np.sort(known if boots is None else boot_medians(known, boots[is_known])[1])
+    of_known = None if boots is None else boots[is_known]
+    counts_boots = of_known is not None and unit == "boots"
+    units = np.sort(boot_medians(known, of_known)[1] if of_known is not None and counts_boots else known)
     n = len(units)
     n_outliers = int(outliers(known).sum())
+    if of_known is not None and not counts_boots and n >= MIN_PAIRS and 1 < len(np.unique(of_known)) < n:
+        return Estimate(_median(units), *_drawn_interval(known, of_known), len(known), n_outliers)
     if n < MIN_PAIRS or (rank := _rank(n)) < 1:
         return Estimate(_median(units), None, None, len(known), n_outliers)
     return Estimate(_median(units), float(units[rank - 1]), float(units[n - rank]), len(known), n_outliers)
@@ -218,15 +225,48 @@ def _verdict(
 def _bootstrap(
     baseline: Floats, arm: Floats, boots: tuple[Floats | None, Floats | None], *, are_pairs: bool
 ) -> tuple[float, float]:
-    from scipy import special
-
     drawn, n = _drawn(len(baseline), boots[0], 0)
     drawn_arm, n_arm = (drawn, n) if are_pairs else _drawn(len(arm), boots[1], 1)
     ratios = np.median(arm[drawn_arm], axis=1) / np.median(baseline[drawn], axis=1)
-    n = min(n, n_arm)
-    tail = float(special.ndtr(-np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)))
+    tail = _tail(min(n, n_arm))
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=256)
+def _tail(n: int) -> float:
+    """The share of resamples beyond each end of an interval, of n independent units."""
+    from scipy import special
+
+    return float(special.ndtr(-np.sqrt(n / (n - 1)) * special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)))
+
+
+def _drawn_interval(values: Floats, boots: Floats) -> tuple[float, float]:
+    """Interval of the median of several processes' values.
+
+    A report has hundreds of them over the same processes: how often a resample drew each value is kept, and counting
+    finds its median.
+    """
+    order = np.argsort(values)
+    ascending = values[order]
+    if ascending[0] == ascending[-1]:
+        return float(ascending[0]), float(ascending[0])
+    counts = _times_drawn(tuple(boots.tolist()))
+    at_most = counts[:, order].cumsum(axis=1, dtype=np.int32)  # of a resample's values, those up to each one
+    n_drawn, tail = int(at_most[0, -1]), _tail(len(np.unique(boots)))
+    is_lower, is_upper = (2 * at_most >= n_drawn, 2 * at_most > n_drawn)  # the lower, the upper median is among them
+    low = np.argmax(is_lower.mean(axis=0) > tail)
+    high = np.argmax(is_upper.mean(axis=0) >= 1 - tail)
+    return float(ascending[low]), float(ascending[high])
+
+
+@lru_cache(maxsize=32)
+def _times_drawn(boots: tuple[float, ...]) -> npt.NDArray[np.int16]:
+    """How often each resample (a row) draws the value of each position."""
+    n = len(boots)
+    drawn, _ = _drawn(n, np.array(boots), 0)
+    cells = np.arange(len(drawn))[:, None] * n + drawn
+    return np.bincount(cells.ravel(), minlength=len(drawn) * n).reshape(-1, n).astype(np.int16)
 
 
 def _drawn(n: int, boots: Floats | None, stream: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -91,13 +91,13 @@ class _CellJudge:
 
     def _figures(self, rows: pd.DataFrame) -> ArmFigures:
         places = self._of_pass.index.get_indexer(pd.Index(rows["pass_id"]))  # the same in the frames of all scopes
-        boots = rows["boot"].fillna(-1).to_numpy(np.float64) if self._design.unit == "boots" else None
+        boots, unit = rows["boot"].fillna(-1).to_numpy(np.float64), self._design.unit
         figures = {
-            scope: {name: estimate(values[places], boots) for name, values in columns.items()}
+            scope: {name: estimate(values[places], boots, unit) for name, values in columns.items()}
             for scope, columns in self._columns.items()
         }
         printed = {name: self._of_pass[name].to_numpy()[places] for name in self._readings}
-        figures["pass"] |= {name: estimate(values, boots) for name, values in printed.items()}
+        figures["pass"] |= {name: estimate(values, boots, unit) for name, values in printed.items()}
         whole = {name: values[places] for name, values in self._columns["pass"].items()}
         copying = (whole["bytes_h2d"] > 0) | (whole["busy_copy_ns"] > 0)
         busy_ns, hidden_ns = (np.nansum(whole[name]) for name in ("busy_copy_ns", "hidden_copy_ns"))

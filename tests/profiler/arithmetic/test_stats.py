@@ -133,10 +133,10 @@ def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(n_pairs: int, heavy
 
 def test_boots_count_as_their_medians_in_an_estimate() -> None:
     boots = np.repeat(np.arange(6.0), 3)
-    found = estimate(np.concatenate([[n, n + 0.1, n + 9] for n in range(6)]), boots)
+    found = estimate(np.concatenate([[n, n + 0.1, n + 9] for n in range(6)]), boots, "boots")
     assert found is not None
     assert (found.median, found.low, found.high, found.n) == (2.6, 0.1, 5.1, 18)
-    two = estimate(np.arange(24.0), np.repeat([0.0, 1.0], 12))
+    two = estimate(np.arange(24.0), np.repeat([0.0, 1.0], 12), "boots")
     assert two is not None
     assert (two.low, two.high, two.n) == (None, None, 24), "24 repetitions of two processes are two measurements"
 
@@ -151,6 +151,35 @@ def test_what_sets_processes_apart_widens_the_interval() -> None:
     assert alone.ratio == nested.ratio == pytest.approx(1.025)
     assert (alone.low, nested.low) != (None, None)
     assert nested.high - nested.low > 2 * (alone.high - alone.low)  # type: ignore[operator]
+
+
+def test_what_sets_processes_apart_widens_an_arms_own_interval() -> None:
+    """Repetitions of a process are alike here, so that only the three processes tell how far values scatter."""
+    boots = np.repeat(np.arange(5.0), 6)
+    values = np.repeat([100.0, 105.0, 110.0, 115.0, 120.0], 6) + np.tile(np.arange(6) / 10, 5)
+    alone, apart = estimate(values), estimate(values, boots)
+    assert alone is not None
+    assert apart is not None
+    assert (apart.median, apart.n) == (alone.median, 30)
+    assert apart.high - apart.low > 1.5 * (alone.high - alone.low)  # type: ignore[operator]
+    assert estimate(values, np.zeros(30)) == alone, "one process"
+    assert estimate(values, np.arange(30.0)) == alone, "a process a value"
+    assert estimate(values[:5], np.array([0.0, 0, 0, 1, 1])) == estimate(values[:5]), "too few values"
+    assert estimate(np.full(12, 7.0), np.repeat([0.0, 1.0], 6)) == estimate(np.full(12, 7.0))
+
+
+def test_an_interval_of_processes_holds_the_median_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(7)
+    boots, held = np.repeat(np.arange(6.0), 5), {"by process": 0, "by value": 0}
+    for _ in range(200):
+        values = 100 + np.repeat(rng.normal(0, 3, 6), 5) + rng.normal(0, 1, 30)
+        for name, found in (("by process", estimate(values, boots)), ("by value", estimate(values))):
+            assert found is not None
+            assert found.low is not None
+            assert found.high is not None
+            held[name] += found.low <= 100 <= found.high
+    assert held["by process"] >= 0.93 * 200
+    assert held["by value"] < 0.85 * 200
 
 
 def test_boots_of_other_sizes_weigh_alike() -> None:
