@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import queue
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -31,50 +32,69 @@ from executor.devices.base import (
 from executor.devices.host_memory import host_bytes
 
 _CHUNK_BYTES = 1 << 20  # a long copy is paced in steps, so that bytes arrive over time as they do with DMA
+_LONGEST_SLEEP_NS = 100_000_000  # a copy over a slow link looks so often whether its device was closed
 _BACKDATE_NS = 400_000  # time.sleep oversleeps by up to this much; a copy queued behind another forgives it
 LINK_GB_S = 8.0
 LINK_LATENCY_US = 10.0
+
+
+class Latch:
+    """Shut until it is opened, then open for good.
+
+    What threading's Event and Condition do between two lines of Python, Ctrl-C or SIGTERM can end with their lock taken:
+    the streams would wait for it for ever, and whoever joins them. Here each step is one of the interpreter's own.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def open(self) -> None:
+        """Let all waiters go; again is as once."""
+        with suppress(RuntimeError):  # it is open
+            self._gate.release()
+
+    def wait(self) -> None:
+        """Block until it is open."""
+        with suppress(RuntimeError), self._gate:  # opened twice, it is already free
+            pass
 
 
 class HostEvent(Event):
     """An event of the `cpu` device. As in CUDA, waiting for one that was never recorded returns at once, and a wait is
     for the record that was queued last when the wait was."""
 
-    __slots__ = ("_done", "_recorded", "_replaced", "at_ns")
+    __slots__ = ("_records", "at_ns")
 
     def __init__(self) -> None:
-        self._done = threading.Event()
-        self._recorded = False
-        self._replaced: list[threading.Event] = []
+        self._records: list[Latch] = []
         self.at_ns = 0
 
     def new_record(self) -> Callable[[], None]:
         """Called when a record is queued: from now on waiters wait for it. Gives what the stream has to run."""
-        if self._recorded:
-            self._replaced.append(self._done)
-            self._done = threading.Event()
-        self._recorded = True
-        return partial(self._happen, self._done)
+        record = Latch()
+        self._records.append(record)
+        return partial(self._happen, record)
 
     def new_wait(self) -> Callable[[], object]:
         """Called when a wait is queued. Gives what the waiting thread has to run."""
-        return self._done.wait if self._recorded else _go_on
+        return self._records[-1].wait if self._records else _go_on
 
     def release(self) -> None:
-        """Let all waiters go, recorded or not."""
-        for done in (*self._replaced, self._done):
-            done.set()
+        """Let all waiters go."""
+        for record in self._records:
+            record.open()
 
     def reset(self) -> None:
         """As if never recorded."""
-        self._done.clear()
-        self._replaced.clear()
-        self._recorded = False
+        self._records.clear()
 
-    def _happen(self, done: threading.Event) -> None:
+    def _happen(self, record: Latch) -> None:
         """The stream has got here: the time is taken and waiters go on."""
         self.at_ns = time.perf_counter_ns()
-        done.set()
+        record.open()
 
 
 def _go_on() -> None:
@@ -85,24 +105,21 @@ class StreamWorker:
     """An in-order queue served by one thread. A failure stops the work and is raised by `raise_failure`."""
 
     def __init__(self, name: str, n_threads: int) -> None:
-        self._queue: deque[Callable[[], object] | None] = deque()
-        self._ready = threading.Condition()
-        self._idle = True
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
+        self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, args=(n_threads,), name=name, daemon=True)
         self._thread.start()
 
     def submit(self, fn: Callable[[], object]) -> None:
         """Queue `fn` behind what was submitted before."""
-        with self._ready:
-            self._queue.append(fn)
-            self._idle = False
-            self._ready.notify_all()
+        self._queue.put(fn)
 
     def drain(self) -> None:
         """Block until everything queued so far has run."""
-        with self._ready:
-            self._ready.wait_for(lambda: self._idle)
+        drained = Latch()
+        self.submit(drained.open)
+        drained.wait()
 
     def raise_failure(self) -> None:
         """Raise, once, what a queued function raised."""
@@ -112,33 +129,28 @@ class StreamWorker:
 
     def stop(self) -> None:
         """Drop what is queued (after an interrupted pass) and end once the running function returns."""
-        with self._ready:
-            self._queue.clear()
-            self._queue.append(None)
-            self._idle = False
-            self._ready.notify_all()
+        with suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
+        self._queue.put(None)
 
     def join(self) -> None:
-        """Block until the thread has ended."""
+        """Block until the thread has ended. Interrupted, `Thread.join` alone would take it for ended ever after."""
+        self._ended.wait()
         self._thread.join()
 
-    def _next(self) -> Callable[[], object] | None:
-        with self._ready:
-            if not self._queue:
-                self._idle = True
-                self._ready.notify_all()
-                self._ready.wait_for(lambda: bool(self._queue))
-            return self._queue.popleft()
-
     def _serve(self, n_threads: int) -> None:
-        torch.get_num_threads()  # a thread's first question sets it to what any thread asked for last
-        torch.set_num_threads(n_threads)  # per calling thread
-        with torch.inference_mode():
-            while (fn := self._next()) is not None:
-                try:
-                    fn()
-                except BaseException as failure:  # noqa: BLE001 - kept and raised on the host thread by drain()
-                    self._failure = self._failure or failure
+        try:
+            torch.get_num_threads()  # a thread's first question sets it to what any thread asked for last
+            torch.set_num_threads(n_threads)  # per calling thread
+            with torch.inference_mode():
+                while (fn := self._queue.get()) is not None:
+                    try:
+                        fn()
+                    except BaseException as failure:  # noqa: BLE001 - kept and raised on the host thread by drain()
+                        self._failure = self._failure or failure
+        finally:
+            self._ended.open()
 
 
 class PacedLink:
@@ -152,7 +164,12 @@ class PacedLink:
         self._ns_per_byte = 1.0 / gb_s
         self._latency_ns = int(latency_us * 1000)
         self._free_ns = 0
+        self._is_closed = False
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """From now on nothing takes time, not even the copy under way, whose link may be slow."""
+        self._is_closed = True
 
     def transfer(self, ranges: Sequence[CopyRange], queued_ns: int) -> None:
         """Copy `ranges`, taking the time of the link. `queued_ns`: when the copy was issued (perf_counter)."""
@@ -167,7 +184,7 @@ class PacedLink:
             start = self._free_ns if was_waiting else max(now, self._free_ns)
             self._free_ns = start + self._latency_ns + int(piece.n_bytes * self._ns_per_byte)
             self._move(piece, start + self._latency_ns)
-            _sleep_until(self._free_ns)
+            self._sleep_until(self._free_ns)
 
     def _move(self, piece: CopyRange, start_ns: int) -> None:
         source = piece.source[piece.source_from : piece.source_from + piece.n_bytes]
@@ -176,13 +193,11 @@ class PacedLink:
             end = min(offset + _CHUNK_BYTES, piece.n_bytes)
             target[offset:end].copy_(source[offset:end])
             if end < piece.n_bytes:
-                _sleep_until(start_ns + int(end * self._ns_per_byte))
+                self._sleep_until(start_ns + int(end * self._ns_per_byte))
 
-
-def _sleep_until(deadline_ns: int) -> None:
-    remaining = deadline_ns - time.perf_counter_ns()
-    if remaining > 0:
-        time.sleep(remaining / 1e9)
+    def _sleep_until(self, deadline_ns: int) -> None:
+        while not self._is_closed and (remaining_ns := deadline_ns - time.perf_counter_ns()) > 0:
+            time.sleep(min(remaining_ns, _LONGEST_SLEEP_NS) / 1e9)
 
 
 class CpuDevice(Device):
@@ -286,6 +301,8 @@ class CpuDevice(Device):
         self._events.clear()
 
     def close(self) -> None:
+        self._into.close()
+        self._out_of.close()
         for worker in self._workers.values():
             worker.stop()
         for event in self._events:

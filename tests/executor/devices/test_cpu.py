@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,6 +15,7 @@ import torch
 from executor.devices.base import STREAMS, CopyRange, Work
 from executor.devices.cpu import CpuDevice
 from executor.errors import HprofError
+from tests.support import ROOT
 
 FREE = Work()
 
@@ -183,3 +187,21 @@ def test_each_stream_has_the_threads_it_was_given() -> None:
 
 def note_threads(found: dict[str, int], name: str) -> None:
     found[name] = torch.get_num_threads()
+
+
+def test_interrupted_at_any_instant_it_closes() -> None:
+    """SIGTERM that came while the host held the lock of a stream or an event left the stream waiting for ever."""
+    command = [sys.executable, "-m", "tests.executor.devices.interrupted_cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 50
+
+
+def test_a_copy_under_way_does_not_hold_up_the_end() -> None:
+    device = CpuDevice(link_gb_s=1e-6, n_threads=1)
+    source = torch.ones(20_000_000, dtype=torch.uint8)
+    target = device.allocate(source.numel(), "target").zero_()
+    device.copy_in("copy", [CopyRange(source, 0, target, 0, source.numel())])
+    while not target[0]:
+        time.sleep(0.001)
+    device.close()  # the copy takes five hours
