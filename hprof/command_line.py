@@ -9,6 +9,9 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -31,11 +34,35 @@ COMMANDS = {
 }
 _MOST_OF_A_NAME = 120  # characters of a path in an error
 _PRINTING_FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # what becomes of files is told by HprofError
+_READER_IS_GONE = 141  # what a shell says of a program that SIGPIPE ended, as `| head -1` ends most
 _NO_MEMORY = ("can't start new thread", "can't allocate memory", "failed to map segment", "std::bad_alloc")
+
+
+class _ReaderIsGoneError(Exception):
+    """Nobody reads the output any more."""
+
+
+@contextmanager
+def _not_by_click() -> Iterator[None]:
+    """A BrokenPipeError inside is kept from click, which would end with 1, as a failed check does."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderIsGoneError from error
 
 
 class _LazyGroup(click.Group):
     """Imports a command's module when it is called."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with _not_by_click():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with _not_by_click():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -84,6 +111,18 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; return the exit code (0 fine, 1 a check failed, 2 wrong usage or bad input)."""
+    open_standard_streams()
+    try:
+        return _run(args)
+    except (BrokenPipeError, _ReaderIsGoneError):  # the former: of an error's own sentence
+        return _without_reader()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich ends so, with 1
+            return _without_reader()
+        raise
+
+
+def _run(args: list[str] | None) -> int:
     if (problem := foreign_package()) is not None:
         click.echo(f"hprof: {problem}", err=True)
         return 2
@@ -107,6 +146,20 @@ def main(args: list[str] | None = None) -> int:
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         return _refused_by_the_system(error)
     return result if isinstance(result, int) else 0
+
+
+def _without_reader() -> int:
+    """The exit code where who read the output has gone. What is still to be written there goes nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        except AttributeError:  # None, as it was closed from the start
+            continue
+    return _READER_IS_GONE
 
 
 def _interrupted(interrupt: BaseException) -> int:
@@ -176,6 +229,16 @@ def foreign_package(*names: str) -> str | None:
                 "install hprof into an environment of its own (pipx install hprof, or a fresh venv)."
             )
     return None
+
+
+def open_standard_streams() -> None:
+    """Open the null device where stdin, stdout or stderr is closed: the next file would take that number, and what any
+    library prints would be written into a capture."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
 
 
 def print_any_text() -> None:

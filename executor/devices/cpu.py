@@ -41,8 +41,8 @@ LINK_LATENCY_US = 10.0
 class Latch:
     """Shut until it is opened, then open for good.
 
-    What threading's Event and Condition do between two lines of Python, Ctrl-C or SIGTERM can end with their lock taken:
-    the streams would wait for it for ever, and whoever joins them. Here each step is one of the interpreter's own.
+    Ctrl-C and SIGTERM may be raised inside threading's Event and Condition, which are Python, and leave their lock
+    taken: the streams would wait for it for ever, and whoever joins them. Here each step is one of the interpreter's.
     """
 
     __slots__ = ("_gate",)

@@ -33,7 +33,7 @@ from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.running.progress import NoProgress, RunProgress
 from profiler.running.run_manifest import arms_of_session
-from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of
+from profiler.running.termination import INTERRUPTED, TERMINATED, exit_code_of, raised_afterwards
 from profiler.storage.writer import CaptureWriter, PassKey
 
 
@@ -236,16 +236,20 @@ def _run_boot(writer: CaptureWriter, arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-m", "hprof", "run", *arguments, *own]
     root = str(Path(__file__).resolve().parents[2])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    process = subprocess.Popen(command, env=environment)
+    process = None
     try:
+        with raised_afterwards():  # an interrupt inside Popen would leave a process that nobody ends
+            process = subprocess.Popen(command, env=environment)
         return process.wait()
     except KeyboardInterrupt as interrupt:
         code = exit_code_of(interrupt)
+        if process is None:
+            return code
         process.send_signal(signal.SIGTERM if code == TERMINATED else signal.SIGINT)
         process.wait()
         return code
     finally:
-        if process.poll() is None:  # asked twice to end: what it has written is whole all the same
+        if process is not None and process.poll() is None:  # asked twice to end: what it wrote is whole
             process.kill()
             process.wait()
 

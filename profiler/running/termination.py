@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 INTERRUPTED: Final = 130
@@ -40,6 +41,23 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
+def raised_afterwards() -> Iterator[None]:
+    """Inside, what `terminable` raises waits for the end: for steps of Python that no interrupt may part.
+
+    Unlike `signals_held` this holds whichever thread the system gives the signal to, and no process that is started
+    inside begins with signals held.
+    """
+    _later.is_asked = True
+    try:
+        yield
+    finally:
+        _later.is_asked = False
+        number, _later.number = _later.number, None
+        if number is not None:
+            raise _interrupt_of(number)
+
+
+@contextmanager
 def signals_held() -> Iterator[None]:
     """Inside, SIGINT and SIGTERM wait: for imports of C++ that calls Python back and may not see an exception there.
 
@@ -58,6 +76,20 @@ def exit_code_of(interrupt: BaseException | None) -> int:
     return TERMINATED if isinstance(interrupt, TerminatedError) else INTERRUPTED
 
 
+@dataclass(slots=True)
+class _Later:
+    is_asked: bool = False
+    number: int | None = None
+    """The signal that came meanwhile."""
+
+
+_later: Final = _Later()
+
+
+def _interrupt_of(number: int) -> KeyboardInterrupt:
+    return TerminatedError() if number == signal.SIGTERM else KeyboardInterrupt()
+
+
 def _raiser() -> Callable[[int, object], None]:
     last_s = -_SAME_S
 
@@ -65,7 +97,9 @@ def _raiser() -> Callable[[int, object], None]:
         nonlocal last_s
         now_s = time.monotonic()
         is_new, last_s = now_s - last_s >= _SAME_S, now_s
-        if is_new:
-            raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
+        if is_new and _later.is_asked:
+            _later.number = number
+        elif is_new:
+            raise _interrupt_of(number)
 
     return raise_once

@@ -56,7 +56,7 @@ def close_after_interrupt(number: int) -> bool:
         pass
     finally:
         sys.settrace(None)
-    print(f"interrupted in {interrupt.where}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"interrupted in {interrupt.where}\n")
     device.close()
     return interrupt.where != ""
 
@@ -67,5 +67,6 @@ if __name__ == "__main__":
     while close_after_interrupt(n_instants + 1):
         n_instants += 1
         faulthandler.dump_traceback_later(WAIT_S, exit=True)
-    print(n_instants, flush=True)
+    sys.stdout.write(f"{n_instants}\n")
+    sys.stdout.flush()
     os._exit(0)

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hprof
 from profiler.capture import Capture
+from profiler.running.runner import InterruptedRunError, run_boots
+from profiler.running.termination import terminable
+from profiler.storage.writer import new_capture
 from tests.support import ROOT
 
 N_KILLS = 10
@@ -78,6 +82,29 @@ def test_a_signal_waits_until_what_must_not_see_it_is_done() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["held", "raised"]
+
+
+def test_an_order_to_end_that_comes_while_a_process_of_boots_starts_ends_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class OrderedToEnd(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__(command, **options)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    writer = new_capture(tmp_path / "c")
+    monkeypatch.setattr(subprocess, "Popen", OrderedToEnd)
+    try:
+        with terminable(), pytest.raises(InterruptedRunError, match="terminated"):
+            run_boots(writer, RUN[1:], 1)
+        assert [process.poll() in (143, -signal.SIGTERM) for process in started] == [True]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def test_one_order_to_end_that_comes_twice_is_one() -> None:
