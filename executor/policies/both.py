@@ -6,6 +6,7 @@ link share the memory's speed.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,79 +26,156 @@ if TYPE_CHECKING:
 
 MOST_TOKENS: Final = 512
 """Larger ubatches are copied: the CPU's arithmetic for so many tokens an expert takes far longer than a copy."""
-_SMALL: Final = 32  # tokens; up to here an expert's time on the CPU is mostly that of reading it
-_TRIES: Final = (
-    2  # warm-up passes that try several parts; the first of them is not timed, as steps run for the first time
-)
-_KEPT: Final = 0.5  # what a new pass leaves of the times before it
-_STUMBLES: Final = 20  # one time of so many is left out, the longest, and at least one
+_TRIES: Final = 3
+"""Warm-up passes that try several parts; the first of them is not timed, as steps run for the first time."""
+_PARTS: Final = (0.5, 1.0, 0.25, 0.0, 0.75)  # of the missing experts, that the CPU takes in turn, by layer
+_STRIDE: Final = 3  # so that even three layers meet all parts in two passes
+_KEPT: Final = 0.5  # what a new pass leaves of the weight of those before it
+_REMEMBERED: Final = 8.0  # times; as many of one pass count, and as many of those before it are not forgotten
+_DOUBT: Final = 0.5  # the weight with which the line stands beside a number's own times
+_STUMBLES: Final = 50  # one time of so many, the longest, and at least one of several, counts as the next longest
+_LOOK_EVERY: Final = 256  # layers
+_LOOK_COST: Final = 0.003  # the share of time that looking at one other part may cost
+_SPREAD: Final = (0.6180339887, 0.4142135624, 0.7320508076, 0.6457513111)
+"""Multiples of these lie evenly between 0 and 1: by token, layer, number and pass, so that looks spread over all."""
 
 Steps = dict[tuple[int, int], list[EventRecord]]
 """The events of one layer's experts in one ubatch, by (ubatch, layer)."""
 
 
-def _usual(times: Iterable[int]) -> float:
-    """The mean, which tokens add up to, without stumbles: a busy machine that makes every tenth layer wait counts."""
+def _usual(times: Iterable[float]) -> float:
+    """The mean, which tokens add up to; what happens once in a pass does not count, what happens often does."""
     found = sorted(times)
-    n_left_out = max(1, len(found) // _STUMBLES) if len(found) > 1 else 0
-    return fmean(found[: len(found) - n_left_out])
-
-
-class SideTimes:
-    """What one side took for so many experts of a layer, from the moment at which both could begin."""
-
-    def __init__(self) -> None:
-        self._ns: dict[int, float] = {}  # number of experts -> ns
-
-    def learn(self, taken: Iterable[tuple[int, int]]) -> None:
-        """Take in a pass's (number of experts, ns)."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for n_experts, ns in taken:
-            found[n_experts].append(ns)
-        for n_experts, times in found.items():
-            now = _usual(times)
-            self._ns[n_experts] = now + _KEPT * (self._ns.get(n_experts, now) - now)
-
-    def expected(self, n_experts: int) -> float | None:
-        """Ns for so many: as measured, or by a line through what was; None before any measurement."""
-        if n_experts == 0:
-            return 0.0
-        if n_experts in self._ns or not self._ns:
-            return self._ns.get(n_experts)
-        numbers, times = np.array(list(self._ns.items())).T
-        if numbers.size == 1:
-            return float(times[0] / numbers[0] * n_experts)
-        slope = max(0.0, float(np.polyfit(numbers, times, 1)[0]))
-        return max(0.0, float(times.mean() + slope * (n_experts - numbers.mean())))
+    n_cut = max(1, len(found) // _STUMBLES) if len(found) >= _REMEMBERED else 0
+    kept = found[: len(found) - n_cut]
+    return fmean([*kept, *[kept[-1]] * n_cut])
 
 
 @dataclass(slots=True)
+class _Seen:
+    """Times that belong together: their mean in ns, and how many they count as."""
+
+    mean: float = 0.0
+    weight: float = 0.0
+
+    def learn(self, times: Sequence[float]) -> None:
+        """Take in a pass's. A few, as a look gives, change little: a host that stalls at times is not fast."""
+        before = min(self.weight, max(_REMEMBERED, _KEPT * self.weight))
+        now = min(_REMEMBERED, len(times))
+        self.mean = (self.mean * before + _usual(times) * now) / (before + now)
+        self.weight = before + now
+
+
+class SideTimes:
+    """What so many experts of a layer took: a line through all numbers, and how far those seen lie beside it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+
+    def learn(self, taken: Iterable[tuple[int, float]]) -> None:
+        """Take in a pass's (number of experts, ns).
+
+        Where many of a number were seen, the numbers that were not are expected to have changed like it.
+        """
+        found: dict[int, list[float]] = defaultdict(list)
+        for n_experts, ns in taken:
+            found[n_experts].append(ns)
+        changes = []
+        for n_experts, times in found.items():
+            seen = self._seen.setdefault(n_experts, _Seen())
+            before = seen.mean
+            seen.learn(times)
+            if before and len(times) >= _REMEMBERED:
+                changes.append(seen.mean / before)
+        if changes:
+            for n_experts in self._seen.keys() - found.keys():
+                self._seen[n_experts].mean *= fmean(changes)
+
+    def expected(self, n_experts: int) -> float | None:
+        """Ns for so many; None before any was measured."""
+        if n_experts == 0:
+            return 0.0
+        if not self._seen:
+            return None
+        numbers = np.array(sorted(self._seen))
+        means = np.array([self._seen[n].mean for n in numbers.tolist()])
+        weights = np.array([self._seen[n].weight for n in numbers.tolist()])
+        if numbers.size == 1:
+            return float(means[0] / numbers[0] * n_experts)
+        centre, middle = np.average(numbers, weights=weights), np.average(means, weights=weights)
+        spread = float(np.sum(weights * (numbers - centre) ** 2))
+        slope = max(0.0, float(np.sum(weights * (numbers - centre) * (means - middle))) / spread)
+        beside = (means - middle - slope * (numbers - centre)) * weights / (weights + _DOUBT)
+        there = middle + slope * (n_experts - centre) + np.interp(n_experts, numbers, beside)
+        return max(0.0, float(there))
+
+
 class TimesTogether:
-    """Both sides, for one size of ubatch and of expert."""
+    """What layers took, for one size of ubatch and of expert: divided ones by side, and those that one side had alone.
 
-    host: SideTimes
-    device: SideTimes
-    closing_ns: float = 0.0  # from the later side's end until the host's sums are on the device
+    A divided layer takes what its later side is expected to, and some time beyond: the way of the host's sums to the
+    device, and what it costs that now one side is the later and now the other.
+    """
 
-    def learn(self, steps: Sequence[_Taken]) -> None:
+    def __init__(self) -> None:
+        self._host, self._device = SideTimes(), SideTimes()
+        self._all_host, self._all_device = SideTimes(), SideTimes()
+        self._beyond = _Seen()
+
+    def learn(self, layers: Sequence[Taken]) -> None:
         """Take in a pass's layers."""
-        self.host.learn(step.host for step in steps if step.host is not None)
-        self.device.learn(step.device for step in steps if step.device is not None)
-        closing = [step.closing_ns for step in steps if step.closing_ns is not None]
-        if closing:
-            self.closing_ns += (1 - _KEPT if self.closing_ns else 1) * (_usual(closing) - self.closing_ns)
+        divided = [one for one in layers if one.n_host and one.n_device]
+        self._host.learn((one.n_host, one.host_ns) for one in divided)
+        self._device.learn((one.n_device, one.device_ns) for one in divided)
+        self._all_host.learn((one.n_host, one.layer_ns) for one in layers if one.n_host and not one.n_device)
+        self._all_device.learn((one.n_device, one.layer_ns) for one in layers if one.n_device and not one.n_host)
+        if divided:
+            self._beyond.learn([one.layer_ns - (self._later(one.n_host, one.n_device) or 0.0) for one in divided])
+
+    def expected(self, n_host: int, n_missing: int) -> float:
+        """The layer's ns where the host takes so many of those missing; infinite where nothing is known of that."""
+        alone = None
+        if n_host == 0:
+            alone = self._all_device.expected(n_missing)
+        elif n_host == n_missing:
+            alone = self._all_host.expected(n_missing)
+        if alone is not None:
+            return alone
+        later = self._later(n_host, n_missing - n_host)
+        return np.inf if later is None else later + (self._beyond.mean if n_host else 0.0)
 
     def best_for_host(self, n_missing: int) -> int | None:
-        """How many of the missing experts the host takes, so that both are ready soonest; None: nothing is known."""
-        best, least = None, np.inf
-        for n in range(n_missing + 1):
-            host, device = self.host.expected(n), self.device.expected(n_missing - n)
-            if host is None or device is None:
-                continue
-            needed = max(host, device) + (self.closing_ns if n else 0)
-            if needed < least:
-                best, least = n, needed
-        return best
+        """How many of the missing experts the host takes, so that the layer ends soonest; None: nothing is known."""
+        return soonest([self.expected(n, n_missing) for n in range(n_missing + 1)])
+
+    def others(self, n_missing: int, best: int) -> list[tuple[int, int]]:
+        """What else to look at now and then: other numbers for the host, and once in how many layers each.
+
+        They are each side alone, the best division, and what lies beside the choice. The more one is expected to
+        cost, the more seldom it is tried.
+        """
+        between = range(1, n_missing)
+        divided = min(between, key=lambda n: self.expected(n, n_missing), default=0)
+        numbers = {0, n_missing, divided, max(0, best - 1), min(n_missing, best + 1)}
+        least, found = self.expected(best, n_missing), []
+        for n in sorted(numbers - {best}):
+            more = self.expected(n, n_missing) / least - 1 if least else 0.0
+            every = math.ceil(more / _LOOK_COST) if math.isfinite(more) else 0
+            found.append((n, max(_LOOK_EVERY, every)))
+        return found
+
+    def _later(self, n_host: int, n_device: int) -> float | None:
+        host, device = self._host.expected(n_host), self._device.expected(n_device)
+        return None if host is None or device is None else max(host, device)
+
+
+def soonest(expected_ns: Sequence[float]) -> int | None:
+    """Which division ends soonest: the first is the device's alone, the last the host's; None: none is known.
+
+    One between them is taken only where it ends before both.
+    """
+    order = sorted(range(len(expected_ns)), key=lambda n: (expected_ns[n], 0 < n < len(expected_ns) - 1, n))
+    return order[0] if order and expected_ns[order[0]] < np.inf else None
 
 
 class Both(Off):
@@ -118,10 +196,11 @@ class Both(Off):
         super().__init__(name, options)
         self._popularity = Popularity()
         self._times: dict[tuple[int, int], TimesTogether] = {}  # by size class of the ubatch, and an expert's bytes
-        self._best: dict[tuple[int, int, int], int | None] = {}  # the same and what is missing -> the host's number
+        self._best: dict[tuple[int, int, int], _Choice] = {}  # the same and what is missing
         self._expert_bytes: dict[int, int] = {}
         self._order: dict[tuple[int, int], np.ndarray | None] = {}
         self._warmup: int | None = None
+        self._n_passes = 0
 
     @property
     def min_warmups(self) -> int:
@@ -152,6 +231,7 @@ class Both(Off):
         for record in result.experts:
             self._popularity.observe(record.layer, record.n_tokens, record.flags())
         self._order.clear()
+        self._n_passes += 1
         if self._warmup != 0:
             self._learn_times(result)
             self._best.clear()
@@ -159,14 +239,16 @@ class Both(Off):
     def _number_for_host(self, item: Item, n_missing: int) -> int:
         unit, n_tokens = item.unit, item.ubatch.n_tokens
         self._expert_bytes[unit.layer] = unit.expert_bytes
+        turn = item.ubatch.n_past // n_tokens
         if self._warmup is not None and self._warmup < _TRIES:
-            return n_missing * (1 + (unit.layer + self._warmup) % 3) // (4 if n_tokens <= _SMALL else 8)
+            return int(n_missing * _PARTS[(turn + unit.layer + _STRIDE * self._warmup) % len(_PARTS)])
         key = (size_class(n_tokens), unit.expert_bytes, n_missing)
         if key not in self._best:
-            times = self._times.get(key[:2])
-            self._best[key] = None if times is None else times.best_for_host(n_missing)
-        best = self._best[key]
-        return n_missing // 2 if best is None else best
+            self._best[key] = _Choice.of(self._times.get(key[:2]), n_missing)
+        choice = self._best[key]
+        if self._warmup is not None:  # the last: what lies beside it
+            return min(n_missing, max(0, choice.best + (turn + unit.layer) % 3 - 1))
+        return choice.at(turn, unit.layer, self._n_passes)
 
     def _by_popularity(self, item: Item) -> np.ndarray | None:
         """Each expert's rank (n_experts,), the likeliest first; None before any was seen."""
@@ -178,13 +260,37 @@ class Both(Off):
 
     def _learn_times(self, result: PassResult) -> None:
         tokens = {ubatch.ubatch: ubatch.n_tokens for ubatch in result.ubatches}
-        taken: dict[tuple[int, int], list[_Taken]] = defaultdict(list)
+        taken: dict[tuple[int, int], list[Taken]] = defaultdict(list)
+        begins = _begins(result.events)
         for (ubatch, layer), events in _steps_of_experts(result.events).items():
-            if layer not in self._expert_bytes:
-                continue
-            taken[size_class(tokens[ubatch]), self._expert_bytes[layer]].append(_taken(events))
-        for key, steps in taken.items():
-            self._times.setdefault(key, TimesTogether(SideTimes(), SideTimes())).learn(steps)
+            if layer in self._expert_bytes:
+                key = size_class(tokens[ubatch]), self._expert_bytes[layer]
+                taken[key].append(_taken(events, begins.get((ubatch, layer + 1))))
+        for key, layers in taken.items():
+            self._times.setdefault(key, TimesTogether()).learn(layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How many the host takes, and what else to look at: other numbers, and once in how many layers each."""
+
+    best: int
+    others: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, times: TimesTogether | None, n_missing: int) -> _Choice:
+        best = None if times is None else times.best_for_host(n_missing)
+        if times is None or best is None:
+            return cls(n_missing // 2, [])
+        return cls(best, times.others(n_missing, best))
+
+    def at(self, turn: int, layer: int, n_passes: int) -> int:
+        """The number for a layer of a ubatch: its place says whether another than the best is looked at."""
+        for n, every in self.others:
+            place = sum(one * by for one, by in zip((1 + turn, layer, n, n_passes), _SPREAD, strict=True))
+            if place % 1.0 < 1 / every:
+                return n
+        return self.best
 
 
 def _steps_of_experts(events: Iterable[EventRecord]) -> Steps:
@@ -196,25 +302,39 @@ def _steps_of_experts(events: Iterable[EventRecord]) -> Steps:
     return found
 
 
+def _begins(events: Iterable[EventRecord]) -> dict[tuple[int, int], int]:
+    """When each layer of each ubatch began, by (ubatch, layer)."""
+    found: dict[tuple[int, int], int] = {}
+    for event in events:
+        if event.layer is not None and event.kind in ("compute", "h2d", "d2h", "cpu_compute"):
+            key = event.ubatch, event.layer
+            found[key] = min(event.t_start, found.get(key, event.t_start))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """What a layer took. Of a side: (experts, ns) from the step's first copy on; None where it had nothing."""
+class Taken:
+    """What a layer's missing experts took, in ns from the moment at which both sides could begin.
 
-    host: tuple[int, int] | None
-    device: tuple[int, int] | None
-    closing_ns: int | None  # None: the host had nothing
+    `layer_ns` is the time until the next layer begins: what follows from a division, and not from a side, is in it.
+    """
+
+    n_host: int
+    host_ns: int
+    n_device: int
+    device_ns: int
+    layer_ns: int
 
 
-def _taken(events: Sequence[EventRecord]) -> _Taken:
+def _taken(events: Sequence[EventRecord], next_begins: int | None) -> Taken:
     begin = min(event.t_start for event in events)
-    n_copied = sum(event.n_experts or 0 for event in events if event.kind == "h2d")
+    end = max(event.t_end for event in events)
     on_host = [event for event in events if event.kind == "cpu_compute" and event.n_experts]
     on_device = [event.t_end for event in events if event.kind == "compute"]
-    back = [event.t_end for event in events if event.kind == "h2d" and event.name == "copy activations"]
-    host_end = max((event.t_end for event in on_host), default=begin)
-    device_end = max(on_device, default=begin)
-    return _Taken(
-        host=(on_host[-1].n_experts or 0, host_end - begin) if on_host else None,
-        device=(n_copied, device_end - begin) if on_device and n_copied else None,
-        closing_ns=max(0, back[-1] - max(host_end, device_end)) if on_host and back else None,
+    return Taken(
+        n_host=on_host[-1].n_experts or 0 if on_host else 0,
+        host_ns=max((event.t_end for event in on_host), default=begin) - begin,
+        n_device=sum(event.n_experts or 0 for event in events if event.kind == "h2d"),
+        device_ns=max(on_device, default=begin) - begin,
+        layer_ns=max(end, next_begins or end) - begin,
     )

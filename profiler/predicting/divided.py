@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 
-from executor.policies.both import SideTimes, TimesTogether
+from executor.policies.both import soonest
 from profiler.predicting.costs import Costs, Floats, Points
 from profiler.predicting.expert_use import ExpectedUse, expected_runs, runs_of_part
 from profiler.predicting.layout import LayerKind, Step
@@ -110,10 +110,8 @@ class Sharing:
         pieces = runs_of_part(in_all, runs * in_all, copied / max(1, missing))
         copies = np.where(copied > 0, self._costs.copy_ns(n_bytes, pieces, "divided"), 0.0)
         device = np.where(copied > 0, self._costs.divided_copy_delay_ns, 0.0) + copies + compute
-        times = TimesTogether(SideTimes(), SideTimes())
-        times.host.learn(enumerate(np.rint(host).astype(int).tolist()))
-        times.device.learn(enumerate(np.rint(device[::-1]).astype(int).tolist()))
-        best = times.best_for_host(missing) or 0
+        back = np.where(on_host > 0, self._back_ns(kind, n_tokens), 0.0)
+        best = soonest((np.maximum(host, device) + back).tolist()) or 0
         shared = Shared(
             host=float(host[best]),
             compute=float(compute[best]),
@@ -123,6 +121,13 @@ class Sharing:
             host_share=float(best > 0),
         )
         return best, shared
+
+    def _back_ns(self, kind: LayerKind, n_tokens: int) -> float:
+        """The way of the CPU's sums to the device, and their addition."""
+        _, *back = (step for step in kind.on_host["experts"] if step.where != "host")
+        rows = np.full(1, float(n_tokens))
+        points = Points(rows, np.zeros(1), self._points.phase, self._points.setting)
+        return float(sum(self._costs.step_ns(step, points, rows)[0] for step in back))
 
     def _ns(self, step: Step, n_tokens: Floats, n_experts: Floats) -> Floats:
         """(numbers,): what a step takes with so many of a layer's experts; nothing with none."""

@@ -63,5 +63,8 @@ def test_the_host_computes_while_experts_cross() -> None:
         session.close()
     host = [event for event in result.events if event.kind == "cpu_compute" and event.n_experts]
     copies = [event for event in result.events if event.kind == "h2d" and event.n_experts]
+    divided = {(event.ubatch, event.layer) for event in copies}  # in others the host has all, which warm-ups try too
+    host = [event for event in host if (event.ubatch, event.layer) in divided]
     beside = sum(any(a.t_start < b.t_end and b.t_start < a.t_end for b in copies) for a in host)
+    assert host
     assert beside > 0.8 * len(host)

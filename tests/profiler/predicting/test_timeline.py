@@ -15,6 +15,7 @@ from executor.passes import PassJob, PassResult
 from executor.policies import arm_traits
 from executor.policies.base import PolicyOptions
 from executor.session import Session
+from profiler.arithmetic.turns import needs_warmup
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest, grid
 from profiler.predicting.costs import RateCosts
@@ -41,16 +42,16 @@ def planned(
 
 
 def both(plan: RunPlan) -> Iterator[tuple[Prediction, PassResult]]:
-    """Each prediction, with the pass that `sim` runs; arms that learn have had warm-ups before it."""
+    """Each prediction, with the pass that `sim` runs; arms that learn have had the warm-ups of a run before it."""
     session = Session(plan.model, plan.setups[0].placement, plan.setups[0].arms, plan.session)
     for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
-        cell, result = one.cell, None
-        n_warmups = 6 if arm_traits(one.arm).learns else 0
-        for number in range(n_warmups + 1):
-            size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
-            job = PassJob(0, one.arm, *size, repetition=number, warmup=number < n_warmups)
-            result = session.run_pass(job)
-        assert result is not None
+        cell = one.cell
+        size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
+        learns, took = arm_traits(one.arm).learns, list[int]()
+        while learns and needs_warmup(took, session.policies[one.arm].min_warmups):
+            warmup = session.run_pass(PassJob(0, one.arm, *size, repetition=len(took), warmup=True))
+            took.append(warmup.t_end - warmup.t_start)
+        result = session.run_pass(PassJob(0, one.arm, *size, repetition=0))
         yield one, result
     session.close()
 
@@ -84,14 +85,14 @@ def test_shared_experts_take_what_sim_takes_once_both_sides_are_known() -> None:
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.12), one
 
 
-@pytest.mark.parametrize(("arm", "misses"), [("cache", 0.08), ("both+cache", 0.15)])
-def test_a_bank_serves_tokens_and_is_read_by_prompts(arm: str, misses: float) -> None:
-    """`both+cache` misses more: in a model this small the arm's rule leaves all to the CPU, and its bank as it was."""
+@pytest.mark.parametrize(("arm", "misses", "copied"), [("cache", 0.08, 0.05), ("both+cache", 0.15, 0.08)])
+def test_a_bank_serves_tokens_and_is_read_by_prompts(arm: str, misses: float, copied: float) -> None:
+    """With `both+cache`, what is missing follows from what is uploaded, which follows from how many are missing."""
     cells = tuple(grid([1024], [24], [1024], [0]))
     for one, seen in both(planned("tiny-moe", (arm,), cells=cells, cache_bytes=2 << 20)):
         assert one.decode_ns == pytest.approx(seen.decode_ns, rel=misses), one
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.05), one
-        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=copied), one
 
 
 def test_a_bank_that_no_token_fills_holds_nothing_for_prompts() -> None:
