@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from profiler.capture import Capture, list_captures
 from profiler.schema import EVENTS, PASSES
 from profiler.storage import decoding, parts
 from tests.profiler import makers
+from tests.support import ROOT
 
 PART = "all-000000.parquet"  # a complete capture's rows are gathered into these
 
@@ -172,3 +176,33 @@ def test_a_folder_of_captures_is_listed(tmp_path: Path) -> None:
         list_captures(tmp_path / "nowhere")
     with pytest.raises(HprofError, match="is no folder"):
         list_captures(tmp_path / "a" / "manifest.json")
+
+
+def test_a_capture_is_found_among_thousands_of_folders(tmp_path: Path) -> None:
+    makers.dense_off_on(tmp_path / "a", n_pairs=1)
+    for number in range(2000):
+        (tmp_path / f"{number}").mkdir()
+    assert [summary.name for summary in list_captures(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize("created", ["1901-12-13T20:45:52Z", "2106-02-07T06:28:16Z", "-0001-01-01T00:00:00Z", "soon"])
+def test_a_clock_that_was_wrong_hides_no_capture(tmp_path: Path, created: str) -> None:
+    path = tmp_path / "a"
+    makers.dense_off_on(path, n_pairs=1)
+    manifest = path / "manifest.json"
+    manifest.write_bytes(orjson.dumps(orjson.loads(manifest.read_bytes()) | {"created_utc": created}))
+    (summary,) = list_captures(tmp_path)
+    assert (summary.created_utc, summary.problem) == (created, None)
+    assert hprof.main(["report", str(path)]) == 0
+    assert hprof.main(["list", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("variables", [{"TMPDIR": "/nonexistent"}, {"HOME": "/proc", "XDG_CACHE_HOME": ""}])
+def test_a_report_needs_neither_a_home_to_write_to_nor_a_folder_for_temporary_files(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    makers.dense_off_on(tmp_path / "a", n_pairs=1)
+    command = [sys.executable, "-P", "-m", "hprof", "report", str(tmp_path / "a")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

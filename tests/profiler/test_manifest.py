@@ -106,6 +106,12 @@ def test_broken_json_is_one_sentence(data: bytes) -> None:
         Manifest.from_json(data)
 
 
+def test_of_a_key_that_is_there_twice_the_last_counts() -> None:
+    assert Manifest.from_json(b'{"schema": 1, "state": "running", "state": "complete"}').state == "complete"
+    with pytest.raises(HprofError, match="schema 99"):
+        Manifest.from_json(b'{"schema": 1, "schema": 99}')
+
+
 def test_a_huge_manifest_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(HprofError, match="larger than 16 MiB"):
         Manifest.from_json(b" " * (MAX_MANIFEST_BYTES + 1))
