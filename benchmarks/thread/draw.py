@@ -124,7 +124,7 @@ def batch_crossover(rows: list[Row]) -> Crossover | None:
             **{key: [row[f"ttft_ms_{key}"] for row in own] for key in ("ratio", "ratio_low", "ratio_high")},
         }
     )
-    return crossover(frame.astype(float))
+    return crossover(frame.astype(float).assign(word=[row["ttft_ms_word"] for row in own]))
 
 
 def _crossover_sentence(at: Crossover | None) -> str:

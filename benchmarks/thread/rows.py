@@ -10,6 +10,7 @@ from profiler.capture import Capture
 from profiler.report.build import build_report
 from profiler.report.cells import ArmFigures, Cell
 from profiler.report.report import Report
+from profiler.report.verdicts import verdict_word
 
 Row = dict[str, Any]
 
@@ -70,8 +71,8 @@ def _with_interval(name: str, found: Estimate | None, unit: float) -> Row:
 
 
 def _against(name: str, found: Comparison | None) -> Row:
-    keys = ("ratio", "ratio_low", "ratio_high", "verdict")
-    values = (None,) * 4 if found is None else (found.ratio, found.low, found.high, found.verdict)
+    keys = ("ratio", "ratio_low", "ratio_high", "verdict", "word")
+    values = (None,) * 5 if found is None else (found.ratio, found.low, found.high, found.verdict, verdict_word(found))
     return {f"{name}_{key}": value for key, value in zip(keys, values, strict=True)}
 
 

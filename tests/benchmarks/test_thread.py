@@ -122,9 +122,10 @@ def test_rows_say_what_the_report_says(captures: Path) -> None:
 def test_the_crossover_is_over_the_batch() -> None:
     def row(batch: int, ratio: float) -> dict[str, object]:
         bounds = {"ttft_ms_ratio": ratio, "ttft_ms_ratio_low": ratio - 0.01, "ttft_ms_ratio_high": ratio + 0.01}
-        return {"arm": "on", "n_prompt": batch, **bounds}
+        return {"arm": "on", "n_prompt": batch, "ttft_ms_word": None, **bounds}
 
-    found = batch_crossover([row(64, 1.2), row(512, 1.1), row(1024, 1 / 1.1)])
+    same_work = row(16, 0.99) | {"ttft_ms_word": "same work"}  # below the threshold both compute on the host
+    found = batch_crossover([same_work, row(64, 1.2), row(512, 1.1), row(1024, 1 / 1.1)])
     assert found is not None
     assert found.n_ubatch is not None
     assert found.n_ubatch == pytest.approx(512 * 2**0.5)  # half way between 512 and 1024 on a logarithmic axis

@@ -27,8 +27,8 @@ def test_arms_take_turns_in_one_process_and_their_calls_are_pairs(tmp_path: Path
         time.sleep(seconds)
 
     with hprof.ab(tmp_path / "out", repetitions=6, record=False) as ab:
-        ab.arm("off", partial(call, "off", 0.02))
-        ab.arm("on", partial(call, "on", 0.005), before=partial(calls.append, "before"))
+        ab.arm("off", partial(call, "off", 0.2))  # so much that a loaded machine does not turn it
+        ab.arm("on", partial(call, "on", 0.01), before=partial(calls.append, "before"))
         assert calls == []
     capture = Capture.open(str(ab.capture))
     passes = capture.passes
