@@ -19,10 +19,11 @@ def dense_shape() -> ModelShape:
     return ModelShape("dense-16", "llama", N_VOCAB, 5120, (LayerShape(attention, DenseFfn(17408)),) * 16, 1e-5)
 
 
-def moe_shape() -> ModelShape:
-    """qwen3moe architecture: 24 layers, 2048, 128 experts of 768, top-8."""
+def moe_shape(n_experts: int = 128) -> ModelShape:
+    """qwen3moe architecture: 24 layers, 2048, experts of 768, top-8. A token reads as much however many they are."""
     attention = AttentionShape(32, 4, 128, RopeShape(10000.0, 128), qk_norm=True)
-    return ModelShape("moe-24", "qwen3moe", N_VOCAB, 2048, (LayerShape(attention, MoeFfn(128, 8, 768)),) * 24, 1e-5)
+    layer = LayerShape(attention, MoeFfn(n_experts, 8, 768))
+    return ModelShape("moe-24", "qwen3moe", N_VOCAB, 2048, (layer,) * 24, 1e-5)
 
 
 def synthetic(shape: ModelShape, quant: str, seed: int = 0) -> Model:

@@ -1,20 +1,19 @@
 """What could make `hprof record` cost a decode less: settings of CUPTI, and what is left out to see what costs.
 
-    python -m benchmarks.gpu.record_candidates --bin llama-bench -m moe.gguf [--seconds 110] [--only graphs,zeroed]
+    python -m benchmarks.gpu.record_candidates --bin llama-bench [-m moe.gguf] [--seconds 110] [--only "as it is"]
 
-Runs llama-bench's decode without the recorder and under each candidate, a fresh process each, in mirrored order
-(forward, then backward) until the seconds are over. A ratio is a candidate's t/s by that of the runs without the
-recorder in the same round. Nothing is imported: what is recorded is thrown away, and what CUPTI refused is printed.
-Those that leave something out say where the time goes; the others are settings that could become the usual ones.
+Runs llama-bench's decode under each candidate and without the recorder, a fresh process each: one without stands
+beside every candidate, and rounds go forward and backward, until the seconds are over. A ratio is a candidate's t/s
+(median of the process's repetitions) by the mean of the two runs without that stand around it; told are its median over
+the rounds and its range, from six rounds on the 95 % interval. Processes differ by 2 %, so that few rounds tell only
+what is large. Nothing is imported: what is recorded is thrown away, and what CUPTI refused is printed. `record_kinds`
+looks inside one process. Without -m a file of 16 experts is made, which a process loads in a second.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,7 +23,11 @@ from typing import Final
 
 import click
 
-from profiler.recording.session import Recording, RecordingSettings
+from benchmarks.gpu.llama_decode import LlamaDecode, given_or_made, trial_recording
+from profiler.arithmetic.stats import estimate
+from profiler.arithmetic.turns import arm_order
+from profiler.recording.build import built_library
+from profiler.recording.session import RecordingSettings
 
 WITHOUT: Final = "without"  # the recorder
 
@@ -32,6 +35,7 @@ WITHOUT: Final = "without"  # the recorder
 _ALL: Final = RecordingSettings()
 _NO_HOST: Final = RecordingSettings(without=("calls", "waits", "memory"))
 _NO_WORK: Final = "no_kernels=1,no_copies=1,no_memsets=1"
+_NO_FACTS: Final = "no_nodes=1,no_facts=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,83 +49,124 @@ class RecorderTrial:
 
 CANDIDATES: Final = (
     RecorderTrial("as it is"),
-    # where the time goes: each of these leaves out more than the one before
-    RecorderTrial("no kernels", "no_kernels=1"),
-    RecorderTrial("graphs alone", f"{_NO_WORK},no_nodes=1,no_facts=1", _NO_HOST),
-    RecorderTrial("kernels alone", "no_graphs=1,no_copies=1,no_memsets=1,no_nodes=1,no_facts=1", _NO_HOST),
-    RecorderTrial("subscribed alone", f"{_NO_WORK},no_graphs=1,no_nodes=1,no_facts=1", _NO_HOST),
-    RecorderTrial("not subscribed", f"no_subscriber=1,{_NO_WORK},no_graphs=1", _NO_HOST),
-    RecorderTrial("no node callback", "no_nodes=1"),
+    # where the time goes: what little is left
+    RecorderTrial("no CUPTI", f"no_cupti=1,{_NO_WORK},no_graphs=1", _NO_HOST),
+    RecorderTrial("subscribed alone", f"{_NO_WORK},no_graphs=1,{_NO_FACTS}", _NO_HOST),
+    RecorderTrial("graphs alone", f"{_NO_WORK},{_NO_FACTS}", _NO_HOST),
+    RecorderTrial("copies alone", f"no_kernels=1,no_memsets=1,no_graphs=1,{_NO_FACTS}", _NO_HOST),
+    RecorderTrial("calls alone", f"{_NO_WORK},no_graphs=1,{_NO_FACTS}", RecordingSettings(without=("waits", "memory"))),
+    RecorderTrial("waits alone", f"{_NO_WORK},no_graphs=1,{_NO_FACTS}", RecordingSettings(without=("calls", "memory"))),
+    RecorderTrial("kernels and graphs", f"no_copies=1,no_memsets=1,{_NO_FACTS}", _NO_HOST),
+    # and what one of them costs beside the rest
+    RecorderTrial("all but kernels", "no_kernels=1"),
+    RecorderTrial("all but copies", "no_copies=1,no_memsets=1"),
+    RecorderTrial("all but waits", settings=RecordingSettings(without=("waits",))),
+    RecorderTrial("all but calls", settings=RecordingSettings(without=("calls",))),
+    RecorderTrial("all but the driver's calls", "no_driver_calls=1"),
+    RecorderTrial("all but node callbacks", "no_nodes=1"),
     # what might cost less, all else as it is
-    RecorderTrial("zeroed buffers", "zeroed=1"),
-    RecorderTrial("buffers of 8 MiB", "buffer_kib=8192"),
-    RecorderTrial("buffers of 8 MiB, zeroed", "buffer_kib=8192,zeroed=1"),
-    RecorderTrial("one buffer for all threads", "per_thread=0"),
+    RecorderTrial("not subscribed", "no_subscriber=1"),
     RecorderTrial("timestamps in pinned memory", "pinned=1"),
     RecorderTrial("timestamps in large buffers", "device_bytes=33554432,device_buffers=8"),
+    RecorderTrial("one buffer for all threads", "per_thread=0"),
     RecorderTrial("CUPTI's thread ids", "no_thread_ids=1"),
     RecorderTrial("flush every 10 s", "flush_ms=10000"),
     RecorderTrial("CUPTI's worker every second", "worker_ms=1000,flush_ms=10000"),
+    RecorderTrial("buffers of 8 MiB", "buffer_kib=8192"),
+    RecorderTrial("buffers of 8 MiB, zeroed", "buffer_kib=8192,zeroed=1"),
     RecorderTrial("hardware events (Blackwell)", "hes=1"),
+    RecorderTrial(
+        "all that might cost less",
+        "no_driver_calls=1,pinned=1,device_bytes=33554432,no_thread_ids=1,flush_ms=10000,no_nodes=1",
+    ),
 )
+_BY_NAME: Final = {one.name: one for one in CANDIDATES}
 
 
-def measure(command: Sequence[str], candidate: RecorderTrial | None) -> tuple[float, list[str]]:
+def measure(decode: LlamaDecode, candidate: RecorderTrial | None) -> tuple[float, list[str]]:
     """t/s of one process, and what its recorder complained of; candidate None: without the recorder."""
-    with tempfile.TemporaryDirectory() as made:
-        if candidate is None:
-            return _speed(command, {}), []
-        recording = Recording.begin(candidate.settings, Path(made) / "run.spool")
-        variables = recording.environment(os.environ) | {"HPROF_SPOOL_TRIAL": candidate.trial}
-        try:
-            return _speed(command, variables), recording.new_problems()
-        finally:
-            recording.remove()
+    if candidate is None:
+        return decode.speed({}), []
+    with trial_recording(candidate.trial, candidate.settings) as (recording, variables):
+        return decode.speed(variables), recording.new_problems()
 
 
-def _speed(command: Sequence[str], variables: dict[str, str]) -> float:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | variables)
-    if done.returncode:
-        raise click.ClickException(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    (row,) = json.loads(done.stdout)
-    return float(statistics.median(row["samples_ts"][1:] or row["samples_ts"]))  # the first repetition warms up
+def ratios(runs: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
+    """Of each candidate's runs in their order: t/s by the mean of the nearest runs without before and after it."""
+    plain = [number for number, (name, _) in enumerate(runs) if name == WITHOUT]
+    found: dict[str, list[float]] = defaultdict(list)
+    for number, (name, speed) in enumerate(runs):
+        before, after = [at for at in plain if at < number], [at for at in plain if at > number]
+        beside = [runs[at][1] for at in (*before[-1:], *after[:1])]
+        if name != WITHOUT and beside:
+            found[name].append(speed / statistics.mean(beside))
+    return found
+
+
+def _round(candidates: Sequence[RecorderTrial], number: int) -> list[RecorderTrial | None]:
+    order: list[RecorderTrial | None] = []
+    for one in arm_order(candidates, number):
+        order += [one, None]
+    return order
+
+
+def _shown(name: str, found: Sequence[float], token_us: float) -> str:
+    median = estimate(found)
+    assert median is not None
+    bounds = (min(found), max(found)) if median.low is None or median.high is None else (median.low, median.high)
+    what = "range" if median.low is None else "95 %"
+    text = f"x{median.median:.3f} ({what} {bounds[0]:.3f} to {bounds[1]:.3f}; {median.n} runs)"
+    return f"{text} {token_us * (1 / median.median - 1):+6.0f} us a token  {name}"
+
+
+def _chosen(only: str) -> list[RecorderTrial]:
+    if not only:
+        return list(CANDIDATES)
+    names = [name.strip() for name in only.split(",")]
+    unknown = [name for name in names if name not in _BY_NAME]
+    if unknown:
+        raise click.ClickException(f"{', '.join(unknown)}: no such candidate; there are {', '.join(_BY_NAME)}.")
+    return [_BY_NAME[name] for name in names]
 
 
 @click.command()
 @click.option("--bin", "binary", required=True, type=click.Path(exists=True), help="llama-bench, a CUDA build.")
-@click.option("-m", "model", required=True, type=click.Path(exists=True), help="All resident, so that graphs replay.")
-@click.option("-n", "n_gen", default=128, show_default=True)
-@click.option("-r", "repetitions", default=4, show_default=True, help="Of a process, the first warms up.")
-@click.option("--seconds", default=110.0, show_default=True, help="No further run begins after so long.")
-@click.option("--only", default="", help="Candidates whose names hold one of these words, with commas between.")
+@click.option("-m", "model", type=click.Path(exists=True), help="All resident; left out, one of few experts is made.")
+@click.option("-n", "n_gen", default=250, show_default=True, help="Below 256: one graph is replayed throughout.")
+@click.option("-r", "repetitions", default=6, show_default=True, help="Of a process, the first warms up.")
+@click.option("--seconds", default=110.0, show_default=True, help="All in all; no run begins that would end later.")
+@click.option("--only", default="", help="Names of candidates, with commas between.")
 @click.option("-o", "output", type=click.Path(path_type=Path), help="Write the figures as JSON too.")
-def main(binary: str, model: str, n_gen: int, repetitions: int, seconds: float, only: str, output: Path | None) -> None:
+def main(
+    binary: str, model: str | None, n_gen: int, repetitions: int, seconds: float, only: str, output: Path | None
+) -> None:
     """Measure and print."""
-    words = [binary, "-o", "json", "--no-warmup", "-fa", "1", "-ngl", "99", "-m", model]
-    command = [*words, "-p", "0", "-n", str(n_gen), "-r", str(repetitions)]
-    wanted = [one for one in CANDIDATES if not only or any(word in one.name for word in only.split(","))]
-    order: list[RecorderTrial | None] = [None, *wanted[: len(wanted) // 2], None, *wanted[len(wanted) // 2 :], None]
-    end = time.monotonic() + seconds
-    speeds: dict[str, list[float]] = defaultdict(list)
+    wanted, began = _chosen(only), time.monotonic()
+    runs: list[tuple[str, float]] = []
     told: dict[str, list[str]] = {}
-    for number in range(100):
-        for candidate in order if number % 2 == 0 else reversed(order):
-            if time.monotonic() > end:
+    built_library()
+    with given_or_made(model) as path:
+        click.echo(f"[{time.monotonic() - began:5.1f} s] the library and the model are there")
+        decode = LlamaDecode(binary, path, n_gen, repetitions)
+        longest = 0.0
+        order = [one for number in range(100) for one in _round(wanted, number)]
+        for candidate in [None, None, *order]:  # the first fills the machine's caches
+            start = time.monotonic()
+            if start - began + longest > seconds:
                 break
             name = candidate.name if candidate is not None else WITHOUT
-            speed, problems = measure(command, candidate)
-            speeds[name].append(speed)
+            speed, problems = measure(decode, candidate)
+            longest = max(longest, time.monotonic() - start)
+            runs.append((name, speed))
             told |= {name: problems} if problems else {}
-            click.echo(f"{name}: {speed:.1f} t/s {' '.join(problems)}")
-    base = statistics.median(speeds[WITHOUT])
-    click.echo(f"\n{WITHOUT}: {base:.1f} t/s, {min(speeds[WITHOUT]):.1f} to {max(speeds[WITHOUT]):.1f}")
-    for name, found in sorted(speeds.items(), key=lambda one: -statistics.median(one[1])):
-        if name != WITHOUT:
-            click.echo(
-                f"x{statistics.median(found) / base:.3f}  {name}  ({len(found)} runs) {' '.join(told.get(name, []))}"
-            )
+            click.echo(f"[{time.monotonic() - began:5.1f} s] {name}: {speed:.1f} t/s {' '.join(problems)}")
+    plain = [speed for name, speed in runs[1:] if name == WITHOUT]
+    token_us = 1e6 / statistics.median(plain)
+    click.echo(f"\n{WITHOUT}: {1e6 / token_us:.1f} t/s ({min(plain):.1f} to {max(plain):.1f}; {len(plain)} runs)")
+    for name, found in sorted(ratios(runs[1:]).items(), key=lambda one: -statistics.median(one[1])):
+        click.echo(f"{_shown(name, found, token_us)} {' '.join(told.get(name, []))}")
     if output is not None:
-        output.write_text(json.dumps({"tokens_per_s": speeds, "problems": told}, indent=1), encoding="utf-8")
+        output.write_text(json.dumps({"runs": runs[1:], "problems": told}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ class CuptiSession {
   virtual void record(bool on) = 0;
   virtual void flush(bool also_incomplete) = 0;
   virtual uint64_t timestamp_ns() = 0;
+  // For a trial: what is asked for in this turn, all or all but some. Gives the names of what was left out.
+  virtual const char* take_turn(unsigned turn) = 0;
   // Nodes that graphs were made of so far, by CUgraphNodeType.
   virtual uint64_t graph_nodes(unsigned type) const = 0;
   static constexpr unsigned kNodeTypes = 16;

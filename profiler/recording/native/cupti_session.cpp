@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "trial.hpp"
 
@@ -38,6 +39,11 @@ constexpr WorkKind kWork[] = {
     {"no_memsets", CUPTI_ACTIVITY_KIND_MEMSET},
     {"no_waits", CUPTI_ACTIVITY_KIND_SYNCHRONIZATION},
     {"no_graphs", CUPTI_ACTIVITY_KIND_GRAPH_TRACE},
+};
+// What a trial leaves out in turn, between turns that leave out nothing: what each costs then shows in one process.
+constexpr const char* kTurns[] = {
+    "no_waits", "no_copies", "no_memsets", "no_kernels", "no_kernels,no_graphs",
+    "no_kernels,no_graphs,no_copies,no_memsets,no_waits",
 };
 // Also on while paused, as what is freed later was allocated now.
 constexpr CUpti_ActivityKind kMemoryKind = CUPTI_ACTIVITY_KIND_MEMORY2;
@@ -115,7 +121,7 @@ class Session final : public CuptiSession {
     for (auto& made : nodes_) made.store(0);
     if (calls_.of(false).empty()) name_calls();
     try_attributes();
-    if (trial_.is_on("no_subscriber")) return {};
+    if (trial_.is_on("no_cupti")) return {};
     std::string wrong = subscribe();
     if (wrong.empty()) begin_facts();
     return wrong;
@@ -126,6 +132,15 @@ class Session final : public CuptiSession {
       if (!is_wanted(work)) continue;
       on ? enable(work.kind) : disable(work.kind);
     }
+  }
+
+  const char* take_turn(unsigned turn) override {
+    const char* left_out = turn % 2 == 0 ? "" : kTurns[turn / 2 % std::size(kTurns)];
+    for (const WorkKind& work : kWork) {
+      if (!is_wanted(work)) continue;
+      std::strstr(left_out, work.left_out_by) == nullptr ? enable(work.kind) : disable(work.kind);
+    }
+    return left_out;
   }
 
   void flush(bool also_incomplete) override {
@@ -142,7 +157,8 @@ class Session final : public CuptiSession {
  private:
   // Gives a sentence about what is wrong, if anything.
   std::string subscribe() {
-    const CUptiResult subscribed = cupti_.subscribe(&subscriber_, &on_callback, this);
+    const bool goes_without = trial_.is_on("no_subscriber");
+    const CUptiResult subscribed = goes_without ? CUPTI_SUCCESS : cupti_.subscribe(&subscriber_, &on_callback, this);
     if (subscribed == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED || subscribed == CUPTI_ERROR_MAX_LIMIT_REACHED)
       return "another profiler holds CUPTI in this process already (nsys, torch.profiler, a debugger), and CUPTI "
              "admits one: end it, or record without it";
@@ -152,13 +168,13 @@ class Session final : public CuptiSession {
     }
     const CUptiResult registered = cupti_.register_callbacks(&give_buffer, &take_buffer);
     if (registered == CUPTI_SUCCESS) return {};
-    cupti_.unsubscribe(subscriber_);
+    if (!goes_without) cupti_.unsubscribe(subscriber_);
     return said("CUPTI takes no buffers", registered);
   }
 
   // What is on from here to the end, also while paused.
   void begin_facts() {
-    if (!trial_.is_on("no_nodes")) {
+    if (subscriber_ != nullptr && !trial_.is_on("no_nodes")) {
       cupti_.enable_callback(1, subscriber_, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED);
     }
     if (!trial_.is_on("no_facts")) {
@@ -229,7 +245,7 @@ class Session final : public CuptiSession {
   void record_calls() {
     if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
       record_calls(false, "cuda", cupti_.enable_runtime_call);
-      record_calls(true, "cu", cupti_.enable_driver_call);
+      if (!trial_.is_on("no_driver_calls")) record_calls(true, "cu", cupti_.enable_driver_call);
     } else {
       enable(CUPTI_ACTIVITY_KIND_RUNTIME);
     }

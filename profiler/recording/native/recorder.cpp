@@ -236,7 +236,9 @@ void Recorder::only_range_left() {
 
 void Recorder::run_thread() {
   const uint64_t flush_ns = Trial::instance().number("flush_ms", kFlushMs) * 1000000u;
-  uint64_t flushed = clock_ns(CLOCK_MONOTONIC);
+  const uint64_t turn_ns = Trial::instance().number("turn_ms", 0) * 1000000u;
+  uint64_t flushed = clock_ns(CLOCK_MONOTONIC), turned = flushed;
+  unsigned turn = 0;
   while (!thread_should_end_.load()) {
     timespec pause{0, long(kPollNs)};
     nanosleep(&pause, nullptr);
@@ -251,6 +253,10 @@ void Recorder::run_thread() {
       cupti = cupti_;
     }
     const uint64_t now = clock_ns(CLOCK_MONOTONIC);
+    if (turn_ns != 0 && cupti != nullptr && is_recording_.load() && now - turned >= turn_ns) {
+      turned = now;
+      take_turn(*cupti, turn++);
+    }
     if (now - flushed < flush_ns && !has_paused) continue;
     flushed = now;
     if (cupti != nullptr) cupti->flush(false);
@@ -258,6 +264,18 @@ void Recorder::run_thread() {
     write_clock();
     with_spool([](Spool& spool) { spool.flush(); });
   }
+}
+
+void Recorder::take_turn(CuptiSession& cupti, unsigned turn) {
+  const std::string name = std::string("trial without: ") + cupti.take_turn(turn);
+  const uint64_t now = now_ns();
+  append([&](Spool& spool) {
+    Record mark;
+    mark.type = kMark;
+    mark.start = now;
+    mark.name = spool.text(name);
+    return mark;
+  });
 }
 
 void Recorder::write_graph_nodes(const CuptiSession& cupti) {

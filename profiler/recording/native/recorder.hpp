@@ -65,6 +65,7 @@ class Recorder {
   void run_thread();
   void stop_thread();
   void write_clock();
+  void take_turn(CuptiSession& cupti, unsigned turn);
   void write_graph_nodes(const CuptiSession& cupti);
   void tell_fact(const char* key, const std::string& value);
   static void before_fork();

@@ -175,6 +175,22 @@ def test_settings_that_a_benchmark_tries_reach_cupti(stage: Begin) -> None:
     assert "CUPTI refuses hes: CUPTI_ERROR_STANDIN" in problem
 
 
+def test_turns_of_a_benchmark_leave_out_one_kind_after_the_other(stage: Begin) -> None:
+    """benchmarks/gpu/record_kinds.py: all, all but waits, all, all but copies, ...; a mark says what came when."""
+    here = stage()
+    here.run(
+        "seen = lambda: tuple(is_enabled(kind) for kind in (38, 1, 10, 51))",  # waits, copies, kernels, graphs
+        "wait_for(lambda: seen() == (False, True, True, True)); wait_for(lambda: seen() == (True, True, True, True))",
+        "wait_for(lambda: seen() == (True, False, True, True)); wait_for(lambda: seen() == (True, True, False, True))",
+        "wait_for(lambda: seen() == (True, True, False, False)); wait_for(lambda: seen() == (False,) * 4)",
+        "wait_for(lambda: seen() == (True, True, True, True)); kernel('k', 1, 2)",
+        variables={"HPROF_SPOOL_TRIAL": "turn_ms=60"},
+    )
+    found = here.read()
+    assert found.manifest_fields["extra"]["nvtx_marks"] >= 12
+    assert here.recording.new_problems() == []
+
+
 def test_a_full_disk_stops_the_recording_alone(stage: Begin) -> None:
     """A limit on the size of files stands for a full disk: writing fails in the middle of a chunk."""
     here = stage()
