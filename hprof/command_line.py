@@ -130,9 +130,9 @@ def _run(args: list[str] | None) -> int:
 
     print_any_text()
     if "_HPROF_COMPLETE" in os.environ:  # a shell asks, and waits
-        from profiler.cli.completion import complete_lists_in_fish
+        from profiler.cli.completion import complete_as_shells_do
 
-        complete_lists_in_fish()
+        complete_as_shells_do()
     try:
         result = cli.main(args=args, prog_name="hprof", standalone_mode=False)
     except HprofError as error:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from click.shell_completion import CompletionItem, FishComplete, add_completion_class
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ZshComplete, add_completion_class
 
 from profiler import DEFAULT_TRACES
 
@@ -23,15 +23,47 @@ _MOST: Final = 200  # captures that are offered
 _BARE: Final = re.compile(r"[\w@%+=:,./-]+")  # what a shell takes as it is; it runs `$(…)` of a name that it completed
 
 
+class _Bash(BashComplete):
+    """click's, but for `--arms=off,h`, which bash hands over as three words, and of which it replaces the last."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        args, incomplete = super().get_completion_args()
+        if incomplete == "=":
+            return args, ""
+        if args[-1:] == ["="]:
+            args = args[:-1]
+        return args, incomplete
+
+
+class _Zsh(ZshComplete):
+    """click's, but for `--arms=off,h`, which zsh replaces as one word."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        return _behind_its_option(super().get_completions(args, incomplete), incomplete)
+
+
 class _Fish(FishComplete):
-    """click's, but for what it does to a comma list: it offers no more of `off,hot` than `off`."""
+    """click's, but for `--arms=off,h`, which fish replaces as one word, and for what it does to a comma list: it offers
+    no more of `off,hot` than `off`.
+    """
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        return _behind_its_option(super().get_completions(args, incomplete), incomplete)
 
-def complete_lists_in_fish() -> None:
-    """Make `fish_source` print a completion that keeps commas."""
-    add_completion_class(_Fish)
+
+def _behind_its_option(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+    option, equals, _ = incomplete.partition("=")
+    if not equals or not option.startswith("-"):
+        return items
+    return [CompletionItem(f"{option}={item.value}", item.type, item.help) for item in items if item.type == "plain"]
+
+
+def complete_as_shells_do() -> None:
+    """Let a shell be answered in the words that it replaces: a list with commas, a value behind `--option=`."""
+    for shell in (_Bash, _Zsh, _Fish):
+        add_completion_class(shell)
 
 
 def complete_models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +31,72 @@ def offered(words: str, cwd: Path) -> list[str]:
     }
     done = subprocess.run([sys.executable, "-m", "hprof"], env=env, cwd=cwd, capture_output=True, text=True, check=True)
     return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def with_a_program(folder: Path) -> dict[str, str]:
+    """The environment of a shell that finds a program `hprof`, made in the folder."""
+    program = folder / "hprof"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hprof "$@"\n')
+    program.chmod(0o755)
+    return {"PYTHONPATH": str(ROOT), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+class Terminal:
+    """A shell that somebody types at."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._seen = ""
+
+    def type(self, keys: str, until: str) -> str:
+        """What is shown from these keys on, up to where it matches; fails where that takes a minute."""
+        os.write(self._fd, keys.encode())
+        end, shown = time.monotonic() + 60, ""
+        while not re.search(until, shown, re.DOTALL):
+            assert time.monotonic() < end, (keys, shown)
+            if select.select([self._fd], [], [], 1)[0]:
+                shown += os.read(self._fd, 65536).decode(errors="replace")
+        return shown
+
+
+@contextmanager
+def interactive_bash(cwd: Path, environment: dict[str, str]) -> Iterator[Terminal]:
+    """bash on a terminal of its own, without anybody's start-up files."""
+    settings = {"PS1": "READY> ", "TERM": "dumb", "INPUTRC": os.devnull, "HISTFILE": os.devnull, "COLUMNS": "200"}
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], os.environ | environment | settings)
+    try:
+        yield Terminal(fd)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.close(fd)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_itself_lists_and_completes(tmp_path: Path) -> None:
+    """What several names share is typed on the first Tab, and all are listed on the second, as bash does everywhere."""
+    with interactive_bash(tmp_path, with_a_program(tmp_path)) as bash:
+        bash.type("", "READY> $")
+        bash.type('eval "$(_HPROF_COMPLETE=bash_source hprof)"\n', "\n.*READY> $")
+        listed = bash.type("hprof run -m qwen3\t\t", r"qwen3-235b.*READY> ")
+        assert {"qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3.5-27b"} <= set(listed.split())
+        bash.type("\x15hprof run --arms off,cp\t", "off,cpu ")
+        bash.type("\x15hprof run --arms=off,cp\t", "--arms=off,cpu ")
+        bash.type("\x15bind 'set show-all-if-ambiguous on'\n", "on'.*READY> $")
+        bash.type("hprof run -m qwen3\t", r"qwen3-235b.*READY> ")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_a_value_behind_an_equals_sign_keeps_its_option(shell: str, tmp_path: Path) -> None:
+    """zsh and fish replace the whole word: an answer of `off,gated` alone would take `--arms=` away."""
+    words = "hprof run --arms=off,ga"
+    env = os.environ | with_a_program(tmp_path) | {"_HPROF_COMPLETE": f"{shell}_complete", "COMP_WORDS": words}
+    env["COMP_CWORD"] = "2" if shell == "zsh" else words.split()[-1]
+    done = subprocess.run(["hprof"], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--arms=off,gated" in re.split(r"\n|plain,", done.stdout)
 
 
 def test_commands_presets_arms_and_quants(tmp_path: Path) -> None:
@@ -53,10 +126,7 @@ def test_fish_is_offered_comma_lists_whole() -> None:
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_itself_completes_a_comma_list(tmp_path: Path) -> None:
-    program = tmp_path / "hprof"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hprof "$@"\n')
-    program.chmod(0o755)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    env = os.environ | with_a_program(tmp_path)
     asked = "_HPROF_COMPLETE=fish_source hprof | source; complete -C 'hprof run --arms off,gat'"
     done = subprocess.run(
         ["fish", "--no-config", "-c", asked], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
