@@ -1,4 +1,4 @@
-"""How much memory each command takes for a file of 10 M events; none may hold more than 3 GiB.
+"""How much memory each command takes for a file of 10 M events; none may hold more than 3 GB.
 
     python -m benchmarks.command_memory                 # 10 M events: some 20 minutes of two cores, 4 GB of disk
     python -m benchmarks.command_memory --events 1e6 --only import
@@ -27,7 +27,7 @@ from benchmarks.metrics_scale import write_capture, write_import
 from benchmarks.ordering_check import one_pass, repeated
 from profiler.storage.writer import new_capture
 
-_LIMIT_BYTES: Final = 3 << 30
+_LIMIT_BYTES: Final = 3_000_000_000
 _ENDINGS: Final = (0, 1)  # 1: a check found something
 _PAGES: Final = ("overview", "timeline", "sweep", "selective", "layers", "memory", "advise")
 _READERS: Final = (
@@ -140,10 +140,10 @@ def main() -> int:
         open_pages(options.pages)
         return 0
     is_bad = False
-    print("| file | command | exit code | peak GiB | seconds |", "|---|---|---|---|---|", sep="\n", flush=True)
+    print("| file | command | exit code | peak GB | seconds |", "|---|---|---|---|---|", sep="\n", flush=True)
     for name, told, code, n_bytes, seconds in measured(int(options.events), options.only):
         is_bad |= code not in _ENDINGS or n_bytes > _LIMIT_BYTES
-        print(f"| {name} | `{told}` | {code} | {n_bytes / 2**30:.2f} | {seconds:.0f} |", flush=True)
+        print(f"| {name} | `{told}` | {code} | {n_bytes / 1e9:.2f} | {seconds:.0f} |", flush=True)
     return int(is_bad)
 
 

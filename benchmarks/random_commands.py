@@ -33,7 +33,7 @@ from benchmarks.hostile_files import EVIL, SPECIAL, broken, good_files
 from hprof.command_line import COMMANDS
 
 _CODES: Final = (0, 1, 2, 130)
-_MOST_BYTES: Final = 3 << 30
+_MOST_BYTES: Final = 3_000_000_000
 _ANSWERS_S: Final = 20.0  # after Ctrl-C
 _LEFT_OUT: Final = ("boot", "boot_path", "boot_run")  # hprof's own, between its processes
 

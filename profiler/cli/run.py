@@ -86,9 +86,9 @@ def _written(ctx: click.Context, values: Mapping[str, object], arguments: list[s
 
 
 def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
-    from profiler.running.termination import signals_held
+    from profiler.running.termination import raised_afterwards
 
-    with signals_held():
+    with raised_afterwards():
         from profiler.cli.idle_options import idle_options, refuse_others_options, unknown_variables
         from profiler.cli.machine_options import imagined
         from profiler.cli.run_request import build_request
@@ -118,10 +118,10 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
     if values["boot_path"] is None or values["boot_run"] is None:
         raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")
-    from profiler.running.termination import exit_code_of, signals_held
+    from profiler.running.termination import exit_code_of, raised_afterwards
 
     try:
-        with signals_held():
+        with raised_afterwards():
             from profiler.cli.run_request import build_request
             from profiler.planning.plan import plan_run
             from profiler.running.progress import make_progress
@@ -138,9 +138,9 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def run_on_cluster(values: Mapping[str, Any], arguments: list[str]) -> str:
     """Run the sweep; gives the capture's address. Raises HprofError."""
     _check_cluster_options(values)
-    from profiler.running.termination import signals_held
+    from profiler.running.termination import raised_afterwards
 
-    with signals_held():
+    with raised_afterwards():
         from profiler.cli.run_request import build_request
         from profiler.cluster import absolute, describe, run_distributed
         from profiler.running.progress import make_progress

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -189,19 +189,26 @@ class Limit:
     share: float
 
 
-def parse_limit(text: str, readings: Collection[str] = ()) -> Limit:
-    """Read `FIGURE>+N%` or `FIGURE<-N%`; HprofError says what is wrong with it.
+def parse_limit(text: str, readings: Mapping[str, Figure] | None = None) -> Limit:
+    """Read `FIGURE>+N%` or `FIGURE<-N%`; HprofError says what is wrong with it, or that it would fail what is better.
 
-    readings: names of figures that the compared programs printed themselves, which a limit may be about too.
+    readings: by name the figures that the compared programs printed themselves, which a limit may be about too.
     """
+    described = {**FIGURES, **(readings or {})}
     match = _EXPRESSION.match(text)
     if match is None:
         raise HprofError(f'--fail-on "{text[:60]}" is no limit; write for example "ttft>+5%" or "decode<-3%".')
-    name = match[1] if match[1] in readings else ALIASES.get(match[1], match[1])
-    if name not in FIGURES and name not in readings:
-        known = [*readings, *ALIASES]
+    name = match[1] if match[1] in (readings or {}) else ALIASES.get(match[1], match[1])
+    if name not in described:
+        known = [*(readings or {}), *ALIASES]
         hint = did_you_mean(match[1], [*known, *FIGURES]) or f"the figures are {', '.join(known)}."
         raise HprofError(f'--fail-on "{text[:60]}" names no figure; {hint}')
+    if (better := described[name].better) is not None and (match[2] == ">") == (better == "higher"):
+        worse = f"{match[1]}{'<-' if better == 'higher' else '>+'}{match[3].lstrip('+-')}%"
+        raise HprofError(
+            f'--fail-on "{text[:60]}" would fail what is better, as {better} is better here; '
+            f'write "{worse}" to fail what is worse.'
+        )
     return Limit(text.strip(), name, match[2] == ">", float(match[3]) / 100)
 
 

@@ -97,11 +97,11 @@ def _earliest(times: Int64, group: Int64) -> Int64:
 def device_idle(view: CopyAnalysis) -> Iterator[Finding]:
     """Gaps in which a device did nothing, and the host did not compute in its place either; nothing of devices whose
     copies were not recorded."""
+    on_host = view.idle_ns - view.idle_unexplained_ns
     context, begins, gaps = view.idle_gaps()
     n_long = view.sum(context, gaps >= _LONG_GAP_NS)
     longest = np.zeros(len(n_long), np.int64)
     np.maximum.at(longest, context, gaps)
-    on_host = view.idle_ns - view.idle_unexplained_ns
     for told in view.judged(view.idle_unexplained_ns):
         idle_ns, window_ns, on_host_ns = (
             view.typical(told.group, values) for values in (view.idle_ns, view.window_ns, on_host)

@@ -42,10 +42,13 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def raised_afterwards() -> Iterator[None]:
-    """Inside, what `terminable` raises waits for the end: for steps of Python that no interrupt may part.
+    """Inside, what `terminable` raises waits for the end: for steps of Python that no interrupt may part, and for
+    imports of C++ that calls Python back and may not see an exception there.
 
-    Unlike `signals_held` this holds whichever thread the system gives the signal to, and no process that is started
-    inside begins with signals held.
+    `import torch` is such a one: a KeyboardInterrupt that is raised in the middle of it ends the process with
+    "terminate called after throwing an instance of 'pybind11::error_already_set'". A signal mask would not do: the
+    system gives the signal to another thread, such as one of NumPy's, and Python runs the handler in the main thread
+    all the same; and processes that are started inside would begin with the mask.
     """
     _later.is_asked = True
     try:
@@ -55,20 +58,6 @@ def raised_afterwards() -> Iterator[None]:
         number, _later.number = _later.number, None
         if number is not None:
             raise _interrupt_of(number)
-
-
-@contextmanager
-def signals_held() -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM wait: for imports of C++ that calls Python back and may not see an exception there.
-
-    `import torch` is such a one: a KeyboardInterrupt that is raised in the middle of it ends the process with
-    "terminate called after throwing an instance of 'pybind11::error_already_set'".
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def exit_code_of(interrupt: BaseException | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison
 from profiler.compare.data import Change, Gate, decide, parse_limit
+from profiler.metrics.figures import Figure
 from profiler.metrics.passes import CellKey
 
 _CELL = CellKey(512, 16, 64, 0)
@@ -29,14 +31,15 @@ def _change(low: float, high: float, figure: str = "ttft_ns", n: int = 6, **chan
         ("ttft>+5%", 0.99, 1.05, "passed"),
         ("ttft>+5%", 1.02, 1.07, "inconclusive"),
         ("ttft>5%", 0.5, 0.6, "passed"),
-        ("ttft<-3%", 0.90, 0.96, "failed"),
-        ("ttft<-3%", 0.97, 1.10, "passed"),
-        ("ttft<-3%", 0.95, 0.98, "inconclusive"),
+        ("bytes<-3%", 0.90, 0.96, "failed"),
+        ("bytes<-3%", 0.97, 1.10, "passed"),
+        ("bytes<-3%", 0.95, 0.98, "inconclusive"),
         (" ttft_ns > +0.5 % ", 1.006, 1.007, "failed"),
     ],
 )
 def test_the_interval_decides(text: str, low: float, high: float, state: str) -> None:
-    assert decide(parse_limit(text), [_change(low, high)]).state == state
+    limit = parse_limit(text)
+    assert decide(limit, [_change(low, high, limit.figure)]).state == state
 
 
 @pytest.mark.parametrize(
@@ -97,10 +100,10 @@ def test_the_worst_cell_speaks() -> None:
     assert gate.reason == "-p 512 -n 16 -ub 64 -d 0 · on: +45.0 [+40.0, +50.0] %, and 1 more"
 
 
-@pytest.mark.parametrize(("limit", "worst"), [("ttft>+5%", "+50.0"), ("ttft<-5%", "-40.0")])
+@pytest.mark.parametrize(("limit", "worst"), [("bytes>+5%", "+50.0"), ("bytes<-5%", "-40.0")])
 def test_the_worst_is_so_by_its_share_and_not_by_its_size(limit: str, worst: str) -> None:
-    changes = [_change(1.5, 1.5, a=2.0, b=3.0), _change(1.1, 1.1, a=10.0, b=11.0)]
-    changes += [_change(0.6, 0.6, a=2.0, b=1.2), _change(0.9, 0.9, a=0.1, b=0.09)]
+    ends = [(1.5, 2.0, 3.0), (1.1, 10.0, 11.0), (0.6, 2.0, 1.2), (0.9, 0.1, 0.09)]
+    changes = [_change(ratio, ratio, "bytes_h2d", a=a, b=b) for ratio, a, b in ends]
     assert f" {worst} " in decide(parse_limit(limit), changes).reason
 
 
@@ -115,3 +118,24 @@ def test_the_worst_is_so_by_its_share_and_not_by_its_size(limit: str, worst: str
 def test_anything_else_is_refused_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(HprofError, match=said):
         parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("ttft<-5%", "ttft>+5%"), ("decode>+5%", "decode<-5%"), ("prefill>3%", "prefill<-3%"), ("vram<1%", "vram>+1%"),
+        ("tok/s>+5%", "tok/s<-5%"), ("step_ms<-5%", "step_ms>+5%"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_would_fail_what_is_better_is_refused(text: str, instead: str) -> None:
+    readings = {"tok/s": Figure("tok/s", "number", "", "higher"), "step_ms": Figure("step_ms", "number", "", "lower")}
+    with pytest.raises(HprofError, match=re.escape(f'write "{instead}" to fail what is worse.')) as refused:
+        parse_limit(text, readings)
+    assert str(refused.value).count("\n") == 0
+    assert parse_limit(instead, readings).share == float(instead[-3:-1]) / 100
+
+
+@pytest.mark.parametrize("text", ["bytes<-5%", "bytes>+5%", "decode<+10%", "ttft>-10%", "loss<-1%", "loss>+1%"])
+def test_a_limit_may_ask_for_more_and_bound_both_sides_of_what_has_no_better(text: str) -> None:
+    limit = parse_limit(text, {"loss": Figure("loss", "number", "")})
+    assert limit.above == (">" in text)

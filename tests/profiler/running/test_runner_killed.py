@@ -72,15 +72,26 @@ def test_an_ended_run_says_so(tmp_path: Path, number: signal.Signals, code: int,
     assert f"keeps {n_measured} measured pass{'es' * (n_measured != 1)} and {n_warmups} warm-up" in stderr
 
 
-def test_a_signal_waits_until_what_must_not_see_it_is_done() -> None:
+@pytest.mark.parametrize("thread", ["main", "another"])
+def test_a_signal_waits_until_what_must_not_see_it_is_done(thread: str) -> None:
+    """Whichever thread the system gives it to: Python's handlers run in the main one."""
     code = (
-        "import os, signal; from profiler.running.termination import TerminatedError, signals_held, terminable\n"
+        "import os, signal, sys, threading\n"
+        "from profiler.running.termination import TerminatedError, raised_afterwards, terminable\n"
+        "is_asked = threading.Event()\n"
+        "def send(): is_asked.wait(); signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "sender = threading.Thread(target=send); sender.start()\n"
         "try:\n"
-        "    with terminable(), signals_held():\n"
-        "        os.kill(os.getpid(), signal.SIGTERM); print('held')\n"
+        "    with terminable(), raised_afterwards():\n"
+        "        if sys.argv[1] == 'main': os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        else: is_asked.set(); sender.join()\n"
+        "        print('held')\n"
         "except TerminatedError: print('raised')\n"
+        "finally:\n"
+        "    if sys.argv[1] == 'main': signal.signal(signal.SIGTERM, signal.SIG_IGN); is_asked.set()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, thread]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.split() == ["held", "raised"]
 
 
