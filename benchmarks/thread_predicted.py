@@ -181,13 +181,13 @@ def _rate(one: Prediction) -> float:
 
 
 def _decode(one: Prediction) -> float:
-    return one.n_decoded / one.decode_ns * 1e9 if one.decode_ns else 0.0
+    return one.cell.n_decoded / one.decode_ns * 1e9 if one.decode_ns else 0.0
 
 
 def _mib(one: Prediction) -> float:
     """What the prompt copies; a token's own trips to the CPU are left out."""
     row = 28 * 3072 * 2
-    return (one.bytes_h2d - one.n_decoded * row) / MIB
+    return (one.bytes_h2d - one.cell.n_decoded * row) / MIB
 
 
 @click.command()

@@ -16,6 +16,11 @@ Phase = Literal["prefill", "decode"]
 EventKind = Literal["h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api"]
 
 
+def decode_steps(n_prompt: int, n_gen: int) -> int:
+    """Tokens that decoding takes time for: the first generated one comes from the prompt's logits, if there are any."""
+    return max(0, n_gen - 1) if n_prompt else n_gen
+
+
 @dataclass(frozen=True, slots=True)
 class Ubatch:
     """Tokens that go through the layers together."""
@@ -56,8 +61,8 @@ class PassJob:
 
     @property
     def n_decode(self) -> int:
-        """Decode steps: the first generated token comes from the prompt's logits, if there is a prompt."""
-        return max(0, self.n_gen - 1) if self.n_prompt else self.n_gen
+        """Decode steps."""
+        return decode_steps(self.n_prompt, self.n_gen)
 
     @property
     def n_positions(self) -> int:

@@ -35,7 +35,7 @@ from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.advise import Advice, advise, verified_request
 from profiler.predicting.candidates import Objective
-from profiler.predicting.measured import MeasuredCell, measured_cells
+from profiler.predicting.measured import ArmCell, MeasuredCell, measured_cells
 from profiler.predicting.probe import Probe, read_probe
 from profiler.running.progress import NoProgress
 from profiler.running.run_manifest import initial_fields
@@ -65,7 +65,7 @@ class Tried:
         return {"ttft": self.ttft_ns, "prefill": self.prefill_ns, "decode": self.decode_ns}[objective]
 
 
-def run(request: RunRequest, folder: Path) -> dict[tuple[str, int, int, int, int], MeasuredCell]:
+def run(request: RunRequest, folder: Path) -> dict[ArmCell, MeasuredCell]:
     """The request's measured cells."""
     plan = plan_run(request)
     writer = new_capture(folder, force=True, source="hprof", **initial_fields(plan, ["hprof", "advise"]))
@@ -74,10 +74,10 @@ def run(request: RunRequest, folder: Path) -> dict[tuple[str, int, int, int, int
     return measured_cells(Capture.open(str(folder)))
 
 
-def tried(cells: Mapping[tuple[str, int, int, int, int], MeasuredCell]) -> Iterator[Tried]:
+def tried(cells: Mapping[ArmCell, MeasuredCell]) -> Iterator[Tried]:
     """Each arm in each cell."""
-    for (arm, _, _, n_ubatch, _), one in cells.items():
-        yield Tried(f"{arm} -ub {n_ubatch}", one.ttft_ns or 0.0, one.prefill_ns or 0.0, one.decode_ns or 0.0)
+    for (arm, cell), one in cells.items():
+        yield Tried(f"{arm} -ub {cell.n_ubatch}", one.ttft_ns or 0.0, one.prefill_ns or 0.0, one.decode_ns or 0.0)
 
 
 class Deadline:

@@ -93,7 +93,7 @@ def _forecast(
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
     from profiler.predicting.costs import RateCosts
     from profiler.predicting.forecast import Forecast
-    from profiler.predicting.measured import cell_key, misses_of
+    from profiler.predicting.measured import misses_of
     from profiler.predicting.predictor import predict
 
     captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
@@ -121,7 +121,7 @@ def _forecast(
     found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
     link = plan.request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     predictions = predict(plan, found.costs if link is None else found.costs.with_link(link), found.use)
-    fitted = cells or ({cell_key(one.cell) for one in predictions} if against in fits else ())
+    fitted = cells or ({one.cell for one in predictions} if against in fits else ())
     misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
     names = [captures[path].name for path in plans]
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
@@ -190,7 +190,7 @@ def _keep(forecast: Forecast, plan: RunPlan, values: Mapping[str, Any]) -> None:
         times = {"ttft_ns": one.ttft_ns, "prefill_ns": one.prefill_ns, "decode_ns": one.decode_ns}
         rounded = {name: None if ns is None else round(ns) for name, ns in times.items()}
         writer.add_pass_row(
-            number, key, t_start=start, t_end=end, n_decoded=one.n_decoded, bytes_h2d=round(one.bytes_h2d),
+            number, key, t_start=start, t_end=end, n_decoded=cell.n_decoded, bytes_h2d=round(one.bytes_h2d),
             vram_peak=sum(one.vram.values()), **one.vram, **rounded,
         )  # fmt: skip
     writer.finish()

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Literal
 
 from executor.devices.factory import DeviceOptions
+from executor.passes import decode_steps
 from executor.policies.base import PolicyOptions
 from executor.weights.transfer_units import LoadMode
 
@@ -27,6 +28,11 @@ class GridPoint:
     def n_positions(self) -> int:
         """Positions that the KV cache must hold."""
         return self.n_depth + self.n_prompt + self.n_gen
+
+    @property
+    def n_decoded(self) -> int:
+        """Tokens that decoding takes time for."""
+        return decode_steps(self.n_prompt, self.n_gen)
 
     @property
     def n_ubatches(self) -> int:

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.metrics.passes import CELL_KEYS
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
+from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
-from profiler.predicting.measured import CellKey, cell_key, measured_cells, relative, told_passes
+from profiler.predicting.measured import grid_point, measured_cells, relative, told_passes
 from profiler.predicting.predictor import expert_use, predict
 from profiler.predicting.samples import Samples, distinct_seen, take_samples
 
@@ -32,7 +34,7 @@ class Source:
 
     capture: Capture
     plan: RunPlan
-    cells: frozenset[CellKey] | None = None
+    cells: frozenset[GridPoint] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,14 @@ def spread_of_misses(
     for source in sources:
         measured = measured_cells(source.capture)
         for one in predict(source.plan, costs, use):
-            if source.cells is None or cell_key(one.cell) in source.cells:
-                found = measured.get((one.label, *cell_key(one.cell)))
+            if source.cells is None or one.cell in source.cells:
+                found = measured.get((one.label, one.cell))
                 misses["ttft"] += relative(one.ttft_ns, found.ttft_ns if found else None)
                 misses["decode"] += relative(one.decode_ns, found.decode_ns if found else None)
     return {name: _spread(values) for name, values in misses.items()}
 
 
-def usual_cells(capture: Capture) -> frozenset[CellKey]:
+def usual_cells(capture: Capture) -> frozenset[GridPoint]:
     """Three cells to fit a sweep by: the second smallest and the second largest ubatch at the least depth, the latter
     at the greatest depth too. A sweep of fewer ubatches gives its smallest and largest.
     """
@@ -86,19 +88,20 @@ def usual_cells(capture: Capture) -> frozenset[CellKey]:
         raise HprofError(f"{capture.path} holds no measured pass to fit to.")
     low, high = (ubatches[1], ubatches[-2]) if len(ubatches) > 3 else (ubatches[0], ubatches[-1])
     wanted = {(low, depths[0]), (high, depths[0]), (high, depths[-1])}
-    rows = measured[CELL_KEYS].drop_duplicates()
-    return frozenset(
-        (int(p), int(n), int(ub), int(d)) for p, n, ub, d in rows.itertuples(index=False) if (ub, d) in wanted
-    )
+    return frozenset(cell for cell in _cells_of(measured) if (cell.n_ubatch, cell.n_depth) in wanted)
 
 
 def fitted_passes(source: Source) -> list[int]:
     """The ids of the passes that a source is fitted to: measured ones with their steps recorded."""
     passes = told_passes(source.capture)
     if source.cells is not None:
-        keys = passes[CELL_KEYS].itertuples(index=False, name=None)
-        passes = passes[[key in source.cells for key in keys]]
+        passes = passes[[cell in source.cells for cell in _cells_of(passes)]]
     return [int(pass_id) for pass_id in passes["pass_id"]]
+
+
+def _cells_of(passes: pd.DataFrame) -> list[GridPoint]:
+    """The cell of each row of the `passes` table."""
+    return [grid_point(sizes) for sizes in passes[CELL_KEYS].itertuples(index=False, name=None)]
 
 
 def interval(value: float, spread: float | None) -> tuple[float | None, float | None]:

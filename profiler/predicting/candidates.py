@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        n = sum(one.n_decoded for one in self.predictions)
+        n = sum(one.cell.n_decoded for one in self.predictions)
         return n / self.decode_ns * 1e9 if n and self.decode_ns else None
 
     @property

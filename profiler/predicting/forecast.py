@@ -47,7 +47,7 @@ class Forecast:
         return _figure(rate, self.spread.get("ttft"))
 
     def decode_tokens_per_s(self, one: Prediction) -> Figure | None:
-        rate = one.n_decoded / one.decode_ns * 1e9 if one.decode_ns else None
+        rate = one.cell.n_decoded / one.decode_ns * 1e9 if one.decode_ns else None
         return _figure(rate, self.spread.get("decode"))
 
     def errors(self, figure: str, *, fitted: bool) -> dict[str, float] | None:

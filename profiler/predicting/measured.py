@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -15,11 +15,8 @@ from profiler.planning.request import GridPoint
 from profiler.predicting.predictor import Prediction
 from profiler.predicting.samples import times_of_steps
 
-CellKey = tuple[int, int, int, int]
-"""n_prompt, n_gen, n_ubatch, n_depth."""
-ArmCell = tuple[str, int, int, int, int]
-"""An arm's label and a CellKey."""
-_FIGURES: Final = ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")
+ArmCell = tuple[str, GridPoint]
+"""An arm's label, and the cell that it ran in."""
 _KEYS: Final = ["arm", *CELL_KEYS]
 
 
@@ -63,12 +60,12 @@ class Miss:
 
 
 def misses_of(
-    predictions: Sequence[Prediction], capture: Capture, fitted: Collection[CellKey], *, with_steps: bool = False
+    predictions: Sequence[Prediction], capture: Capture, fitted: Collection[GridPoint], *, with_steps: bool = False
 ) -> list[Miss]:
     """Each prediction of a cell that the capture measured, beside it."""
     measured = measured_cells(capture, with_steps=with_steps)
-    found = ((one, measured.get((one.label, *cell_key(one.cell)))) for one in predictions)
-    return [Miss(one, seen, cell_key(one.cell) in fitted) for one, seen in found if seen is not None]
+    found = ((one, measured.get((one.label, one.cell))) for one in predictions)
+    return [Miss(one, seen, one.cell in fitted) for one, seen in found if seen is not None]
 
 
 def told_passes(capture: Capture) -> pd.DataFrame:
@@ -82,16 +79,23 @@ def measured_cells(capture: Capture, *, with_steps: bool = False) -> dict[ArmCel
     busy = _busy(capture, passes) if with_steps else {}
     found = {}
     for group, rows in passes.groupby(_KEYS):
-        key = cast("ArmCell", group)
-        figures = {name: _median(rows[name]) for name in _FIGURES}
-        steps = {f"busy_{phase}": busy.get((*key, phase), {}) for phase in ("prefill", "decode")}
-        found[key] = MeasuredCell(**figures, n=len(rows), **steps)  # type: ignore[arg-type]
+        arm, *sizes = cast("tuple[str, int, int, int, int]", group)
+        key = arm, grid_point(sizes)
+        found[key] = MeasuredCell(
+            ttft_ns=_median(rows["ttft_ns"]),
+            prefill_ns=_median(rows["prefill_ns"]),
+            decode_ns=_median(rows["decode_ns"]),
+            bytes_h2d=_median(rows["bytes_h2d"]),
+            n=len(rows),
+            busy_prefill=busy.get((key, "prefill"), {}),
+            busy_decode=busy.get((key, "decode"), {}),
+        )
     return found
 
 
-def cell_key(cell: GridPoint) -> CellKey:
-    """A cell as captures tell it apart."""
-    return cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth
+def grid_point(sizes: Iterable[float]) -> GridPoint:
+    """The cell of these sizes, in the order of CELL_KEYS."""
+    return GridPoint(*map(int, sizes))
 
 
 def relative(predicted: float | None, measured: float | None) -> list[float]:
@@ -104,7 +108,7 @@ def _median(values: pd.Series[float]) -> float | None:
     return float(known.median()) if len(known) else None
 
 
-def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[object, ...], dict[str, float]]:
+def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[ArmCell, str], dict[str, float]]:
     """By arm, cell and phase: mean time of a pass by kind of step."""
     steps = times_of_steps(capture, [int(one) for one in passes["pass_id"]])
     of_weights = (steps["kind"] == "h2d") & steps["tensor"].notna()
@@ -113,8 +117,8 @@ def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[object, ...], di
     ns = steps["ns"].groupby([steps["pass_id"], steps["phase"], named]).sum()
     frame = ns.rename_axis(["pass_id", "phase", "name"]).rename("ns").reset_index()
     frame = frame.merge(passes[["pass_id", *_KEYS]], on="pass_id")
-    found: dict[tuple[object, ...], dict[str, float]] = {}
-    for key, value in frame.groupby([*_KEYS, "phase", "name"])["ns"].mean().items():
-        *cell, step = cast("tuple[object, ...]", key)
-        found.setdefault(tuple(cell), {})[str(step)] = float(value)
+    found: dict[tuple[ArmCell, str], dict[str, float]] = {}
+    means = frame.groupby([*_KEYS, "phase", "name"], as_index=False)["ns"].mean()
+    for arm, *sizes, phase, step, ns in means.itertuples(index=False, name=None):
+        found.setdefault(((arm, grid_point(sizes)), phase), {})[step] = ns
     return found

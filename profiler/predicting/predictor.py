@@ -35,7 +35,6 @@ class Prediction:
     ttft_ns: float | None
     prefill_ns: float | None
     decode_ns: float | None
-    n_decoded: int
     bytes_h2d: float
     vram: Mapping[str, int]
     in_range: bool
@@ -135,14 +134,14 @@ class ArmPredictor:
         prompts: dict[GridPoint, _Part] = {}
         for setting, of_setting in self._by_setting([cell for cell in cells if cell.n_prompt]).items():
             prompts |= self._prompts(of_setting, setting)
-        tokens = self._tokens([cell for cell in cells if n_decoded(cell)])
+        tokens = self._tokens([cell for cell in cells if cell.n_decoded])
         vram = self._vram()
         return [self._prediction(label, cell, prompts.get(cell), tokens.get(cell), vram) for cell in cells]
 
     def _prediction(
         self, label: str, cell: GridPoint, prompt: _Part | None, token: _Part | None, vram: Mapping[str, int]
     ) -> Prediction:
-        n = n_decoded(cell)
+        n = cell.n_decoded
         return Prediction(
             label=label,
             arm=self._arm,
@@ -150,7 +149,6 @@ class ArmPredictor:
             ttft_ns=None if prompt is None else prompt.total_ns,
             prefill_ns=None if prompt is None else prompt.known_ns,
             decode_ns=None if token is None else n * token.total_ns,
-            n_decoded=n,
             bytes_h2d=(0.0 if prompt is None else prompt.n_bytes) + (0.0 if token is None else n * token.n_bytes),
             vram=vram,
             in_range=(prompt is None or prompt.in_range) and (token is None or token.in_range),
@@ -195,7 +193,7 @@ class ArmPredictor:
         """A token in the middle of what each cell decodes: times grow linearly with the positions before it."""
         if not cells:
             return {}
-        past = np.array([cell.n_depth + cell.n_prompt + max(0, n_decoded(cell) - 1) / 2 for cell in cells])
+        past = np.array([cell.n_depth + cell.n_prompt + max(0, cell.n_decoded - 1) / 2 for cell in cells])
         asked, back = np.unique(past, return_inverse=True)
         points = Points(np.ones(len(asked)), asked, "decode", self._setting("decode"))
         priced = price(self.layout, self._decider, self._costs, points)
@@ -264,13 +262,8 @@ class ArmPredictor:
         }
 
 
-def n_decoded(cell: GridPoint) -> int:
-    """The tokens that a cell's decoding takes time for: the first comes from the prompt, where there is one."""
-    return max(0, cell.n_gen - 1) if cell.n_prompt else cell.n_gen
-
-
 def _has_small_batches(cell: GridPoint) -> bool:
-    return n_decoded(cell) > 0 or 0 < min(cell.n_prompt, cell.n_ubatch) <= MAX_BATCH
+    return cell.n_decoded > 0 or 0 < min(cell.n_prompt, cell.n_ubatch) <= MAX_BATCH
 
 
 @dataclass(frozen=True, slots=True)

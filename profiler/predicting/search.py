@@ -24,7 +24,7 @@ from profiler.predicting.candidates import Candidate, Objective, ranked
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.placements import override_of, spread, thin, trimmed
-from profiler.predicting.predictor import ArmPredictor, KnownOfPlan, n_decoded
+from profiler.predicting.predictor import ArmPredictor, KnownOfPlan
 
 _UBATCHES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 _MOST_UBATCHES: Final = 64  # of a prompt: smaller ones are never best, and take long to predict
@@ -182,7 +182,7 @@ class Search:
     def _sizes(self, ub: int) -> Iterator[int]:
         """The ubatches that occur."""
         for cell in self._request.cells:
-            yield from (min(ub, cell.n_prompt), cell.n_prompt % ub, 1 if n_decoded(cell) else 0)
+            yield from (min(ub, cell.n_prompt), cell.n_prompt % ub, 1 if cell.n_decoded else 0)
 
     def _fit(
         self, arm: str, ub: int, policy: PolicyOptions, budget_bytes: int, only: frozenset[str] | None = None

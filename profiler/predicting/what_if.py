@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,7 +13,7 @@ from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.calibrate import Calibration, interval
 from profiler.predicting.costs import Costs
-from profiler.predicting.measured import MeasuredCell, measured_cells
+from profiler.predicting.measured import ArmCell, MeasuredCell, measured_cells
 from profiler.predicting.predictor import Prediction, predict
 
 WhatIfFigure = Literal["ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s"]
@@ -36,7 +36,7 @@ class WhatIf:
         spread = self.spread.get("decode" if figure.startswith("decode") else "ttft")
         found = []
         for one in self.predictions:
-            value = _value(figure, one.cell, one.ttft_ns, one.prefill_ns, one.decode_ns, one.n_decoded)
+            value = _value(figure, one.cell, one.ttft_ns, one.prefill_ns, one.decode_ns)
             if value is not None:
                 low, high = interval(value, spread)
                 found.append((one.label, one.cell.n_ubatch, value, low, high, one.in_range))
@@ -69,14 +69,12 @@ def beside_measured(predicted: pd.DataFrame, measured: pd.DataFrame, n_ubatch: i
 
 
 def _measured(
-    cells: dict[tuple[str, int, int, int, int], MeasuredCell], figure: WhatIfFigure, n_prompt: int, n_depth: int
+    cells: Mapping[ArmCell, MeasuredCell], figure: WhatIfFigure, n_prompt: int, n_depth: int
 ) -> Iterator[tuple[str, int, float]]:
-    for (arm, prompt, n_gen, n_ubatch, depth), one in cells.items():
-        cell = GridPoint(prompt, n_gen, n_ubatch, depth)
-        n_decoded = max(0, n_gen - 1) if prompt else n_gen
-        value = _value(figure, cell, one.ttft_ns, one.prefill_ns, one.decode_ns, n_decoded)
-        if (prompt, depth) == (n_prompt, n_depth) and value is not None:
-            yield arm, n_ubatch, value
+    for (arm, cell), one in cells.items():
+        value = _value(figure, cell, one.ttft_ns, one.prefill_ns, one.decode_ns)
+        if (cell.n_prompt, cell.n_depth) == (n_prompt, n_depth) and value is not None:
+            yield arm, cell.n_ubatch, value
 
 
 def _value(
@@ -85,10 +83,9 @@ def _value(
     ttft_ns: float | None,
     prefill_ns: float | None,
     decode_ns: float | None,
-    n_decoded: int,
 ) -> float | None:
     if figure == "ttft_ns":
         return ttft_ns
     if figure == "prefill_tokens_per_s":
         return cell.n_prompt / prefill_ns * 1e9 if prefill_ns else None
-    return n_decoded / decode_ns * 1e9 if decode_ns and n_decoded else None
+    return cell.n_decoded / decode_ns * 1e9 if decode_ns and cell.n_decoded else None

@@ -17,12 +17,12 @@ from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.planning.plan import RunPlan, plan_run
-from profiler.planning.request import RunRequest, grid
+from profiler.planning.request import GridPoint, RunRequest, grid
 from profiler.predicting.calibrate import Source, calibrate, fitted_passes, interval, usual_cells
 from profiler.predicting.costs import Points
 from profiler.predicting.fitted import fit_costs
 from profiler.predicting.layout import build_layout
-from profiler.predicting.measured import cell_key, misses_of
+from profiler.predicting.measured import misses_of
 from profiler.predicting.predictor import predict
 from profiler.predicting.samples import key_of, take_samples
 from profiler.running.run_manifest import initial_fields
@@ -77,16 +77,20 @@ def test_the_link_is_found(recorded: tuple[Capture, RunPlan]) -> None:
 
 
 def test_usual_cells_are_inner_ones(recorded: tuple[Capture, RunPlan]) -> None:
-    assert usual_cells(recorded[0]) == {(256, 4, 64, 0), (256, 4, 128, 0), (256, 4, 128, 1024)}
+    assert usual_cells(recorded[0]) == {
+        GridPoint(256, 4, 64, 0),
+        GridPoint(256, 4, 128, 0),
+        GridPoint(256, 4, 128, 1024),
+    }
 
 
 def test_a_cell_outside_what_was_seen_says_so(recorded: tuple[Capture, RunPlan]) -> None:
     capture, plan = recorded
     found = calibrate([Source(capture, plan, usual_cells(capture))])
-    ranges = {cell_key(one.cell): one.in_range for one in predict(plan, found.costs, found.use) if one.arm == "full"}
-    assert ranges[256, 4, 128, 0]
-    assert not ranges[256, 4, 32, 0]
-    assert not ranges[256, 4, 256, 0]
+    ranges = {one.cell: one.in_range for one in predict(plan, found.costs, found.use) if one.arm == "full"}
+    assert ranges[GridPoint(256, 4, 128, 0)]
+    assert not ranges[GridPoint(256, 4, 32, 0)]
+    assert not ranges[GridPoint(256, 4, 256, 0)]
 
 
 def test_the_interval_is_that_of_the_residuals(recorded: tuple[Capture, RunPlan]) -> None:
