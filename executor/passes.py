@@ -11,6 +11,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arrays import Flags
+
 _WARMUP_TOKENS = 500_000  # repetitions are fewer
 Phase = Literal["prefill", "decode"]
 EventKind = Literal["h2d", "d2h", "d2d", "compute", "cpu_compute", "wait", "sync", "api"]
@@ -141,17 +143,17 @@ class ExpertsRecord:
     misses: int | None
     used: bytes
 
-    def flags(self) -> NDArray[np.bool_]:
+    def flags(self) -> Flags:
         """The bitmap as one flag an expert, (n_experts,)."""
         return unpack_flags(np.frombuffer(self.used, np.uint8))[: self.n_experts]
 
 
-def pack_flags(flags: NDArray[np.bool_]) -> bytes:
+def pack_flags(flags: Flags) -> bytes:
     """One flag an expert as the bitmap of `ExpertsRecord.used`."""
     return np.packbits(flags, bitorder="little").tobytes()
 
 
-def unpack_flags(bitmaps: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def unpack_flags(bitmaps: NDArray[np.uint8]) -> Flags:
     """Bitmaps (..., n_bytes) as flags (..., 8 n_bytes); those beyond the last expert are False."""
     return np.unpackbits(bitmaps, axis=-1, bitorder="little").astype(np.bool_)
 

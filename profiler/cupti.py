@@ -31,9 +31,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from executor.arrays import Int64
 from executor.errors import HprofError
 from executor.passes import EventRecord, PassResult
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.kineto import read
 from profiler.schema import KERNEL, KERNEL_STREAM

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from executor.arrays import Flags
+
 SCHEMA_VERSION: Final = 1
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -170,7 +172,7 @@ def roles_of(kind: pa.ChunkedArray, detail: pa.ChunkedArray) -> npt.NDArray[np.i
     return of_pair[kind_code, detail_code]
 
 
-def has_role(events: pa.Table, roles: Collection[int]) -> npt.NDArray[np.bool_]:
+def has_role(events: pa.Table, roles: Collection[int]) -> Flags:
     """Which rows of a table with `kind` and `detail` have one of these roles: the explicit copies to the device with
     [H2D]."""
     return np.isin(roles_of(events["kind"], events["detail"]), list(roles))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from executor.arrays import Int64
 from profiler.metrics.experts import expert_flags
 
 
@@ -15,7 +15,7 @@ from profiler.metrics.experts import expert_flags
 class ReuseDistances:
     """Decode steps between two uses of an expert in a layer (1: used by the next token too)."""
 
-    counts: NDArray[np.int64]  # index d: how many selections came d steps after the one before
+    counts: Int64  # index d: how many selections came d steps after the one before
     first_uses: int
 
     def share_within(self, steps: int) -> float | None:

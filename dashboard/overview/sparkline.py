@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dashboard.figures.style import BLUE, GREY
+from executor.arrays import Floats
 from executor.units import format_factor, format_value
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
@@ -21,7 +21,6 @@ _WIDTH, _HEIGHT, _AIR = 180, 44, 6
 _LEAST_SLOPE: Final = 0.05  # of the largest value
 _BY_SPEED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 
-Floats = npt.NDArray[np.float64]
 Line = Mapping[int, float]
 """By tokens in the ubatch, ascending."""
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dashboard.timeline.columns import VarintColumn, encode, smallest_unsigned
+from executor.arrays import Int64
 from profiler.arithmetic.groups import concatenated, group_by
-from profiler.arithmetic.intervals import Int64, Intervals
+from profiler.arithmetic.intervals import Intervals
 from profiler.metrics.lane_titles import lane_title, short_lane_title
 from profiler.metrics.timeline import Timeline, exposed_copies, rows_between
 from profiler.metrics.timeline_detail import (

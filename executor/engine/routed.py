@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from executor.arrays import Flags
 from executor.devices.base import Event, Touched
 from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
-from executor.policies.base import Flags
 from executor.tracing.pass_trace import PassTrace, copy_range
 
 _STRIDE = 1 << 24  # positions between two token sets in the routing model

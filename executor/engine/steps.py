@@ -11,6 +11,7 @@ from typing import Final, Literal, ParamSpec
 
 import torch
 
+from executor.arrays import Flags
 from executor.devices.base import Event, Touched, Work
 from executor.engine.routed import RoutedFlags
 from executor.engine.step_launcher import NOT_REPLAYABLE, StepLauncher
@@ -26,7 +27,7 @@ from executor.model import DeltaNetShape, DenseFfn, Mixer, MoeFfn
 from executor.output_rows import behind_mixer
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
-from executor.policies.base import Flags, Item, Policy
+from executor.policies.base import Item, Policy
 from executor.streaming.streamer import StagedWeights, Streamer
 from executor.streaming.substitutes import with_substitutes
 from executor.tracing.pass_trace import Inside, PassTrace

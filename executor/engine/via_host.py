@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from executor.arrays import Flags
 from executor.devices.base import Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostExperts, HostStepWeights, host_ffn, prepare_host_experts
 from executor.layers.moe import combine
 from executor.model import DenseFfn, MoeFfn
 from executor.passes import Ubatch
 from executor.placed_model import DeviceShard, PlacedModel
-from executor.policies.base import Flags
 from executor.tracing.pass_trace import PassTrace, compute_range, copy_range
 
 _WHAT = "activations"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from statistics import median
 
+from executor.arrays import Flags
 from executor.passes import PassResult, Ubatch, UbatchRecord
-from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, Policy, PolicyOptions
+from executor.policies.base import AHEAD_WHOLE, Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot, size_class
 from executor.policies.simple import Off, On
 from executor.policies.traits import ArmTraits

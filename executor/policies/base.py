@@ -9,9 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from executor.arrays import Flags
 from executor.passes import PassResult, Ubatch
 from executor.policies.traits import ArmTraits
 
@@ -21,8 +19,6 @@ if TYPE_CHECKING:  # it needs torch, and reports ask policies about themselves w
 Regime = Literal["stream", "cpu"]
 Eviction = Literal["lru", "frequency"]
 """What makes room in the expert cache: what was used longest ago, or least often."""
-Flags = NDArray[np.bool_]
-"""One flag an expert of the layer."""
 
 
 @dataclass(frozen=True, slots=True)

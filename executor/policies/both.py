@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from executor.arrays import Flags
 from executor.passes import EventRecord, PassResult
-from executor.policies.base import DIVIDED_SELECTIVE, Flags, Item, Plan, PolicyOptions, Regime
+from executor.policies.base import DIVIDED_SELECTIVE, Item, Plan, PolicyOptions, Regime
 from executor.policies.hot import Popularity, size_class
 from executor.policies.simple import Off
 from executor.policies.traits import ArmTraits

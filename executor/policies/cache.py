@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from executor.arrays import Flags
 from executor.errors import HprofError
 from executor.passes import PassResult, Ubatch
-from executor.policies.base import DIVIDED_FROM_BANK, FROM_BANK, Flags, Item, Plan, Policy, PolicyOptions, Regime
+from executor.policies.base import DIVIDED_FROM_BANK, FROM_BANK, Item, Plan, Policy, PolicyOptions, Regime
 from executor.policies.traits import ArmTraits
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.passes import PassResult, Ubatch
-from executor.policies.base import AHEAD_WHOLE, Flags, Item, Plan, PolicyOptions
+from executor.policies.base import AHEAD_WHOLE, Item, Plan, PolicyOptions
 from executor.policies.simple import On
 from executor.policies.traits import ArmTraits
 
@@ -33,11 +33,11 @@ def size_class(n: int) -> int:
 class _Uses:
     """Decayed counts of one layer at one size of ubatch."""
 
-    used: NDArray[np.float64]
+    used: Floats
     seen: float = 0.0
 
     @property
-    def share(self) -> NDArray[np.float64]:
+    def share(self) -> Floats:
         return np.asarray(self.used / self.seen)
 
 
@@ -54,7 +54,7 @@ class Popularity:
         uses.used += used
         uses.seen = uses.seen * _MEMORY + 1
 
-    def chance_of_use(self, layer: int, n_tokens: int) -> NDArray[np.float64] | None:
+    def chance_of_use(self, layer: int, n_tokens: int) -> Floats | None:
         """Each expert's chance to be used by a ubatch of `n_tokens`, (n_experts,); None before any was seen.
 
         The share of like-sized ubatches that used it; other sizes break ties, and serve alone where no

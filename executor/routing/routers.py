@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
+from executor.arrays import Flags, Floats, Int64
+
+Ids = Int64
 # With a chance to repeat, each so many positions begin afresh: position p depends on fewer than this many before it.
 _RESTART: Final = 64
 _DRAWS_A_COUNT: Final = 8  # Philox gives eight 32-bit numbers for each value of its counter
@@ -161,7 +162,7 @@ class TraceRouting:
         return recorded[np.arange(position, position + n_tokens) % len(recorded)]
 
 
-def _keep_some(before: Ids, keep: NDArray[np.bool_], fresh: Ids) -> Ids:
+def _keep_some(before: Ids, keep: Flags, fresh: Ids) -> Ids:
     """Each row's kept experts of `before`, filled up with the first of `fresh` that are not among them."""
     kept = np.where(keep, before, -1)
     is_new = (fresh[:, :, None] != kept[:, None, :]).all(axis=2)

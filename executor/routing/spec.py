@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from executor.arrays import Int64
 from executor.errors import HprofError, did_you_mean, first_line
 from executor.files import bounded_read
 from executor.routing.routers import POPULARITY_FAMILIES, RandomRouting, Routing, TraceRouting
@@ -89,7 +89,7 @@ def _parameter(item: str, known: list[str], spec: str) -> tuple[str, float]:
     return key, value
 
 
-def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, NDArray[np.int64]]:
+def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, Int64]:
     """Layer -> experts (positions, n_used), in order of position.
 
     HprofError where the file is absent, too large, not such a CSV, or names experts or positions that cannot be.
@@ -112,7 +112,7 @@ def read_trace(path: Path, n_experts: int, n_used: int) -> dict[int, NDArray[np.
     return {int(layer): _layer(path, int(layer), rows[rows[:, 1] == layer]) for layer in np.unique(rows[:, 1])}
 
 
-def _layer(path: Path, layer: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _layer(path: Path, layer: int, rows: Int64) -> Int64:
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     if not np.array_equal(rows[:, 0], np.arange(len(rows))):
         raise HprofError(
@@ -122,7 +122,7 @@ def _layer(path: Path, layer: int, rows: NDArray[np.int64]) -> NDArray[np.int64]
     return np.ascontiguousarray(rows[:, 2:])
 
 
-def _table(path: Path) -> tuple[list[str], NDArray[np.int64]]:
+def _table(path: Path) -> tuple[list[str], Int64]:
     import pyarrow as pa
     from pyarrow import csv
 

@@ -14,11 +14,11 @@ from typing import Final, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Int64
 from executor.devices.base import CopyRange, Device, Touched, whole_copy_range
 from executor.errors import HprofError
-from executor.policies.base import Eviction, Flags
+from executor.policies.base import Eviction
 from executor.units import format_bytes
 from executor.weights.transfer_units import TransferUnit
 
@@ -144,7 +144,7 @@ class ExpertCacheIndex:
                 self._order.use(key)
         return Admission(list(experts), [self._place[key] for key in keys], missed)
 
-    def lookup(self, layer: int, experts: Sequence[int] | NDArray[np.int64]) -> dict[int, int]:
+    def lookup(self, layer: int, experts: Sequence[int] | Int64) -> dict[int, int]:
         """The places of those experts that are cached; changes nothing."""
         found = {int(expert): self._place.get((layer, int(expert))) for expert in experts}
         return {expert: place for expert, place in found.items() if place is not None}

@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 import torch
 
+from executor.arrays import Flags
 from executor.devices.base import CopyRange, Device, Event, StreamName, Touched, Work
-from executor.policies.base import Flags, Item, Plan, Policy
+from executor.policies.base import Item, Plan, Policy
 from executor.streaming.expert_cache import CachedBatch, ExpertCacheBuffer
 from executor.streaming.substitutes import Substitutes
 from executor.tracing.pass_trace import PassTrace, copy_range

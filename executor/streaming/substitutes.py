@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from executor.arrays import Flags
 from executor.devices.base import Device, Touched, whole_copy_range
 from executor.layers.router import Routed
-from executor.policies.base import Flags
 from executor.tracing.pass_trace import copy_range
 
 

@@ -15,8 +15,8 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Flags
 from executor.devices.base import CopyRange, Device, SourceMemory
 from executor.model import AttentionShape, LayerShape, Model, TensorInfo
 from executor.placement.place import Placement
@@ -76,7 +76,7 @@ class TransferUnit:
         """The copies that move everything into a slot, (n_bytes,) uint8."""
         return [CopyRange(s.source, 0, slot, s.target_from, s.source.numel()) for s in self.segments]
 
-    def runs(self, slot: torch.Tensor, experts: NDArray[np.bool_]) -> list[CopyRange]:
+    def runs(self, slot: torch.Tensor, experts: Flags) -> list[CopyRange]:
         """The copies that move the chosen `experts` (n_experts,) into a slot, neighbours merged."""
         padded = np.zeros(experts.size + 2, dtype=np.bool_)
         padded[1:-1] = experts

@@ -9,10 +9,8 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Floats, Int64
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _DENSE_LIMIT: Final = 1 << 24  # combinations for which a lookup table beats sorting
 _PACKED_LIMIT: Final = 1 << 62

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
-
-Int64 = npt.NDArray[np.int64]
 
 MAX_ABS_NS: Final = 1 << 53  # 104 days; metrics drop rows beyond it, so that no sum here can overflow
 _MAX_LINE_NS: Final = 1 << 62
@@ -100,7 +98,7 @@ class Coverage:
         return self._before[index] - np.where(index > 0, np.maximum(overshoot, 0), 0)
 
 
-def _inside(span: Intervals, points: Int64, edge: str) -> npt.NDArray[np.bool_]:
+def _inside(span: Intervals, points: Int64, edge: str) -> Flags:
     """Whether each point lies in [start, end) (edge 'left') or (start, end] (edge 'right') of some interval."""
     if len(span.starts) == 0:
         return np.zeros(len(points), np.bool_)
@@ -110,11 +108,11 @@ def _inside(span: Intervals, points: Int64, edge: str) -> npt.NDArray[np.bool_]:
     else:
         index = np.searchsorted(span.starts, points, side="left")
         within = points <= span.ends[np.maximum(index - 1, 0)]
-    inside: npt.NDArray[np.bool_] = (index > 0) & within
+    inside: Flags = (index > 0) & within
     return inside
 
 
-def _strictly_inside(span: Intervals, points: Int64) -> npt.NDArray[np.bool_]:
+def _strictly_inside(span: Intervals, points: Int64) -> Flags:
     return _inside(span, points, "left") & _inside(span, points, "right")
 
 

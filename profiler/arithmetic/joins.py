@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from executor.arrays import Int64
 from profiler.arithmetic.groups import group_by
-from profiler.arithmetic.intervals import Int64
 
 _NONE: Final = -1
 _DENSE: Final = 8  # a table of keys may have this many places for each key

@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiler.arithmetic.groups import Floats
+from executor.arrays import Flags, Floats, Int64
 
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 # what is counted as one measurement: a pair of passes, or a process an arm; where no clock is read, a drawn routing, or
@@ -152,7 +152,7 @@ def _rank(n: int) -> int:
     return int(np.argmax(special.bdtr(ranks, n, 0.5) >= (1 - CONFIDENCE) / 2))
 
 
-def outliers(values: Floats) -> npt.NDArray[np.bool_]:
+def outliers(values: Floats) -> Flags:
     """Which values lie more than OUTLIER_MADS median absolute deviations from the median."""
     if len(values) == 0:
         return np.zeros(0, np.bool_)
@@ -269,7 +269,7 @@ def _times_drawn(boots: tuple[float, ...]) -> npt.NDArray[np.int16]:
     return np.bincount(cells.ravel(), minlength=len(drawn) * n).reshape(-1, n).astype(np.int16)
 
 
-def _drawn(n: int, boots: Floats | None, stream: int) -> tuple[npt.NDArray[np.int64], int]:
+def _drawn(n: int, boots: Floats | None, stream: int) -> tuple[Int64, int]:
     """Positions of values, a row a resample, and how many independent units they are drawn from."""
     sizes = np.unique(boots, return_counts=True)[1] if boots is not None else np.ones(1)
     if boots is None or len(sizes) in (1, n):
@@ -284,7 +284,7 @@ def _drawn(n: int, boots: Floats | None, stream: int) -> tuple[npt.NDArray[np.in
 
 
 @lru_cache(maxsize=64)
-def _draws(n: int, stream: int) -> npt.NDArray[np.int64]:
+def _draws(n: int, stream: int) -> Int64:
     return np.random.default_rng([_SEED, n, stream]).integers(0, n, (_N_RESAMPLES, n))
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.intervals import Int64, Intervals, union
+from executor.arrays import Int64
+from profiler.arithmetic.intervals import Intervals, union
 from profiler.importers.base import Imported
 from profiler.importers.hprof_passes import with_bytes_h2d
 from profiler.importers.llama_bench.rows import BenchRow

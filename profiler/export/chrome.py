@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Int64
 from profiler.export.tracks import UBATCH_THREAD, Chosen, Track, lead_ns, tracks_of
 from profiler.metrics.timeline_detail import ubatch_spans, waited_for
 from profiler.plain_text import readable

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Int64
 from profiler.export.tracks import Track, sub_lanes
 from profiler.metrics.lane_titles import lane_title
 from profiler.report.blocks import Block

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from executor.arrays import Int64
 from executor.errors import HprofError
-from profiler.arithmetic.intervals import Int64
 from profiler.capture import Capture
 from profiler.metrics.lane_titles import lane_title
 from profiler.metrics.passes import CELL_KEYS, measured_passes

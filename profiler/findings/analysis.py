@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Mask, group_by, sum_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Int64, Intervals, Line, either, union
+from executor.arrays import Flags, Floats, Int64
+from profiler.arithmetic.groups import group_by, sum_by
+from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Intervals, Line, either, union
 from profiler.arithmetic.joins import distinct
 from profiler.findings.finding import SIZES, Judged, Moment, Severity, Subjects
 from profiler.manifest import Manifest
@@ -52,7 +53,7 @@ class WorkRows:
     def __len__(self) -> int:
         return len(self.row)
 
-    def where(self, mask: Mask | Int64) -> WorkRows:
+    def where(self, mask: Flags | Int64) -> WorkRows:
         """Only the rows that `mask` keeps, or those at its positions."""
         return WorkRows(*(getattr(self, name)[mask] for name in ("row", "context", "group", "start", "end")))
 
@@ -146,7 +147,7 @@ class CopyAnalysis:
         processes, process = distinct(self.ints["process"])
         return distinct(self.ints["pass_id"])[1] * len(processes) + process
 
-    def rows(self, mask: Mask) -> WorkRows:
+    def rows(self, mask: Flags) -> WorkRows:
         """Rows of work that `mask` (over all rows) keeps."""
         row = np.flatnonzero(mask & self._is_work).astype(np.int32)
         context = self.context_of_row[row]
@@ -176,17 +177,17 @@ class CopyAnalysis:
         return self.weights.where(~self._is_in_line)
 
     @cached_property
-    def _is_in_line(self) -> npt.NDArray[np.bool_]:
+    def _is_in_line(self) -> Flags:
         """Whether each copy's stream holds a share of the device's compute, and more of it than a stray kernel."""
         compute, copies = self.compute, self.weights
         computed, copied = (self._by_stream(rows) for rows in (compute, copies))
         total = np.maximum(computed.sum(axis=1), 1)[:, None]
         computes = ((computed / total >= KERNEL_STREAM_SHARE) & (computed >= _STRAY_SHARE * copied)).ravel()
         known = self.codes("stream")[copies.row] != ABSENT
-        is_in_line: npt.NDArray[np.bool_] = known & computes[self._stream_of(copies)]
+        is_in_line: Flags = known & computes[self._stream_of(copies)]
         return is_in_line
 
-    def _by_stream(self, rows: WorkRows) -> npt.NDArray[np.float64]:
+    def _by_stream(self, rows: WorkRows) -> Floats:
         """Summed lengths, ns: (groups, streams); rows that name no stream are on none of them."""
         n_groups, n_streams = len(self.groups), max(len(self.labels["stream"][1]), 1)
         is_named = self.codes("stream")[rows.row] != ABSENT
@@ -239,7 +240,7 @@ class CopyAnalysis:
         return np.where(works & self._tells_copies, self.time.idle_ns(*self._window), 0)
 
     @property
-    def _tells_copies(self) -> npt.NDArray[np.bool_]:
+    def _tells_copies(self) -> Flags:
         """Whether each context's copies are known, by the rule of `pass_figures`: some of its pass's are among the
         rows, or its pass tells how many bytes they moved, or no copy is known to be missing."""
         if not self.manifest.has_unrecorded_copies:
@@ -247,9 +248,7 @@ class CopyAnalysis:
         copies = self.h2d_ns > 0
         in_pass = self._pass_of_context != ABSENT
         copying = self._pass_of_context[copies & in_pass]
-        tells: npt.NDArray[np.bool_] = copies | np.isin(
-            self._pass_of_context, np.append(copying, self._passes_with_told_bytes)
-        )
+        tells: Flags = copies | np.isin(self._pass_of_context, np.append(copying, self._passes_with_told_bytes))
         return tells
 
     @cached_property
@@ -269,7 +268,7 @@ class CopyAnalysis:
         """Where the group's costliest of the rows is; cost_ns: of each row (default: its length)."""
         return self.worst(rows.row, rows.group == group, rows.length if cost_ns is None else cost_ns)
 
-    def worst(self, row: Index, is_mine: npt.NDArray[np.bool_], cost_ns: npt.NDArray[Any]) -> tuple[Moment, ...]:
+    def worst(self, row: Index, is_mine: Flags, cost_ns: npt.NDArray[Any]) -> tuple[Moment, ...]:
         """The same of any rows, of which those of `is_mine` count."""
         mine = np.flatnonzero(is_mine)
         if len(mine) == 0:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from executor.arrays import Floats, Int64
 from executor.policies.traits import ArmTraits
 from executor.units import format_bytes, format_count, format_gb_s, format_ns, format_share, listed
-from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis, WorkRows
 from profiler.findings.finding import Finding, Judged
@@ -207,7 +206,7 @@ def unified_memory(view: CopyAnalysis) -> Iterator[Finding]:
         )
 
 
-def _peak_bytes_per_ns(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> npt.NDArray[np.float64]:
+def _peak_bytes_per_ns(view: CopyAnalysis, rows: WorkRows, n_bytes: Int64) -> Floats:
     """What the link of each group carries: as measured, else its best large copy; NaN where it has none."""
     if view.manifest.link_h2d_gb_s:
         return np.full(len(view.groups), view.manifest.link_h2d_gb_s)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Floats, Int64
 from profiler.schema import ABSENT
 
 Severity = Literal["info", "warning", "serious"]
@@ -99,11 +99,11 @@ class Subjects:
     def __len__(self) -> int:
         return len(self.members)
 
-    def typical(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def typical(self, values: npt.NDArray[Any]) -> Floats:
         """Median of `values` (one a context) over the passes of each group."""
         ordered = values[np.lexsort((values, self.of_context))]
         first = np.cumsum(self.n_passes) - self.n_passes
-        middle: npt.NDArray[np.float64] = (
+        middle: Floats = (
             ordered[first + (self.n_passes - 1) // 2].astype(np.float64) + ordered[first + self.n_passes // 2]
         ) / 2
         return middle

@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 
+from executor.arrays import Int64
 from executor.units import format_count, format_ns, format_share
-from profiler.arithmetic.intervals import Int64, covered_length
+from profiler.arithmetic.intervals import covered_length
 from profiler.arithmetic.joins import match
 from profiler.findings.analysis import CopyAnalysis
 from profiler.findings.finding import Finding

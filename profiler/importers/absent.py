@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 
 _ABSENT: Final = int(np.iinfo(np.int64).min)
 
@@ -31,19 +30,19 @@ def column_of(values: Iterable[int | None]) -> Int64:
     return np.array([_ABSENT if value is None else value for value in values], np.int64)
 
 
-def is_absent(values: Int64) -> Mask:
+def is_absent(values: Int64) -> Flags:
     """The rows without a value."""
-    found: Mask = values == _ABSENT
+    found: Flags = values == _ABSENT
     return found
 
 
-def is_known(values: Int64) -> Mask:
+def is_known(values: Int64) -> Flags:
     """The rows with a value."""
-    found: Mask = values != _ABSENT
+    found: Flags = values != _ABSENT
     return found
 
 
-def known_where(has_value: Mask, values: Int64 | int) -> Int64:
+def known_where(has_value: Flags, values: Int64 | int) -> Int64:
     """`values` where `has_value`, no value elsewhere."""
     return np.where(has_value, values, _ABSENT)
 

@@ -21,7 +21,7 @@ from profiler.manifest import ManifestArm
 from profiler.schema import PASSES
 
 if TYPE_CHECKING:
-    from profiler.arithmetic.intervals import Int64
+    from executor.arrays import Int64
 
 _DRIFT: Final = (
     "The arms are stretches of one trace that ran one after the other: what else changed meanwhile (clocks, "

@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Int64
 from executor.units import format_count
-from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import distinct
 from profiler.schema import COLLECTIVE, EVENTS
 
@@ -109,7 +108,7 @@ def remark_duplicate_rows(events: pa.Table) -> list[str]:
 _LAUNCH: Final = re.compile(r"(?:cuda|cu|hip)(?:Launch(?:Cooperative)?Kernel|Memcpy|Memset)")
 
 
-def unanswered_launches(call_names: Int64, texts: Sequence[str], has_work: npt.NDArray[np.bool_]) -> list[str]:
+def unanswered_launches(call_names: Int64, texts: Sequence[str], has_work: Flags) -> list[str]:
     """A sentence where calls that launch kernels, copies or memsets have no device row.
 
     call_names: a code of `texts` for each call of the host, negative: none. has_work: whether a device row names it.

@@ -19,8 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import Floats, Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Floats, Int64
 
 MAX_NS: Final = 2**62
 """No time lies beyond, so that a start and a duration still add up."""
@@ -48,7 +47,7 @@ DEVICE_WAITS: Final = ("cudaDeviceSynchronize", "hipDeviceSynchronize", "cuCtxSy
 _MIN_EXCESS: Final = 0.5  # of a row's length: less may be two clocks that differ by a millisecond
 
 
-def kept_rows(what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> Mask:
+def kept_rows(what: str, reasons: Mapping[str, Flags], dropped: Counter[str]) -> Flags:
     """The rows that none of `reasons` marks; the others are counted in `dropped` as "WHAT: REASON"."""
     bad = np.zeros(len(next(iter(reasons.values()))), np.bool_)
     for reason, mask in reasons.items():
@@ -58,7 +57,7 @@ def kept_rows(what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> 
     return ~bad
 
 
-def scaled_ns(values: Int64, unit_ns: int) -> tuple[Int64, Mask]:
+def scaled_ns(values: Int64, unit_ns: int) -> tuple[Int64, Flags]:
     """Times in whole units of `unit_ns` as ns, and which of them fit; the others are 0, and rows without a time.
 
     A product that int64 cannot hold would wrap into a time that looks right.
@@ -68,7 +67,7 @@ def scaled_ns(values: Int64, unit_ns: int) -> tuple[Int64, Mask]:
     return np.where(fits, values, 0) * unit_ns, fits
 
 
-def impossible_times(start: Int64, end: Int64, is_unknown: Mask) -> dict[str, Mask]:
+def impossible_times(start: Int64, end: Int64, is_unknown: Flags) -> dict[str, Flags]:
     """Times that cannot be, in ns; is_unknown: rows that have none."""
     # The difference of two hostile int64 can overflow, that of their floats cannot.
     is_long = end.astype(np.float64) - start.astype(np.float64) > MAX_DURATION_NS
@@ -82,12 +81,12 @@ def time_limits(start: Int64) -> tuple[int, int]:
     return max(middle - MAX_FROM_MEDIAN_NS, lowest), min(middle + MAX_FROM_MEDIAN_NS, highest)
 
 
-def far_times(start: Int64, limits: tuple[int, int]) -> dict[str, Mask]:
+def far_times(start: Int64, limits: tuple[int, int]) -> dict[str, Flags]:
     """Starts outside of `time_limits`."""
     return {"more than 30 days from the others": (start < limits[0]) | (start > limits[1])}
 
 
-def far_from_launch(start: Int64, call_start: Int64) -> Mask:
+def far_from_launch(start: Int64, call_start: Int64) -> Flags:
     """Rows that began more than an hour earlier or later after their call than the median row; ns, one a row.
 
     The median takes out a device clock that is off by the same amount throughout.
@@ -95,11 +94,11 @@ def far_from_launch(start: Int64, call_start: Int64) -> Mask:
     after = start - call_start
     if len(after) == 0 or int(after.max()) - int(after.min()) <= MAX_FROM_LAUNCH_NS:
         return np.zeros(len(after), np.bool_)
-    far: Mask = np.abs(after - np.partition(after, len(after) // 2)[len(after) // 2]) > MAX_FROM_LAUNCH_NS
+    far: Flags = np.abs(after - np.partition(after, len(after) // 2)[len(after) // 2]) > MAX_FROM_LAUNCH_NS
     return far
 
 
-def overrunning(stream: Int64, start: Int64, end: Int64, call: Int64) -> tuple[Mask, int]:
+def overrunning(stream: Int64, start: Int64, end: Int64, call: Int64) -> tuple[Flags, int]:
     """The rows whose times are wrong since later work of their stream began before they ended, and how many overlap
     on streams that are not serial.
 
@@ -123,7 +122,7 @@ def overrunning(stream: Int64, start: Int64, end: Int64, call: Int64) -> tuple[M
     return marked, len(bad) - len(damaged)
 
 
-def _stand_out(bad: Int64, n_bad: Int64, stream: Int64, length_ns: Floats) -> Mask:
+def _stand_out(bad: Int64, n_bad: Int64, stream: Int64, length_ns: Floats) -> Flags:
     """Whether a stream's rows `bad` are longer by far than all its others, and not of one length; one a stream.
 
     n_bad: how many each stream has.
@@ -136,7 +135,7 @@ def _stand_out(bad: Int64, n_bad: Int64, stream: Int64, length_ns: Floats) -> Ma
     np.maximum.at(longest, stream[bad], length_ns[bad])
     np.minimum.at(shortest, stream[bad], length_ns[bad])
     differ = (n_bad <= _FEW_OUTLIERS) | (longest > _ALIKE_WITHIN * shortest)
-    found: Mask = (shortest > _MIN_OUTLIER_FACTOR * longest_kept) & differ
+    found: Flags = (shortest > _MIN_OUTLIER_FACTOR * longest_kept) & differ
     return found
 
 
@@ -224,7 +223,7 @@ class LaunchedRows:
     launched: Int64
 
 
-def outlasting(rows: LaunchedRows, waits: Waits) -> Mask:
+def outlasting(rows: LaunchedRows, waits: Waits) -> Flags:
     """The rows whose end is wrong, as their process had waited for them before; last rows of their streams.
 
     A call that waits for the whole device (`cudaDeviceSynchronize`) returns when all that was issued before it is done,
@@ -249,7 +248,7 @@ def outlasting(rows: LaunchedRows, waits: Waits) -> Mask:
     return marked
 
 
-def _end_after(rows: LaunchedRows, own: Int64, waits: Waits, process: int) -> Mask:
+def _end_after(rows: LaunchedRows, own: Int64, waits: Waits, process: int) -> Flags:
     """Which of the rows `own` end after the first wait that began when they had been launched."""
     of_process = np.flatnonzero(waits.process == process)
     in_order = of_process[np.argsort(waits.start[of_process], kind="stable")]
@@ -258,7 +257,7 @@ def _end_after(rows: LaunchedRows, own: Int64, waits: Waits, process: int) -> Ma
     returned = waits.end[in_order[np.minimum(first, len(in_order) - 1)]]
     start, end = rows.start[own], rows.end[own]
     excess = end - returned
-    after: Mask = (
+    after: Flags = (
         is_waited_for & (start < returned) & (excess > MAX_OVERLAP_NS) & (excess > _MIN_EXCESS * (end - start))
     )
     return after

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Int64
 from executor.tracing.nvtx_names import PassName, UbatchName
 from executor.units import format_count
 from profiler.arithmetic.groups import group_by
-from profiler.arithmetic.intervals import Int64
 from profiler.schema import COPIES, H2D, MANAGED, PASSES, ROLES, has_role
 from profiler.storage.writer import conform
 

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 
 NOTHING: Final = -1
 MIN_LAYERS: Final = 4
@@ -33,10 +32,10 @@ class KernelSequence:
     """The kernels of one stream in their order: codes of their names, and what the names say."""
 
     name: Int64
-    is_attention: Mask
-    is_lookup: Mask  # picks rows of a table: the token embedding, among others
-    is_product: Mask  # a matrix product
-    is_known: Mask  # does something that is no mixing of tokens by another name
+    is_attention: Flags
+    is_lookup: Flags  # picks rows of a table: the token embedding, among others
+    is_product: Flags  # a matrix product
+    is_known: Flags  # does something that is no mixing of tokens by another name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 from profiler.arithmetic.joins import distinct
 from profiler.importers.patterns import NOTHING, KernelSequence, Repeats, find_repeats
 from profiler.schema import COMPUTE, EVENTS, H2D, has_role
@@ -46,8 +45,8 @@ class _DecidingRows:
     device: Int64  # a number for each (process, device)
     stream: Int64
     size: Int64  # -1: unknown
-    is_kernel: Mask
-    is_h2d: Mask
+    is_kernel: Flags
+    is_h2d: Flags
 
 
 def segment_unnamed(events: pa.Table) -> tuple[pa.Table, list[str]]:
@@ -82,7 +81,7 @@ def segment_unnamed(events: pa.Table) -> tuple[pa.Table, list[str]]:
 
 
 def _segment_device(
-    rows: _DecidingRows, device: int, is_attention: Mask, names: pa.Array, ubatch: Int64, layer: Int64
+    rows: _DecidingRows, device: int, is_attention: Flags, names: pa.Array, ubatch: Int64, layer: Int64
 ) -> Repeats | None:
     """Fill in the rows of one device."""
     kernel = np.flatnonzero(rows.is_kernel & (rows.device == device))
@@ -178,20 +177,20 @@ def _rows_of(events: pa.Table) -> _DecidingRows:
     )
 
 
-def _says(names: pa.Array, pattern: str) -> Mask:
-    found: Mask = pc.match_substring_regex(names, pattern, ignore_case=True).to_numpy(zero_copy_only=False)
+def _says(names: pa.Array, pattern: str) -> Flags:
+    found: Flags = pc.match_substring_regex(names, pattern, ignore_case=True).to_numpy(zero_copy_only=False)
     return found
 
 
-def _attention_names(names: pa.Array) -> Mask:
+def _attention_names(names: pa.Array) -> Flags:
     """Fused kernels where there are any, else the softmax between two products."""
     second = _says(names, _SECOND_STEP)
     fused = _says(names, _ATTENTION) & ~second
     return fused if fused.any() else _says(names, _SOFTMAX) & ~second
 
 
-def _of(by_name: Mask, name: Int64) -> Mask:
-    found: Mask = np.append(by_name, False)[name]
+def _of(by_name: Flags, name: Int64) -> Flags:
+    found: Flags = np.append(by_name, False)[name]
     return found
 
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.intervals import MAX_ABS_NS
 from profiler.schema import ABSENT, MEMORIES, PHASES, label_codes, roles_of
 
 Codes = npt.NDArray[np.int8]
@@ -51,11 +51,11 @@ class Events:
     def __len__(self) -> int:
         return len(self.start)
 
-    def where(self, mask: Mask) -> Events:
+    def where(self, mask: Flags) -> Events:
         """Only the rows that `mask` keeps."""
         return self if mask.all() else self._of_rows(mask)
 
-    def _of_rows(self, rows: Mask | slice) -> Events:
+    def _of_rows(self, rows: Flags | slice) -> Events:
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         kept: dict[str, Any] = {n: v[rows] for n, v in columns.items() if isinstance(v, np.ndarray)}
         return replace(self, **kept)

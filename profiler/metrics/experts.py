@@ -15,12 +15,11 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats, Int64
 from executor.errors import HprofError
 from executor.passes import unpack_flags
-from profiler.arithmetic.groups import Floats, Groups, group_by
-from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.groups import Groups, group_by
 from profiler.metrics.overlap import ratio
 from profiler.schema import ABSENT, PHASES
 
@@ -52,7 +51,7 @@ def expert_use(experts: pa.Table, names: Sequence[str]) -> ExpertUse:
     )
 
 
-def _share(groups: Groups, part: npt.NDArray[np.int64], whole: npt.NDArray[np.int64]) -> Floats:
+def _share(groups: Groups, part: Int64, whole: Int64) -> Floats:
     known = (part >= 0) & (whole > 0)
     return ratio(groups.sum(np.where(known, part, 0)), groups.sum(np.where(known, whole, 0)))
 
@@ -104,7 +103,7 @@ def hottest_coverage(used: Floats) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(("low", "median", "high"), quartiles, strict=True)), index)
 
 
-def heat_by_layer(layers: NDArray[np.int64], used: Floats) -> pd.DataFrame:
+def heat_by_layer(layers: Int64, used: Floats) -> pd.DataFrame:
     """One row a layer of `expert_heat`: how many experts were ever, never and always used, and the most popular one."""
     return pd.DataFrame(
         {
@@ -121,7 +120,7 @@ MAX_EXPERTS: Final = 4096  # a layer; bitmaps are laid side by side, as wide as 
 _MAX_BITMAP_BYTES: Final = MAX_EXPERTS // 8
 
 
-def expert_flags(experts: pa.Table) -> NDArray[np.bool_]:
+def expert_flags(experts: pa.Table) -> Flags:
     """The bitmaps as (rows, experts of the widest row) booleans."""
     if experts.num_rows == 0:
         return np.zeros((0, 0), dtype=np.bool_)
@@ -181,7 +180,7 @@ def uniform_curve(experts: pa.Table) -> pd.DataFrame:
     return pd.DataFrame({"n_tokens": n_tokens, "share": 1 - (1 - chance) ** n_tokens})
 
 
-def expert_heat(experts: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def expert_heat(experts: pa.Table) -> tuple[Int64, Floats]:
     """(layers, shares): in what share of its ubatches each layer used each expert, as (layers, experts)."""
     layer = experts["layer"].to_numpy()
     known, of_row = np.unique(layer, return_inverse=True)

@@ -13,9 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Floats, Int64
 from executor.errors import HprofError
-from profiler.arithmetic.groups import Floats, Mask, group_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64
+from profiler.arithmetic.groups import group_by
+from profiler.arithmetic.intervals import MAX_ABS_NS
 from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.experts import EXPERT_COLUMNS, ExpertUse, expert_use
 from profiler.metrics.overlap import Overlap, PassWindows
@@ -142,7 +143,7 @@ def _fill(
             frame[name] = values
 
 
-def _of_scope(part: Overlap | Transfers | ExpertUse, scope: Scope) -> Mask | slice:
+def _of_scope(part: Overlap | Transfers | ExpertUse, scope: Scope) -> Flags | slice:
     return slice(None) if scope == "pass" else part.keys["phase"] == PHASES.index(scope)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Floats
+from executor.arrays import Floats
 from profiler.metrics.timeline import Timeline
 from profiler.metrics.timeline_detail import waited_for
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
+from executor.arrays import Flags, Int64
 from executor.units import format_count, format_ns
-from profiler.arithmetic.groups import Mask, group_by
-from profiler.arithmetic.intervals import Int64
+from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.joins import match
 from profiler.metrics.events import ints
 from profiler.schema import ABSENT, label_codes
@@ -234,6 +234,6 @@ def _refills(fills: _Fills, fill: Int64, device: Int64, step: Int64) -> tuple[In
     return slotted[order[:-1][is_same]], slotted[order[1:][is_same]]
 
 
-def _worst(early_ns: Int64, is_fault: Mask) -> Int64:
+def _worst(early_ns: Int64, is_fault: Flags) -> Int64:
     rows = np.flatnonzero(is_fault)
     return rows[np.argsort(-early_ns[rows], kind="stable")][:MAX_NAMED]

@@ -24,11 +24,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiler.arithmetic.groups import Floats, Groups, Mask, group_by
+from executor.arrays import Flags, Floats, Int64
+from profiler.arithmetic.groups import Groups, group_by
 from profiler.arithmetic.intervals import (
     Coverage,
     GroupedIntervals,
-    Int64,
     Intervals,
     Line,
     either,
@@ -214,7 +214,7 @@ class Overlap:
         """hidden / busy copy; NaN where nothing was copied."""
         return ratio(self.hidden_copy_ns, self.busy_copy_ns)
 
-    def where(self, mask: Mask) -> Overlap:
+    def where(self, mask: Flags) -> Overlap:
         """Only the groups that the mask keeps."""
         return Overlap({name: values[mask] for name, values in self.keys.items()}, *(v[mask] for v in self._sums))
 

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Floats, concatenated
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Floats, Int64
+from profiler.arithmetic.groups import concatenated
 from profiler.metrics.events import Events
 from profiler.metrics.overlap import DEVICE, LAYER_KEYS, PHASE_KEYS, Activity, Overlap, OverlapIndex, PassWindows
 from profiler.metrics.transfers import StreamSums, Transfers

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Floats
+from executor.arrays import Floats
 from profiler.manifest import Manifest
 from profiler.metrics.figures import FIGURES, Figure
 from profiler.plain_text import printable

@@ -14,8 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Mask, group_by, sum_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, Intervals, union
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.groups import group_by, sum_by
+from profiler.arithmetic.intervals import MAX_ABS_NS, Intervals, union
 from profiler.metrics.events import EVENT_COLUMNS, Codes, ints
 from profiler.metrics.overlap import exposed, exposed_ns
 from profiler.schema import ABSENT, COMPUTE, H2D, KERNEL_STREAM, label_codes, role_of
@@ -118,8 +119,8 @@ class Kinds(NamedTuple):
         return np.where(merged | (n_streams == 1), ABSENT, lanes.keys["stream"])[lanes.of_row]
 
 
-def _is_of(category: Int64, names: tuple[str, ...]) -> Mask:
-    is_one: Mask = np.array([name in names for name in CATEGORIES])[category]
+def _is_of(category: Int64, names: tuple[str, ...]) -> Flags:
+    is_one: Flags = np.array([name in names for name in CATEGORIES])[category]
     return is_one
 
 
@@ -276,7 +277,7 @@ def weight_copies(line: Timeline, rows: slice) -> Intervals | None:
     return union(*_where(line, rows, copied)) if copied.any() else None
 
 
-def _where(line: Timeline, rows: slice, mask: Mask) -> tuple[Int64, Int64]:
+def _where(line: Timeline, rows: slice, mask: Flags) -> tuple[Int64, Int64]:
     """Starts and ends of the rows that the mask keeps; most lanes hold one kind of work, and then nothing is copied."""
     start, end = line.start[rows], line.end[rows]
     return (start, end) if mask.all() else (start[mask], end[mask])

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiler.arithmetic.groups import Groups, Mask, group_by
-from profiler.arithmetic.intervals import MAX_ABS_NS, Int64, covered_length
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.groups import Groups, group_by
+from profiler.arithmetic.intervals import MAX_ABS_NS, covered_length
 from profiler.metrics.events import ints
 from profiler.metrics.timeline import Timeline
 
@@ -133,10 +134,10 @@ def _spans_of_events(line: Timeline) -> list[UbatchSpan]:
     return [UbatchSpan(number, None, None, None, start, end) for number, start, end in spans]
 
 
-def _computes(line: Timeline, rows: Int64) -> Mask:
+def _computes(line: Timeline, rows: Int64) -> Flags:
     """Which of the sorted rows lie in a lane that computes."""
     computing = np.array([lane.category in ("compute", "cpu_compute") for lane in line.lanes], np.bool_)
-    found: Mask = computing[np.searchsorted(line.first, rows, side="right") - 1]
+    found: Flags = computing[np.searchsorted(line.first, rows, side="right") - 1]
     return found
 
 

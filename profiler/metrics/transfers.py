@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from profiler.arithmetic.groups import Floats, group_by, sum_by
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Floats, Int64
+from profiler.arithmetic.groups import group_by, sum_by
 from profiler.metrics.events import Events
 from profiler.schema import ABSENT, COPIES, H2D, MEMORIES
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
 from executor.units import format_count
-from profiler.arithmetic.intervals import Int64
-from profiler.ordering.operations import Bools, Operations
+from profiler.ordering.operations import Operations
 
 NOT_RECORDED: Final = -1
 MOST_CLOCK_BYTES: Final = 1 << 29
@@ -38,7 +38,7 @@ class HappensBefore:
     recorded_by: Int64
     """The `record` that a wait or sync waits for; NOT_RECORDED: none, so it waits for nothing."""
 
-    def ordered(self, first: Int64, second: Int64) -> Bools:
+    def ordered(self, first: Int64, second: Int64) -> Flags:
         """Whether each `first` has ended before its `second` begins; `second` was issued later."""
         ops, chain = self.ops, self.ops.chain[first]
         by_itself = (ops.pass_id[first] != ops.pass_id[second]) | (chain == ops.chain[second]) | ops.on_thread[first]

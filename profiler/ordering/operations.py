@@ -7,20 +7,18 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
 from executor.passes import THREAD, OrderingRecord
-from profiler.arithmetic.intervals import Int64
 from profiler.schema import ABSENT, label_codes
 from profiler.storage.writer import conform
 
 if TYPE_CHECKING:
     from profiler.capture import Capture
 
-Bools = npt.NDArray[np.bool_]
 _KEYS: Final = [("pass_id", "ascending"), ("sequence", "ascending")]
 _FIELDS: Final = tuple(field.name for field in fields(OrderingRecord))
 _IN_EVERY_ROW: Final = ("pass_id", "sequence", "stream", "op")
@@ -34,7 +32,7 @@ class Touches:
     """One row a byte range; `op` is the operation's row."""
 
     op: Int64
-    is_write: Bools
+    is_write: Flags
     space: Int64
     start: Int64
     end: Int64
@@ -49,7 +47,7 @@ class Operations:
     """The table's rows, sorted, one an operation."""
     pass_id: Int64
     chain: Int64
-    on_thread: Bools
+    on_thread: Flags
     kind: tuple[str, ...]
     """The texts of `kind_code`."""
     kind_code: Int64
@@ -61,7 +59,7 @@ class Operations:
     def __len__(self) -> int:
         return len(self.chain)
 
-    def is_kind(self, name: str) -> Bools:
+    def is_kind(self, name: str) -> Flags:
         """Which operations are a `record`, a `wait`, ..."""
         code = self.kind.index(name) if name in self.kind else ABSENT - 1
         return np.asarray(self.kind_code == code)

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
-from profiler.arithmetic.intervals import Int64
 from profiler.ordering.clocks import HappensBefore
-from profiler.ordering.operations import NO_TAG, Bools, Touches
+from profiler.ordering.operations import NO_TAG, Touches
 
 NOTHING: Final = -1
 MOST_PIECES: Final = 1 << 23
@@ -65,10 +65,10 @@ def check_pairs(order: HappensBefore) -> CheckedPairs:
     return CheckedPairs(len(first), len(reader), races, _once(by, op[wrong], touched, touch[wrong]))
 
 
-def _is_wrong(order: HappensBefore, op: Int64, tag: Int64, wrote: Int64, reader: Int64) -> Bools:
+def _is_wrong(order: HappensBefore, op: Int64, tag: Int64, wrote: Int64, reader: Int64) -> Flags:
     """What is out of order is the other check's to tell."""
     some = wrote != NOTHING
-    wrong: Bools = ~some
+    wrong: Flags = ~some
     wrong[some] = (tag[wrote[some]] != tag[reader[some]]) & order.ordered(op[wrote[some]], op[reader[some]])
     return wrong
 
@@ -97,14 +97,14 @@ def _pieces(touches: Touches) -> tuple[Int64, Int64]:
     return np.repeat(np.arange(n), counts), np.repeat(first, counts) + within
 
 
-def _last_write(piece: Int64, is_write: Bools) -> Int64:
+def _last_write(piece: Int64, is_write: Flags) -> Int64:
     """The row of the last write before each access of the same piece, or NOTHING."""
     at = np.maximum.accumulate(np.where(is_write, np.arange(len(piece)), NOTHING))
     before = np.concatenate([np.full(min(1, len(at)), NOTHING), at[:-1]])
     return np.where((before != NOTHING) & (piece[before] == piece), before, NOTHING)
 
 
-def _next_write(piece: Int64, is_write: Bools) -> Int64:
+def _next_write(piece: Int64, is_write: Flags) -> Int64:
     n = len(piece)
     backward = _last_write(piece[::-1], is_write[::-1])[::-1]
     return np.where(backward == NOTHING, NOTHING, n - 1 - backward)

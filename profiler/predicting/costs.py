@@ -11,12 +11,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
 from profiler.predicting.layout import Step, step_work
 
-Floats = NDArray[np.float64]
 Phase = Literal["prefill", "decode"]
 CopyWay = Literal["inline", "ahead", "divided"]
 """On the stream that computes, on one of their own, or on the former while the CPU multiplies with other experts."""
@@ -79,7 +78,7 @@ class Costs(Protocol):
     def token_ns(self) -> float:
         """From the sampled token to its being known on the host."""
 
-    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+    def in_range(self, step: Step, points: Points) -> Flags:
         """Which points lie where the costs were measured."""
 
 
@@ -123,7 +122,7 @@ class RateCosts:
     def token_ns(self) -> float:
         return self.machine.link_latency_us * 1e3 + 8 / self.machine.link_gb_s
 
-    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+    def in_range(self, step: Step, points: Points) -> Flags:
         return np.ones(len(points.n_tokens), np.bool_)
 
 

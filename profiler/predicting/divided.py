@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, xlog1py, xlogy
 
+from executor.arrays import Floats
 from executor.policies.both import soonest
-from profiler.predicting.costs import Costs, Floats, Points
+from profiler.predicting.costs import Costs, Points
 from profiler.predicting.expert_use import ExpectedUse, expected_runs, runs_of_part
 from profiler.predicting.layout import LayerKind, Step
 from profiler.predicting.plans import Decider

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import ndtri
 
+from executor.arrays import Floats, Int64
 from executor.routing.routers import RandomRouting, Routing, TraceRouting
 
-Floats = NDArray[np.float64]
 _HALVINGS: Final = 60
 _LEAST_ADMITTED: Final = 0.01  # a bank that nothing is uploaded into would keep what it began with
 _USUAL_N, _USUAL_SHARE = np.array([8.0, 512.0, 4096.0]), np.array([0.25, 0.8, 0.85])
@@ -183,6 +182,6 @@ def _held(chances: Floats, time: float, admitted: float) -> Floats:
     return np.asarray(admitted * used / (1 - used + admitted * used))
 
 
-def _repeated(ids: NDArray[np.int64]) -> float:
+def _repeated(ids: Int64) -> float:
     """The share of a token's experts that the token before it used too."""
     return float((ids[1:, :, None] == ids[:-1, None, :]).any(axis=2).mean())

@@ -14,12 +14,12 @@ from typing import Final, cast
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
+from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from profiler.predicting.costs import CopyWay, Floats, Phase, Points, RateCosts, Setting
+from profiler.predicting.costs import CopyWay, Phase, Points, RateCosts, Setting
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative
 from profiler.predicting.samples import Samples, StepKey, key_of, mean_gaps
@@ -103,7 +103,7 @@ class FittedCosts:
         """The same machine on another link."""
         return replace(self, ns_per_byte=dict.fromkeys(self.ns_per_byte, 1 / gb_s))
 
-    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+    def in_range(self, step: Step, points: Points) -> Flags:
         fit = self._fit(step, points)
         if fit is None or self._shares_unseen(step, points):
             return np.zeros(len(points.n_tokens), np.bool_)

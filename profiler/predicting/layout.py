@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Floats
 from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes, mix_work
 from executor.host.steps import host_dtype
 from executor.model import DeltaNetShape, LayerShape, Model, TensorInfo
@@ -21,7 +21,6 @@ from executor.output_rows import drops_rows
 from executor.placement.place import Placement
 from executor.weights.transfer_units import StepKind, TransferUnit, host_groups, step_kind
 
-Floats = NDArray[np.float64]
 STEP_NAMES: Final[Mapping[StepKind, str]] = {
     "mix": "attn",
     "ffn": "ffn",

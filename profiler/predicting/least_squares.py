@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from profiler.predicting.costs import Floats
+from executor.arrays import Floats
 
 _ROUNDS: Final = 4
 _FAR: Final = 4.0

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
-from profiler.predicting.costs import CopyWay, Floats, Points
+from profiler.predicting.costs import CopyWay, Points
 from profiler.predicting.layout import Step, step_work
 
 DTYPE: Final = torch.bfloat16
@@ -122,7 +122,7 @@ class LlamaCppCosts:
     def token_ns(self) -> float:
         return 0.0
 
-    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+    def in_range(self, step: Step, points: Points) -> Flags:
         return np.ones(len(points.n_tokens), np.bool_)
 
     def _bytes(self, step: Step, points: Points, distinct: Floats) -> Floats:

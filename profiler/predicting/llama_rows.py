@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import least_squares
 
+from executor.arrays import Floats
 from executor.devices.factory import DeviceOptions
 from executor.devices.known import KnownGpu, known_gpus
 from executor.errors import HprofError
@@ -27,7 +28,6 @@ from profiler.importers.llama_bench.rows import BenchRow
 from profiler.manifest import is_number
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
-from profiler.predicting.costs import Floats
 from profiler.predicting.expert_use import ExpectedUse, use_of_sigma
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
 from profiler.predicting.predictor import ArmPredictor

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.errors import HprofError
 from executor.passes import Ubatch
 from executor.policies import make_policy
@@ -21,8 +22,6 @@ from executor.policies.hot import Hot, size_class
 from executor.weights.transfer_units import TransferUnit
 from profiler.predicting.expert_use import ExpectedUse, expected_runs
 from profiler.predicting.layout import Layout
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -39,10 +38,10 @@ class StepCopies:
     ahead_copies: Floats
     late_bytes: Floats
     late_copies: Floats
-    late_ahead: NDArray[np.bool_]
-    waits: NDArray[np.bool_]
-    on_host: NDArray[np.bool_]
-    divided: NDArray[np.bool_]
+    late_ahead: Flags
+    waits: Flags
+    on_host: Flags
+    divided: Flags
     inside_bytes: Floats
 
     @classmethod
@@ -55,7 +54,7 @@ class StepCopies:
         """The same for other points, each named by its number here."""
         return StepCopies(*(getattr(self, one.name)[points] for one in fields(self)))
 
-    def where(self, present: NDArray[np.bool_]) -> StepCopies:
+    def where(self, present: Flags) -> StepCopies:
         """The same where the step is there, and nothing elsewhere."""
         return StepCopies(*(getattr(self, one.name) * present for one in fields(self)))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.errors import HprofError
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
@@ -21,8 +22,6 @@ from profiler.predicting.expert_use import ExpectedUse, use_of_observed, use_of_
 from profiler.predicting.layout import Layout, build_layout, placed_layout
 from profiler.predicting.plans import KnownCopies, decide
 from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +227,7 @@ class ArmPredictor:
         sample = float(self._costs.step_ns(self.layout.sample, at, np.zeros(1))[0])
         return {"sample": sample, "begin": self._costs.begin_ns, "token": self._costs.token_ns}
 
-    def _in_range(self, points: Points) -> NDArray[np.bool_]:
+    def _in_range(self, points: Points) -> Flags:
         """(points,): whether all steps that are taken lie where the costs were measured, on the device and the CPU."""
         asked, back = self._decider.ask(points.n_tokens, points.n_past)
         inside, known = np.ones(len(back), np.bool_), set()
@@ -281,7 +280,7 @@ class _Totals:
     """Sums over each cell's ubatches of what was priced point by point."""
 
     def __init__(
-        self, priced: PricedUbatches, in_range: NDArray[np.bool_], points_of: Sequence[NDArray[np.intp]], n_cells: int
+        self, priced: PricedUbatches, in_range: Flags, points_of: Sequence[NDArray[np.intp]], n_cells: int
     ) -> None:
         self._sums: dict[str, Floats] = {}
         self._outside = np.zeros(n_cells)

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from executor.engine.work import dense_work
 from executor.errors import HprofError
-from profiler.predicting.costs import CopyWay, Floats, Phase, Points, Setting, step_bytes
+from profiler.predicting.costs import CopyWay, Phase, Points, Setting, step_bytes
 from profiler.predicting.fitted import OTHERS, all_steps, fit_copies
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative
@@ -90,7 +90,7 @@ class ProbedCosts:
         """The same machine on another link."""
         return replace(self, ns_per_byte=dict.fromkeys(self.ns_per_byte, 1 / gb_s))
 
-    def in_range(self, step: Step, points: Points) -> NDArray[np.bool_]:
+    def in_range(self, step: Step, points: Points) -> Flags:
         found = self._fit(step, points)
         if found is None or (step.tensors and not self._is_probed(step)) or self._shares_unseen(step, points):
             return np.zeros(len(points.n_tokens), np.bool_)

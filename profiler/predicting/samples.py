@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from executor.arrays import Floats
 from executor.passes import unpack_flags
 from profiler.capture import Capture
 from profiler.predicting.expert_use import ExpectedUse, runs_of_part
@@ -166,7 +166,7 @@ def _without_host(rows: pd.DataFrame, place: list[pd.Series]) -> pd.Series:
     return latest.groupby(place, sort=False).shift()
 
 
-def _from_other_devices(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _from_other_devices(rows: pd.DataFrame) -> Floats:
     """When what a row takes over from another device was ready: a ubatch's rows there, or the token; else nan.
 
     It is the end of whatever began before on any device.
@@ -214,9 +214,7 @@ def _steps(
     return grouped.agg(ns="mean", count="size").reset_index()
 
 
-def _shares(
-    rows: pd.DataFrame, is_shared: pd.Series, in_use: npt.NDArray[np.float64], use: ExpectedUse | None
-) -> npt.NDArray[np.float64]:
+def _shares(rows: pd.DataFrame, is_shared: pd.Series, in_use: Floats, use: ExpectedUse | None) -> Floats:
     """(rows,): the share of its ubatch's choices that each step has; nan where nothing says it."""
     found = np.ones(len(rows))
     of_host = np.minimum(rows["n_on_host"].to_numpy(np.float64) / np.maximum(in_use, 1.0), 1.0)

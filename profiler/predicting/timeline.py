@@ -15,15 +15,14 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arrays import Flags, Floats
 from profiler.predicting.costs import CopyWay, Costs, Points
 from profiler.predicting.divided import Shared, Sharing
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.layout import LayerKind, Layout, Step
 from profiler.predicting.plans import Decider, StepCopies
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from profiler.arithmetic.groups import Floats
+from executor.arrays import Floats
 from profiler.arithmetic.stats import (
     NO_GROUNDS,
     Comparison,

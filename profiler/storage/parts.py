@@ -13,12 +13,11 @@ from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Int64
 from executor.errors import HprofError
-from profiler.arithmetic.intervals import Int64
 from profiler.schema import TABLES
 from profiler.storage.decoding import (
     MAX_TABLE_BYTES,
@@ -265,8 +264,8 @@ def _group(number: int, ids: pa.ChunkedArray, pass_ids: Collection[int]) -> _Gro
     return _Group(number, len(ids), np.flatnonzero(_is_any(ids, pass_ids)))
 
 
-def _is_any(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(ids, pa.array(sorted(pass_ids), pa.int32())).to_numpy()
+def _is_any(ids: pa.ChunkedArray, pass_ids: Collection[int]) -> Flags:
+    found: Flags = pc.is_in(ids, pa.array(sorted(pass_ids), pa.int32())).to_numpy()
     return found
 
 

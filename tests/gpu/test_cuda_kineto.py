@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
 
 import hprof
+from executor.arrays import Flags, Int64
 from executor.devices.factory import DeviceOptions
 from executor.models.load import load_model
 from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
-from profiler.arithmetic.intervals import Int64, Intervals, intersect, union
+from profiler.arithmetic.intervals import Intervals, intersect, union
 from profiler.capture import Capture
 from profiler.importers.base import ImportOptions
 from profiler.importers.kineto import read
@@ -163,13 +163,13 @@ def test_both_ends_of_every_copy_within_20_us(arm: str, passes: dict[str, Record
     assert (np.abs(early) <= allowed).all(), f"{arm}: starts differ by more than {TOLERANCE_NS} ns\n{report}"
 
 
-def issued_late(events: pa.Table) -> npt.NDArray[np.bool_]:
+def issued_late(events: pa.Table) -> Flags:
     """Copies that began as soon as the host had issued them: nothing else kept their stream busy before."""
     calls = events.filter(pc.equal(kinds(events), "api"))
     ends = dict(zip(calls["correlation_id"].to_pylist(), calls["t_end"].to_pylist(), strict=True))
     rows = seen_rows(events)
     issued = np.array([ends.get(number, -(2**60)) for number in rows["correlation_id"].to_pylist()], np.int64)
-    late: npt.NDArray[np.bool_] = rows["t_start"].to_numpy() - issued < ISSUED_LATE_NS
+    late: Flags = rows["t_start"].to_numpy() - issued < ISSUED_LATE_NS
     return late
 
 

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import hprof
+from executor.arrays import Int64
 from executor.errors import HprofError
 from executor.passes import EventRecord, PassResult
 from executor.session import Session
-from profiler.arithmetic.intervals import Int64
 from profiler.capture import Capture
 from profiler.cli.run_request import build_request
 from profiler.cupti import (

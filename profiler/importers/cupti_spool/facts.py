@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from executor.arrays import Int64
 from executor.units import format_count
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile
 from profiler.importers.cupti_spool.tables import wide
 from profiler.importers.device_traces import created_utc

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, known_where
 from profiler.importers.cupti_spool.spool import Records, RecordType, SpoolFile
@@ -87,7 +86,7 @@ def push_pop_pairs(records: Records, segment: Int64) -> tuple[Int64, Int64]:
     return rows[first], rows[first + 1]
 
 
-def _depths(stack: Int64, is_push: Mask) -> Int64:
+def _depths(stack: Int64, is_push: Flags) -> Int64:
     """How deep each push goes, from 1, and each pop comes back from; 0 for a pop of what was pushed before.
 
     stack: rising; rows of one stack in the order of time.

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from executor.arrays import Int64
 from executor.errors import HprofError
 from executor.units import format_bytes
-from profiler.arithmetic.intervals import Int64
 
 MAGIC: Final = b"hprofspl"
 FORMAT_VERSION: Final = 1
@@ -176,9 +176,7 @@ def _read(path: Path, file: BufferedReader) -> SpoolFile:
     return SpoolFile(path.name, process, parent, realtime_ns, records, number, texts, size - end, n_before)
 
 
-def _read_records(
-    file: BufferedReader, chunks: list[_Chunk]
-) -> tuple[Records, npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def _read_records(file: BufferedReader, chunks: list[_Chunk]) -> tuple[Records, npt.NDArray[np.uint32], Int64]:
     """The records by type, their numbers in the file, and how many are of a lower type than each.
 
     The file is read twice, so that they are put in place at once: sorting them would take their memory again.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Int64
 from profiler.importers.absent import absent, known_where
 from profiler.importers.cupti_spool.nvtx import MARK_EVENT, nvtx_columns
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from profiler.arithmetic.groups import Mask, group_by
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, from_arrow, is_absent, is_known, known_where
 from profiler.importers.device_traces import unanswered_launches
@@ -69,7 +69,7 @@ class HostCalls:
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows
         self._is_api = _is_role(rows, "api")
-        self.is_host: Mask = _is_role(rows, *ON_HOST)
+        self.is_host: Flags = _is_role(rows, *ON_HOST)
         self._scope = _scopes(rows, self.is_host)
         self._correlation = from_arrow(rows["correlation"])
         self.n_paired = self.n_unpaired = 0  # device rows whose id several processes have: told apart, and not
@@ -77,7 +77,7 @@ class HostCalls:
         call = self._first_calls()
         for of_rows, calls in self._shared_ids():
             call[of_rows] = calls
-        self.found: Mask = is_known(call)
+        self.found: Flags = is_known(call)
         self.row: Int64 = np.where(self.found, call, np.arange(n_rows))
 
     def _first_calls(self) -> Int64:
@@ -178,14 +178,14 @@ class HostCalls:
         return pc.coalesce(direction, direction.take(pa.array(self.row))).dictionary_encode()
 
 
-def _is_role(rows: pa.Table, *roles: str) -> Mask:
+def _is_role(rows: pa.Table, *roles: str) -> Flags:
     role = rows["role"].combine_chunks()
     is_one = np.isin(np.array(role.dictionary.to_pylist(), dtype=object), roles)
     found: NDArray[Any] = np.append(is_one, False)[role.indices.to_numpy()]
     return found
 
 
-def _scopes(rows: pa.Table, is_host: Mask) -> Int64:
+def _scopes(rows: pa.Table, is_host: Flags) -> Int64:
     """A number for the rows among which correlation ids are unique: one a label; none where a label is no process's."""
     code = from_arrow(rows["rank"].combine_chunks().indices)
     of_hosts = np.unique(code[is_host])

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from executor.arrays import Flags, Int64
 from profiler.importers.dropping import MAX_NS, impossible_times, kept_rows, scaled_ns
 from profiler.importers.kineto.stream import NO_EVENT, Event
 
@@ -202,7 +203,7 @@ class InexactError(Exception):
     """A time came as a float too large to hold its nanoseconds; its text is needed."""
 
 
-def exact_ns(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def exact_ns(values: Sequence[object]) -> tuple[Int64, Flags]:
     """Microseconds (int, float, or decimal text) as (int64 ns, mask of those that are numbers in range).
 
     Digits below a nanosecond are rounded half to even. Raises InexactError where a float cannot be exact.
@@ -243,7 +244,7 @@ def _plain_array(values: Sequence[object]) -> NDArray[Any] | None:
     return array.astype(np.int64, copy=False) if bool not in set(map(type, values)) else None
 
 
-def _three_decimals(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]] | None:
+def _three_decimals(values: Sequence[object]) -> tuple[Int64, Flags] | None:
     """Text as Kineto itself writes microseconds: without its point it is the integer nanosecond."""
     if set(map(type, values)) != {str}:
         return None
@@ -261,7 +262,7 @@ def _all_exact_floats(values: Sequence[object]) -> bool:
     return types == {float, int} and all(abs(v) < EXACT_US for v in values if type(v) is int)
 
 
-def _slow_ns(values: Sequence[object]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _slow_ns(values: Sequence[object]) -> tuple[Int64, Flags]:
     converted = [_ns_of(value) for value in values]
     valid = np.array([value is not None for value in converted], dtype=bool)
     return np.array([value or 0 for value in converted], dtype=np.int64), valid

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Int64
 from executor.tracing.nvtx_names import PassName, StepName, UbatchName, parse
 from profiler.arithmetic.joins import distinct
 from profiler.importers import hprof_passes
@@ -26,7 +26,6 @@ from profiler.importers.kineto.host_calls import HostCalls
 from profiler.schema import PASSES, UBATCHES
 
 _STEP: Final = re.compile(r"^ProfilerStep\s*#(\d{1,9})$")
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +143,8 @@ class StepWindows(NamedTuple):
         return found
 
 
-def _is_work(rows: pa.Table) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = pc.is_in(rows["role"].cast(pa.string()), pa.array(_WORK_ROLES)).to_numpy()
+def _is_work(rows: pa.Table) -> Flags:
+    found: Flags = pc.is_in(rows["role"].cast(pa.string()), pa.array(_WORK_ROLES)).to_numpy()
     return found
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from executor.arrays import Int64
 from executor.errors import HprofError
 from executor.units import format_bytes
 from profiler.importers.base import GZIP_MAGIC
@@ -92,8 +93,8 @@ _STEP[[ord("}"), ord("]")]] = -1
 class Scan:
     """The whole objects in a piece of an array, and the array's closing bracket when it is there."""
 
-    starts: NDArray[np.int64]  # offset of each whole object's "{"
-    ends: NDArray[np.int64]  # offset just after its "}"
+    starts: Int64  # offset of each whole object's "{"
+    ends: Int64  # offset just after its "}"
     array_end: int | None  # offset of the "]" that closes the array
 
 
@@ -115,7 +116,7 @@ def scan(piece: bytes) -> Scan:
     return Scan(brackets[opens][: len(ends)], ends, array_end)
 
 
-def _string_quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _string_quotes(text: NDArray[np.uint8]) -> Int64:
     """Offsets of the quotes that open or close a string: those not escaped by an odd run of backslashes."""
     quotes = np.flatnonzero(text == _QUOTE)
     backslash = text == _BACKSLASH
@@ -125,7 +126,7 @@ def _string_quotes(text: NDArray[np.uint8]) -> NDArray[np.int64]:
     last_other = np.maximum.accumulate(other)
     before = np.where(quotes > 0, last_other[quotes - 1], quotes - 1)
     run = quotes - 1 - before
-    unescaped: NDArray[np.int64] = quotes[run % 2 == 0]
+    unescaped: Int64 = quotes[run % 2 == 0]
     return unescaped
 
 

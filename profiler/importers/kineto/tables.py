@@ -10,10 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from executor.arrays import Flags, Int64
 from profiler.arithmetic.groups import group_by
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, from_arrow
 from profiler.importers.dropping import (
     DEVICE_WAITS,
@@ -104,7 +103,7 @@ def credible_rows(rows: pa.Table, dropped: Counter[str]) -> CredibleRows:
     return CredibleRows(rows, launches, unanswered, n_overlapping)
 
 
-def _outlasting(rows: pa.Table, launches: HostCalls, stream: Int64, judged: Int64) -> NDArray[np.bool_]:
+def _outlasting(rows: pa.Table, launches: HostCalls, stream: Int64, judged: Int64) -> Flags:
     """Which of the rows `judged`, on these streams, end after their process had waited for all it had issued."""
     start, end, device, process = (
         from_arrow(values) for values in (rows["t_start"], rows["t_end"], rows["device"], launches.process)
@@ -123,14 +122,14 @@ def _outlasting(rows: pa.Table, launches: HostCalls, stream: Int64, judged: Int6
     return outlasting(launched, Waits(process[calls], start[calls], end[calls]))
 
 
-def _is_serial(rows: pa.Table) -> NDArray[np.bool_]:
+def _is_serial(rows: pa.Table) -> Flags:
     role = rows["role"].combine_chunks()
     in_order = np.array([text in ("kernel", "copy", "memset") for text in role.dictionary.to_pylist()], np.bool_)
-    found: NDArray[np.bool_] = in_order[role.indices.to_numpy()]
+    found: Flags = in_order[role.indices.to_numpy()]
     return found
 
 
-def _kept(rows: pa.Table, kept: NDArray[np.bool_]) -> pa.Table:
+def _kept(rows: pa.Table, kept: Flags) -> pa.Table:
     return rows if kept.all() else rows.filter(pa.array(kept)).combine_chunks()
 
 
@@ -176,7 +175,7 @@ class _NamedRows:
             for combination in zip(*(part.tolist() for part in np.unravel_index(distinct, sizes)), strict=True)
         ]
         is_between_hosts = np.array([kind == _HOST_TO_HOST for kind, *_ in told], np.bool_)
-        self.is_between_hosts: NDArray[np.bool_] = is_between_hosts[of_row]
+        self.is_between_hosts: Flags = is_between_hosts[of_row]
         told = [(None if kind == _HOST_TO_HOST else kind, detail, memory) for kind, detail, memory in told]
         self.kind, self.detail, self.source_memory = (
             pa.array([one[i] for one in told], pa.string()).dictionary_encode().take(pa.array(of_row)) for i in range(3)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Int64
 from profiler.importers.absent import absent, is_absent, is_known, known_where
 from profiler.importers.nsys.rows import (
     EventRows,

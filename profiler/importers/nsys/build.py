@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from executor.arrays import Int64
 from executor.policies import find_traits
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import is_known, known_where
 from profiler.importers.base import Imported
 from profiler.importers.device_traces import (

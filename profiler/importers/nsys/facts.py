@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from executor.arrays import Int64
 from executor.units import format_count
-from profiler.arithmetic.intervals import Int64
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import column_of, is_absent, is_known, known_where, taken
 from profiler.importers.device_traces import created_utc, unanswered_launches

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from executor.arrays import Int64
 from executor.errors import HprofError, first_line
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import absent, from_arrow
 from profiler.importers.nsys.tables import MAX_ROWS, MAX_SMALL_ROWS, MAX_TEXT_CHARS
 from profiler.storage.pages import unfolded_bytes

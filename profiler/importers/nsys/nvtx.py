@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 from profiler.importers.absent import from_arrow, is_absent, is_known, taken
 from profiler.importers.nsys.project import GroupedSpans
 from profiler.importers.nsys.rows import (
@@ -45,7 +44,7 @@ class NvtxRanges:
     def __len__(self) -> int:
         return len(self.spans)
 
-    def where(self, mask: Mask) -> NvtxRanges:
+    def where(self, mask: Flags) -> NvtxRanges:
         """Only the ranges that `mask` keeps."""
         rows = np.flatnonzero(mask)
         return NvtxRanges(self.spans.take(rows), self.name[rows], self.domain[rows], self.texts)

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64, Line
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.intervals import Line
 from profiler.arithmetic.joins import distinct
 from profiler.importers.absent import absent, is_known, taken
 
@@ -157,8 +157,8 @@ class Places:
     layer: Int64 | None = None
     tensor: Int64 | None = None  # codes of TextCodes
     whole_bytes: Int64 | None = None
-    in_copy_step: Mask | None = None
-    in_compute_step: Mask | None = None
+    in_copy_step: Flags | None = None
+    in_compute_step: Flags | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Int64
 from executor.tracing.nvtx_names import DOMAIN, Name, PassName, StepName, UbatchName, parse
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64, Line
+from profiler.arithmetic.intervals import Line
 from profiler.importers import hprof_passes
 from profiler.importers.absent import absent, column_of, is_absent, is_known, known_where, taken
 from profiler.importers.nsys.nvtx import NvtxRanges
@@ -102,7 +102,7 @@ def _of_sort(sort: type[Name], names: Sequence[Name | None], code: Int64, spans:
     return NamedSpans(spans.take(mine), code[mine])
 
 
-def _is(sort: type[Name] | type[None], names: Sequence[Name | None]) -> Mask:
+def _is(sort: type[Name] | type[None], names: Sequence[Name | None]) -> Flags:
     return np.array([isinstance(name, sort) for name in names], np.bool_)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiler.arithmetic.groups import Mask, group_by
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
+from profiler.arithmetic.groups import group_by
 from profiler.importers.absent import is_absent, is_known, known_where
 from profiler.importers.dropping import (
     DEVICE_WAITS,
@@ -62,7 +62,7 @@ class TraceRows:
     launches: LaunchingCalls
     streams: StreamLines  # of rows[n_calls:]
     origin_ns: int
-    has_work: Mask  # of each call: whether the export has device work of it, also work that was left out
+    has_work: Flags  # of each call: whether the export has device work of it, also work that was left out
     n_overlapping: int  # device rows that overlap on streams that are not serial, and stay
 
     @property
@@ -143,7 +143,7 @@ def _calls_of(rows: EventRows, calls: EventRows) -> Int64:
 
 def _credible(
     device: EventRows, streams: StreamLines, call: Int64, calls: EventRows, labels: TextCodes, dropped: Counter[str]
-) -> tuple[Mask, int]:
+) -> tuple[Flags, int]:
     """The device rows whose times agree with their launches and streams, and how many overlap on no serial stream.
 
     streams: of the device rows, and of others after them.
@@ -166,7 +166,7 @@ def _credible(
 
 def _outlasting(
     device: EventRows, stream: Int64, call: Int64, calls: EventRows, labels: TextCodes, judged: Int64
-) -> Mask:
+) -> Flags:
     """Which of the device rows `judged` end after their process had waited for all it had issued."""
     waits = np.flatnonzero(np.isin(calls["name"], [labels.code(name) for name in DEVICE_WAITS]))
     launched = call[judged]

@@ -15,8 +15,7 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profiler.arithmetic.groups import Mask
-from profiler.arithmetic.intervals import Int64
+from executor.arrays import Flags, Int64
 from profiler.arithmetic.joins import distinct, match
 from profiler.importers.absent import absent, is_absent, is_known, known_where, taken, to_arrow
 from profiler.importers.dropping import impossible_times, kept_rows
@@ -43,7 +42,7 @@ class EventRows:
     def __getitem__(self, name: str) -> Int64:
         return self.columns[name]
 
-    def where(self, mask: Mask) -> EventRows:
+    def where(self, mask: Flags) -> EventRows:
         """Only the rows that `mask` keeps."""
         return EventRows({name: values[mask] for name, values in self.columns.items()})
 
@@ -77,12 +76,12 @@ def concatenate(parts: Sequence[EventRows]) -> EventRows:
     return EventRows({name: np.concatenate([part[name] for part in parts]) for name in COLUMNS})
 
 
-def is_explicit_h2d(rows: EventRows, texts: Sequence[str]) -> Mask:
+def is_explicit_h2d(rows: EventRows, texts: Sequence[str]) -> Flags:
     """Which rows are explicit host to device copies, as `schema.role_of` has it; texts: what the codes mean."""
     is_h2d = rows["kind"] == kind_code("h2d")
     details = np.unique(rows["detail"][is_h2d]).tolist()
     explicit = [code for code in details if role_of("h2d", texts[code] if code >= 0 else None) == H2D]
-    found: Mask = is_h2d & np.isin(rows["detail"], explicit)
+    found: Flags = is_h2d & np.isin(rows["detail"], explicit)
     return found
 
 
@@ -139,7 +138,7 @@ class TextCodes:
         codes[used] = self._translation(row_of_id[used], clean)[row_of_id[used]]
         return codes[place]
 
-    def _find(self, ids: Int64) -> tuple[Int64, Mask]:
+    def _find(self, ids: Int64) -> tuple[Int64, Flags]:
         """Where each id lies among the sorted ones (nowhere, if there are none), and whether it is there."""
         if len(self._ids) == 0:
             return absent(len(ids)), np.zeros(len(ids), np.bool_)
@@ -204,19 +203,19 @@ def matched(scope: Int64, number: Int64, other_scope: Int64, other_number: Int64
 
 class _Maskable(Protocol):
     def __len__(self) -> int: ...
-    def where(self: _T, mask: Mask) -> _T: ...
+    def where(self: _T, mask: Flags) -> _T: ...
 
 
 _T = TypeVar("_T", bound=_Maskable)
 
 
-def drop(rows: _T, what: str, reasons: Mapping[str, Mask], dropped: Counter[str]) -> _T:
+def drop(rows: _T, what: str, reasons: Mapping[str, Flags], dropped: Counter[str]) -> _T:
     """Without the rows that any of `reasons` marks, which are counted."""
     kept = kept_rows(what, reasons, dropped)
     return rows if kept.all() else rows.where(kept)
 
 
-def impossible(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Mask]:
+def impossible(start: Int64, end: Int64, *, on_device: bool) -> dict[str, Flags]:
     """As `impossible_times`. CUPTI says 0 and 0 where it could not collect the times of device work."""
     untimed = is_absent(start) | is_absent(end)
     if on_device:

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from executor.arrays import Int64
 from executor.errors import HprofError
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import SQL_LITERAL, absent
 from profiler.importers.nsys.tables import MAX_SMALL_ROWS, MAX_TEXT_CHARS
 

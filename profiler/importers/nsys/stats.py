@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from executor.arrays import Int64
 from executor.errors import HprofError, first_line
 from executor.files import bounded_read
-from profiler.arithmetic.intervals import Int64
 from profiler.importers.absent import column_of, from_arrow, is_absent, is_known, known_where, taken
 from profiler.importers.base import Imported, ImportOptions, TraceFormat, read_head
 from profiler.importers.device_traces import mark_collectives, remark_collectives

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from executor.arrays import Int64
 from executor.errors import HprofError
-from profiler.arithmetic.intervals import Int64
 
 MAX_TEXT_CHARS: Final = 1024
 MAX_SMALL_ROWS: Final = 20_000

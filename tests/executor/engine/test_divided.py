@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from executor.arrays import Flags
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.model import AttentionShape, LayerShape, Model, ModelShape, MoeFfn, RopeShape
@@ -16,14 +17,7 @@ from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.passes import EventRecord, PassJob, PassResult
 from executor.placement.place import place
 from executor.policies import ARMS
-from executor.policies.base import (
-    DIVIDED_FROM_BANK,
-    Flags,
-    Item,
-    Plan,
-    Policy,
-    PolicyOptions,
-)
+from executor.policies.base import DIVIDED_FROM_BANK, Item, Plan, Policy, PolicyOptions
 from executor.policies.traits import ArmTraits
 from executor.session import Session, SessionOptions
 from tests.executor.engine_runs import open_session, run_pass

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from executor.arrays import Flags
 from executor.passes import EventRecord, ExpertsRecord, PassResult, Ubatch, UbatchRecord
-from executor.policies.base import DIVIDED_SELECTIVE, INLINE_WHOLE, Flags, Item, Plan, Policy, Regime
+from executor.policies.base import DIVIDED_SELECTIVE, INLINE_WHOLE, Item, Plan, Policy, Regime
 from executor.policies.traits import ArmTraits
 from executor.weights.transfer_units import HostSegment, StepKind, TransferUnit
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.arrays import Flags
 from executor.passes import EventRecord, PassResult
 from executor.policies import make_policy
-from executor.policies.base import Flags, Item, Plan, PolicyOptions
+from executor.policies.base import Item, Plan, PolicyOptions
 from executor.policies.hot import Hot, LayerTimes, Popularity, size_class
 from tests.executor.engine_runs import open_session, run_pass, unit_bytes, weight_bytes
 from tests.executor.policies.made_up import (

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from executor.routing.routers import Floats, RandomRouting, Routing
+from executor.arrays import Floats
+from executor.routing.routers import RandomRouting, Routing
 
 
 def inclusion(weights: Floats, n_used: int) -> Floats:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from executor.arrays import Flags
 from executor.devices.cpu import CpuDevice
 from executor.devices.sim import SimDevice
 from executor.errors import HprofError
@@ -188,7 +189,7 @@ def content(number: int, part: int, n_experts: int = N_EXPERTS) -> NDArray[np.ui
     return rng.integers(0, 256, (n_experts, WIDTHS[part]), dtype=np.uint8)
 
 
-def flags(*experts: int) -> NDArray[np.bool_]:
+def flags(*experts: int) -> Flags:
     return np.isin(np.arange(N_EXPERTS), experts)
 
 

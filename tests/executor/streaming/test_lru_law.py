@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from executor.arrays import Floats
 from executor.routing.routers import Routing
 from executor.routing.spec import routing_from_spec
 from executor.streaming.expert_cache import ExpertCacheIndex
 from tests.executor.routing.law import predicted_distinct
 
 
-def _lru_hit_rate(distinct: NDArray[np.float64], n_places: float, n_used: int) -> float:
+def _lru_hit_rate(distinct: Floats, n_places: float, n_used: int) -> float:
     """The hit rate of an LRU of `n_places` experts of one layer, from the layer's distinct count alone.
 
     `distinct[n]` is the mean number of distinct experts that n tokens use (distinct[0] = 0). An LRU of C places
