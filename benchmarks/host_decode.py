@@ -161,7 +161,7 @@ def memory_bytes_per_s() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quants", default="Q4_0,Q4_K,Q8_0,MXFP4")
+    parser.add_argument("--quants", default="Q4_0,Q4_K,Q6_K,Q8_0,MXFP4")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "integers.hpp"
+#include "integer_rows.hpp"
 #include "rows.hpp"
 #include "team.hpp"
 
@@ -83,13 +83,9 @@ class Run : public Job {
         grow(rows_, static_cast<size_t>(tokens.n) * hidden_);
         grow(inner_, pairs_.size() * n_ff_);
         read_rows();
-        if (takes_integers(layer.gate) || takes_integers(layer.up)) {
-            grow(whole_rows_, static_cast<size_t>(tokens.n) * n_integers(hidden_));
-            for (int i = 0; i < tokens.n; ++i) {
-                row_to_integers(&rows_[static_cast<size_t>(i) * hidden_], hidden_, &whole_rows_[i * n_integers(hidden_)]);
-            }
-        }
-        if (takes_integers(layer.down)) grow(whole_inner_, pairs_.size() * n_integers(n_ff_));
+        set_whole_rows(layer.gate, whole_gate_);
+        if (has_own_rows(layer.up)) set_whole_rows(layer.up, whole_up_);
+        if (integers_of(layer.down)) grow(whole_inner_, pairs_.size() * n_integers(n_ff_));
     }
 
     int n_phases() const override { return 2; }
@@ -114,9 +110,29 @@ class Run : public Job {
         if (numbers.size() < n) numbers.resize(n);
     }
 
-    static bool takes_integers(const Matrices& m) {
+    // What multiplies a matrix in whole numbers; null: nothing does.
+    static const IntegerKernels* integers_of(const Matrices& m) {
         static const bool is_possible = has_integer_products();
-        return is_possible && m.quant == kQ4_0;
+        const IntegerKernels& kernels = kIntegerKernels[m.quant];
+        return is_possible && kernels.rows_times ? &kernels : nullptr;
+    }
+
+    // Whether up reads rows in another form than gate does.
+    bool has_own_rows(const Matrices& up) const {
+        const IntegerKernels *own = integers_of(up), *of_gate = integers_of(layer_.gate);
+        return own && !(of_gate && of_gate->set_block == own->set_block);
+    }
+
+    void set_whole_rows(const Matrices& m, Vector<Integers>& whole) {
+        const IntegerKernels* kernels = integers_of(m);
+        if (!kernels) return;
+        const size_t n = n_integers(hidden_);
+        grow(whole, tokens_.n * n);
+        for (int i = 0; i < tokens_.n; ++i) row_to_integers(*kernels, &rows_[static_cast<size_t>(i) * hidden_], hidden_, &whole[i * n]);
+    }
+
+    const Vector<Integers>& read_by(const Matrices& m) const {
+        return &m == &layer_.down ? whole_inner_ : &m == &layer_.up && has_own_rows(m) ? whole_up_ : whole_gate_;
     }
 
     // One thread's own.
@@ -196,8 +212,9 @@ class Run : public Job {
             here = activated(here, completed(layer_.up, g, r, pair, product), layer_.activation);
         });
         const int at = begin / Integers::kNumbers, n = n_integers(n_ff_);
-        if (!takes_integers(layer_.down) || g.to - g.from > 1 || at >= n) return;
-        whole_inner_[static_cast<size_t>(g.from) * n + at].set(begin % Integers::kNumbers / kRowsIn, &inner(g.from, begin));
+        const IntegerKernels* of_down = integers_of(layer_.down);
+        if (!of_down || g.to - g.from > 1 || at >= n) return;
+        of_down->set_block(whole_inner_[static_cast<size_t>(g.from) * n + at], begin % Integers::kNumbers / kRowsIn, &inner(g.from, begin));
     }
 
     float& inner(int pair, int r) { return inner_[static_cast<size_t>(pair) * n_ff_ + r]; }
@@ -240,9 +257,9 @@ class Run : public Job {
             float* products = scratch.products.data();
             const Bytes first = row_at(m, g, begin);
             const Stretch stretch(row_at(m, g, end), next ? next : first);
-            if (takes_integers(m)) {
-                const Integers* whole = (of_token ? whole_rows_ : whole_inner_).data() + row_of(g.from) * n_integers(m.n_cols);
-                integer_rows_times(first, m.row_bytes, end - begin, whole, at(g.from), m.n_cols, stretch, products);
+            if (const IntegerKernels* integers = integers_of(m)) {
+                const Integers* whole = read_by(m).data() + row_of(g.from) * n_integers(m.n_cols);
+                integers->rows_times(first, m.row_bytes, end - begin, whole, at(g.from), m.n_cols, stretch, products);
             } else {
                 kernels.rows_times(first, m.row_bytes, end - begin, at(g.from), m.n_cols, stretch, products);
             }
@@ -267,7 +284,7 @@ class Run : public Job {
     // Kept from layer to layer: fresh memory costs more than what is done with it.
     struct Kept {
         Floats rows, inner;
-        Vector<Integers> whole_rows, whole_inner;
+        Vector<Integers> whole_gate, whole_up, whole_inner;  // up's, where it reads rows in another form
     };
 
     static Kept& of_thread() {
@@ -281,7 +298,8 @@ class Run : public Job {
     std::vector<int> pairs_;  // choices, token * n_used + rank
     std::vector<Group> groups_;
     Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;
-    Vector<Integers>&whole_rows_ = of_thread().whole_rows, &whole_inner_ = of_thread().whole_inner;  // of the same
+    Vector<Integers>&whole_gate_ = of_thread().whole_gate, &whole_up_ = of_thread().whole_up;
+    Vector<Integers>& whole_inner_ = of_thread().whole_inner;  // of the same
 };
 
 // What one thread began, and who works on it.

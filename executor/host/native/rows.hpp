@@ -104,7 +104,6 @@ constexpr Kernels of() {
 constexpr Kernels kKernels[] = {of<F32>(),  of<F16>(),  of<Bf16>(), of<Q8_0>(), of<Q4_0>(),  of<Q4_1>(),
                                 of<Q5_0>(), of<Q5_1>(), of<Q2K>(),  of<Q3K>(),  of<Q4K>(),   of<Q5K>(),
                                 of<Q6K>(),  of<Iq4Nl>(), of<Iq4Xs>(), of<Mxfp4>()};
-constexpr int kQ4_0 = 4;  // there
 
 // A widened row times N others at once, so that no sum waits for itself. Each has two sums, whatever N is.
 template <int N>

@@ -20,7 +20,12 @@ from executor.quants.unpack import dequantise
 pytestmark = pytest.mark.skipif(not stored.is_available(), reason="needs AVX-512 and a C++ compiler")
 N_EXPERTS = 5
 EXACT, IN_INTEGERS = 1e-5, 3e-4
-"""Limits of the relative error. Activations that meet Q4_0 are rounded to 2^-14 of their block's largest or better."""
+"""Limits of the relative error. Activations that meet codes as integers are rounded to 2^-14 of their block's largest
+or better."""
+CODES = {"Q4_0": (2, 18), "Q4_1": (4, 20), "Q8_0": (2, 34), "Q4_K": (16, 144), "Q5_K": (16, 176), "Q6_K": (0, 192)}
+CODES |= {"IQ4_NL": (2, 18), "MXFP4": (1, 17)}
+"""The types that are multiplied as integers, and where in a block their codes are."""
+INTEGER_TYPES = tuple(CODES)
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +112,8 @@ def test_every_type(quant: str, n: int) -> None:
     ids, weights = choices(n, 2)
     rows = torch.randn(n, 3 * block, generator=torch.Generator().manual_seed(1))
     got = StoredFfn(parts, "silu", n_used=2)(rows, ids, weights)
-    assert error(got, expected(parts, rows, ids, weights)) < EXACT
+    fill_integers = quant in INTEGER_TYPES and block >= 128
+    assert error(got, expected(parts, rows, ids, weights)) < (IN_INTEGERS if fill_integers else EXACT)
 
 
 @pytest.mark.parametrize(("hidden", "n_ff"), [(32, 32), (96, 32), (160, 352), (2048, 96)])
@@ -119,12 +125,18 @@ def test_ragged_shapes_and_types_that_differ(hidden: int, n_ff: int) -> None:
     assert error(got, expected(parts, rows, ids, weights, "gelu")) < IN_INTEGERS
 
 
-@pytest.mark.parametrize(("hidden", "n_ff"), [(128, 128), (2048, 768), (288, 416)])
-@pytest.mark.parametrize("others", ["Q4_0", "Q6_K"])
-def test_one_token_in_integers(hidden: int, n_ff: int, others: str) -> None:
+@pytest.mark.parametrize(("hidden", "n_ff"), [(256, 256), (2048, 768), (288, 416)])
+@pytest.mark.parametrize(
+    "quants",
+    [
+        *[(one, one, one) for one in INTEGER_TYPES],
+        *[("Q4_K", "Q4_K", "Q6_K"), ("Q4_0", "Q4_K", "Q8_0"), ("MXFP4", "Q4_0", "Q3_K"), ("Q2_K", "Q5_K", "Q4_1")],
+    ],
+)
+def test_one_token_in_integers(hidden: int, n_ff: int, quants: tuple[str, str, str]) -> None:
     """Its activations span many powers of two, from block to block and inside them."""
-    block = quant_type(others).block_size
-    parts = experts_of(("Q4_0", "Q4_0", others if n_ff % block == 0 else "Q4_0"), hidden, n_ff)
+    gate, up, down = quants
+    parts = experts_of((fitting(gate, hidden), fitting(up, hidden), fitting(down, n_ff)), hidden, n_ff)
     ids, weights = choices(1, 4)
     generator = torch.Generator().manual_seed(n_ff)
     rows = torch.randn(1, hidden, generator=generator) * torch.exp2(torch.randn(1, hidden, generator=generator) * 4)
@@ -133,9 +145,29 @@ def test_one_token_in_integers(hidden: int, n_ff: int, others: str) -> None:
     assert not StoredFfn(parts, "silu", n_used=4)(torch.zeros_like(rows), ids, weights).any()
 
 
+def fitting(quant: str, n_cols: int) -> str:
+    """A type whose blocks fill rows of so many columns: Q8_0 where `quant` has larger ones."""
+    return quant if n_cols % quant_type(quant).block_size == 0 else "Q8_0"
+
+
+@pytest.mark.parametrize("quant", INTEGER_TYPES)
+@pytest.mark.parametrize("size", [3.9, 3.984, 3.99, 4.0])
+def test_the_largest_codes_and_activations_do_not_overflow(quant: str, size: float) -> None:
+    parts = experts_of((quant, quant, quant), 512, 256)
+    ids, weights = torch.tensor([[3]]), torch.ones(1, 1)
+    codes = slice(*CODES[quant])
+    for value in (0x00, 0x7F, 0x80, 0xFF):
+        for part in parts:
+            part.stored.places[3].unflatten(-1, (-1, quant_type(quant).block_bytes))[:, :, codes] = value
+        for rows in (torch.full((1, 512), -size), torch.full((1, 512), size)):
+            got, want = StoredFfn(parts, "silu")(rows, ids, weights), expected(parts, rows, ids, weights)
+            assert float((got.double() - want).norm()) <= IN_INTEGERS * float(want.norm())
+
+
+@pytest.mark.parametrize("quant", INTEGER_TYPES)
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_finite_are_not_hidden(number: float) -> None:
-    ffn = StoredFfn(experts_of(("Q4_0", "Q4_0", "Q4_0"), 256, 128), "silu", n_used=1)
+def test_numbers_that_are_not_finite_are_not_hidden(quant: str, number: float) -> None:
+    ffn = StoredFfn(experts_of((quant, quant, quant), 256, 256), "silu", n_used=1)
     rows = torch.ones(1, 256)
     rows[0, 40] = number
     assert ffn(rows, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1)).isnan().all()
