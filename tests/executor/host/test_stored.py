@@ -157,7 +157,7 @@ def test_the_largest_codes_and_activations_do_not_overflow(quant: str, size: flo
     ids, weights = torch.tensor([[3]]), torch.ones(1, 1)
     codes = slice(*CODES[quant])
     for value in (0x00, 0x7F, 0x80, 0xFF):
-        for part in parts:
+        for part in parts[1:]:  # a gate as large would close, or be all there is
             part.stored.places[3].unflatten(-1, (-1, quant_type(quant).block_bytes))[:, :, codes] = value
         for rows in (torch.full((1, 512), -size), torch.full((1, 512), size)):
             got, want = StoredFfn(parts, "silu")(rows, ids, weights), expected(parts, rows, ids, weights)
