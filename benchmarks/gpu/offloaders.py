@@ -1,27 +1,38 @@
 """What PyTorch's offloaders hide: diffusers' group offloading, accelerate's cpu_offload, a double buffer by hand.
 
     pip install diffusers accelerate transformers
-    python -m benchmarks.gpu.offloaders -o traces/offloaders [--only group,buffer] [--layers 12] [--width 3072]
+    python -m benchmarks.gpu.offloaders -o traces/offloaders [--only group,buffer] [--layers 8] [--width 3072]
 
-A/Bs by `hprof.ab`, on blocks of random weights (no download): `group` (off: group offloading in line, on: with
+A/Bs by `hprof.ab`, on blocks of made-up weights (no download): `group` (off: group offloading in line, on: with
 `use_stream`), `accelerate` (off: cpu_offload, on: resident, the limit) and `buffer` (off: each layer's weights copied
 when they are needed, on: one layer ahead). Each prints the report's summary and what the recorded call of each arm
 copied and hid. Without a GPU (`--device cpu`) copies are the host's: times are told, and nothing of devices; there
 `group` has no stream, and is held against resident weights.
+
+Each pair runs in a process of its own, whose calls are told with their seconds. One that has not ended within `--limit`
+seconds says where it stands and is ended, and the next begins. In line, `group` moves weights back into fresh pageable
+memory after every block, which takes longest.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 
 import hprof
 
 Step = Callable[[], object]
+_PATTERN: Final = 1 << 20  # elements that repeat in a weight
+_GRACE_S: Final = 15  # for a process to say where it stands
 
 
 class Blocks(torch.nn.Module):
@@ -29,17 +40,27 @@ class Blocks(torch.nn.Module):
 
     def __init__(self, n_layers: int, width: int) -> None:
         super().__init__()
-        self.blocks = torch.nn.ModuleList(
-            torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
-            for _ in range(n_layers)
-        )
-        self.to(torch.bfloat16).eval().requires_grad_(False)
+        with torch.device("meta"):  # PyTorch's own initialisation of a billion weights takes ten seconds
+            products = [(torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)) for _ in range(n_layers)]
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(up, torch.nn.GELU(), down) for up, down in products)
+        self.to(torch.bfloat16).to_empty(device="cpu").eval().requires_grad_(False)
+        for parameter in self.parameters():
+            fill(parameter, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (tokens, width)."""
         for block in self.blocks:
             x = block(x)
         return x
+
+
+def fill(weight: torch.Tensor, width: int) -> None:
+    """Random values of the size that keeps activations finite, the same over and over: as fast as memory is."""
+    pattern = (torch.randn(_PATTERN) / width**0.5).to(weight.dtype)
+    flat = weight.view(-1)
+    for at in range(0, flat.numel(), _PATTERN):
+        piece = flat[at : at + _PATTERN]
+        piece.copy_(pattern[: piece.numel()])
 
 
 def group_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
@@ -71,8 +92,9 @@ def accelerate_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, St
 def buffer_steps(n_layers: int, width: int, x: torch.Tensor) -> dict[str, Step]:
     """By hand: two slots, weights copied in line, or into the one slot while the other is computed with."""
     is_cuda = x.device.type == "cuda"
-    weights = [torch.randn(width, 4 * width, dtype=x.dtype) / width for _ in range(n_layers)]
-    weights = [weight.pin_memory() for weight in weights] if is_cuda else weights
+    weights = [torch.empty(width, 4 * width, dtype=x.dtype, pin_memory=is_cuda) for _ in range(n_layers)]
+    for weight in weights:
+        fill(weight, width)
     slots = [torch.empty_like(weights[0], device=x.device) for _ in range(2)]
     copier = _CudaCopier() if is_cuda else _HostCopier()
 
@@ -131,25 +153,55 @@ class _HostCopier:
 PAIRS = {"group": group_steps, "accelerate": accelerate_steps, "buffer": buffer_steps}
 
 
+def measure(name: str, chosen: argparse.Namespace) -> None:
+    """One pair, in this process; prints what came of it."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:5.1f} s] {name}: {text}", flush=True)
+
+    faulthandler.dump_traceback_later(chosen.limit, exit=True)
+    x = torch.randn(chosen.tokens, chosen.width, dtype=torch.bfloat16, device=chosen.device)
+    with torch.no_grad():
+        steps = PAIRS[name](chosen.layers, chosen.width, x)
+        say("the weights are there")
+        with hprof.ab(f"{chosen.output}-{name}", chosen.repetitions, force=True) as ab:
+            for arm, step in steps.items():
+                ab.arm(arm, step, before=partial(say, arm))  # ahead of each call, not timed
+    say("all calls and their recording are done")
+    report = hprof.open(str(ab.capture)).report()
+    print(name, *report.recorded, report.summary, sep="\n", flush=True)
+    faulthandler.cancel_dump_traceback_later()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", default="traces/offloaders")
     parser.add_argument("--only", default=",".join(PAIRS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=3072)
     parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("-r", "--repetitions", type=int, default=8)
+    parser.add_argument("-r", "--repetitions", type=int, default=6)
+    parser.add_argument("--limit", type=float, default=40, help="seconds for a pair")
     chosen = parser.parse_args()
-    x = torch.randn(chosen.tokens, chosen.width, dtype=torch.bfloat16, device=chosen.device)
-    for name in chosen.only.split(","):
-        with torch.no_grad():
-            steps = PAIRS[name](chosen.layers, chosen.width, x)
-            with hprof.ab(f"{chosen.output}-{name}", chosen.repetitions, force=True) as ab:
-                for arm, step in steps.items():
-                    ab.arm(arm, step)
-        report = hprof.open(str(ab.capture)).report()
-        print(name, *report.recorded, report.summary, sep="\n")
+    names = chosen.only.split(",")
+    if len(names) == 1:
+        measure(names[0], chosen)
+        return
+    failed = [name for name in names if not _measured_apart(name, chosen.limit)]
+    if failed:
+        sys.exit(f"no result of {', '.join(failed)}")
+
+
+def _measured_apart(name: str, limit_s: float) -> bool:
+    """The pair in a process of its own, with this one's arguments; whether it ended well."""
+    words = [sys.executable, "-m", "benchmarks.gpu.offloaders", *sys.argv[1:], "--only", name]
+    try:
+        return subprocess.run(words, check=False, timeout=limit_s + _GRACE_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"{name}: ended after {limit_s + _GRACE_S:.0f} s", flush=True)
+        return False
 
 
 if __name__ == "__main__":
