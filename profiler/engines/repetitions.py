@@ -1,8 +1,7 @@
 """Which of a recorded llama-bench's work belongs to which repetition of which test.
 
-`--progress` makes it say on stderr when a repetition begins, and its rows say how long each took. Before a repetition's
-first work and after its last, devices are idle: so it begins in a gap that lies shortly before its line was read, and
-that leads to another gap after its length. Where one pair of gaps alone does so, the work between them is its.
+`--progress` makes it say on stderr when a repetition begins, and its rows say how long each took. `repetition_starts`
+finds the gaps between which that lies, where they are certain; the work between them is the repetition's.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from executor.arrays import Int64
 from profiler.arithmetic.intervals import Intervals, union
+from profiler.engines.repetition_starts import Told, repetition_starts
 from profiler.importers.base import Imported
 from profiler.importers.hprof_passes import with_bytes_h2d
 from profiler.importers.llama_bench.rows import BenchRow
@@ -27,8 +25,6 @@ from profiler.schema import DEVICE_WORK, EVENTS, PASSES, has_role
 
 _LINE: Final = re.compile(rb"benchmark (\d{1,6})/\d+: (?:prompt|generation) run (\d{1,6})/\d+")
 _MAX_LINE_BYTES: Final = 4096
-_LATE_NS: Final = 5_000_000  # from the line's printing to its reading: a thread that waits for it wakes sooner
-_LEAST_GAP_NS: Final = 30_000  # the host clears the cache and builds a graph there; between two kernels it is less
 UNDECIDED: Final = (
     "which work belongs to which repetition of llama-bench: the gaps between them do not decide it, so that figures "
     "cover loading and warm-up too"
@@ -80,56 +76,19 @@ def with_repetitions(imported: Imported, rows: Sequence[BenchRow], lines: Progre
 
 def _windows(rows: Sequence[BenchRow], told_ns: Mapping[tuple[int, int], int], busy: Intervals) -> list[_Window] | None:
     """Every repetition of every test, in order; None where one of them is not certain."""
-    found: list[_Window] = []
-    for test, row in enumerate(rows, start=1):
-        lengths_ns = row.samples_ns
-        told = [told_ns.get((test, number)) for number in range(1, len(lengths_ns) + 1)]
-        known = [ns for ns in told if ns is not None]
-        starts = repetition_starts(known, lengths_ns, busy) if len(known) == len(told) else None
-        if starts is None:
-            return None
-        found += [
-            _Window(row, number, start, start + length)
-            for number, (start, length) in enumerate(zip(starts, lengths_ns, strict=True))
-        ]
-    overlap = any(before.end_ns > after.start_ns for before, after in pairwise(found))
-    return found if found and not overlap else None
-
-
-def repetition_starts(told_ns: Sequence[int], lengths_ns: Sequence[int], busy: Intervals) -> list[int] | None:
-    """When each repetition began; None where another answer is possible, or none.
-
-    told_ns: when its line was read. lengths_ns: how long it took. busy: of all devices of the process.
-    """
-    latest = list(told_ns)  # a repetition began before its line was read, and ended before the next began
-    for at in range(len(latest) - 2, -1, -1):
-        latest[at] = min(latest[at], latest[at + 1] - lengths_ns[at])
-    found = [_only_start(end - _LATE_NS, end, length, busy) for end, length in zip(latest, lengths_ns, strict=True)]
-    starts = [start for start in found if start is not None]
-    return starts if len(starts) == len(found) else None
-
-
-def _only_start(first: int, last: int, length: int, busy: Intervals) -> int | None:
-    """The latest instant of [first, last] that lies in a gap and after whose `length` another one lies, if all such
-    instants lie in the same two gaps.
-    """
-    begin, end = _gaps(busy)
-    starts = np.flatnonzero((begin <= last) & (end >= first))
-    low, high = np.maximum(begin[starts], first), np.minimum(end[starts], last)
-    pairs = [
-        min(int(top), int(end[after]) - length)
-        for bottom, top in zip(low.tolist(), high.tolist(), strict=True)
-        for after in np.flatnonzero((begin <= top + length) & (end >= bottom + length)).tolist()
+    asked = [(row, number, length) for row in rows for number, length in enumerate(row.samples_ns)]
+    keys = [(test, number) for test, row in enumerate(rows, 1) for number in range(1, len(row.samples_ns) + 1)]
+    told = [
+        Told(told_ns[key], length, key[1] > 1 and not row.n_depth)
+        for key, (row, _, length) in zip(keys, asked, strict=True)
+        if key in told_ns
     ]
-    return pairs[0] if len(pairs) == 1 else None
-
-
-def _gaps(busy: Intervals) -> tuple[Int64, Int64]:
-    """Beginnings and ends of what is long enough between the work, before its first and after its last."""
-    far = np.iinfo(np.int64).max // 4
-    begin, end = np.append(-far, busy.ends), np.append(busy.starts, far)
-    is_long = end - begin >= _LEAST_GAP_NS
-    return begin[is_long], end[is_long]
+    starts = repetition_starts(told, busy) if len(told) == len(asked) else None
+    if not starts:
+        return None
+    return [
+        _Window(row, number, start, start + length) for (row, number, length), start in zip(asked, starts, strict=True)
+    ]
 
 
 def _busy(events: pa.Table) -> Intervals:

@@ -11,7 +11,7 @@ import pytest
 
 from hprof import main
 from profiler.capture import Capture
-from profiler.engines import repetitions
+from profiler.engines import repetition_starts
 from profiler.engines.recorded import recorded_figures
 from profiler.report.build import build_report
 from tests.support import ROOT
@@ -123,7 +123,9 @@ elif "--version" not in sys.argv:
 def test_repetitions_of_llama_bench_are_passes_of_the_recording(
     standin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repetitions, "_LATE_NS", 250_000_000)  # however loaded the machine is; all gaps are longer
+    monkeypatch.setattr(
+        repetition_starts, "_LATE_NS", 250_000_000
+    )  # however loaded the machine is; all gaps are longer
     binary = tmp_path / "llama-bench"
     start = f"import runpy, sys; sys.argv[1:1] = [{str(standin)!r}, {BENCH!r}, 'sys.exit()']; "
     binary.write_text(f"#!{sys.executable}\n{start}runpy.run_path({str(PROGRAM)!r}, run_name='__main__')\n")
