@@ -22,7 +22,6 @@ import numpy as np
 
 from benchmarks.gpu.llama_decode import LlamaDecode, given_or_made, trial_recording
 from executor.arrays import Int64
-from executor.arrays import Int64
 from executor.errors import HprofError
 from profiler.arithmetic.stats import estimate
 from profiler.importers.cupti_spool.spool import RecordType, SpoolFile, read_spool
