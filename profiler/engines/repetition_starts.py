@@ -39,7 +39,7 @@ class Told(NamedTuple):
     is_next: bool  # it follows the one before at once
 
 
-class _Place(NamedTuple):
+class _Instants(NamedTuple):
     """Instants, from `low` to `high`, at which a repetition may begin: all in one gap, and so are their ends."""
 
     low: int
@@ -62,7 +62,7 @@ def repetition_starts(told: Sequence[Told], busy: Intervals) -> list[int] | None
     return _one_answer(told, likely, busy) if _is_one_soon(told, likely) else None
 
 
-def _one_answer(told: Sequence[Told], places: Sequence[Sequence[_Place]], busy: Intervals) -> list[int] | None:
+def _one_answer(told: Sequence[Told], places: Sequence[Sequence[_Instants]], busy: Intervals) -> list[int] | None:
     """The latest start of each repetition, where its earliest gives it the same work; else, or without places, None."""
     if not all(places):
         return None
@@ -75,8 +75,8 @@ def _one_answer(told: Sequence[Told], places: Sequence[Sequence[_Place]], busy: 
 
 
 def _likeliest(
-    told: Sequence[Told], places: Sequence[Sequence[_Place]], *, by_what_is_usual: bool
-) -> list[list[_Place]]:
+    told: Sequence[Told], places: Sequence[Sequence[_Instants]], *, by_what_is_usual: bool
+) -> list[list[_Instants]]:
     """The places of each repetition that are part of an answer, one with the fewest exceptions if that counts."""
     n = len(told)
     own = [
@@ -102,31 +102,31 @@ def _likeliest(
     ]
 
 
-def _is_one_soon(told: Sequence[Told], places: Sequence[Sequence[_Place]]) -> bool:
+def _is_one_soon(told: Sequence[Told], places: Sequence[Sequence[_Instants]]) -> bool:
     """Whether some line was read as soon as one of several is."""
     return any(one.at_ns - high <= _SOONEST_NS for one, some in zip(told, places, strict=True) for _, high in some)
 
 
-def _steps(before: Sequence[_Place], after: Sequence[_Place], length: int, is_next: bool) -> _Counts:
+def _steps(before: Sequence[_Instants], after: Sequence[_Instants], length: int, is_next: bool) -> _Counts:
     """(places of one repetition, places of the next): the exceptions between them, infinite where they overlap."""
     low, high = (
-        np.array([getattr(one, edge) for one in before], np.int64)[:, None] + length for edge in _Place._fields
+        np.array([getattr(one, edge) for one in before], np.int64)[:, None] + length for edge in _Instants._fields
     )
     next_low, next_high = (
-        np.array([getattr(one, edge) for one in after], np.int64)[None, :] for edge in _Place._fields
+        np.array([getattr(one, edge) for one in after], np.int64)[None, :] for edge in _Instants._fields
     )
     pause = np.where(is_next & (next_low - high > _NEXT_NS), float(_PAUSE), 0.0)
     return np.where(next_high < low, np.inf, pause)
 
 
-def _places(told: Told, gaps: tuple[Int64, Int64]) -> list[_Place]:
+def _places(told: Told, gaps: tuple[Int64, Int64]) -> list[_Instants]:
     """Where a repetition may begin."""
     begin, end = gaps
     at, length = told.at_ns, told.length_ns
     starts = np.flatnonzero((begin <= at) & (end >= at - _LATE_NS))
     low, high = np.maximum(begin[starts], at - _LATE_NS), np.minimum(end[starts], at)
     return [
-        _Place(max(bottom, int(begin[after]) - length), min(top, int(end[after]) - length))
+        _Instants(max(bottom, int(begin[after]) - length), min(top, int(end[after]) - length))
         for bottom, top in zip(low.tolist(), high.tolist(), strict=True)
         for after in np.flatnonzero((begin <= top + length) & (end >= bottom + length)).tolist()
     ]
