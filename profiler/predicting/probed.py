@@ -31,6 +31,12 @@ ANY_QUANT: Final = "any"
 """Serves quant types that were not probed: fitted to all that were."""
 WORKS: Final = ("once", "value", "byte", "flop", "own")
 """What the coefficients are of, in their order."""
+_LIKE: Final[Mapping[str, tuple[str, ...]]] = {
+    "ffn": ("experts", "shared"),
+    "experts": ("ffn",),
+    "shared": ("ffn", "experts"),
+}
+"""Whose times by their work stand in for a step that was not probed where it runs."""
 _MARGIN: Final = 1.001
 _FEWEST_SIZES: Final = 2
 _BEYOND: Final = 4.0  # so many times more or fewer bytes than were probed still count as seen
@@ -73,6 +79,11 @@ class ProbedCosts:
 
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         found = self._fit(step, points)
+        if found is None and step.tensors:
+            raise HprofError(
+                f"the probe shows no products of a layer's {step.name} on the {step.where}, nor any like them: probe "
+                "again (hprof probe), or give the machine's rates (--gpu, --host-memory-gb-s)."
+            )
         if found is None:
             return np.zeros_like(points.n_past)  # no event tells it apart from the gap before the next step
         return np.asarray(works(step, points, distinct, self.dtype) @ found.coefficients)
@@ -111,17 +122,19 @@ class ProbedCosts:
         return is_beside and group not in self.groups
 
     def _is_probed(self, step: Step) -> bool:
-        return any((group.name, group.quant) == (step.name, quant_of(step)) for group in self.groups)
+        seen = {(group.name, group.where, group.quant) for group in self.groups}
+        return (step.name, step.where, quant_of(step)) in seen
 
     def _fit(self, step: Step, points: Points) -> WorkFit | None:
         one = bool((points.n_tokens == 1).all())
         phases: tuple[Phase, ...] = ("decode", "prefill") if points.phase == "decode" or one else ("prefill",)
-        for quant in (quant_of(step), ANY_QUANT):
-            for phase in phases:
-                for setting in OTHERS[points.setting]:
-                    group = Group(step.name, step.where, quant, phase, setting)
-                    if group in self.groups:
-                        return self.groups[group]
+        for name in (step.name, *_LIKE.get(step.name, ())):
+            for quant in (quant_of(step), ANY_QUANT):
+                for phase in phases:
+                    for setting in OTHERS[points.setting]:
+                        group = Group(name, step.where, quant, phase, setting)
+                        if group in self.groups:
+                            return self.groups[group]
         return None
 
 

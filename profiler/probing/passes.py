@@ -22,7 +22,7 @@ from executor.policies.base import PolicyOptions
 from profiler.capture import Capture
 from profiler.facts import describe_machine
 from profiler.planning.plan import plan_run
-from profiler.planning.request import GridPoint, RunRequest
+from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.calibrate import Source, samples_of, source_layout, spread_of_misses
 from profiler.predicting.probe import Measure, Probe, this_machine
 from profiler.predicting.probed import ProbedCosts, fit_probed
@@ -39,6 +39,7 @@ QUANTS: Final = ("Q4_K", "Q8_0")
 _ARMS: Final = ("off", "on", "full")
 _DIVIDING: Final = "both"  # on a GPU: what CPU and link reach beside each other
 _REPETITIONS: Final = 2
+_ON_HOST: Final = "ffn_(gate|up|down).*=CPU"  # dense FFNs too, which are resident beside experts unless named
 _MEMORY: Final = Path("/dev/shm")
 
 
@@ -150,6 +151,7 @@ class _Runs:
             model=str(path),
             quant=quant,
             arms=(*_ARMS, _DIVIDING) if shape.has_experts and self.device.kind == "cuda" else _ARMS,
+            placements=(PlacementOptions(overrides=_ON_HOST),),
             keeps_rows=True,  # few layers: each is to be measured in every ubatch
             repetitions=_REPETITIONS,
             policy=PolicyOptions(op_offload_min_batch=self.op_offload_min_batch),

@@ -21,7 +21,7 @@ from profiler.planning.request import GridPoint, RunRequest
 from profiler.predicting.costs import RateCosts
 from profiler.predicting.predictor import predict
 from profiler.predicting.probe import Probe, changes, probe_path, read_probe, this_machine, write_probe
-from profiler.predicting.probed import ProbedCosts
+from profiler.predicting.probed import Group, ProbedCosts, WorkFit
 from profiler.probing.passes import probe
 from profiler.probing.products import SIZES, Sizes
 from profiler.probing.shapes import TINY, USUAL, dense, mixed
@@ -92,6 +92,34 @@ def test_smaller_and_larger_weights_than_were_probed_are_outside(probed: Probe) 
     assert not in_range("llama-3.1-8b", probed.costs)
     larger = {group: replace(fit, n_bytes=(1e12, 1e12)) for group, fit in probed.costs.groups.items()}
     assert not in_range("tiny-dense", replace(probed.costs, groups=larger))
+
+
+def test_a_model_of_both_kinds_of_layer_is_probed_with_both_on_the_cpu() -> None:
+    """Dense FFNs beside experts are resident unless they are named."""
+    models = replace(USUAL["cpu"], fitted=(mixed(256, 512, (8, 2, 256)),), more=(), checked=())
+    found = probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
+    on_host = {(group.name, group.phase) for group in found.costs.groups if group.where == "host"}
+    assert on_host == {(name, phase) for name in ("ffn", "experts") for phase in ("prefill", "decode")}
+
+
+def test_a_step_that_was_not_probed_takes_what_its_like_does(probed: Probe) -> None:
+    """It took no time at all, so that decode on the CPU was told to be 14 times as fast as it is."""
+    request = RunRequest(
+        (GridPoint(40, 4, 16, 0),), DeviceOptions("sim", machine=MACHINE), model="tiny-dense", arms=("off",)
+    )
+    plan = plan_run(request)
+    costs = replace(probed.costs, groups=_without(probed.costs, "ffn"))
+    (known,), (found,) = predict(plan, probed.costs), predict(plan, costs)
+    assert found.decode_ns == pytest.approx(known.decode_ns, rel=0.5)
+    assert known.in_range
+    assert not found.in_range
+    nothing = replace(costs, groups=_without(costs, "experts"))
+    with pytest.raises(HprofError, match=r"no products of a layer's ffn on the host, nor any like them: probe again"):
+        predict(plan, nothing)
+
+
+def _without(costs: ProbedCosts, name: str) -> dict[Group, WorkFit]:
+    return {group: fit for group, fit in costs.groups.items() if (group.name, group.where) != (name, "host")}
 
 
 def test_a_quant_type_of_one_size_is_not_taken_to_cost_the_same_at_all_sizes(probed: Probe) -> None:
