@@ -147,37 +147,48 @@ class PassTrace:
         self._known.extend(rows)
 
     def records(self) -> list[EventRecord]:
-        """All intervals with their times, and a `wait` row for each gap before work that waited for a copy."""
-        rows: list[EventRecord] = []
-        last_end: dict[tuple[int, StreamName], int] = {}
-        for span in self._spans:
-            row = EventRecord(
-                kind=span.kind,
-                name=span.name,
-                t_start=span.device.time_ns(span.start),
-                t_end=span.device.time_ns(span.end),
-                device=span.device.index,
-                stream=span.stream,
-                phase=span.ubatch.phase,
-                ubatch=span.ubatch.number,
-                n_tokens=span.ubatch.n_tokens,
-                **span.fields,
-            )
-            key = (row.device, span.stream)
+        """All intervals with their times, and a `wait` row for each time in which work waited for a copy."""
+        rows = [self._record(span) for span in self._spans]
+        copied_ns: dict[int, int] = {}  # by the copies' numbers
+        for row in rows:
+            if row.correlation_id is not None:
+                copied_ns[row.correlation_id] = max(row.t_end, copied_ns.get(row.correlation_id, row.t_end))
+        found: list[EventRecord] = []
+        last_end: dict[tuple[int, str | None], int] = {}
+        for row in rows:
+            key = (row.device, row.stream)
             before = last_end.get(key, 0)
-            if row.waits_for is not None and row.t_start > before:
-                rows.append(_wait_row(row, before))
+            if row.waits_for is not None:
+                # what follows the copy's end, the host was late
+                until = min(copied_ns.get(row.waits_for, row.t_start), row.t_start)
+                if until > before:
+                    found.append(_wait_row(row, before, until))
             last_end[key] = row.t_end
-            rows.append(row)
-        return rows + self._known
+            found.append(row)
+        return found + self._known
+
+    @staticmethod
+    def _record(span: _Span) -> EventRecord:
+        return EventRecord(
+            kind=span.kind,
+            name=span.name,
+            t_start=span.device.time_ns(span.start),
+            t_end=span.device.time_ns(span.end),
+            device=span.device.index,
+            stream=span.stream,
+            phase=span.ubatch.phase,
+            ubatch=span.ubatch.number,
+            n_tokens=span.ubatch.n_tokens,
+            **span.fields,
+        )
 
 
-def _wait_row(row: EventRecord, since_ns: int) -> EventRecord:
+def _wait_row(row: EventRecord, since_ns: int, until_ns: int) -> EventRecord:
     return EventRecord(
         kind="wait",
         name="wait for copy",
         t_start=since_ns,
-        t_end=row.t_start,
+        t_end=until_ns,
         device=row.device,
         stream=row.stream,
         phase=row.phase,
