@@ -40,6 +40,7 @@ _SEED: Final = 20250
 ONE_PROCESS: Final = "one process an arm: boots needed"
 _SAME_WORK: Final = "same work: "
 _OTHER_WORK: Final = "different workload: "
+_MOSTLY_ZERO: Final = "about half of the values are 0, so that the ratio has no bounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,10 @@ def outliers(values: Floats) -> Flags:
     return np.asarray((distance > OUTLIER_MADS * spread) & (spread > 0))
 
 
-def shared_keys(baseline: Mapping[Key, float], arm: Mapping[Key, float]) -> list[Key]:
-    """The keys under which both have a finite and positive value, in the baseline's order."""
-    return [key for key, value in baseline.items() if is_usable(value) and is_usable(arm.get(key))]
+def shared_keys(baseline: Mapping[Key, float], arm: Mapping[Key, float], *, with_zeros: bool = False) -> list[Key]:
+    """The keys under which both have a finite and positive value (or 0, `with_zeros`), in the baseline's order."""
+    both = [(key, value, arm.get(key)) for key, value in baseline.items()]
+    return [key for key, *values in both if all(is_usable(value, with_zeros=with_zeros) for value in values)]
 
 
 def compare(
@@ -176,12 +178,13 @@ def compare(
     boots: tuple[Floats, Floats] | None = None,
     grounds: Grounds = NO_GROUNDS,
 ) -> Comparison | None:
-    """Judge an arm against the baseline; None where either has no values.
+    """Judge an arm against the baseline; None where either has no values, or the baseline's median is 0.
 
     Of pairs, baseline[i] and arm[i] were measured side by side. boots: the processes that the values of both come from.
+    Values may be 0; where so many of the baseline's are that its median might be too, there is no interval.
     """
     n_pairs, unit = min(len(baseline), len(arm)), design.unit
-    if n_pairs == 0:
+    if n_pairs == 0 or np.median(baseline) == 0:
         return None
     ratio = float(np.median(arm) / np.median(baseline))
     interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=design.are_pairs) if n_pairs > 1 else None
@@ -205,6 +208,8 @@ def _verdict(
     unit: CountUnit,
 ) -> tuple[Verdict, str | None]:
     """A change needs an interval that leaves out 1 and a ratio beyond the noise; "no difference" one inside it."""
+    if n_pairs >= NEEDED[unit] and interval is None:
+        return "inconclusive", _MOSTLY_ZERO
     if n_pairs < NEEDED[unit] or interval is None:
         few = f"{n_pairs} of the {NEEDED[unit]} {unit} that a verdict needs"
         return "inconclusive", ONE_PROCESS if unit == "boots" and n_pairs == 1 else few
@@ -224,11 +229,15 @@ def _verdict(
 
 def _bootstrap(
     baseline: Floats, arm: Floats, boots: tuple[Floats | None, Floats | None], *, are_pairs: bool
-) -> tuple[float, float]:
+) -> tuple[float, float] | None:
     drawn, n = _drawn(len(baseline), boots[0], 0)
     drawn_arm, n_arm = (drawn, n) if are_pairs else _drawn(len(arm), boots[1], 1)
-    ratios = np.median(arm[drawn_arm], axis=1) / np.median(baseline[drawn], axis=1)
+    below = np.median(baseline[drawn], axis=1)
+    endless = np.full(len(below), np.inf)
+    ratios = np.divide(np.median(arm[drawn_arm], axis=1), below, out=endless, where=below > 0)
     tail = _tail(min(n, n_arm))
+    if np.isinf(ratios).mean() >= tail:
+        return None
     low, high = np.quantile(ratios, [tail, 1 - tail])
     return float(low), float(high)
 
@@ -288,6 +297,6 @@ def _draws(n: int, stream: int) -> Int64:
     return np.random.default_rng([_SEED, n, stream]).integers(0, n, (_N_RESAMPLES, n))
 
 
-def is_usable(value: float | None) -> bool:
-    """Whether a ratio can be made of it: known, finite and positive."""
-    return value is not None and bool(np.isfinite(value)) and value > 0
+def is_usable(value: float | None, *, with_zeros: bool = False) -> bool:
+    """Whether a ratio can be made of it: known, finite and positive. with_zeros: or 0, of figures that may be."""
+    return value is not None and bool(np.isfinite(value)) and (value > 0 or (with_zeros and value == 0))

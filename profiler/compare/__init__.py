@@ -15,6 +15,7 @@ from profiler.compare.changes import (
     changes,
     device_changes,
     matched,
+    not_seen,
     open_side,
     process_warnings,
     token_warnings,
@@ -44,7 +45,7 @@ def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: S
         changes=found,
         devices=[] if pairs else device_changes(left, right),
         warnings=[*_warnings("A", left), *_warnings("B", right), *_unmatched(left, right, pairs)],
-        gates=[decide(limit, found) for limit in limits],
+        gates=[decide(limit, found, not_seen(left, right, pairs, limit.figure)) for limit in limits],
     )
 
 

@@ -22,6 +22,7 @@ from profiler.metrics import (
     CaptureTables,
     DeviceFigures,
     Figure,
+    Scope,
     device_figures,
     load_tables,
     pass_figures,
@@ -29,9 +30,11 @@ from profiler.metrics import (
     reading_figures,
 )
 from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
+from profiler.report.build import is_routing_given
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Repeats, counted, judge, pair_keys, repeats
+from profiler.report.sameness import SameWork
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,24 @@ class OpenedSide:
         return reading_figures(self.capture.manifest)
 
     @cached_property
+    def frames(self) -> dict[Scope, pd.DataFrame]:
+        """`pass_figures` of the tables."""
+        return pass_figures(*self.tables)
+
+    @cached_property
+    def same_work(self) -> SameWork:
+        """Knows which arms did the same by design."""
+        return SameWork(self.tables.ubatches, self.frames, self.capture.manifest.arms)
+
+    @property
+    def tokens_route(self) -> bool:
+        """Whether other tokens mean other experts, so other work."""
+        return self.tables.experts.num_rows > 0 and not is_routing_given(self.capture.manifest)
+
+    @cached_property
     def figures(self) -> pd.DataFrame:
         """One row a pass (index: pass_id), a column a figure or reading."""
-        frame = pass_figures(*self.tables)["pass"]
+        frame = self.frames["pass"]
         printed = pd.DataFrame(reading_columns(self.tables.passes, list(self.readings)), frame.index)
         return pd.concat([frame, printed], axis=1)
 
@@ -177,8 +195,9 @@ def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:
 
 def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
     work = different_work(a, b, x[0], y[0])
-    is_moe = any(side.tables.experts.num_rows for side in (a, b))
-    after_first = OTHER_EXPERTS if is_moe and _has_other_tokens(a, b, x, y) else None
+    tokens_route = a.tokens_route or b.tokens_route
+    after_first = OTHER_EXPERTS if tokens_route and _has_other_tokens(a, b, x, y) else None
+    is_one_run = a.capture.path == b.capture.path and x[0] == y[0]
     readings = {name: figure for name, figure in a.readings.items() if name in b.readings}
     for name, figure in {**FIGURES, **readings}.items():
         design = pair_design(a, b, figure)
@@ -191,7 +210,9 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
             better = figure.better or "lower"
             against: Comparison | None = None
             if min(a_median, b_median) > 0:
-                against = judge(of_a, of_b, design, better=better, noise=noise, grounds=Grounds(different))
+                same = a.same_work.reason(name, a.groups[x], b.groups[y]) if is_one_run else None
+                grounds = Grounds(different, same)
+                against = judge(of_a, of_b, design, better=better, noise=noise, grounds=grounds, with_zeros=True)
             n_pairs = against.pairs if against is not None else min(map(len, units))
             yield Change(
                 cell_a=x[0],
@@ -210,6 +231,23 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
                 different=different,
                 reading=readings.get(name),
             )
+
+
+def not_seen(a: OpenedSide, b: OpenedSide, pairs: Pairs, figure: str) -> list[str]:
+    """Where a figure cannot be compared, so that no limit on it is known to be kept: a cell and arm in which one side
+    alone has it, and those that a side lacks because it was not finished.
+    """
+    found = []
+    for x, y in pairs:
+        has = [bool(_values(side, side.groups[key], figure, None)) for side, key in ((a, x), (b, y))]
+        if has[0] != has[1]:
+            found.append(f"only {'A' if has[0] else 'B'} has it in {x[0].flags} · {x[1]}")
+    taken = ({x for x, _ in pairs}, {y for _, y in pairs})
+    for name, side, other, used in (("A", a, b, taken[1]), ("B", b, a, taken[0])):
+        lacking = [key for key in other.groups if key not in used]
+        if lacking and side.capture.manifest.state != "complete":
+            found.append(f"{name} was not finished and lacks {lacking[0][0].flags} · {lacking[0][1]}")
+    return found
 
 
 def pair_design(a: OpenedSide, b: OpenedSide, figure: Figure) -> PairDesign:
@@ -288,6 +326,8 @@ def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
 
 def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | None) -> Repeats:
     """The figure of each pass by (boot, repetition); unknown ones are left out."""
+    if name not in side.figures:
+        return {}
     values = side.figures[name].loc[rows["pass_id"]].to_numpy() / (n_tokens or 1)
     return {key: value for key, value in repeats(rows, values).items() if np.isfinite(value)}
 

@@ -212,13 +212,20 @@ def parse_limit(text: str, readings: Mapping[str, Figure] | None = None) -> Limi
     return Limit(text.strip(), name, match[2] == ">", float(match[3]) / 100)
 
 
-def decide(limit: Limit, changes: Sequence[Change]) -> Gate:
-    """The worst of the limit's states over all cells and arms."""
+def decide(limit: Limit, changes: Sequence[Change], not_seen: Sequence[str] = ()) -> Gate:
+    """The worst of the limit's states over all cells and arms. not_seen: where the figure cannot be compared; then a
+    gate may fail, but not pass.
+    """
     decided = [(_state(limit, change), change) for change in changes if change.figure == limit.figure]
+    if not decided and not_seen:
+        return Gate(limit.text, "inconclusive", not_seen[0])
     if not decided:
         missing = f"neither side has {_label(limit.figure)} to compare"
         return Gate(limit.text, "inconclusive", f"{missing}{_what_there_is(changes)}")
     for state in ("failed", "inconclusive", "passed"):
+        if state == "passed" and not_seen:
+            more = f", and {len(not_seen) - 1} more" if len(not_seen) > 1 else ""
+            return Gate(limit.text, "inconclusive", f"{not_seen[0]}{more}")
         hit = [change for found, change in decided if found == state]
         if hit:
             worst = max(hit, key=lambda change: _share(change) * (1 if limit.above else -1))

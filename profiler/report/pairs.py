@@ -56,10 +56,17 @@ def judge(
     better: Literal["lower", "higher"],
     noise: float,
     grounds: Grounds = NO_GROUNDS,
+    with_zeros: bool = False,
 ) -> Comparison | None:
-    """Hold an arm against the baseline; null where they share no usable value."""
-    sides = [counted({key: v for key, v in found.items() if is_usable(v)}, design.unit) for found in (baseline, arm)]
-    keys = [shared_keys(*sides)] * 2 if design.are_pairs else [list(side) for side in sides]
+    """Hold an arm against the baseline; null where they share no usable value.
+
+    with_zeros: 0 is a value like any other, as of exposed copies, and no time that nobody took.
+    """
+    sides = [
+        counted({key: v for key, v in found.items() if is_usable(v, with_zeros=with_zeros)}, design.unit)
+        for found in (baseline, arm)
+    ]
+    keys = [shared_keys(*sides, with_zeros=with_zeros)] * 2 if design.are_pairs else [list(side) for side in sides]
     of_baseline, of_arm = (
         (np.array([side[key] for key in chosen]), np.array([boot for boot, _ in chosen]))
         for side, chosen in zip(sides, keys, strict=True)

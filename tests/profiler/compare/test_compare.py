@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.errors import HprofError
+from executor.passes import EventRecord, UbatchRecord
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
 from profiler.compare.renderers import differences_table, headline
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
-from tests.profiler.makers import dense_off_on, imported_without_passes, interrupted, moe_off_on
+from tests.profiler.makers import dense_off_on, dense_result, imported_without_passes, interrupted, moe_off_on
 from tests.profiler.runs import make_capture, small_request
 
 
@@ -284,3 +286,80 @@ def test_an_interrupted_capture_says_so(tmp_path: Path) -> None:
     interrupted(tmp_path / "a")
     warnings = compare_captures(str(tmp_path / "a"), str(tmp_path / "a")).warnings
     assert any(text.startswith("A: The capture") for text in warnings)
+
+
+def _exposing(path: Path, exposed_ns: list[int]) -> str:
+    """A capture of a process a value, whose one pass copies for so long beside nothing; 1 us of compute follows."""
+    writer = new_capture(path, arms=[ManifestArm("x")])
+    for order, ns in enumerate(exposed_ns):
+        events = [EventRecord("compute", "layer", ns, ns + 1000, 0, "compute", "prefill", 0, 0)]
+        events += [EventRecord("h2d", "ffn", 0, ns, 0, "copy", "prefill", 0, 0, bytes=8)] if ns else []
+        writer.plan_pass(order, PassKey("x", 4, 0, 4, 0, 0, order, order))
+        writer.record_pass(order, replace(dense_result(), t_end=ns + 1000, events=events, ubatches=[], tokens=[]))
+    writer.finish()
+    return str(path)
+
+
+def test_passes_without_exposed_copies_count_as_much_as_those_with(tmp_path: Path) -> None:
+    """Seven of twelve processes that stopped exposing copies are a fall; the other five alone would be none."""
+    before = _exposing(tmp_path / "a", [0] * 4 + [1000] * 14)
+    after = _exposing(tmp_path / "b", [0] * 4 + [2000] * 14)
+    mostly = _exposing(tmp_path / "c", [0] * 9 + [1000] * 9)
+    risen = _change(compare_captures(before, after), "exposed_copy_ns").against
+    assert risen is not None
+    assert (risen.ratio, risen.pairs, risen.verdict) == (2.0, 18, "slower")
+    fallen = compare_captures(before, mostly, fail_on=["exposed>-20%"])
+    half = _change(fallen, "exposed_copy_ns").against
+    assert half is not None
+    assert (half.ratio, half.verdict) == (0.5, "inconclusive")
+    assert fallen.gates[0].state == "inconclusive"
+    unbounded = _change(compare_captures(mostly, before), "exposed_copy_ns").against
+    assert unbounded is not None
+    assert (unbounded.low, unbounded.verdict) == (None, "inconclusive")
+    assert unbounded.reason == "about half of the values are 0, so that the ratio has no bounds"
+
+
+def test_arms_of_one_run_that_did_the_same_by_design_get_no_verdict(tmp_path: Path) -> None:
+    """As the report has it: `gated` below its gate runs as `off`; what differs between their times is chance."""
+    options = {"effective": {"host_layers": [0]}}
+    arms = [ManifestArm(name, name, name, options) for name in ("off", "gated")]
+    writer = new_capture(tmp_path / "c", arms=arms)
+    for order in range(24):
+        arm, repetition, n_ubatch = ("off", "gated")[order % 2], order // 4, (4, 8)[order % 4 // 2]
+        ubatches = [UbatchRecord("prefill", 0, 4, 0, "off", 0, 1000)]
+        ns = 1000 if arm == "off" else 900
+        writer.plan_pass(order, PassKey(arm, n_ubatch, 0, 8, 0, repetition, order, 0))
+        writer.record_pass(order, replace(dense_result(), ttft_ns=ns, ubatches=ubatches, tokens=[]))
+    writer.finish()
+    run = tmp_path / "c"
+    same = _change(compare_captures(f"{run}#off,ub=4", f"{run}#gated,ub=4"), "ttft_ns").against
+    assert same is not None
+    assert (same.is_same_work, same.verdict) == (True, "inconclusive")
+    apart = _change(compare_captures(f"{run}#off,ub=4", f"{run}#gated,ub=8"), "ttft_ns").against
+    assert apart is not None
+    assert apart.verdict == "faster"
+
+
+def test_a_gate_does_not_pass_on_what_an_unfinished_side_lacks(tmp_path: Path) -> None:
+    """A build that dies at the second arm has kept no limit there."""
+    whole = str(dense_off_on(tmp_path / "a").path)
+    writer = new_capture(tmp_path / "b", arms=[ManifestArm("off")], model={"name": "tiny"})
+    for order in range(6):
+        writer.plan_pass(order, PassKey("off", 4, 0, 8, 2, order, order, 0))
+        writer.record_pass(order, dense_result())
+    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
+    assert gate.state == "inconclusive"
+    assert gate.reason == "B was not finished and lacks -p 8 -n 2 -ub 4 -d 0 · on"
+    writer.finish()
+    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
+    assert gate.state == "passed"
+
+
+def test_a_gate_does_not_pass_where_one_side_alone_has_its_figure(tmp_path: Path) -> None:
+    told, untold = _holding(tmp_path / "a", 1000), tmp_path / "b"
+    writer = new_capture(untold, arms=[ManifestArm("x")])
+    for order in range(6):
+        writer.add_pass_row(order, PassKey("x", 512, 0, 512, 0, order, order, 0), t_start=0, t_end=1000)
+    writer.finish()
+    (gate,) = compare_captures(told, str(untold), fail_on=["vram>+5%"]).gates
+    assert (gate.state, gate.reason) == ("inconclusive", "only A has it in -p 512 -n 0 -ub 512 -d 0 · x")

@@ -139,3 +139,11 @@ def test_a_limit_that_would_fail_what_is_better_is_refused(text: str, instead: s
 def test_a_limit_may_ask_for_more_and_bound_both_sides_of_what_has_no_better(text: str) -> None:
     limit = parse_limit(text, {"loss": Figure("loss", "number", "")})
     assert limit.above == (">" in text)
+
+
+def test_what_cannot_be_compared_keeps_a_gate_from_passing_and_not_from_failing() -> None:
+    lacks = ["only A has it in -ub 512 · on", "B was not finished and lacks -ub 64 · on"]
+    kept, broken = _change(1.0, 1.01), _change(1.2, 1.3)
+    gate = decide(parse_limit("ttft>+5%"), [kept], lacks)
+    assert gate == Gate("ttft>+5%", "inconclusive", "only A has it in -ub 512 · on, and 1 more")
+    assert decide(parse_limit("ttft>+5%"), [kept, broken], lacks).state == "failed"
