@@ -250,6 +250,10 @@ class CudaDevice(Device):
         try:
             with torch.cuda.stream(self._streams[stream]):
                 return RecordedGraph(self._replays.record(issue))
+        except RuntimeError as error:
+            if what_ran_out(error) == "device":
+                torch.cuda.empty_cache()
+            raise
         finally:
             self._is_recording = False
 

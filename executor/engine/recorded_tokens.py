@@ -15,6 +15,7 @@ from functools import partial
 import torch
 
 from executor.devices.base import Device, RecordedWork
+from executor.devices.out_of_memory import what_ran_out
 from executor.engine.ends import RecordedEnds
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import HostPart, StepRunner
@@ -27,6 +28,10 @@ from executor.token_report import report_bytes
 from executor.tracing.token_trace import TokenTrace
 
 _MOST_RECORDED = 32  # a graph of some hundred kernels each
+_NO_ROOM = (
+    "GPU memory had no room for the recording of a whole token, so that some run step by step, which takes longer: "
+    "keep fewer layers resident (-ot, -ncmoe, -ngl), or use a smaller -ub."
+)
 
 HostParts = tuple[HostPart, ...]
 """The host's hand in each layer of a token."""
@@ -64,7 +69,10 @@ class RecordedToken:
 class RecordedTokens:
     """All of a session's, shared by its arms."""
 
-    def __init__(self, placed: PlacedModel, max_ubatches: int) -> None:
+    def __init__(self, placed: PlacedModel, max_ubatches: int, tell: Callable[[str], None]) -> None:
+        """`tell` takes a sentence where memory has no room for a recording."""
+        self._tell = tell
+        self._refused: set[tuple[int, HostParts, bool]] = set()
         self._max_tokens = placed.shards[0].max_tokens
         self._shards = _path(placed)
         self._seen: set[tuple[int, HostParts]] = set()
@@ -94,11 +102,30 @@ class RecordedTokens:
         # what the first position alone and the number of rows decide is not asked again for every token
         if (known is None or not ubatch.n_past) and not is_recordable(placed, ubatch.n_past):
             return None
-        if known is None and key[:2] in self._seen and len(self._recorded) < _MOST_RECORDED:
+        is_due = key[:2] in self._seen and key not in self._refused
+        if known is None and is_due and len(self._recorded) < _MOST_RECORDED:
             with routed.sent_by_others():
-                known = self._recorded[key] = self._record(placed, host_parts, ubatch, steps_of, marked=marked)
+                known = self._recorded_if_room(placed, host_parts, ubatch, steps_of, marked=marked)
+            if known is None:
+                self._refused.add(key)
+            else:
+                self._recorded[key] = known
         self._seen.add(key[:2])
         return known
+
+    def _recorded_if_room(
+        self, placed: PlacedModel, host_parts: HostParts, ubatch: Ubatch, steps_of: StepsOf, *, marked: bool
+    ) -> RecordedToken | None:
+        """None where device memory ran out, twice: a device that finds none gives back what it keeps for later."""
+        for _ in range(2):
+            try:
+                return self._record(placed, host_parts, ubatch, steps_of, marked=marked)
+            except RuntimeError as error:
+                if what_ran_out(error) != "device":
+                    raise
+        if not self._refused:
+            self._tell(_NO_ROOM)
+        return None
 
     def _record(
         self, placed: PlacedModel, host_parts: HostParts, ubatch: Ubatch, steps_of: StepsOf, *, marked: bool

@@ -48,6 +48,7 @@ class Session:
         """Of the pass that ran last: float32 (n_logits, vocab), on its device."""
         self.policies = {arm: make_policy(arm, options.policy) for arm in dict.fromkeys(arms)}
         self.load_mode, self.warnings = effective_load_mode(options, self.policies.values())
+        """`warnings`: sentences; more may come while passes run."""
         self.devices: list[Device] = []
         self._ordering = OrderingLog() if options.record_ordering else None
         try:
@@ -70,7 +71,8 @@ class Session:
             _name_weights(self._ordering, self._placed.units)
         self._host_flags = reserve_flags(self.devices[0], model.shape, options.max_ubatches)
         records = all(device.records_work for device in self.devices)
-        self._recorded = RecordedTokens(self._placed, options.max_ubatches) if records else None
+        tell = self.warnings.append
+        self._recorded = RecordedTokens(self._placed, options.max_ubatches, tell) if records else None
         self._arms = make_arms(self._placed, self.policies, self.placements)
 
     def run_pass(self, job: PassJob, *, record: bool = True) -> PassResult:

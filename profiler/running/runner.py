@@ -124,6 +124,7 @@ class _CaptureRun:
                 for cell in self._request.cells:
                     self._run_cell(setup, session, cell)
             self._tell_products(session)
+            self._writer.update_manifest(warnings=self._warnings(session))  # some come while passes run
         finally:
             session.close()
 
@@ -136,13 +137,15 @@ class _CaptureRun:
     def _describe(self, setup: PlacedArms, session: Session, load_ns: int) -> None:
         known = {arm.name: arm for arm in self._writer.manifest.arms}
         known |= {arm.name: arm for arm in arms_of_session(setup, session)}
-        warnings = [*self._writer.manifest.warnings, *session.warnings]
         self._writer.update_manifest(
             arms=list(known.values()),
-            warnings=list(dict.fromkeys(warnings)),
+            warnings=self._warnings(session),
             link_h2d_gb_s=session.devices[0].link_gb_s,
             extra=_with_load_time(self._writer.manifest.extra, setup, load_ns),
         )
+
+    def _warnings(self, session: Session) -> list[str]:
+        return list(dict.fromkeys([*self._writer.manifest.warnings, *session.warnings]))
 
     def _tell_products(self, session: Session) -> None:
         """`device_products`: which way a GPU computed products of few rows, by their shapes."""

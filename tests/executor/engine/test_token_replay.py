@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from executor import placed_model
+from executor.devices.base import RecordedWork, StreamName
 from executor.devices.cpu import CpuDevice
 from executor.passes import PassJob, PassResult
 from executor.policies.base import PolicyOptions
@@ -72,11 +74,13 @@ def test_the_same_tokens_logits_and_records(spec: str, options: Any, monkeypatch
 
 
 def steps(result: PassResult) -> Counter[tuple[Any, ...]]:
-    """What was done, but for the flags' copies: a recorded token brings them in one."""
+    """What was done, but for waits, which are a matter of time, and the flags' copies, which a recorded token brings in
+    one.
+    """
     return Counter(
         (e.kind, e.name, e.phase, e.ubatch, e.layer, e.device, e.stream, e.n_tokens, e.bytes)
         for e in result.events
-        if e.name != "copy flags"
+        if e.name != "copy flags" and e.kind != "wait"
     )
 
 
@@ -132,6 +136,51 @@ def test_a_context_that_outgrows_its_rows_is_recorded_again(monkeypatch: pytest.
     assert [result.logits_digest for result in got] == [result.logits_digest for result in wanted]
     assert [result.tokens for result in got] == [result.tokens for result in wanted]
     assert recorder.n_recorded == 2
+
+
+@pytest.mark.parametrize(("n_refused", "n_replayed"), [(1, 3 * (N_GEN - 1) - 1), (2, 0), (1000, 0)])
+@pytest.mark.usefixtures("stepwise")
+def test_a_token_without_room_for_its_recording_runs_step_by_step(
+    n_refused: int, n_replayed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is tried again, as the device then gives back what it keeps; that tokens are slower is said once."""
+    wanted = three_passes("tiny-moe")
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+    record = recorder.record_work
+
+    def record_if_room(device: CpuDevice, stream: StreamName, issue: Callable[[], None]) -> RecordedWork:
+        recorded = record(device, stream, issue)
+        if recorder.n_recorded <= n_refused:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return recorded
+
+    monkeypatch.setattr(CpuDevice, "record_work", lambda device, *given: record_if_room(device, *given))
+    with open_session("tiny-moe", ["full"], dtype=torch.float32) as session:
+        found = [run_pass(session, "full", 64, N_GEN, repetition=repetition) for repetition in (0, 1, 0)]
+        warnings = session.warnings
+    for (got, logits), (want, its_logits) in zip(found, wanted, strict=True):
+        assert got.tokens == want.tokens
+        assert logits is not None
+        assert torch.equal(logits, its_logits)
+    assert recorder.n_replayed == n_replayed
+    assert [text for text in warnings if "no room for the recording of a whole token" in text] == warnings
+    assert len(warnings) == (0 if n_replayed else 1)
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_what_breaks_a_tokens_recording_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    recorder.install(monkeypatch)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(CpuDevice, "record_work", broken)
+    with open_session("tiny-dense", ["full"], dtype=torch.float32) as session:
+        session.run_pass(PassJob(0, "full", 0, 1, 1, 8, 0))
+        with pytest.raises(RuntimeError, match="not permitted"):
+            session.run_pass(PassJob(0, "full", 0, 1, 1, 8, 0))
 
 
 COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
