@@ -131,6 +131,33 @@ def test_the_interval_holds_the_true_ratio_in_95_of_100_runs(n_pairs: int, heavy
     assert hits / n_runs >= 0.92, "200 runs tell 95 % from 92 % or less (three standard errors: 4.6 %)"
 
 
+@pytest.mark.parametrize(("n_boots", "n_pairs"), [(2, 12), (3, 6), (5, 3)])
+def test_what_an_arm_has_by_its_process_alone_does_not_pass_for_a_difference(n_boots: int, n_pairs: int) -> None:
+    """Equal arms, each 3 % off in every process: resamples of two processes would call 3 of 10 runs different."""
+    rng = np.random.default_rng(n_boots)
+    boots = np.repeat(np.arange(float(n_boots)), n_pairs)
+    n_runs, n_wrong = 200, 0
+    for _ in range(n_runs):
+        apart = rng.normal(0, 0.03, (2, n_boots)).repeat(n_pairs, axis=1)
+        arms = np.exp(apart + rng.normal(0, 0.01, apart.shape))
+        found = compare(*arms, better="lower", boots=(boots, boots))
+        assert found is not None
+        n_wrong += found.verdict in ("faster", "slower")
+    assert n_wrong / n_runs <= 0.08, "200 runs tell 5 % from 10 % or more"
+
+
+def test_three_processes_that_agree_are_a_verdict() -> None:
+    boots = np.repeat([0.0, 1.0, 2.0], 2)
+    base = np.array([100.0, 101, 110, 111, 90, 91])
+    found = compare(base, base * np.array([0.9, 0.9, 0.91, 0.91, 0.89, 0.89]), better="lower", boots=(boots, boots))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    # Student's t of 3 is 4.303: ln 0.9 and its neighbours scatter by 0.0111
+    assert (found.verdict, found.pairs) == ("faster", 6)
+    assert (found.low, found.high) == pytest.approx((0.9 * np.exp(-0.0277), 0.9 * np.exp(0.0275)), abs=2e-4)
+
+
 def test_boots_count_as_their_medians_in_an_estimate() -> None:
     boots = np.repeat(np.arange(6.0), 3)
     found = estimate(np.concatenate([[n, n + 0.1, n + 9] for n in range(6)]), boots, "boots")
@@ -183,11 +210,11 @@ def test_an_interval_of_processes_holds_the_median_as_often_as_it_says() -> None
 
 
 def test_boots_of_other_sizes_weigh_alike() -> None:
-    boots = np.concatenate([np.zeros(30), np.ones(2), np.full(4, 2.0)])
-    found = compare(np.full(36, 100.0), np.where(boots == 0, 100.0, 120.0), better="lower", boots=(boots, boots))
+    boots = np.repeat(np.arange(6.0), [30, 20, 2, 4, 2, 3])
+    found = compare(np.full(61, 100.0), np.where(boots < 2, 100.0, 120.0), better="lower", boots=(boots, boots))
     assert found is not None
     assert found.ratio == 1
-    assert found.high == pytest.approx(1.2), "two of three processes say so"
+    assert found.high == pytest.approx(1.2), "four of six processes say so"
 
 
 def test_one_process_an_arm_needs_boots_and_same_work_needs_none() -> None:
