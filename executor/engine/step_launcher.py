@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from executor.devices.base import ReplayKey, Touched, Work
+from executor.devices.base import ReplayKey, Touched, Touches, Work
 from executor.layers.dense import Weights
 from executor.passes import Ubatch
 from executor.placed_model import PlacedModel
@@ -66,7 +66,7 @@ class StepLauncher:
         staged = streamer.fetch(item, None) if item is not None else None
         unit = item.unit if item is not None else None
         weights = StepWeights(placed.model, shard.store, layer, unit, staged.buffer if staged else None)
-        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, touched, key, inside)
+        self.step(ubatch, layer, name, lambda: compute(weights), work, staged, lambda: touched, key, inside)
         if item is not None:
             streamer.release(item)
 
@@ -78,13 +78,13 @@ class StepLauncher:
         compute: Callable[[], None],
         work: Work,
         staged: StagedWeights | None,
-        touched: Touched,
+        touched: Touches,
         key: Hashable,
         inside: Inside = "nothing",
     ) -> None:
         """Launch a step that reads what was `staged` (None: resident weights only).
 
-        `touched` is what else it reads and writes; `key` names what it depends on besides its layer, name, tokens and
+        `touched` tells what else it reads and writes; `key` names what it depends on besides layer, name, tokens and
         slot. `inside`: which of its marks its own kernels can make.
         """
         device = self._placed.shard(layer).device
@@ -100,6 +100,6 @@ class StepLauncher:
         self._trace.add(device, "compute", "compute", name, ubatch, start, end, layer=layer, waits_for=waits_for)
 
 
-def _with_weights(touched: Touched, staged: StagedWeights | None) -> Touched:
+def _with_weights(touched: Touches, staged: StagedWeights | None) -> Touched:
     """The same with the weights that the step relies on."""
-    return touched if staged is None else replace(touched, holds=staged.expected())
+    return touched() if staged is None else replace(touched(), holds=staged.expected())

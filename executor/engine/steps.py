@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Literal, ParamSpec
 
+import numpy as np
 import torch
 
 from executor.arrays import Flags
@@ -55,6 +56,7 @@ class StepRunner:
         self._placed, self._policy, self._routed, self._trace = placed, policy, routed, trace
         self._launches = StepLauncher(placed, streamers, items, trace, records_tokens=records_tokens)
         self._eps = placed.model.shape.norm_eps
+        self._experts_on_host: dict[tuple[int, int], ExpertsOnHost] = {}
 
     def layer(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
         """Issue one layer of one ubatch; gives the rows that leave it, None where none do."""
@@ -88,7 +90,7 @@ class StepRunner:
         if part == "none":
             self._resident_experts(left, layer, ffn)
         elif part == "computed" or self._routed.is_sent or self._may_divide(left, layer):
-            ExpertsOnHost(self._placed, left, layer, ffn, self._trace).send()
+            self._on_host(left, layer, ffn).send(left)
         return left
 
     def at_host(self, ubatch: Ubatch, layer: int, reached: Event) -> Event | None:
@@ -110,7 +112,7 @@ class StepRunner:
             return None
         tensors, distinct = placed.tensors(layer, "experts"), self._distinct(ubatch, layer, ffn)
         work = self._count(experts_work, tensors, ffn, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
-        return ExpertsOnHost(placed, ubatch, layer, ffn, self._trace).compute(reached, work)
+        return self._on_host(ubatch, layer, ffn).compute(ubatch, reached, work)
 
     def behind_host(self, ubatch: Ubatch, layer: int) -> None:
         """Take in what the host computed for a layer."""
@@ -120,8 +122,8 @@ class StepRunner:
         if isinstance(ffn, DenseFfn):
             FfnOnHost(placed, ubatch, layer, ffn, self._trace).receive()
             return
-        on_host = ExpertsOnHost(placed, ubatch, layer, ffn, self._trace)
-        on_host.receive()
+        on_host = self._on_host(ubatch, layer, ffn)
+        on_host.receive(ubatch)
         on_host.add(is_first=True)
 
     def _mix(self, ubatch: Ubatch, layer: int, left: Ubatch | None) -> None:
@@ -213,7 +215,7 @@ class StepRunner:
         streamer = self._launches.streamer(layer)
         on_host = None
         if streamer.may_divide(item):
-            on_host = ExpertsOnHost(self._placed, ubatch, layer, moe, self._trace)
+            on_host = self._on_host(ubatch, layer, moe)
             on_host.prepare()  # while the device gets there
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
         divided = None if on_host is None or used is None else streamer.divide(item, used)
@@ -241,17 +243,18 @@ class StepRunner:
         """
         placed, tensors = self._placed, self._placed.tensors(layer, "experts")
         share = self._routed.share(ubatch, layer, divided)
+        n_there = int(np.count_nonzero(divided))  # all of them are in use
         host_work = self._count(
-            experts_work, tensors, moe, ubatch.n_tokens, int(divided.sum()), placed.host.dtype, host_bytes, share=share
+            experts_work, tensors, moe, ubatch.n_tokens, n_there, placed.host.dtype, host_bytes, share=share
         )
         on_host.begin(reached, host_work, divided)
         staged = self._stage_experts(ubatch, layer, item, used)
-        n_here = int((used & ~divided).sum())
+        n_here = int(np.count_nonzero(used)) - n_there
         if n_here:
             work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
             self._launch_experts(ubatch, layer, moe, work, staged)
-        placed.shard(layer).device.wait("compute", on_host.end())
-        on_host.receive()
+        placed.shard(layer).device.wait("compute", on_host.end(ubatch))
+        on_host.receive(ubatch)
         on_host.add(is_first=not n_here)
 
     def _stage_experts(self, ubatch: Ubatch, layer: int, item: Item, used: Flags | None) -> StagedWeights:
@@ -264,15 +267,14 @@ class StepRunner:
     ) -> None:
         placed, shard = self._placed, self._placed.shard(layer)
         scale = placed.layers[layer].residual_scale
-        unit = staged.layout if staged is not None else None
-        buffer = staged.buffer if staged is not None else None
         place_of = staged.place_of if staged is not None else None
         substitutes = staged.substitutes if staged is not None else None
-        stack = SlotExperts(placed.model, shard.store, layer, unit, buffer, place_of)
-        biases = StepWeights(placed.model, shard.store, layer, None, None)
         a = shard.on_device.rows(ubatch.n_tokens)
 
-        def compute() -> None:
+        def compute() -> None:  # all that a replay need not make again
+            unit, buffer = (None, None) if staged is None else (staged.layout, staged.buffer)
+            stack = SlotExperts(placed.model, shard.store, layer, unit, buffer, place_of)
+            biases = StepWeights(placed.model, shard.store, layer, None, None)
             routed, own = a.routed(moe.n_used), None
             if substitutes is not None:
                 routed, own = with_substitutes(routed, substitutes)
@@ -285,10 +287,19 @@ class StepRunner:
         # arms share slots, but each that divides has its own stand-ins
         key: Hashable = from_bank if substitutes is None else (from_bank, substitutes.data_ptr())
         key = key if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
-        chosen = a.routed(moe.n_used)
-        reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]
-        reads += [row for row in (place_of, substitutes) if row is not None]
-        self._launches.step(ubatch, layer, "experts", compute, work, staged, Touched(reads, [a.x]), key)
+
+        def touched() -> Touched:
+            chosen = a.routed(moe.n_used)
+            reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]
+            return Touched([*reads, *(row for row in (place_of, substitutes) if row is not None)], [a.x])
+
+        self._launches.step(ubatch, layer, "experts", compute, work, staged, touched, key)
+
+    def _on_host(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> ExpertsOnHost:
+        key = layer, ubatch.n_tokens
+        if key not in self._experts_on_host:
+            self._experts_on_host[key] = ExpertsOnHost(self._placed, ubatch.n_tokens, layer, moe, self._trace)
+        return self._experts_on_host[key]
 
     def _count(self, work_of: Callable[P, Work], *args: P.args, **kwargs: P.kwargs) -> Work:
         """A step's work, where the device goes by it: to count it takes longer than to launch a token's step."""

@@ -217,7 +217,7 @@ class Both(Off):
         return DIVIDED_SELECTIVE if item.is_moe and item.ubatch.n_tokens <= MOST_TOKENS else super().plan(item)
 
     def divide(self, item: Item, missing: Flags) -> Flags | None:
-        experts = np.flatnonzero(missing)
+        experts = missing.nonzero()[0]
         n_host = self._number_for_host(item, experts.size)
         if n_host == 0:
             return None
@@ -287,9 +287,10 @@ class _Choice:
 
     def at(self, turn: int, layer: int, n_passes: int) -> int:
         """The number for a layer of a ubatch: its place says whether another than the best is looked at."""
+        by_turn, by_layer, by_number, by_pass = _SPREAD
+        place = (1 + turn) * by_turn + layer * by_layer + n_passes * by_pass
         for n, every in self.others:
-            place = sum(one * by for one, by in zip((1 + turn, layer, n, n_passes), _SPREAD, strict=True))
-            if place % 1.0 < 1 / every:
+            if (place + n * by_number) % 1.0 < 1 / every:
                 return n
         return self.best
 

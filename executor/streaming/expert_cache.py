@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
-import numpy as np
 import torch
 
 from executor.arrays import Flags, Int64
@@ -146,8 +145,9 @@ class ExpertCacheIndex:
 
     def lookup(self, layer: int, experts: Sequence[int] | Int64) -> dict[int, int]:
         """The places of those experts that are cached; changes nothing."""
-        found = {int(expert): self._place.get((layer, int(expert))) for expert in experts}
-        return {expert: place for expert, place in found.items() if place is not None}
+        numbers = experts if isinstance(experts, Sequence) else experts.tolist()
+        places = self._place
+        return {expert: places[layer, expert] for expert in numbers if (layer, expert) in places}
 
 
 def merge_places(uploads: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
@@ -202,7 +202,7 @@ class ExpertCacheBuffer:
 
     def serve(self, unit: TransferUnit, used: Flags) -> CachedBatch | None:
         """Admit a batch's experts; None when they are more than the bank has places."""
-        experts = np.flatnonzero(used)
+        experts = used.nonzero()[0]
         if not self.cache.can_hold(experts.size):
             return None
         admission = self.cache.admit(unit.layer, experts.tolist())

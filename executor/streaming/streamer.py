@@ -109,7 +109,7 @@ class CopyIssuer:
     def experts(self, pending: PendingCopy, stream: StreamName, what: str, experts: Flags) -> None:
         """Some experts of a copy's unit, into its slot, neighbours merged."""
         ranges = pending.item.unit.runs(pending.slot.buffer, experts)
-        n_experts = int(experts.sum())
+        n_experts = int(np.count_nonzero(experts))
         self._over_the_bus(pending, stream, ranges, what, n_experts=n_experts)
         pending.n_copied += n_experts
         pending.present = experts if pending.present is None else pending.present | experts
@@ -249,7 +249,7 @@ class Streamer:
         on_host = self._policy.divide(item, missing)
         if on_host is None or not on_host.any():
             return None
-        if (on_host & ~missing).any() or self._substitutes is None:
+        if (on_host > missing).any() or self._substitutes is None:
             raise ValueError(f"arm '{self._policy.name}' divides experts that are not missing, or must not divide any")
         pending.on_host = on_host
         return on_host
@@ -266,19 +266,23 @@ class Streamer:
         wanted = used if used is None or pending.on_host is None else used & ~pending.on_host
         if pending.plan.what == "bank" and (served := self._serve_from_bank(pending, wanted)) is not None:
             self._look_ahead(item.number, item.ubatch.number)
-            return self._with_stand_ins(served, pending, used)
+            n_on_host, row = self._stand_ins(pending, used)
+            return (
+                replace(served, n_misses=(served.n_misses or 0) + n_on_host, substitutes=row) if n_on_host else served
+            )
         self._complete(pending, wanted)
         self._look_ahead(item.number, item.ubatch.number)
         if pending.ready is not None and pending.plan.when == "ahead":
             self._device.wait("compute", pending.ready)
         hits = pending.n_cached
-        misses = None if hits is None or wanted is None else int(wanted.sum()) - hits
+        misses = None if hits is None or wanted is None else int(np.count_nonzero(wanted)) - hits
         buffer, unit = pending.slot.buffer, item.unit
         expected = partial(unit.whole, buffer)
         if wanted is not None and pending.plan.what != "whole":
             expected = partial(unit.runs, buffer, wanted)
-        staged = StagedWeights(buffer, unit, pending.copy_id, expected, pending.n_copied, hits, misses)
-        return self._with_stand_ins(staged, pending, used)
+        n_on_host, row = self._stand_ins(pending, used)
+        misses = None if misses is None else misses + n_on_host
+        return StagedWeights(buffer, unit, pending.copy_id, expected, pending.n_copied, hits, misses, substitutes=row)
 
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
@@ -323,22 +327,22 @@ class Streamer:
         elif pending.plan.hot is not None and pending.plan.hot.any():
             self._copies.experts(pending, "copy", "hot", pending.plan.hot)
 
-    def _with_stand_ins(self, staged: StagedWeights, pending: PendingCopy, used: Flags | None) -> StagedWeights:
-        """With stand-ins for what the host computes, and with the bank's misses among that counted."""
+    def _stand_ins(self, pending: PendingCopy, used: Flags | None) -> tuple[int, torch.Tensor | None]:
+        """How many experts the host computes, and the row of their stand-ins, if the device computes others."""
         if pending.on_host is None or used is None:
-            return staged
-        n_misses = None if staged.n_misses is None else staged.n_misses + int(pending.on_host.sum())
-        is_all = np.array_equal(used, pending.on_host)
+            return 0, None
+        n_on_host = int(np.count_nonzero(pending.on_host))  # all of them in use
         assert self._substitutes is not None
+        is_all = n_on_host == np.count_nonzero(used)
         row = None if is_all else self._substitutes.send(pending.item.unit.layer, used, pending.on_host)
-        return replace(staged, n_misses=n_misses, substitutes=row)
+        return n_on_host, row
 
     def _missing(self, pending: PendingCopy, used: Flags) -> Flags:
         """What of the experts in use neither the slot nor the bank has."""
         missing = used.copy() if pending.present is None else used & ~pending.present
         bank = self._banks.get(pending.item.unit.number)
         if bank is not None and pending.plan.when == "inline":
-            missing[list(bank.cache.lookup(pending.item.unit.layer, np.flatnonzero(missing)))] = False
+            missing[list(bank.cache.lookup(pending.item.unit.layer, missing.nonzero()[0]))] = False
         return missing
 
     def _complete(self, pending: PendingCopy, used: Flags | None) -> None:

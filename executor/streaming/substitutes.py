@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from executor.arrays import Flags
-from executor.devices.base import Device, Touched, whole_copy_range
+from executor.devices.base import CopyRange, Device, Touched, whole_copy_range
 from executor.layers.router import Routed
 from executor.tracing.pass_trace import copy_range
 
@@ -28,6 +28,8 @@ class Substitutes:
         self._on_host = device.host_slab(n_bytes, pinned=True).view(torch.int64).view(shape)
         self._written = None if self._on_host.device.type == "meta" else self._on_host.numpy()
         self._on_device = torch.zeros(shape, dtype=torch.int64, device=device.torch_device)
+        self._numbers = np.arange(n_experts)
+        self._rows: dict[tuple[int, int], CopyRange] = {}
 
     def send(self, layer: int, used: Flags, on_host: Flags) -> torch.Tensor:
         """Queue the copy of a layer's row to the device; returns it there, (n_experts,).
@@ -38,11 +40,15 @@ class Substitutes:
         self._device.on_thread("write the stand-ins", lambda: Touched(writes=[row]))
         if self._written is not None:
             written = self._written[layer, : used.size]
-            written[:] = np.arange(used.size)
-            written[on_host] = (used & ~on_host).argmax()
+            written[:] = self._numbers[: used.size]
+            written[on_host] = (used > on_host).argmax()
         target = self._on_device[layer, : used.size]
-        with copy_range(layer, None, "stand-ins", target.nbytes):
-            self._device.copy_in("compute", [whole_copy_range(row, target)])
+        key = layer, used.size
+        if key not in self._rows:
+            self._rows[key] = whole_copy_range(row, target)
+        piece = self._rows[key]
+        with copy_range(layer, None, "stand-ins", piece.n_bytes):
+            self._device.copy_in("compute", [piece])
         return target
 
 

@@ -61,7 +61,7 @@ class Team {
     }
 
    private:
-    static constexpr std::chrono::microseconds kAwake{500};  // about a layer: waking up costs tens of them
+    static constexpr std::chrono::microseconds kAwake{2000};  // a layer that others serve: waking up costs up to hundreds
 
     static void pause_and_yield() {
         for (int i = 0; i < 8; ++i) _mm_pause();  // some 140 cycles each
