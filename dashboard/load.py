@@ -7,8 +7,10 @@ its files, so that a capture that grows or is replaced is read again.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass, field
 
 import pandas as pd
 import streamlit as st
@@ -86,10 +88,31 @@ def _findings(key: bytes, fingerprint: Fingerprint) -> Sequence[Finding]:
     return find(_capture(key, fingerprint))
 
 
-@st.cache_resource(max_entries=4, show_spinner="Reading the capture …")
+@dataclass(slots=True)
+class _ReadTables:
+    """What was read of a capture's tables so far: with layers or without, never both, which would take twice as much
+    memory (1 GB of two traces of 10 M events)."""
+
+    tables: CaptureTables | None = None
+    by_layer: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _read_tables(key: bytes, fingerprint: Fingerprint) -> _ReadTables:  # noqa: ARG001 - they are the key
+    return _ReadTables()
+
+
 def _tables(key: bytes, fingerprint: Fingerprint, *, by_layer: bool = False) -> CaptureTables:
-    """Ubatches and layers take longer, and only their own pages want them."""
-    return load_tables(_capture(key, fingerprint), by_layer=by_layer)
+    """Ubatches and layers take longer, and only their own pages want them; the other figures are the same with them."""
+    read = _read_tables(key, fingerprint)
+    with read.lock:
+        if read.tables is None or by_layer > read.by_layer:
+            read.tables = None
+            with st.spinner("Reading the capture …"):
+                read.tables = load_tables(_capture(key, fingerprint), by_layer=by_layer)
+            read.by_layer = by_layer
+        return read.tables
 
 
 def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:

@@ -126,11 +126,14 @@ def detect(path: Path) -> str:
 
 
 def check_file(path: Path) -> None:
-    """Refuse what is neither a file nor a folder: a pipe or a device may give bytes for ever, or none."""
+    """Refuse what is neither a file nor a folder: a pipe or a device may give bytes for ever, or none; and files of no
+    size, such as those of the system, which may wait until there is something to tell (/proc/kmsg)."""
     if not path.exists():
         raise HprofError(f"{path} does not exist; give the path of a trace file or of an exported folder.")
     if not (path.is_dir() or path.is_file()):
         raise HprofError(f"{path} is not a regular file; give the path of a trace file.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise HprofError(f"{path} is empty; write the trace again, or give the path of another.")
 
 
 def check_unpacked(path: Path) -> None:

@@ -4,7 +4,7 @@ tables that they need. `docs/metrics.md` has the formulas.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -289,8 +289,9 @@ def _with_possible_times(table: pa.Table) -> pa.Table:
     return table
 
 
-def _event_tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterable[pa.Table]:
+def _event_tables(capture: Capture, pass_ids: Collection[int] | None) -> Iterator[pa.Table]:
     """hprof writes each pass as a part of its own; in other captures a pass may go on in the next part."""
     if capture.manifest.has_own_clocks:
-        return capture.tables("events", EVENT_COLUMNS, pass_ids=pass_ids)
-    return [capture.table("events", EVENT_COLUMNS, pass_ids=pass_ids)]
+        yield from capture.tables("events", EVENT_COLUMNS, pass_ids=pass_ids)
+    else:
+        yield capture.table("events", EVENT_COLUMNS, pass_ids=pass_ids)

@@ -26,6 +26,7 @@ from profiler.metrics.transfers import StreamSums, Transfers
 from profiler.schema import COPIES, EVENTS
 
 _PIECE_ROWS: Final = 1 << 17  # int64 columns of this length stay in a level-2 cache
+_MANY_ROWS: Final = 1_000_000
 _DEVICE_KEYS: Final = (*DEVICE, "role")
 _MAX_THREADS: Final = 4
 _Summed = TypeVar("_Summed", Overlap, Transfers)
@@ -70,8 +71,11 @@ class OverlapByPass:
             found.append(activity)
             if overlap is not None:
                 self._pieces.append(_Piece(activity, overlap))
+        if self.n_rows >= _MANY_ROWS:
+            pa.default_memory_pool().release_unused()  # of 10 M rows Arrow would keep 0.8 GB that nothing else can have
         if one_clock is not None:
             whole = Activity.joined(found)
+            found.clear()
             self._pieces = [_Piece(whole, OverlapIndex(whole, one_clock))]
 
     @property

@@ -80,7 +80,11 @@ def open_source(path: Path, *, max_bytes: int = MAX_BYTES, max_ratio: int = MAX_
     except OSError as error:
         raise HprofError(f"{path} cannot be read: {error.strerror}; check the path and its permissions.") from error
     with raw:
-        yield JsonSource(path, raw, max_bytes=max_bytes, max_ratio=max_ratio)
+        try:
+            source = JsonSource(path, raw, max_bytes=max_bytes, max_ratio=max_ratio)
+        except OSError as error:
+            raise HprofError(f"{path} cannot be read: {error.strerror}; check the disk.") from error
+        yield source
 
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")

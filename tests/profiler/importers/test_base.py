@@ -75,12 +75,21 @@ _ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"{}", b"[]", b"\x1f\x8b broken gzip", b"\x7fELF"])
+@pytest.mark.parametrize("content", [b"hello", b"{}", b"[]", b"\x1f\x8b broken gzip", b"\x7fELF"])
 def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.bin"
     path.write_bytes(content)
     with pytest.raises(HprofError, match=r"x\.bin .*--kind"):
         detect(path)
+
+
+@pytest.mark.parametrize("kind", [None, *FORMATS])
+def test_an_empty_file_is_refused_unread(tmp_path: Path, kind: str | None) -> None:
+    """Files of the system have no size; reading some of them waits for ever, whatever `--kind` says."""
+    path = tmp_path / "x.bin"
+    path.touch(mode=0o000)
+    with pytest.raises(HprofError, match=r"x\.bin is empty; write the trace again"):
+        read_file(path, kind)
 
 
 def test_a_gzip_bomb_is_read_no_further_than_its_head(tmp_path: Path) -> None:

@@ -165,3 +165,13 @@ def test_an_array_that_never_closes_an_event_is_empty_and_says_so(tmp_path: Path
     stream, events = _stream(tmp_path / "t", b'{"traceEvents": [[' * 40, 64)
     assert events == []
     assert stream.lost is not None
+
+
+def test_a_file_whose_first_bytes_cannot_be_read_is_one_sentence() -> None:
+    if not Path("/proc/self/mem").exists():
+        pytest.skip("needs a file that opens and cannot be read: /proc/self/mem")
+    with (
+        pytest.raises(HprofError, match=r"^/proc/self/mem cannot be read: Input/output error; check the disk\.$"),
+        open_source(Path("/proc/self/mem")),
+    ):
+        pass
