@@ -11,7 +11,7 @@ from executor.units import format_factor, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics.passes import CellKey
-from profiler.plain_text import readable
+from profiler.plain_text import printable
 from profiler.report.verdicts import SAME_WORK, UNCLEAR, as_fast, verdict_word
 
 SIGNS: Final = {"faster": "▲", "slower": "▼", "no difference": "="}
@@ -27,12 +27,12 @@ _MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:&])")
 
 def escape_markdown(text: object) -> str:
     """Text that Markdown shows as it is: no emphasis, link, image, formula or HTML of the capture's choosing."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(readable(str(text)).split()))
+    return _MARKDOWN.sub(r"\\\1", " ".join(printable(str(text)).split()))
 
 
 def with_code(text: object) -> str:
     """As `escape_markdown`, but what stands between backticks as code, as it was meant."""
-    parts = " ".join(readable(str(text)).split()).split("`")
+    parts = " ".join(printable(str(text)).split()).split("`")
     if len(parts) % 2 == 0:  # one that has no partner
         return escape_markdown(text)
     return "".join(f"`{part}`" if at % 2 and part else _MARKDOWN.sub(r"\\\1", part) for at, part in enumerate(parts))
@@ -40,7 +40,7 @@ def with_code(text: object) -> str:
 
 def for_plotly(text: object) -> str:
     """Text that plotly shows as it is, which otherwise reads a few HTML tags."""
-    return html.escape(readable(str(text)), quote=False)
+    return html.escape(printable(str(text)), quote=False)
 
 
 def arm_label(arm: ManifestArm) -> str:

@@ -32,6 +32,7 @@ from profiler.metrics.timeline_detail import (
     waited_for,
 )
 from profiler.ordering.on_timeline import MarkedPair
+from profiler.plain_text import printable
 from profiler.schema import label_codes
 
 MAX_EVENTS: Final = 1_000_000  # over all sides, sent one by one
@@ -76,7 +77,8 @@ def _typed(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
+    text = text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
+    return printable(text)
 
 
 @dataclass(frozen=True, slots=True)

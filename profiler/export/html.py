@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from executor.arrays import Int64
 from profiler.export.tracks import Track, sub_lanes
 from profiler.metrics.lane_titles import lane_title
+from profiler.plain_text import printable
 from profiler.report.blocks import Block
 from profiler.report.html import block_html
 from profiler.report.report import Report, blocks
@@ -108,7 +109,7 @@ def _names(track: Track) -> tuple[list[str], Int64]:
     texts = [table[column].combine_chunks().cast(pa.string()) for column in ("tensor", "name", "kind")]
     texts[1] = pc.if_else(pc.equal(texts[1], ""), None, texts[1])
     labels = pc.coalesce(*texts).dictionary_encode()
-    names = [(text or "")[:_MAX_NAME] for text in labels.dictionary.to_pylist()[:_MERGED]]
+    names = [printable((text or "")[:_MAX_NAME]) for text in labels.dictionary.to_pylist()[:_MERGED]]
     return names, np.minimum(labels.indices.to_numpy(), _MERGED - 1).astype(np.int64)
 
 

@@ -163,7 +163,7 @@ def recording_warnings(files: Sequence[SpoolFile], recorded: TraceRows, hprof: H
     """What a reader of the figures must know."""
     said = [f"The recorder says: {text}." for text in problems(files)[:_MAX_LISTED]]
     said += [
-        f"{format_count(count, 'row')} without a name: the recorder keeps a million of them, and no more."
+        f"{format_count(count, 'row')} without a name: the recorder keeps a million of them or 64 MiB, and no more."
         if reason == _NAMES_LOST
         else f"{format_count(count, 'record')} lost: {reason}."
         for reason, count in lost_records(files).items()

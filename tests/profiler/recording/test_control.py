@@ -160,6 +160,18 @@ def test_buffers_are_bounded_and_what_finds_none_is_counted(stage: Begin) -> Non
     assert found.dropped["kernel: no times"] > 0
 
 
+def test_names_are_bounded_and_what_has_none_is_counted(stage: Begin) -> None:
+    """Long names that all differ: the table holds 64 MiB, the records behind it have no name, and that is said."""
+    here = stage()
+    here.run("for n in range(4500): kernel(f'{n:08d}' + 'x' * 8000, n, n + 1)")
+    found = here.read()
+    kernels = [row["name"] for row in found.tables["events"].to_pylist() if row["kind"] == "compute"]
+    assert len(kernels) == 4500
+    assert 4000 < len({name for name in kernels if name}) < 4300
+    (said,) = [text for text in found.warnings if "rows without a name" in text]
+    assert said.startswith(f"{kernels.count(None)} rows")
+
+
 def test_settings_that_a_benchmark_tries_reach_cupti(stage: Begin) -> None:
     """HPROF_SPOOL_TRIAL, of benchmarks/gpu/record_candidates.py: what is left out is, and what is refused is told."""
     here = stage()

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 import hprof
+from executor.errors import HprofError
 from executor.units import parse_bytes
 from profiler.capture import Capture
 from profiler.cli.record import command
-from profiler.recording.session import DEFAULT_MAX_BYTES
+from profiler.recording.session import DEFAULT_MAX_BYTES, Recording, RecordingSettings
 from tests.profiler.recording.standin import PROGRAM
 from tests.support import ROOT
 
@@ -57,6 +58,32 @@ def test_what_is_passed_on(words: list[str]) -> None:
 def test_the_limit_is_the_same_from_python() -> None:
     (option,) = (parameter for parameter in command.params if parameter.name == "max_bytes")
     assert parse_bytes(str(option.default), "--max-bytes") == DEFAULT_MAX_BYTES
+
+
+def test_options_become_what_is_recorded(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its test where it is carried out; here that the command hands it on."""
+    given: list[RecordingSettings] = []
+
+    def begin(settings: RecordingSettings, folder: Path | None = None) -> Recording:
+        given.append(settings)
+        raise HprofError("enough")
+
+    monkeypatch.setattr(Recording, "begin", begin)
+    options = "--graphs node --after 3 --for 2.5 --only-range a --until-range b --max-bytes 3MiB --process llama"
+    both = "--without calls --without waits"
+    assert hprof.main(["record", "-o", "mine", *options.split(), *both.split(), "--", *words]) == 2
+    assert given == [
+        RecordingSettings(
+            graphs="node",
+            max_bytes=3 << 20,
+            after_s=3,
+            for_s=2.5,
+            only_range="a",
+            until_range="b",
+            without=("calls", "waits"),
+            process="llama",
+        )
+    ]
 
 
 def test_a_signal_becomes_the_shells_code(words: list[str]) -> None:
