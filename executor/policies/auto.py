@@ -39,8 +39,8 @@ class Auto(Policy):
 
     def __init__(self, name: str, options: PolicyOptions) -> None:
         super().__init__(name, options)
-        self._hot = Hot("hot", options)
-        self._candidates: dict[str, Policy] = {"hot": self._hot, "on": On("on", options), "off": Off("off", options)}
+        self.hot = Hot("hot", options)
+        self.candidates: dict[str, Policy] = {"hot": self.hot, "on": On("on", options), "off": Off("off", options)}
         self._taken_ns: dict[tuple[SizeAndDepth, str], deque[int]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._forced: str | None = None
         self._is_teaching = False
@@ -53,10 +53,10 @@ class Auto(Policy):
 
     @property
     def min_warmups(self) -> int:
-        return _ROUNDS * len(self._candidates)
+        return _ROUNDS * len(self.candidates)
 
     def begin_pass(self, *, warmup_number: int | None) -> None:
-        names = list(self._candidates)
+        names = list(self.candidates)
         self._forced = None if warmup_number is None else names[warmup_number % len(names)]
         self._is_teaching = warmup_number is not None and warmup_number < len(names)
         self._chosen.clear()
@@ -65,36 +65,40 @@ class Auto(Policy):
         if not item.is_moe:
             return AHEAD_WHOLE
         self._bytes_of_layer[item.unit.layer] = item.unit.n_bytes
-        return self._candidates[self._choice(item.ubatch)].plan(item)
+        return self.candidates[self._choice(item.ubatch)].plan(item)
 
     def describe(self, ubatch: Ubatch) -> str:
         return self._choice(ubatch)
 
     def observe(self, item: Item, used: Flags) -> None:
-        self._hot.observe(item, used)
+        self.hot.observe(item, used)
 
     def learn(self, result: PassResult) -> None:
-        self._hot.learn(result)
+        self.hot.learn(result)
         served_by = {ubatch.ubatch: ubatch.policy for ubatch in result.ubatches}
         for record in result.experts:
             if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
-                self._hot.popularity.observe(record.layer, record.n_tokens, record.flags())
+                self.hot.popularity.observe(record.layer, record.n_tokens, record.flags())
         for ubatch in () if self._is_teaching else result.ubatches:
-            self._taken_ns[_size_and_depth(ubatch), ubatch.policy].append(ubatch.t_end - ubatch.t_start)
+            self.took(ubatch.policy, ubatch, ubatch.t_end - ubatch.t_start)
+
+    def took(self, name: str, ubatch: Ubatch | UbatchRecord, ns: int) -> None:
+        """Learn how long a candidate took for a ubatch."""
+        self._taken_ns[size_and_depth(ubatch), name].append(ns)
 
     def _choice(self, ubatch: Ubatch) -> str:
         if self._forced is not None:
             return self._forced
         if ubatch.number not in self._chosen:
-            self._chosen[ubatch.number] = min(self._candidates, key=lambda name: self._cost_ns(name, ubatch))
+            self._chosen[ubatch.number] = min(self.candidates, key=lambda name: self._cost_ns(name, ubatch))
         return self._chosen[ubatch.number]
 
     def _cost_ns(self, name: str, ubatch: Ubatch) -> float:
-        taken = self._taken_ns.get((_size_and_depth(ubatch), name))
+        taken = self._taken_ns.get((size_and_depth(ubatch), name))
         return median(taken) if taken else self._formula_ns(name, ubatch)
 
     def _formula_ns(self, name: str, ubatch: Ubatch) -> float:
-        hot = self._hot
+        hot = self.hot
         compute, speed = hot.times.compute_ns(ubatch), hot.times.bytes_per_ns
         if compute is None or speed is None or not self._bytes_of_layer:
             return {"off": 0.0, "on": 1.0, "hot": 2.0}[name]  # nothing known: copy in line, which is never wrong
@@ -105,7 +109,8 @@ class Auto(Policy):
         return layer_cost_ns(name, compute, copy, distinct)
 
 
-def _size_and_depth(ubatch: Ubatch | UbatchRecord) -> SizeAndDepth:
+def size_and_depth(ubatch: Ubatch | UbatchRecord) -> SizeAndDepth:
+    """Ubatches that are alike in both are served by the same candidate."""
     return size_class(ubatch.n_tokens), size_class(1 + ubatch.n_past)
 
 

@@ -52,19 +52,6 @@ def predicted_request(values: Mapping[str, Any]) -> RunRequest:
     )
 
 
-def fitted_request(values: Mapping[str, Any]) -> RunRequest:
-    """The request behind a capture that is fitted to: its arms but those that no prediction is made for.
-
-    Raises HprofError where no other arm ran.
-    """
-    request = predicted_request(values)
-    arms = tuple(arm for arm in request.arms if arm.partition("+")[0] not in _UNPREDICTED)
-    if not arms:
-        raise HprofError(f"no prediction is made for its arms, {', '.join(request.arms)}; run off and on beside them.")
-    return replace(request, arms=arms)
-
-
-_UNPREDICTED: Final = ("auto",)  # profiler.predicting.plans says why
 _UNASKED: Final = {
     "repetitions": 1,
     "boots": 1,

@@ -14,7 +14,7 @@ from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.models.load import load_model
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, fitted_request, overlaid, predicted_request
+from profiler.cli.captured_request import captured_values, overlaid, predicted_request
 from profiler.cli.machine_options import refuse_rates, told_rates
 from profiler.cli.probe_choice import ProbeChoice, choose_probe, costs_of
 from profiler.planning.plan import plan_run
@@ -106,7 +106,7 @@ def _of_hprof(values: Mapping[str, Any], given: Mapping[str, Any], *, searches: 
         plan = plan_run(replace(request, arms=("off",)))
         notes = [*filter(None, [told]), *choice.notes]
         return Ground(request, RateCosts(machine, plan.session.dtype), None, {}, notes, machine), rows
-    found = calibrate([Source(captures[path], plan_run(fitted_request(seen[path]))) for path in captures])
+    found = calibrate([Source(captures[path], plan_run(predicted_request(seen[path]))) for path in captures])
     link = request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
     fitted = found.costs if link is None else found.costs.with_link(link)
     reached = fitted.rates.machine if link is None else replace(fitted.rates.machine, link_gb_s=link)

@@ -87,7 +87,7 @@ def _forecast(
 ) -> tuple[Forecast, RunPlan]:
     from executor.devices.factory import sim_machine
     from profiler.capture import Capture
-    from profiler.cli.captured_request import captured_values, fitted_request, overlaid, predicted_request
+    from profiler.cli.captured_request import captured_values, overlaid, predicted_request
     from profiler.cli.probe_choice import ProbeChoice, choose_probe
     from profiler.planning.plan import plan_run
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
@@ -116,7 +116,7 @@ def _forecast(
         ]
         return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
     refuse_rates(given, idle=("device_memory",))
-    plans = {path: plan_run(fitted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
+    plans = {path: plan_run(predicted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
     cells = None if fits else usual_cells(captures[first])
     found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
     link = plan.request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None

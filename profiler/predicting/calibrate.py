@@ -18,11 +18,11 @@ from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs
-from profiler.predicting.expert_use import ExpectedUse, use_of_observed
+from profiler.predicting.expert_use import ExpectedUse, expert_use, use_of_observed
 from profiler.predicting.fitted import FittedCosts, fit_costs
 from profiler.predicting.layout import Layout, build_layout
 from profiler.predicting.measured import grid_point, measured_cells, relative, told_passes
-from profiler.predicting.predictor import expert_use, predict
+from profiler.predicting.predictor import predict
 from profiler.predicting.samples import Samples, distinct_seen, take_samples
 
 _DEVIATIONS: Final = 2.0  # half an interval of 95 %, where misses are normal

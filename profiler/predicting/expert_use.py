@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -18,6 +18,9 @@ from scipy.special import ndtri
 
 from executor.arrays import Floats, Int64
 from executor.routing.routers import RandomRouting, Routing, TraceRouting
+
+if TYPE_CHECKING:
+    from profiler.planning.plan import RunPlan
 
 _HALVINGS: Final = 60
 _LEAST_ADMITTED: Final = 0.01  # a bank that nothing is uploaded into would keep what it began with
@@ -103,6 +106,21 @@ def runs_of_part(n_experts: Floats, n_runs: Floats, share: Floats) -> Floats:
     """How many runs are left of so many experts where a share of them stays, whichever they are: a pair of neighbours
     is one piece where both do."""
     return np.asarray(share * n_experts - (n_experts - n_runs) * share**2)
+
+
+def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpectedUse | None:
+    """What the plan's routing leads to; None for a model without experts.
+
+    A model whose own router chooses is taken to behave as published measurements do, until a capture says more.
+    """
+    if not layers:
+        return None
+    moe = plan.model.shape.layers[layers[0]].moe
+    assert moe is not None
+    if plan.session.routing is not None:
+        return use_of_routing(plan.session.routing, layers, moe.n_used)
+    nothing = np.zeros(0)
+    return use_of_observed(nothing, nothing, len(layers), moe.n_experts, moe.n_used)
 
 
 def use_of_routing(routing: Routing, layers: Sequence[int], n_used: int) -> ExpectedUse:

@@ -1,7 +1,8 @@
 """What an arm's own policy decides, asked point by point: where each step of each layer computes, and what is copied.
 
 The policies are the executor's; those that learn from passes are told instead what they would learn: `hot` each
-expert's chance of use and how long a layer computes, `both` what either side takes (`profiler.predicting.divided`).
+expert's chance of use and how long a layer computes, `auto` how long a ubatch takes under each arm that it chooses
+from, `both` what either side takes (`profiler.predicting.divided`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.arrays import Flags, Floats
-from executor.errors import HprofError
 from executor.passes import Ubatch
 from executor.policies import make_policy
 from executor.policies.auto import Auto
@@ -69,13 +69,22 @@ KnownCopies = dict[tuple[object, ...], StepCopies]
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """An arm's policy under a layout. `fills_bank`: whether small batches come, which alone write the expert cache."""
+    """An arm's policy under a layout. `fills_bank`: whether small batches come, which alone write the expert cache.
+    `warmup`: the number of the warm-up pass that is asked about; None: a measured one.
+    """
 
     layout: Layout
     policy: Policy
     use: ExpectedUse | None
     fills_bank: bool = True
+    warmup: int | None = None
     known: KnownCopies = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def auto(self) -> Auto | None:
+        """The policy, where it chooses by ubatch among others, which it must be told the times of."""
+        inner = getattr(self.policy, "inner", self.policy)
+        return inner if isinstance(inner, Auto) else None
 
     @property
     def streams_ahead(self) -> bool:
@@ -87,7 +96,8 @@ class Decider:
 
     def ask(self, n_tokens: Floats, n_past: Floats) -> tuple[Floats, NDArray[np.intp]]:
         """(2, asked): the ubatches among these that the policy may tell apart, and which of them each one is."""
-        grain = [2 ** (size_class(1 + int(past)) / 2) if self.policy.traits.learns else 0.0 for past in n_past]
+        learns = self.policy.traits.learns
+        grain = [round(2 ** (size_class(1 + int(past)) / 2)) - 1.0 if learns else 0.0 for past in n_past]
         asked, back = np.unique(np.stack([n_tokens, grain]), axis=1, return_inverse=True)
         return asked, back.ravel()
 
@@ -105,6 +115,7 @@ class Decider:
 
     def _asked(self, unit: TransferUnit, asked: Floats) -> StepCopies:
         found = StepCopies.none(asked.shape[1])
+        self.policy.begin_pass(warmup_number=self.warmup)  # ubatches are numbered anew here
         for point, (n, past) in enumerate(asked.T):
             self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past), n_outputs=0))
         return found
@@ -174,17 +185,16 @@ def decide(
 ) -> Decider:
     """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
     `known`: what deciders of the same plan, which differ in placement or slots alone, decided already.
-
-    Raises HprofError for arms that no prediction is made for.
     """
     policy = make_policy(arm, options)
     inner = getattr(policy, "inner", policy)
-    if isinstance(inner, Auto):
-        raise HprofError(f"arm '{arm}' is the cheapest of off, on and hot: ask for those.")
-    if isinstance(inner, Hot) and use is not None:
-        inner.popularity = _Expected(layout, use)  # type: ignore[assignment]
-        inner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
-    return Decider(layout, policy, use, fills_bank, {} if known is None else known)
+    learner = inner.hot if isinstance(inner, Auto) else inner
+    if isinstance(learner, Hot) and use is not None:
+        learner.popularity = _Expected(layout, use)  # type: ignore[assignment]
+        learner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
+    # what auto chooses turns on the placement and on what it was told
+    shared = None if isinstance(inner, Auto) else known
+    return Decider(layout, policy, use, fills_bank, known={} if shared is None else shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +206,9 @@ class _Expected:
 
     def chance_of_use(self, layer: int, n_tokens: int) -> Floats:
         return np.asarray(self.use.chance_of_use(n_tokens)[self.layout.moe_layers.index(layer)])
+
+    def expected_share(self, layer: int, n_tokens: int) -> float:
+        return float(self.chance_of_use(layer, n_tokens).mean())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.arrays import Flags, Floats
 from executor.errors import HprofError
+from executor.passes import Ubatch
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
 from executor.policies.cache import MAX_BATCH
@@ -18,10 +20,10 @@ from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs, Phase, Points, Setting
-from profiler.predicting.expert_use import ExpectedUse, use_of_observed, use_of_routing
+from profiler.predicting.expert_use import ExpectedUse, expert_use
 from profiler.predicting.layout import Layout, build_layout, placed_layout
-from profiler.predicting.plans import KnownCopies, decide
-from profiler.predicting.timeline import PricedUbatches, price, run_prompts, token_times
+from profiler.predicting.plans import KnownCopies, StepCopies, decide
+from profiler.predicting.timeline import CellTimes, PricedUbatches, price, run_prompts, token_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +57,6 @@ def predict(plan: RunPlan, costs: Costs, use: ExpectedUse | None = None) -> list
             placement = EVERYTHING_RESIDENT if resident else setup.placement_of(arm)
             found += ArmPredictor(plan, arm, placement, costs, use).predict(label, plan.request.cells)
     return found
-
-
-def expert_use(plan: RunPlan, layers: Sequence[int]) -> ExpectedUse | None:
-    """What the plan's routing leads to; None for a model without experts.
-
-    A model whose own router chooses is taken to behave as published measurements do, until a capture says more.
-    """
-    if not layers:
-        return None
-    moe = plan.model.shape.layers[layers[0]].moe
-    assert moe is not None
-    if plan.session.routing is not None:
-        return use_of_routing(plan.session.routing, layers, moe.n_used)
-    nothing = np.zeros(0)
-    return use_of_observed(nothing, nothing, len(layers), moe.n_experts, moe.n_used)
 
 
 def _link_gb_s(arm: str, costs: Costs) -> float:
@@ -115,7 +102,7 @@ class ArmPredictor:
         self.layout, use = placed_layout(known.layout, placement), known.use
         self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
         self._settings: dict[Phase, Setting] = {}
-        self._dividing: dict[int, bool] = {}
+        self._setting_by_ubatch: dict[tuple[int, int], Setting] = {}
         self._compute = _LayerCompute(self.layout, costs, use)
         self._decider = decide(
             arm,
@@ -130,9 +117,10 @@ class ArmPredictor:
 
     def predict(self, label: str, cells: Sequence[GridPoint]) -> list[Prediction]:
         """Each of the cells, in their order."""
+        self._teach(cells)
         prompts: dict[GridPoint, _Part] = {}
         for setting, of_setting in self._by_setting([cell for cell in cells if cell.n_prompt]).items():
-            prompts |= self._prompts(of_setting, setting)
+            prompts |= self._run_prompts(of_setting, setting).parts()
         tokens = self._tokens([cell for cell in cells if cell.n_decoded])
         vram = self._vram()
         return [self._prediction(label, cell, prompts.get(cell), tokens.get(cell), vram) for cell in cells]
@@ -155,38 +143,65 @@ class ArmPredictor:
             busy_decode={} if token is None else {name: n * ns for name, ns in token.busy.items()},
         )
 
+    def _teach(self, cells: Sequence[GridPoint]) -> None:
+        """Tell `auto` how long the cells' ubatches take under each arm that it chooses from, as warm-ups would."""
+        auto = self._decider.auto
+        if auto is None:
+            return
+        for number, name in enumerate(auto.candidates):
+            warmup = copy(self)
+            warmup._decider = replace(self._decider, warmup=number, known={})
+            warmup._settings, warmup._setting_by_ubatch = {}, {}
+            for ubatch, ns in warmup._ubatch_times(cells):
+                auto.took(name, ubatch, round(ns))
+
+    def _ubatch_times(self, cells: Sequence[GridPoint]) -> Iterator[tuple[Ubatch, float]]:
+        """The different ubatches of the cells, each with its mean time in ns."""
+        for setting, of_setting in self._by_setting([cell for cell in cells if cell.n_prompt]).items():
+            yield from self._run_prompts(of_setting, setting).ubatch_times()
+        tokens = self._tokens([cell for cell in cells if cell.n_decoded])
+        for cell, part in tokens.items():
+            past = cell.n_depth + cell.n_prompt + max(0, cell.n_decoded - 1) // 2
+            yield Ubatch(0, "decode", 1, past, 1), part.total_ns
+
     def _by_setting(self, prompts: Sequence[GridPoint]) -> dict[Setting, list[GridPoint]]:
-        """Prompts by what goes on beside their steps, which for arms that divide experts is up to the ubatch."""
-        if not self._decider.policy.traits.divides:
+        """Prompts by what goes on beside their steps, which for some arms is up to the ubatch."""
+        is_up_to_ubatch = self._decider.policy.traits.divides or self._decider.auto is not None
+        if not is_up_to_ubatch:
             return {self._setting("prefill"): list(prompts)} if prompts else {}
         found: dict[Setting, list[GridPoint]] = {}
         for cell in prompts:
-            divides = self._divides(min(cell.n_ubatch, cell.n_prompt))
-            found.setdefault("divided" if divides else self._setting("prefill"), []).append(cell)
+            found.setdefault(self._setting_of(cell), []).append(cell)
         return found
 
-    def _divides(self, n_tokens: int) -> bool:
-        """Whether CPU and device share the experts of any layer in ubatches of so many tokens."""
-        if n_tokens not in self._dividing:
-            asked, _ = self._decider.ask(np.full(1, float(n_tokens)), np.zeros(1))
-            found = (self._decider.copies(layer, step, asked) for layer, step in self.layout.units)
-            self._dividing[n_tokens] = any(one is not None and bool(one.divided.any()) for one in found)
-        return self._dividing[n_tokens]
+    def _setting_of(self, cell: GridPoint) -> Setting:
+        """What goes on beside the steps of a prompt's first ubatch."""
+        n_tokens, n_past = min(cell.n_ubatch, cell.n_prompt), cell.n_depth
+        if (n_tokens, n_past) not in self._setting_by_ubatch:
+            found = self._asked(n_tokens, n_past)
+            usual = self._setting("prefill")
+            if any(bool(one.divided.any()) for one in found):
+                usual = "divided"
+            elif self._decider.auto is not None and not any(bool(one.late_ahead.any()) for one in found):
+                usual = "alone"
+            self._setting_by_ubatch[n_tokens, n_past] = usual
+        return self._setting_by_ubatch[n_tokens, n_past]
 
-    def _prompts(self, cells: Sequence[GridPoint], setting: Setting) -> dict[GridPoint, _Part]:
+    def _asked(self, n_tokens: int, n_past: int) -> list[StepCopies]:
+        """What the arm does for each step whose weights are streamed, in one ubatch."""
+        asked, _ = self._decider.ask(np.full(1, float(n_tokens)), np.full(1, float(n_past)))
+        found = (self._decider.copies(layer, step, asked) for layer, step in self.layout.units)
+        return [one for one in found if one is not None]
+
+    def _run_prompts(self, cells: Sequence[GridPoint], setting: Setting) -> _PromptRuns:
         ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
         number, *sizes = _ubatches(ordered, all_logits=self._all_logits)
         asked, point_of = np.unique(np.stack(sizes), axis=1, return_inverse=True)
         points = Points(asked[0], asked[1], "prefill", setting, asked[2])
         priced = price(self.layout, self._decider, self._costs, points)
-        ends = self._ends("prefill", setting)
         each = [np.asarray(point_of.ravel()[number == u]) for u in range(int(number.max()) + 1)]
-        times = run_prompts(priced, each, len(ordered), ends)
-        totals = _Totals(priced, self._in_range(points), each, len(ordered))
-        return {
-            cell: totals.part(place, float(times.ttft[place]), float(times.prefill[place]))
-            for place, cell in enumerate(ordered)
-        }
+        times = run_prompts(priced, each, len(ordered), self._ends("prefill", setting))
+        return _PromptRuns(ordered, points, priced, each, times, self._in_range(points))
 
     def _tokens(self, cells: Sequence[GridPoint]) -> dict[GridPoint, _Part]:
         """A token in the middle of what each cell decodes: times grow linearly with the positions before it."""
@@ -194,33 +209,33 @@ class ArmPredictor:
             return {}
         past = np.array([cell.n_depth + cell.n_prompt + max(0, cell.n_decoded - 1) / 2 for cell in cells])
         asked, back = np.unique(past, return_inverse=True)
-        points = Points(np.ones(len(asked)), asked, "decode", self._setting("decode"))
+        setting = self._setting("decode", int(asked[0]))
+        points = Points(np.ones(len(asked)), asked, "decode", setting)
         priced = price(self.layout, self._decider, self._costs, points)
-        ends = self._ends("decode", self._setting("decode"))
+        ends = self._ends("decode", setting)
         times = token_times(priced, len(asked), ends)
         totals = _Totals(priced, self._in_range(points), [np.arange(len(asked))], len(asked))
         parts = [totals.part(i, float(times[i]), float(times[i])) for i in range(len(asked))]
         return {cell: parts[i] for cell, i in zip(cells, back, strict=True)}
 
-    def _setting(self, phase: Phase) -> Setting:
-        """What goes on beside the arm's steps."""
+    def _setting(self, phase: Phase, n_past: int = 1) -> Setting:
+        """What goes on beside the arm's steps; of tokens after `n_past` positions."""
         if phase not in self._settings:
-            self._settings[phase] = self._find_setting(phase)
+            self._settings[phase] = self._find_setting(phase, n_past)
         return self._settings[phase]
 
-    def _find_setting(self, phase: Phase) -> Setting:
+    def _find_setting(self, phase: Phase, n_past: int) -> Setting:
         traits = self._decider.policy.traits
         if phase == "prefill" and (traits.divides or not traits.computes_on_host):
             return "copies" if self._decider.streams_ahead and self.layout.units else "alone"
-        asked, _ = self._decider.ask(np.ones(1), np.ones(1))
-        found = [self._decider.copies(layer, step, asked) for layer, step in self.layout.units]
-        if any(copies is not None and copies.divided.any() for copies in found):
+        found = self._asked(1, n_past)
+        if any(copies.divided.any() for copies in found):
             return "divided"
-        if any(copies is not None and copies.on_host.any() for copies in found):
+        if any(copies.on_host.any() for copies in found):
             return "host"
-        if any(copies is not None and copies.late_ahead.any() for copies in found):
+        if any(copies.late_ahead.any() for copies in found):
             return "copies"
-        return "inline" if any(copies is not None and copies.late_bytes.any() for copies in found) else "alone"
+        return "inline" if any(copies.late_bytes.any() for copies in found) else "alone"
 
     def _ends(self, phase: Phase, setting: Setting) -> dict[str, float]:
         at = Points(np.ones(1), np.zeros(1), phase, setting)
@@ -274,6 +289,35 @@ class _Part:
     n_bytes: float
     in_range: bool
     busy: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptRuns:
+    """The prompts of some cells, those with more ubatches first. `each[u]`: the points of ubatch u of those that have
+    one."""
+
+    cells: Sequence[GridPoint]
+    points: Points
+    priced: PricedUbatches
+    each: Sequence[NDArray[np.intp]]
+    times: CellTimes
+    in_range: Flags
+
+    def parts(self) -> dict[GridPoint, _Part]:
+        """What each prompt takes."""
+        totals, times = _Totals(self.priced, self.in_range, self.each, len(self.cells)), self.times
+        return {
+            cell: totals.part(place, float(times.ttft[place]), float(times.prefill[place]))
+            for place, cell in enumerate(self.cells)
+        }
+
+    def ubatch_times(self) -> Iterator[tuple[Ubatch, float]]:
+        """Each different ubatch, with the mean of what it takes where it occurs, in ns."""
+        at, ns = np.concatenate(self.each), np.concatenate(self.times.ubatches)
+        means = np.bincount(at, ns) / np.bincount(at)
+        for number, mean in enumerate(means.tolist()):
+            n_tokens, n_past = int(self.points.n_tokens[number]), int(self.points.n_past[number])
+            yield Ubatch(number, "prefill", n_tokens, n_past, n_outputs=0), mean
 
 
 class _Totals:

@@ -318,10 +318,11 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class CellTimes:
-    """Times in ns, (cells,)."""
+    """Times in ns, (cells,). `ubatches[u]`: of ubatch u in the cells that have one, which are the first."""
 
     ttft: Floats
     prefill: Floats
+    ubatches: list[Floats]
 
 
 def run_prompts(
@@ -332,10 +333,13 @@ def run_prompts(
     `ends`: `begin`, `sample` and `token` in ns.
     """
     streams = Streams(priced.layout.n_devices, n_cells, priced.n_slots, ends["begin"])
-    for at in points_of:
-        streams.run_ubatch(priced, at)
     last = streams.compute[priced.layout.device_of[-1]]
-    return CellTimes(last + ends["token"], last - ends["sample"])
+    taken = []
+    for at in points_of:
+        begun = streams.compute[0, : len(at)].copy()
+        streams.run_ubatch(priced, at)
+        taken.append(last[: len(at)] - begun)
+    return CellTimes(last + ends["token"], last - ends["sample"], taken)
 
 
 def token_times(priced: PricedUbatches, n_points: int, ends: Mapping[str, float]) -> Floats:

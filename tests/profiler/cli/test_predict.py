@@ -8,9 +8,8 @@ import orjson
 import pytest
 
 import hprof
-from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, fitted_request
+from profiler.cli.captured_request import captured_values, predicted_request
 from tests.support import ROOT
 
 SWEEP = str(ROOT / "traces" / "example-sweep")
@@ -102,7 +101,6 @@ def test_many_cells_are_answered(capsys: Printed) -> None:
     ("words", "said"),
     [
         (["--fit", SWEEP, "--gpu", "rtx4090"], "--gpu and rates are not for --fit"),
-        (["-m", "tiny-moe", "--arms", "off,auto"], "arm 'auto'"),
         (["--fit", str(ROOT / "traces" / "nowhere")], "nowhere"),
         (["-m", "llama-3.1-8b", "--arms", "full", "--device-memory", "4GiB"], "4 GiB are free"),
     ],
@@ -154,8 +152,14 @@ def test_a_capture_tells_rates_for_llama_cpp_and_is_no_fit_to_it(capsys: Printed
     assert "--gpu and rates are not for --fit" in capsys.readouterr().err
 
 
-def test_a_capture_s_arm_both_counts_in_how_far_off_a_fit_is() -> None:
+def test_all_arms_of_a_capture_count_in_how_far_off_a_fit_is() -> None:
     values = captured_values(Capture.open(SWEEP).manifest, SWEEP)
-    assert fitted_request({**values, "arms": "off,auto,both"}).arms == ("off", "both")
-    with pytest.raises(HprofError, match="no prediction is made for its arms, auto"):
-        fitted_request({**values, "arms": "auto"})
+    assert predicted_request({**values, "arms": "off,auto,both"}).arms == ("off", "auto", "both")
+
+
+def test_auto_is_predicted_beside_what_it_chooses_from(capsys: Printed) -> None:
+    words = ["-m", "tiny-moe", "-ub", "128", "-p", "512", "-n", "0", "--gpu", "rtx4090", "--link", "gen4x16"]
+    (cell,) = told(capsys, "predict", *words, "--arms", "off,on,hot,auto")["cells"]
+    taken = {arm: found["ttft_ns"]["median"] for arm, found in cell["arms"].items()}
+    assert taken["auto"] == pytest.approx(min(taken[arm] for arm in ("off", "on", "hot")), rel=1e-6)
+    assert cell["against_baseline"]["auto"]["ttft_ns"]["ratio"] < 1

@@ -6,6 +6,7 @@ Its host issues in no time, as the timeline's does. Where experts are drawn, exp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -33,8 +34,9 @@ def planned(
     n_gpu_layers: int | None = None,
     cells: tuple[GridPoint, ...] = CELLS,
     cache_bytes: int = 0,
+    machine: SimMachine = MACHINE,
 ) -> RunPlan:
-    device = DeviceOptions("sim", n_devices, machine=MACHINE)
+    device = DeviceOptions("sim", n_devices, machine=machine)
     options = (PlacementOptions(n_gpu_layers=n_gpu_layers),)
     policy = PolicyOptions(cache_bytes=cache_bytes)
     request = RunRequest(cells=cells, device=device, model=model, arms=arms, placements=options, policy=policy)
@@ -44,7 +46,9 @@ def planned(
 def both(plan: RunPlan) -> Iterator[tuple[Prediction, PassResult]]:
     """Each prediction, with the pass that `sim` runs; arms that learn have had the warm-ups of a run before it."""
     session = Session(plan.model, plan.setups[0].placement, plan.setups[0].arms, plan.session)
-    for one in predict(plan, RateCosts(MACHINE, plan.session.dtype)):
+    machine = plan.request.device.machine
+    assert machine is not None
+    for one in predict(plan, RateCosts(machine, plan.session.dtype)):
         cell = one.cell
         size = (cell.n_prompt, cell.n_gen, cell.n_ubatch, cell.n_depth)
         learns, took = arm_traits(one.arm).learns, list[int]()
@@ -76,6 +80,27 @@ def test_hot_experts_go_ahead_as_on_sim() -> None:
     for one, seen in both(planned("tiny-moe", ("hot",))):
         assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.15), one
+
+
+@pytest.mark.parametrize(
+    ("chosen", "link_gb_s", "latency_us", "launch_us", "gemm_tflop_s", "rel"),
+    [
+        ("hot", 2.0, 1.0, 1.0, 0.3, 0.02),  # compute hides about half of a layer
+        ("on", 25.0, 10.0, 1.0, 0.5, 0.001),  # it hides all of it, in one piece
+        ("off", 2.0, 1.0, 1.0, 1e4, 0.03),  # it hides nothing
+    ],
+)
+def test_auto_chooses_what_it_chooses_on_sim(
+    chosen: str, link_gb_s: float, latency_us: float, launch_us: float, gemm_tflop_s: float, rel: float
+) -> None:
+    machine = replace(
+        MACHINE, link_gb_s=link_gb_s, link_latency_us=latency_us, launch_us=launch_us, gemm_tflop_s=gemm_tflop_s
+    )
+    cells = tuple(grid([500], [4], [32, 128], [0]))
+    for one, seen in both(planned("tiny-moe", ("auto",), cells=cells, machine=machine)):
+        assert chosen in {ubatch.policy for ubatch in seen.ubatches}
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=rel), one
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.01), one
 
 
 def test_shared_experts_take_what_sim_takes_once_both_sides_are_known() -> None:
