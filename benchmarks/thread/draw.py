@@ -120,7 +120,7 @@ def batch_crossover(rows: list[Row]) -> Crossover | None:
     own = [row for row in rows if row["arm"] == "on"]
     frame = pd.DataFrame(
         {
-            "n_ubatch": [row["n_prompt"] for row in own],
+            **{name: [row["n_prompt"] for row in own] for name in ("n_ubatch", "n_prompt")},
             **{key: [row[f"ttft_ms_{key}"] for row in own] for key in ("ratio", "ratio_low", "ratio_high")},
         }
     )

@@ -59,6 +59,11 @@ class CellKey:
         return (self.n_prompt + self.n_gen) or None
 
     @property
+    def largest_ubatch(self) -> int | None:
+        """The tokens of the largest ubatch that ran: no more than the prompt has."""
+        return min(self.n_ubatch, self.n_prompt) if self.n_ubatch and self.n_prompt else self.n_ubatch
+
+    @property
     def flags(self) -> str:
         """`-p 512 -n 16 -ub 64 -d 0`: what to type to run this cell again."""
         stated = zip(CELL_FLAGS.values(), self.sizes, strict=True)

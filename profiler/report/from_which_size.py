@@ -10,7 +10,16 @@ from typing import Final
 
 from executor.units import listed
 from profiler.report.cells import Cell
-from profiler.report.sweep import Crossover, axis_of_most, crosses_once, crossover, sweep_figures
+from profiler.report.sweep import (
+    BATCH,
+    UBATCH,
+    Crossover,
+    at_own_size,
+    axis_of_most,
+    crosses_once,
+    crossover,
+    sweep_figures,
+)
 from profiler.report.verdicts import SAME_WORK, TELLING, as_fast, factor_range, missing_line
 
 _ALONE: Final = {
@@ -73,7 +82,7 @@ class OverSizes:
         fast = factor_range(self.factors)
         if set(self.verdicts) == {"faster"}:
             return f"{self._begun}{who} pays at every ubatch measured, {self.span}: {fast} as {self.a}."
-        if self.at is not None and self.is_faster_above and "faster" in self.verdicts:
+        if self.at is not None and self.is_faster_above and {"faster", "slower"} <= set(self.verdicts):
             return f"{self._begun}{who} pays from a ubatch {self.at.in_words(self.axis)}."
         return f"{self._begun}{self._told(who)}" if len(self.sizes) > 1 else self.sentence(who)
 
@@ -93,17 +102,21 @@ def from_which_size(cells: Sequence[Cell], cell: Cell, a: str, b: str) -> OverSi
         axis, found = axis_of_most(rows, cell)
         if not len(found):
             continue
-        found = found.sort_values("n_ubatch")
+        found = at_own_size(found)
         at = crossover(found)
         judged = [one for each in cells if (one := each.against_baseline.get(b, {}).get(figure)) is not None]
         n_depths = len({each.n_depth for each in cells})
-        where = ["with each prompt as one ubatch"] if found["n_prompt"].nunique() > 1 else []
+        n_prompts = len({each.n_prompt for each in cells if each.n_prompt})
+        where = ["with each prompt as one ubatch"] if axis == BATCH and found["n_prompt"].nunique() > 1 else []
+        where += (
+            [f"with prompts of {cell.n_prompt:,} tokens"] if axis == UBATCH and cell.n_prompt and n_prompts > 1 else []
+        )
         where += [f"at depth {cell.n_depth:,}"] if cell.n_depth is not None and n_depths > 1 else []
         return OverSizes(
             a=a,
             figure=figure,
             axis=axis,
-            sizes=[min(ubatch, prompt or ubatch) for ubatch, prompt in found[["n_ubatch", "n_prompt"]].to_numpy()],
+            sizes=found["n_ubatch"].tolist(),
             verdicts=found["word"].tolist(),
             factors=[as_fast(ratio, figure) for ratio in found["ratio"]],
             at=at if at is not None and crosses_once(found, at) else None,

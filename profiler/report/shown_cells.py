@@ -65,7 +65,7 @@ def _in_order_of_need(cells: Sequence[Cell], crossovers: Sequence[ArmCrossover],
         yield next(position for position, other in enumerate(cells) if other is cell)
     for found in sorted(crossovers, key=lambda one: one.arm != best):
         for position, cell in enumerate(cells):
-            size = cell.n_ubatch if found.axis == "n_ubatch" else cell.n_prompt
+            size = cell.largest_ubatch if found.axis == "n_ubatch" else cell.n_prompt
             if (cell.n_gen, cell.n_depth) == (found.n_gen, found.n_depth) and size in (found.at.below, found.at.above):
                 yield position
     last = len(cells) - 1

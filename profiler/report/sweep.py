@@ -26,6 +26,7 @@ _FIXED: Final = {
     BATCH: ("n_gen", "n_ubatch", "n_depth"),
 }
 _NS: Final = 1e9
+_ALIKE: Final = "no difference"
 _MAX_FACTOR: Final = 2  # between neighbouring sizes, to say where between them two arms cross
 
 
@@ -120,12 +121,13 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
     """Where the ratio of an arm to the baseline passes 1, on a logarithmic axis of ubatches; null where it does not.
 
     rows: one arm's rows of `sweep_figures` at one depth. The last crossing counts: from there on the order stays.
-    Where both did the same work, as below a gate, or each did other work, there is no ratio to cross with.
+    Where both did the same work, as below a gate, or each did other work, there is no ratio to cross with; and where
+    all of one side is no difference, no order that could turn.
     """
-    rows = _with_order(rows).dropna(subset=["ratio", "n_ubatch"]).sort_values("n_ubatch")
+    rows = _with_order(rows)
     sizes = rows["n_ubatch"].tolist()
     found = _last_crossing(sizes, rows["ratio"].tolist())
-    if found is None:
+    if found is None or not _has_order_on_both_sides(rows, found):
         return None
     if found.is_wide:
         return Crossover(found.below, found.above, None, None, None)
@@ -141,8 +143,23 @@ def crossover(rows: pd.DataFrame) -> Crossover | None:
 
 
 def _with_order(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without the rows whose ratio is chance, or is of different work."""
-    return rows[~rows["word"].isin((SAME_WORK, OTHER_WORK))]
+    """In the order of the sizes, without the rows whose ratio is unknown, chance, or of different work."""
+    return at_own_size(rows[~rows["word"].isin((SAME_WORK, OTHER_WORK))].dropna(subset=["ratio", "n_ubatch"]))
+
+
+def at_own_size(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of one arm in the order of the ubatches that ran, with those as `n_ubatch`.
+
+    No ubatch is larger than its prompt: of settings that make the prompt one ubatch the smallest stays.
+    """
+    rows = rows.sort_values("n_ubatch")
+    capped = rows[["n_ubatch", "n_prompt"]].min(axis=1).where(rows["n_prompt"] > 0, rows["n_ubatch"])
+    return rows.assign(n_ubatch=capped).drop_duplicates(["n_prompt", "n_ubatch"])
+
+
+def _has_order_on_both_sides(rows: pd.DataFrame, found: _Crossing) -> bool:
+    is_below, is_alike = rows["n_ubatch"] <= found.below, rows["word"] == _ALIKE
+    return not (is_alike[is_below].all() or is_alike[~is_below].all())
 
 
 class _Crossing(NamedTuple):

@@ -22,6 +22,7 @@ from profiler.report.build import build_report
 from profiler.report.plain_values import device_as_json
 from profiler.report.sweep import (
     Crossover,
+    at_own_size,
     crosses_once,
     crossover,
     factor_grid,
@@ -77,6 +78,7 @@ def ratios(values: list[float], spread: float = 0.0) -> pd.DataFrame:
         {
             "n_ubatch": sizes,
             "n_depth": 0.0,
+            "n_prompt": 65536.0,
             "ratio": values,
             "ratio_low": [v - spread for v in values],
             "ratio_high": [v + spread for v in values],
@@ -149,6 +151,24 @@ def test_sizes_without_an_order_say_nothing_of_a_crossover(word: str) -> None:
     assert crosses_once(rows, found), "0.99 of the same work is chance"
     assert not crosses_once(rows.assign(word="faster"), found)
     assert crossover(rows.assign(word=[word, word, word, "faster"])) is None
+
+
+def test_no_ubatch_is_larger_than_its_prompt() -> None:
+    """With a prompt of 200 every setting from 256 up ran ubatches of 200: what differs among them is chance."""
+    rows = ratios([1.2, 1.1, 0.9, 1.01, 0.99]).assign(n_prompt=200.0)
+    found = crossover(rows)
+    assert found is not None
+    assert (found.below, found.above) == (128, 200)
+    assert crosses_once(rows, found)
+    assert at_own_size(rows)["n_ubatch"].tolist() == [64, 128, 200]
+    assert at_own_size(rows.assign(n_prompt=float("nan")))["n_ubatch"].tolist() == [64, 128, 256, 512, 1024]
+
+
+def test_where_one_side_is_no_difference_no_order_turns() -> None:
+    alike, apart = ["no difference"] * 2, ["faster"] * 2
+    assert crossover(ratios([1.001, 0.999, 0.9, 0.8]).assign(word=[*alike, *apart])) is None
+    assert crossover(ratios([0.8, 0.9, 0.999, 1.001]).assign(word=[*apart, *alike])) is None
+    assert crossover(ratios([1.1, 1.001, 0.999, 0.8]).assign(word=["slower", *alike, "faster"])) is not None
 
 
 def test_as_fast_is_a_shorter_time_or_a_higher_rate() -> None:

@@ -41,10 +41,11 @@ def swept(
     depths: Sequence[int] = (0,),
     sizes: Sequence[int] = SIZES,
     faster_with_size: bool = False,
+    spread: Mapping[int, float] | None = None,
     **fields: Any,
 ) -> Report:
     """`off` takes 1 ms of prefill in every cell, or less the larger its ubatch; others are `factors[arm][i]` times as
-    fast at size i."""
+    fast at size i. spread: by how much of that they scatter, by size."""
     arms = ["off", *factors]
     writer = new_capture(path, arms=[ManifestArm(name, name, name) for name in arms], **fields)
     order = 0
@@ -54,6 +55,8 @@ def swept(
                 for name in arms:
                     baseline_ns = 1_000_000 / (size if faster_with_size else 1)
                     took_ns = baseline_ns / (1 if name == "off" else factors[name][at]) + repetition
+                    if name != "off":
+                        took_ns *= 1 + (spread or {}).get(size, 0.0) * (-1) ** repetition
                     key = PassKey(
                         name,
                         n_ubatch=size,
@@ -94,6 +97,31 @@ def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None
     for size in SIZES:
         assert f"ub={size} " in told
     assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048 -pw 1 (pull request 21067, in no release)." in told
+
+
+def test_an_arm_that_is_slower_nowhere_pays_from_no_size_between(tmp_path: Path) -> None:
+    """At 64 and 128 tokens the two are alike: that a ratio of 0.9995 passes 1 on its way to 1.2 is chance."""
+    report = swept(tmp_path / "c", {"on": [0.9995, 1.0005, 1.2, 1.3, 1.3, 1.3]})
+    assert report.crossovers == []
+    told = joined(report)
+    assert "pays from" not in told
+    assert "no difference at 64 and 128; faster at 256, 512, 1,024 and 2,048" in told
+    unclear = swept(tmp_path / "d", {"on": [0.9, 1.3]}, sizes=(64, 128), n_pairs=6, spread={64: 0.3})
+    assert "unclear at 64; faster at 128" in joined(unclear)
+
+
+def test_of_several_prompts_the_sentence_says_which_it_is_about(tmp_path: Path) -> None:
+    """`on` pays at every size with the longer prompt alone."""
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name, name, name) for name in ("off", "on")])
+    for order in range(48):
+        arm, n_prompt, n_ubatch = ("off", "on")[order % 2], (128, 512)[order // 2 % 2], (64, 128)[order // 4 % 2]
+        ns = round(1e6 * (1 if arm == "off" else 0.8 if n_prompt == 512 else 1.25)) + order // 8
+        writer.add_pass_row(
+            order, PassKey(arm, n_ubatch, 0, n_prompt, 0, order // 8, order, 0), ttft_ns=ns, prefill_ns=ns
+        )
+    writer.finish()
+    told = joined(build_report(Capture.open(tmp_path / "c")))
+    assert "With prompts of 512 tokens, on pays at every ubatch measured, 64 to 128 tokens: 1.25 x as fast as" in told
 
 
 def test_what_to_set_has_a_verdict_where_it_is_set(tmp_path: Path) -> None:
