@@ -29,10 +29,9 @@ from profiler.arithmetic.stats import DEFAULT_NOISE, Comparison, PairDesign
 from profiler.capture import Capture
 from profiler.engines.bench_arms import parse_arms
 from profiler.engines.llama_bench import BenchRequest, run_llama_bench
-from profiler.metrics import FIGURES, load_tables, pass_figures
+from profiler.metrics import FIGURES, JUDGED, load_tables, pass_figures
 from profiler.metrics.passes import measured_passes
 from profiler.report.build import build_report
-from profiler.report.judged_cells import JUDGED
 from profiler.report.pairs import Repeats, judge, repeats
 
 DESIGNS = "1x6,2x12,6x2,12x1"

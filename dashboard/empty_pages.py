@@ -23,7 +23,7 @@ def why_empty(choice: Choice) -> dict[str, str]:
         "layers": None if sizes is not None and load.has_layers(choice.found) else NO_LAYERS,
         "memory": None if _tells_memory(choice) else NO_MEMORY,
     }
-    if sizes is None or manifest.source != "hprof" or manifest.argv[:2] != ["hprof", "run"]:
+    if sizes is None or not manifest.is_own_run:
         reasons |= dict.fromkeys(("what-if", "advise"), NO_RUN)
     return {page: reason for page, reason in reasons.items() if reason is not None}
 

@@ -24,6 +24,7 @@ from dashboard.timeline import component
 from dashboard.timeline.component import Windows
 from dashboard.timeline.pack import PassToDraw, pack
 from dashboard.trace_root import CaptureRef, Fingerprint
+from executor.units import shortened
 from profiler.capture import Capture
 from profiler.export.tracks import typical_passes
 from profiler.metrics.timeline import Timeline, lane_figures, load_timeline
@@ -88,7 +89,7 @@ def _shown(wanted: pd.DataFrame, arm: str, rows: pd.DataFrame) -> ShownPass:
     """An arm's pass among the wanted ones; where it has none there, the typical one of `rows`."""
     mine = wanted[wanted["arm"] == arm]
     pass_id = typical_passes(mine if len(mine) else rows[rows["arm"] == arm])[0]
-    return ShownPass(arm, arm if len(arm) <= _MAX_TITLE else f"{arm[: _MAX_TITLE - 1]}…", pass_id)
+    return ShownPass(arm, shortened(arm, _MAX_TITLE), pass_id)
 
 
 def lines(choice: Choice, shown: Sequence[ShownPass]) -> list[Timeline]:

@@ -18,6 +18,8 @@ _UNITS: Final = (
     | {f"{prefix}{unit}": 1024**power for power, prefix in enumerate(_PREFIXES, 1) for unit in ("", "ib")}
 )
 _SPELLED: Final = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
+LARGEST_COUNT: Final = 2**31 - 1
+"""Of tokens, layers, experts: tables, kernels and llama.cpp hold such numbers in 32 bits."""
 _MAX_BYTES: Final = 2**62
 _MAX_NS: Final = 2**53
 
@@ -180,6 +182,11 @@ def number_ranges(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, cut to so many characters where it has more; the last is then `…`."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:

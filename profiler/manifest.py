@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal, TypeGuard, cast, get_args
 
@@ -86,6 +86,11 @@ class Manifest:
         traces = files if isinstance(files, list) and len(files) > 1 else []
         has_boots = self.source in ("llama-bench", "command")
         return has_boots or any(isinstance(trace, dict) and trace.get("arm") for trace in traces)
+
+    @property
+    def is_own_run(self) -> bool:
+        """Whether `hprof run` measured it with hprof's own engine, so that its words say what ran."""
+        return self.source == "hprof" and is_run(self.argv)
 
     @property
     def recorded_by(self) -> str | None:
@@ -217,6 +222,11 @@ def _checked(name: str, value: Any, default: Any, origin: str) -> Any:
     if not fits:
         raise HprofError(f"{origin}: the key '{name}' holds {str(value)[:60]!r}, which hprof cannot use there.")
     return value
+
+
+def is_run(argv: Sequence[str]) -> bool:
+    """Whether these are the words of a `hprof run`."""
+    return list(argv[:2]) == ["hprof", "run"]
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -15,7 +15,7 @@ from dashboard.overview.sparkline import against, in_words, over_ubatches, spark
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import column_scale, format_factor, format_value
 from profiler.arithmetic.stats import Comparison, Estimate
-from profiler.metrics import FIGURES
+from profiler.metrics import FIGURES, SPEEDS
 from profiler.report.cells import Cell
 from profiler.report.verdicts import (
     as_fast,
@@ -27,7 +27,6 @@ from profiler.report.verdicts import (
     verdict_word,
 )
 
-SPEEDS: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 PRICES: Final = ("bytes_h2d", "exposed_copy_ns", "vram_peak_bytes")
 _ALIKE: Final = 0.0005  # of the other arm's figure: less reads the same
 _COLOURS: Final = {"faster": "blue", "slower": "orange"}

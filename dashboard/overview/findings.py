@@ -10,6 +10,7 @@ import streamlit as st
 from dashboard import load, moments
 from dashboard.choice import Choice
 from dashboard.text import escape_markdown, with_code
+from executor.units import shortened
 from profiler.findings import Finding
 
 _FINDINGS_SHOWN: Final = 5
@@ -70,7 +71,7 @@ def _first_clauses(text: str) -> str:
     if len(sentence) <= _LINE:
         return sentence
     fitting = [end for end in ends if end <= _LINE]
-    return sentence[: fitting[-1]] if fitting else f"{sentence[: _LINE - 1]}…"
+    return sentence[: fitting[-1]] if fitting else shortened(sentence, _LINE)
 
 
 def _warnings(sentences: list[str]) -> None:

@@ -13,13 +13,12 @@ import numpy as np
 from dashboard.figures.style import BLUE, GREY
 from executor.arrays import Floats
 from executor.units import format_factor, format_value
-from profiler.metrics import FIGURES
+from profiler.metrics import FIGURES, JUDGED
 from profiler.report.cells import Cell
 from profiler.report.verdicts import as_fast
 
 _WIDTH, _HEIGHT, _AIR = 180, 44, 6
 _LEAST_SLOPE: Final = 0.05  # of the largest value
-_BY_SPEED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
 
 Line = Mapping[int, float]
 """By tokens in the ubatch, ascending."""
@@ -35,7 +34,7 @@ def over_ubatches(cells: Sequence[Cell], cell: Cell, arm: str, name: str) -> Lin
 def against(a: Line, b: Line, name: str) -> Line:
     """How many times as fast B is as A, or of what is no speed how many times as much it takes."""
     ratios = {size: b[size] / a[size] for size in b if size in a}
-    return {size: as_fast(ratio, name) for size, ratio in ratios.items()} if name in _BY_SPEED else ratios
+    return {size: as_fast(ratio, name) for size, ratio in ratios.items()} if name in JUDGED else ratios
 
 
 def tells(line: Line) -> bool:
@@ -74,5 +73,5 @@ def in_words(line: Line, name: str, arms: Sequence[str]) -> str:
     if len(arms) == 1:
         first, last = (format_value(end, FIGURES[name].unit) for end in ends)
         return f"{FIGURES[name].headline} {over}: {first} to {last}."
-    what = "times as fast as" if name in _BY_SPEED else "times as much as"
+    what = "times as fast as" if name in JUDGED else "times as much as"
     return f"{arms[-1]}, {what} {arms[0]} {over}: {' to '.join(map(format_factor, ends))}; dashed: 1."

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dashboard.timeline.columns import VarintColumn, encode, smallest_unsigned
 from executor.arrays import Int64
+from executor.units import shortened
 from profiler.arithmetic.groups import concatenated, group_by
 from profiler.arithmetic.intervals import Intervals
 from profiler.metrics.lane_titles import lane_title, short_lane_title
@@ -77,8 +78,7 @@ def _typed(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _short(text: str) -> str:
-    text = text if len(text) <= MAX_LABEL_CHARS else text[: MAX_LABEL_CHARS - 1] + "…"
-    return printable(text)
+    return printable(shortened(text, MAX_LABEL_CHARS))
 
 
 @dataclass(frozen=True, slots=True)

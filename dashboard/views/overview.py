@@ -14,7 +14,6 @@ from dashboard.choice import Choice, current
 from dashboard.overview import answers
 from dashboard.overview.cards import (
     PRICES,
-    SPEEDS,
     absent_line,
     card,
     figure_table,
@@ -28,6 +27,7 @@ from dashboard.overview.spent import device_cards, device_time, where_time_went
 from dashboard.placements import OtherPlacement
 from dashboard.text import escape_markdown, headline
 from executor.units import format_count
+from profiler.metrics import SPEEDS
 from profiler.report.cells import Cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.places import products_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 import pandas as pd
 import streamlit as st
@@ -21,7 +21,7 @@ from profiler.predicting.calibrate import Calibration
 from profiler.predicting.what_if import WhatIfFigure, beside_measured, measured_rows
 from profiler.report.verdicts import as_fast
 
-_FIGURES: Final[tuple[WhatIfFigure, ...]] = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+_FIGURES: Final[tuple[WhatIfFigure, ...]] = get_args(WhatIfFigure)
 _AS_MEASURED: Final = "as measured"
 _QUANTS: Final = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "BF16")
 _OTHER_LINKS_GB_S: Final = (12, 25, 50)

@@ -25,8 +25,8 @@ from executor.model import (
     MoeFfn,
     RopeShape,
 )
+from executor.units import LARGEST_COUNT, shortened
 
-_MAX_INTEGER: Final = 2**31 - 1
 _MAX_NUMBER: Final = sys.float_info.max
 _MOST_EXPERTS: Final = 65536  # a hundred times what models have; routing draws a number for each
 _MOST_TURNS: Final = 1e6
@@ -112,9 +112,8 @@ class Fields:
 
     def refusal(self, key: str, value: object, wanted: str) -> HprofError:
         """What to raise where the value of `key` cannot be."""
-        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}…"
         return HprofError(
-            f"{self.origin}: the key {self.prefix}{key} is {shown}, but must be {wanted}; "
+            f"{self.origin}: the key {self.prefix}{key} is {shortened(repr(value), 41)}, but must be {wanted}; "
             "the file is damaged or not what it says, fetch or convert it again."
         )
 
@@ -130,8 +129,8 @@ class Fields:
         return value
 
     def _checked_integer(self, key: str, value: object, low: int) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= _MAX_INTEGER:
-            raise self.refusal(key, value, f"a whole number from {low} to {_MAX_INTEGER}")
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= LARGEST_COUNT:
+            raise self.refusal(key, value, f"a whole number from {low} to {LARGEST_COUNT}")
         return value
 
 

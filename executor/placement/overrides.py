@@ -17,6 +17,7 @@ from typing import Final
 
 from executor.errors import HprofError
 from executor.model import layer_of, short_name_of
+from executor.units import shortened
 
 DEFAULT_OVERRIDE: Final = "ffn_(gate|up|down).*=CPU"
 DEFAULT_OF_EXPERTS: Final = "ffn_(gate|up|down)_exps.*=CPU"  # what -ncmoe moves of all layers
@@ -216,7 +217,7 @@ def _no_match(override: Override, fixed: Sequence[str], movable: Sequence[str]) 
 
 
 def _short(pattern: str) -> str:
-    return pattern if len(pattern) <= 200 else f"{pattern[:200]}…"
+    return shortened(pattern, 201)
 
 
 def _near(pattern: str, names: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from executor.errors import HprofError
 
-_PLAIN: Final = ("F32", "F16", "BF16")
+PLAIN: Final = ("F32", "F16", "BF16")
 _LEGACY: Final = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 _K_QUANTS: Final = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 _CODEBOOK: Final = ("IQ4_NL", "IQ4_XS", "MXFP4")
@@ -27,7 +27,7 @@ class QuantType:
 
 QUANTS: Final[dict[str, QuantType]] = {
     name: QuantType(name, *GGML_QUANT_SIZES[GGMLQuantizationType[name]])
-    for name in (*_PLAIN, *_LEGACY, *_K_QUANTS, *_CODEBOOK)
+    for name in (*PLAIN, *_LEGACY, *_K_QUANTS, *_CODEBOOK)
 }
 
 

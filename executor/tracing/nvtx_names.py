@@ -17,6 +17,7 @@ from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
 from executor.passes import Phase
+from executor.units import LARGEST_COUNT
 
 DOMAIN: Final = "hprof"
 Category = Literal["copy", "compute"]
@@ -24,7 +25,6 @@ CATEGORIES: Final[tuple[Category, ...]] = ("copy", "compute")
 
 _SAFE: Final = "!\"#$&'()*+,/:;<>?@[\\]^`{|}"
 _MAX_CHARS: Final = 4096
-_MAX_INT: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,6 @@ def _quote(value: str) -> str:
 
 
 def _int(value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or len(value) > 10 or int(value) > _MAX_INT:
+    if not (value.isascii() and value.isdigit()) or len(value) > 10 or int(value) > LARGEST_COUNT:
         raise ValueError(value)
     return int(value)

@@ -23,6 +23,8 @@ import numpy.typing as npt
 
 from executor.arrays import Flags, Floats, Int64
 
+Better = Literal["lower", "higher"]
+"""Which way a figure is good."""
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
 # what is counted as one measurement: a pair of passes, or a process an arm; where no clock is read, a drawn routing, or
 # the one result that there is
@@ -174,7 +176,7 @@ def compare(
     baseline: Floats,
     arm: Floats,
     *,
-    better: Literal["lower", "higher"],
+    better: Better,
     noise: float = DEFAULT_NOISE,
     design: PairDesign = SIDE_BY_SIDE,
     boots: tuple[Floats, Floats] | None = None,
@@ -205,7 +207,7 @@ def _verdict(
     ratio: float,
     interval: tuple[float, float] | None,
     n_pairs: int,
-    better: Literal["lower", "higher"],
+    better: Better,
     noise: float,
     unit: CountUnit,
 ) -> tuple[Verdict, str | None]:

@@ -21,7 +21,7 @@ def captured_values(manifest: Manifest, where: str) -> dict[str, Any]:
     """
     from profiler.cli.run import command
 
-    if manifest.source != "hprof" or manifest.argv[:2] != ["hprof", "run"]:
+    if not manifest.is_own_run:
         raise HprofError(f"{where} was not made by hprof run (source {manifest.source}), so what it ran is not known.")
     try:
         context = command.make_context("run", list(manifest.argv[2:]))

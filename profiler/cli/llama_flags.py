@@ -13,12 +13,12 @@ from typing import Any, Final
 import click
 
 from executor.errors import HprofError
+from executor.units import LARGEST_COUNT
 
 OFFLOAD_VARIABLE: Final = "GGML_OP_OFFLOAD_MIN_BATCH"
 """llama.cpp's variable for what `--op-offload-min-batch` sets here."""
 _ALL_LAYERS: Final = "999"
 _FORMATS: Final = ("json", "jsonl", "md", "csv", "sql")
-_MOST_TOKENS: Final = 2**31 - 1
 
 
 def _hidden(*names: str, **settings: Any) -> Callable[[Any], Any]:
@@ -108,7 +108,7 @@ def _offload_min_batch(default: int) -> int:
     text = os.environ.get(OFFLOAD_VARIABLE)
     if text is None:
         return default
-    if not text.strip().isdigit() or int(text) > _MOST_TOKENS:
+    if not text.strip().isdigit() or int(text) > LARGEST_COUNT:
         raise HprofError(
             f"The variable {OFFLOAD_VARIABLE} is {text[:60]!r}, not a number of tokens: correct or unset it."
         )

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from executor.fault_names import FAULT_MEANINGS
+from executor.units import LARGEST_COUNT
 from profiler.cli.completion import complete_arms, complete_models, complete_quants
 from profiler.cli.llama_flags import LLAMA_FLAGS
 
@@ -176,7 +177,6 @@ _PLACEMENT: Final = [
     ),
     click.option("--madvise", is_flag=True, help="Ask the system to read a mapped file's host weights ahead."),
 ]
-_MOST_TOKENS: Final = 2**31 - 1
 _MOST_MIB: Final = 2**30
 _FASTEST_GB_S: Final = 1e6  # beyond it a copy takes no time that a clock can tell
 _ARMS: Final = [
@@ -190,11 +190,11 @@ _ARMS: Final = [
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
     click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
     click.option(
-        "--gate-min-batch", type=click.IntRange(0, _MOST_TOKENS), default=512, help="`gated` prefetches from here up."
+        "--gate-min-batch", type=click.IntRange(0, LARGEST_COUNT), default=512, help="`gated` prefetches from here up."
     ),
     click.option(
         "--op-offload-min-batch",
-        type=click.IntRange(0, _MOST_TOKENS),
+        type=click.IntRange(0, LARGEST_COUNT),
         default=32,
         help="Below it a ubatch's FFN and expert weights in host memory are used on the CPU, not copied.",
     ),

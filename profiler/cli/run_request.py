@@ -12,11 +12,11 @@ from executor.errors import HprofError
 from executor.placement.overrides import split_configurations
 from executor.policies import PREFETCH_ARMS
 from executor.policies.base import PolicyOptions
+from executor.units import LARGEST_COUNT
 from profiler.cli.machine_options import link_gb_s, sim_machine
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
 
 _ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
-_LARGEST: Final = 2**31 - 1
 MAX_VALUES: Final = 256
 
 
@@ -28,8 +28,8 @@ def parse_numbers(text: str, option: str, lowest: int) -> tuple[int, ...]:
     values: dict[int, None] = {}
     for item in text.split(","):
         for value in _expand(item.strip(), option):
-            if not lowest <= value <= _LARGEST:
-                raise HprofError(f"{option} {text[:60]}: {value} is out of range; give {lowest} to {_LARGEST}.")
+            if not lowest <= value <= LARGEST_COUNT:
+                raise HprofError(f"{option} {text[:60]}: {value} is out of range; give {lowest} to {LARGEST_COUNT}.")
             values[value] = None
             if len(values) > MAX_VALUES:
                 raise HprofError(f"{option} {text[:60]} lists more than {MAX_VALUES} numbers; take larger steps.")

@@ -10,9 +10,8 @@ from typing import Final
 from executor.units import format_factor, format_value, listed
 from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.compare.data import Change
-from profiler.metrics import FIGURES
+from profiler.metrics import FIGURES, SPEEDS
 
-LEADING: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
 _WHOLE: Final = ("wall_ns",)
 MAX_PLACES: Final = 4  # cells and arms with rows of their own
 # what a device's time divides into: compute, copies that no compute covers, and nothing
@@ -53,7 +52,7 @@ def _by_place(changes: Sequence[Change]) -> list[dict[str, Change]]:
 
 
 def _leading(of_place: Mapping[str, Change]) -> list[Change]:
-    timed = [of_place[name] for name in LEADING if name in of_place] or [
+    timed = [of_place[name] for name in SPEEDS if name in of_place] or [
         of_place[name] for name in _WHOLE if name in of_place
     ]
     return [*timed, *(change for change in of_place.values() if change.reading is not None and change.is_judged)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from executor.units import UNKNOWN, format_bytes
+from executor.units import UNKNOWN, format_bytes, shortened
 from profiler.compare.settings import setting_text
 
 _WORDS: Final = {
@@ -42,5 +42,4 @@ def setting_value(key: str, value: Any) -> str:
     if isinstance(value, int):
         is_size = re.search(r"(\.|_)bytes$|\.vram_\w+$", key) is not None
         return format_bytes(value) if is_size else f"{value:,}" if abs(value) >= _GROUPED_FROM else str(value)
-    text = setting_text(key, value)
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+    return shortened(setting_text(key, value), _MAX_TEXT)

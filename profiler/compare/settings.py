@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from executor.units import number_ranges
+from executor.units import number_ranges, shortened
 from profiler.compare.data import Difference
 from profiler.manifest import Manifest, is_number
 
@@ -92,7 +92,7 @@ def setting_text(key: str, value: object) -> str:
     if not isinstance(value, list):
         return str(value)
     text = number_ranges(value) if _are_layers(key, value) else " ".join(map(str, value))
-    return _cut(text)
+    return shortened(text, _MAX_TEXT)
 
 
 def _are_layers(key: str, value: object) -> bool:
@@ -104,8 +104,4 @@ def _short(key: str, value: Any) -> Any:
     if _are_layers(key, value) and len(value) <= _MAX_LAYERS:
         return value
     text = str(value)
-    return value if len(text) <= _MAX_TEXT else _cut(text)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+    return value if len(text) <= _MAX_TEXT else shortened(text, _MAX_TEXT)

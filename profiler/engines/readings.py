@@ -11,17 +11,16 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from executor.errors import HprofError
+from profiler.arithmetic.stats import Better
 from profiler.engines.process import FinishedProgram
 from profiler.metrics import FIGURES
 from profiler.metrics.readings import can_be_judged
-
-Direction = Literal["lower", "higher"]
 
 _NAME: Final = re.compile(r"(?P<name>[A-Za-z][\w./% -]{0,39}?)(?::(?P<better>lower|higher))?", re.ASCII)
 _RATES: Final = ("/s", "_per_s")
@@ -42,7 +41,7 @@ class ReadingRule:
 
     name: str
     regex: str
-    better: Direction
+    better: Better
 
     @property
     def spelled(self) -> str:
@@ -84,7 +83,7 @@ def _parse_rule(text: str) -> ReadingRule:
     return rule
 
 
-def _direction(name: str, said: str | None) -> Direction:
+def _direction(name: str, said: str | None) -> Better:
     """Which way is better, as the user or the unit at the name's end says; guessed it would turn a verdict round."""
     if said is not None:
         return "lower" if said == "lower" else "higher"

@@ -18,12 +18,13 @@ from executor.arrays import Flags, Floats, Int64
 from profiler.arithmetic.groups import group_by, sum_by
 from profiler.arithmetic.intervals import MAX_ABS_NS, Coverage, Intervals, Line, either, union
 from profiler.arithmetic.joins import distinct
-from profiler.findings.finding import SIZES, Judged, Moment, Severity, Subjects
+from profiler.findings.finding import Judged, Moment, Severity, Subjects
 from profiler.manifest import Manifest
 from profiler.metrics.devices import KERNEL_STREAM_SHARE
 from profiler.metrics.events import ints
 from profiler.metrics.figures import pass_windows
 from profiler.metrics.overlap import DEVICE, PASS_ON_DEVICE, DeviceTime, PassWindows
+from profiler.metrics.passes import CELL_KEYS
 from profiler.schema import ABSENT, COMPUTE, CPU_COMPUTE, DEVICE_WORK, H2D, ROLES, label_codes, roles_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class CopyAnalysis:
     @classmethod
     def of(cls, capture: Capture) -> CopyAnalysis:
         """The analysis of a whole capture."""
-        passes = capture.table("passes", ["pass_id", "arm", "warmup", "t_start", "t_end", "bytes_h2d", *SIZES])
+        passes = capture.table("passes", ["pass_id", "arm", "warmup", "t_start", "t_end", "bytes_h2d", *CELL_KEYS])
         found = cls(capture.table("events", list(COLUMNS)), passes, capture.manifest)
         pa.default_memory_pool().release_unused()  # of 10 M events Arrow would keep 0.7 GB that nothing else can have
         return found

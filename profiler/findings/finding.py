@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from executor.arrays import Floats, Int64
+from profiler.metrics.passes import CELL_FLAGS, CELL_KEYS
 from profiler.schema import ABSENT
 
 Severity = Literal["info", "warning", "serious"]
@@ -53,15 +54,12 @@ def severity_of(lost_ns: float, window_ns: float) -> Severity | None:
     return "serious" if share >= SERIOUS_SHARE else "warning" if share >= WARNING_SHARE else "info"
 
 
-SIZES: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d"}
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One device of one process, in one arm and cell where the capture has passes."""
 
     arm: str | None
-    sizes: tuple[int | None, ...] | None  # of the cell, in the order of SIZES; null: the rows are in no pass
+    sizes: tuple[int | None, ...] | None  # of the cell, in the order of CELL_KEYS; null: the rows are in no pass
     process: int | None
     device: int | None
 
@@ -142,7 +140,7 @@ class Subjects:
 
     def _cell(self, group: Subject) -> str | None:
         """`-ub 512`: the sizes that tell the capture's cells apart."""
-        sizes = zip(SIZES.values(), group.sizes or (), self._varying, strict=False)
+        sizes = zip(CELL_FLAGS.values(), group.sizes or (), self._varying, strict=False)
         return " ".join(f"{flag} {size}" for flag, size, varies in sizes if varies and size is not None) or None
 
     def _scope(self, number: int) -> str:
@@ -153,6 +151,6 @@ class Subjects:
 
 
 def _arms_and_sizes(passes: pa.Table) -> dict[int | None, tuple[str | None, tuple[int | None, ...]]]:
-    pass_ids, arms, *sizes = (passes[name].to_pylist() for name in ("pass_id", "arm", *SIZES))
+    pass_ids, arms, *sizes = (passes[name].to_pylist() for name in ("pass_id", "arm", *CELL_KEYS))
     cells: list[tuple[int | None, ...]] = list(zip(*sizes, strict=True))
     return {number: (arm, cell) for number, arm, cell in zip(pass_ids, arms, cells, strict=True)}

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from profiler.metrics.devices import NO_COPIES, CopyFigures, DeviceFigures, device_figures
 from profiler.metrics.events import EVENT_COLUMNS
-from profiler.metrics.figures import FIGURES, SCOPES, CaptureTables, Figure, Scope, load_tables, pass_figures
+from profiler.metrics.figures import (
+    FIGURES,
+    JUDGED,
+    SCOPES,
+    SPEEDS,
+    CaptureTables,
+    Figure,
+    Scope,
+    load_tables,
+    pass_figures,
+)
 from profiler.metrics.layers import layer_figures, ubatch_figures
 from profiler.metrics.pieces import OverlapByPass
 from profiler.metrics.readings import reading_columns, reading_figures
@@ -19,8 +29,10 @@ __all__ = [
     "DIRECTIONS",
     "EVENT_COLUMNS",
     "FIGURES",
+    "JUDGED",
     "NO_COPIES",
     "SCOPES",
+    "SPEEDS",
     "CaptureTables",
     "CopyFigures",
     "DeviceFigures",

@@ -17,6 +17,7 @@ from executor.arrays import Flags, Floats, Int64
 from executor.errors import HprofError
 from profiler.arithmetic.groups import group_by
 from profiler.arithmetic.intervals import MAX_ABS_NS
+from profiler.arithmetic.stats import Better
 from profiler.metrics.events import EVENT_COLUMNS
 from profiler.metrics.experts import EXPERT_COLUMNS, ExpertUse, expert_use
 from profiler.metrics.overlap import Overlap, PassWindows
@@ -37,7 +38,7 @@ class Figure:
     label: str
     unit: Unit
     meaning: str
-    better: Literal["lower", "higher"] | None = None
+    better: Better | None = None
     title: str = ""  # `time to first token`; empty: the label says as much
 
     @property
@@ -71,6 +72,10 @@ FIGURES: Final[dict[str, Figure]] = {
 }
 
 
+SPEEDS: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s")
+"""How fast a model is: what answers, cards and gates begin with."""
+JUDGED: Final = (*SPEEDS, "wall_ns")
+"""The figures that get verdicts, beside what programs print themselves: all that says how fast."""
 Scope = Literal["pass", "prefill", "decode"]
 Columns = dict[str, Floats]  # by the names of FIGURES, one element a pass
 SCOPES: Final[tuple[Scope, ...]] = ("pass", "prefill", "decode")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 
 from executor.arrays import Floats
+from profiler.arithmetic.stats import Better
 from profiler.manifest import Manifest
 from profiler.metrics.figures import FIGURES, Figure
 from profiler.plain_text import printable
@@ -43,6 +44,6 @@ def can_be_judged(value: float) -> bool:
     return value == 0 or 1 / _MAX_SIZE <= abs(value) <= _MAX_SIZE
 
 
-def _better(rule: dict[str, Any]) -> Literal["lower", "higher"] | None:
+def _better(rule: dict[str, Any]) -> Better | None:
     said = rule.get("better")
-    return cast('Literal["lower", "higher"]', said) if said in ("lower", "higher") else None
+    return cast("Better", said) if said in ("lower", "higher") else None

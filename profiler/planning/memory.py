@@ -23,6 +23,7 @@ from executor.models.synthetic import QuantPlan, model_tensors
 from executor.output_rows import drops_rows
 from executor.placement.place import Placement, first_resident_layer, is_movable
 from executor.policies import arm_traits
+from executor.quants.table import PLAIN
 from executor.session import SessionOptions
 from executor.units import format_bytes, listed
 from profiler.planning.request import GridPoint
@@ -200,7 +201,6 @@ MOST_SAID: Final = 3
 _WORTH_LOWERING: Final = 0.1  # of all that is needed
 _STREAM_ALL: Final = "--op-offload-min-batch 1"
 _MIB: Final = 1 << 20
-_PLAIN: Final = ("F32", "F16", "BF16")
 _SMALLER: Final = ("Q8_0", "Q6_K", "Q4_K")  # the closest to what was published first
 
 Fits = Callable[[MemoryRequest], bool]
@@ -259,7 +259,7 @@ def _resident(model: Model, placement: Placement, n: int) -> Placement:
 
 def _quant(wanted: MemoryRequest, fits: Fits) -> str | None:
     """A quant for a config whose matrices are plain floats, as published ones mostly are."""
-    n_plain = sum(t.n_bytes for t in wanted.model.tensors.values() if t.quant in _PLAIN)
+    n_plain = sum(t.n_bytes for t in wanted.model.tensors.values() if t.quant in PLAIN)
     if not wanted.model.origin.startswith("config:") or n_plain < wanted.model.n_bytes / 2:
         return None
     return next((f"--quant {quant}" for quant in _SMALLER if fits(_stored_as(wanted, quant))), None)

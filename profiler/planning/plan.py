@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_CELLS: Final = 512
 MAX_UBATCHES: Final = 1_000_000  # of one pass, decode steps included
-_DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _session_options(request: RunRequest, model: Model, routing: Routing | None)
         max_positions=max(cell.n_positions for cell in cells),
         max_ubatch=max(1, *(min(cell.n_ubatch, cell.n_prompt) for cell in cells)),
         max_ubatches=max(cell.n_ubatches for cell in cells),
-        dtype=_DTYPES.get(request.dtype, default),
+        dtype=DTYPES.get(request.dtype, default),
         load_mode=request.load_mode,
         madvise=request.madvise,
         tensor_split=request.tensor_split,

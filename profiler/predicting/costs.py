@@ -14,9 +14,9 @@ import torch
 
 from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
+from executor.passes import Phase
 from profiler.predicting.layout import Step, step_work
 
-Phase = Literal["prefill", "decode"]
 CopyWay = Literal["inline", "ahead", "divided"]
 """On the stream that computes, on one of their own, or on the former while the CPU multiplies with other experts."""
 Setting = Literal["alone", "inline", "copies", "host", "divided"]

@@ -19,7 +19,8 @@ from scipy.optimize import least_squares, nnls
 from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from profiler.predicting.costs import CopyWay, Phase, Points, RateCosts, Setting
+from executor.passes import Phase
+from profiler.predicting.costs import CopyWay, Points, RateCosts, Setting
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative
 from profiler.predicting.samples import Samples, StepKey, key_of, mean_gaps

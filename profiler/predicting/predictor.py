@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from executor.arrays import Flags, Floats
 from executor.errors import HprofError
-from executor.passes import Ubatch
+from executor.passes import Phase, Ubatch
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
 from executor.policies.cache import MAX_BATCH
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
-from profiler.predicting.costs import Costs, Phase, Points, Setting
+from profiler.predicting.costs import Costs, Points, Setting
 from profiler.predicting.expert_use import ExpectedUse, expert_use
 from profiler.predicting.layout import Layout, build_layout, placed_layout
 from profiler.predicting.plans import KnownCopies, StepCopies, decide

@@ -21,17 +21,18 @@ import executor
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from executor.files import bounded_read, cache_folder, whole_file
+from executor.passes import Phase
 from executor.units import format_share
 from executor.version import __version__
 from profiler.facts import cpu_model, describe_gpus
-from profiler.predicting.costs import CopyWay, Phase, Setting
+from profiler.planning.plan import DTYPES
+from profiler.predicting.costs import CopyWay, Setting
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
 
 _MOST_BYTES: Final = 4 << 20
 _MOST: Final = 1e15  # ns, bytes or operations a second: no machine has more
 _CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured
 _OTHERS: Final = 0.1  # of the processors' time
-_DTYPES: Final = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _OF_GPU: Final = ("name", "driver", "power_limit_w")
 _COMPUTES: Final = ("devices", "engine", "host", "layers", "quants", "streaming")
 _FIGURES: Final = ("ttft", "decode")
@@ -103,7 +104,7 @@ class Probe:
     @property
     def dtype(self) -> str:
         """What activations are in, as `--dtype` spells it."""
-        return next(name for name, dtype in _DTYPES.items() if dtype == self.costs.dtype)
+        return next(name for name, dtype in DTYPES.items() if dtype == self.costs.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, which `from_json` reads back."""
@@ -201,7 +202,7 @@ def _from_json(found: Any) -> Probe:
         token_ns=_number(delays["token"]) * 1e3,
         routed_copy_delay_ns=_number(delays["routed_copy"]) * 1e3,
         divided_copy_delay_ns=_number(delays.get("divided_copy", delays["routed_copy"])) * 1e3,
-        dtype=_DTYPES[found["dtype"]],
+        dtype=DTYPES[found["dtype"]],
     )
     off_by, load, others = found["off_by"], found["load_1min"], found["others"]
     spread = {name: None if off_by[name] is None else _number(off_by[name]) for name in _FIGURES}

@@ -21,7 +21,8 @@ import torch
 from executor.arrays import Flags, Floats
 from executor.engine.work import dense_work
 from executor.errors import HprofError
-from profiler.predicting.costs import CopyWay, Phase, Points, Setting, step_bytes
+from executor.passes import Phase
+from profiler.predicting.costs import CopyWay, Points, Setting, step_bytes
 from profiler.predicting.fitted import OTHERS, all_steps, fit_copies
 from profiler.predicting.layout import Layout, Step, step_work
 from profiler.predicting.least_squares import fit_relative

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from executor.units import format_share
 from profiler.arithmetic.stats import MIN_PAIRS, OUTLIER_MADS, outliers
 from profiler.manifest import Manifest
-from profiler.metrics import FIGURES
+from profiler.metrics import FIGURES, JUDGED
 from profiler.metrics.passes import by_cell
-from profiler.report.judged_cells import JUDGED
 
 _TOLD_SHARE: Final = 0.05  # fewer move neither a median nor its interval
 _MOSTLY: Final = 0.5

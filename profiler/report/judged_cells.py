@@ -5,23 +5,21 @@ compares with the baseline and with its own placement's first arm.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from executor.units import listed
-from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign, estimate
+from profiler.arithmetic.stats import Better, Comparison, CountUnit, Grounds, PairDesign, estimate
 from profiler.manifest import Manifest, ManifestArm
-from profiler.metrics import FIGURES, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
+from profiler.metrics import FIGURES, JUDGED, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order, own_baselines
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Repeats, judge, pair_keys
 from profiler.report.sameness import Sameness, SameWork, sameness
 
-JUDGED: Final = ("ttft_ns", "prefill_tokens_per_s", "decode_tokens_per_s", "wall_ns")
-"""The figures that get verdicts, beside what programs print themselves: all that says how fast."""
 AFTER_FIRST_TOKEN: Final = ("decode_tokens_per_s", "wall_ns")
 OTHER_EXPERTS: Final = "other tokens were generated, which use other experts"
 Frames = dict[Scope, pd.DataFrame]
@@ -139,7 +137,7 @@ class _CellJudge:
         keys, values = pair_keys(rows), self._of_pass.loc[rows["pass_id"], self._judged]
         return {name: dict(zip(keys, values[name].tolist(), strict=True)) for name in self._judged}
 
-    def _better(self, name: str) -> Literal["lower", "higher"]:
+    def _better(self, name: str) -> Better:
         return (FIGURES.get(name) or self._readings[name]).better or "lower"
 
     def _computed_on_host(self, rows: pd.DataFrame) -> bool:

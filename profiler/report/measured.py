@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from executor.units import format_bytes, format_gb_s, format_rate
 from profiler.facts import gpu_names
-from profiler.manifest import Manifest, is_number
+from profiler.manifest import Manifest, is_number, is_run
 
 Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
 
@@ -140,7 +140,7 @@ def _nature(manifest: Manifest) -> Nature:
         return "simulated" if manifest.machine.get("device") == "sim" else "measured"
     if manifest.recorded_by is not None:
         return "recorded"
-    is_own = manifest.source in _OWN_SOURCES or manifest.argv[:2] == ["hprof", "run"]
+    is_own = manifest.source in _OWN_SOURCES or is_run(manifest.argv)
     return "measured" if is_own else "imported"
 
 

@@ -8,7 +8,7 @@ the median of its repetitions, and two processes of one number are a pair.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ import pandas as pd
 from executor.arrays import Floats
 from profiler.arithmetic.stats import (
     NO_GROUNDS,
+    Better,
     Comparison,
     CountUnit,
     Grounds,
@@ -53,7 +54,7 @@ def judge(
     arm: Repeats,
     design: PairDesign,
     *,
-    better: Literal["lower", "higher"],
+    better: Better,
     noise: float,
     grounds: Grounds = NO_GROUNDS,
     with_zeros: bool = False,

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pandas as pd
 import pyarrow as pa
 
+from executor.passes import Phase
 from profiler.manifest import ManifestArm
 from profiler.metrics import Scope
 from profiler.report.pairs import pair_keys
 
-Phase = Literal["prefill", "decode"]
 PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     "ttft_ns": ("prefill",),
     "prefill_tokens_per_s": ("prefill",),

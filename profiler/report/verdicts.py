@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from typing import Final
 
 from executor.units import format_factor
-from profiler.arithmetic.stats import NEEDED, Comparison
+from profiler.arithmetic.stats import NEEDED, Better, Comparison
+from profiler.manifest import is_run
 from profiler.metrics import FIGURES
 
-Better = Literal["lower", "higher"] | None
 TELLING: Final = ("prefill_tokens_per_s", "ttft_ns", "decode_tokens_per_s", "wall_ns")
 _OF_THE_FOLDER: Final = ("--force", "--json", "--all")
 SAME_WORK: Final = "same work"
@@ -31,7 +31,7 @@ def as_fast(ratio: float, figure: str) -> float:
     return times_as_fast(ratio, FIGURES[figure].better)
 
 
-def times_as_fast(ratio: float, better: Better) -> float:
+def times_as_fast(ratio: float, better: Better | None) -> float:
     """The ratio of two values turned so that more is faster."""
     return 1 / ratio if better == "lower" else ratio
 
@@ -51,19 +51,19 @@ def edges_as_fast(found: Comparison, figure: str) -> tuple[float, float] | None:
     return _edges(found, FIGURES[figure].better)
 
 
-def told_bounds(found: Comparison, better: Better) -> str | None:
+def told_bounds(found: Comparison, better: Better | None) -> str | None:
     """`bounds_as_fast` of what has no name among the figures: a reading, which a program printed."""
     edges = [format_factor(edge) for edge in _edges(found, better) or ()]
     return " to ".join(edges) if len(set(edges)) > 1 else None
 
 
-def told_factor(found: Comparison, better: Better) -> str:
+def told_factor(found: Comparison, better: Better | None) -> str:
     """How many times as fast with its interval, for tables: `1.38 (1.35 to 1.42)`."""
     bounds = told_bounds(found, better)
     return f"{format_factor(times_as_fast(found.ratio, better))}{f' ({bounds})' if bounds else ''}"
 
 
-def _edges(found: Comparison, better: Better) -> tuple[float, float] | None:
+def _edges(found: Comparison, better: Better | None) -> tuple[float, float] | None:
     if not found.low or not found.high:
         return None
     first, second = (times_as_fast(edge, better) for edge in (found.low, found.high))
@@ -104,7 +104,7 @@ def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str
     None where no run made the capture, or nothing is missing.
     """
     lacking = next((one for one in found if one.n_missing), None)
-    if lacking is None or list(argv[:2]) != ["hprof", "run"]:
+    if lacking is None or not is_run(argv):
         return None
     option = _OPTION[lacking.unit]
     kept = _without(_without(list(argv), _NAMES_OF[option]), _NAMES_OF["-o"])

@@ -81,3 +81,7 @@ def test_amounts_are_in_powers_of_1024_everywhere(pattern: str) -> None:
     said = [(page.name, found[0]) for page in pages for found in _DECIMAL.finditer(page.read_text(encoding="utf-8"))]
     assert pages
     assert not said
+
+
+def test_text_is_cut_where_it_is_longer() -> None:
+    assert [units.shortened("abcd", most) for most in (5, 4, 3, 1)] == ["abcd", "abcd", "ab…", "…"]

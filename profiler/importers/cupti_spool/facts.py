@@ -13,7 +13,7 @@ from executor.units import format_count
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile
 from profiler.importers.cupti_spool.tables import wide
 from profiler.importers.device_traces import created_utc
-from profiler.importers.nsys.facts import NO_PASSES, missing_calls
+from profiler.importers.nsys.facts import NO_PASSES, STREAM_FLAGS, missing_calls
 from profiler.importers.nsys.ranges import HprofRanges
 from profiler.importers.nsys.recorded import TraceRows
 from profiler.importers.nsys.tables import ID_MASK
@@ -24,7 +24,6 @@ _MAX_POINTS: Final = 512  # of a device's memory over time
 _ALLOCATED: Final = 1  # CUpti_ActivityMemoryOperationType
 _RELEASED: Final = 2
 _DEVICE_MEMORY: Final = 3  # CUpti_ActivityMemoryKind
-_STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _NODE_TYPES: Final = ("kernel", "memcpy", "memset")  # CUgraphNodeType, the first three
 _FAR_CLOCKS_NS: Final = 1_000_000
 _NAMES_LOST: Final = "names beyond the table's limit"  # as the library says it
@@ -105,7 +104,7 @@ def stream_facts(files: Sequence[SpoolFile], used: Int64) -> list[dict[str, Any]
             key = int(record["context"]), int(record["stream"])
             if (file.process, *key) not in known:
                 continue
-            kind = "null" if key in null else _STREAM_FLAGS.get(int(record["kind"]))
+            kind = "null" if key in null else STREAM_FLAGS.get(int(record["kind"]))
             priority = int(np.uint32(record["extra"]).astype(np.int32))
             found.append(
                 {"process": file.process, "context": key[0], "stream": key[1], "kind": kind, "priority": priority}

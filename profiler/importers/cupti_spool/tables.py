@@ -18,7 +18,7 @@ from executor.arrays import Int64
 from profiler.importers.absent import absent, known_where
 from profiler.importers.cupti_spool.nvtx import MARK_EVENT, nvtx_columns
 from profiler.importers.cupti_spool.spool import NO_ID, Records, RecordType, SpoolFile
-from profiler.importers.nsys.activities import GRAPH, KERNEL, MEMCPY, MEMSET, RUNTIME, SYNCHRONIZATION
+from profiler.importers.nsys.activities import GRAPH, KERNEL, MEMCPY, MEMSET, ON_DEVICE, RUNTIME, SYNCHRONIZATION
 from profiler.importers.nsys.nvtx import NVTX, NVTX_TEXT
 from profiler.importers.nsys.tables import NO_STREAM, TID_BITS
 
@@ -35,14 +35,13 @@ _TYPES: Final[dict[str, tuple[RecordType, ...]]] = {
     RUNTIME: (RecordType.CALL,),
     SYNCHRONIZATION: (RecordType.SYNC,),
 }
-_ON_DEVICE: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _COLUMNS: Final[dict[str, frozenset[str]]] = {
-    KERNEL: frozenset({*_ON_DEVICE, "demangledName", "graphNodeId"}),
-    MEMCPY: frozenset({*_ON_DEVICE, "bytes", "copyKind", "srcKind"}),
-    MEMSET: frozenset({*_ON_DEVICE, "bytes"}),
-    GRAPH: frozenset(_ON_DEVICE),
+    KERNEL: frozenset({*ON_DEVICE, "demangledName", "graphNodeId"}),
+    MEMCPY: frozenset({*ON_DEVICE, "bytes", "copyKind", "srcKind"}),
+    MEMSET: frozenset({*ON_DEVICE, "bytes"}),
+    GRAPH: frozenset(ON_DEVICE),
     RUNTIME: frozenset({"start", "end", "globalTid", "correlationId", "nameId"}),
-    SYNCHRONIZATION: frozenset({*_ON_DEVICE, "syncType"}),
+    SYNCHRONIZATION: frozenset({*ON_DEVICE, "syncType"}),
     NVTX: frozenset({"start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"}),
     _STRINGS: frozenset({"id", "value"}),
 }

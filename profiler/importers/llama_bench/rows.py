@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final, TypeGuard
 
+from executor.units import LARGEST_COUNT
 from profiler.importers.llama_bench.formats import RawRow
 from profiler.importers.llama_bench.outputs import RUN
 
 Setting = str | int | float | None
 
 _MAX: Final = 2**62
-_MAX_COUNT: Final = 2**31 - 1
 _MAX_NS: Final = 2**50  # 13 days for one sample
 _MAX_TEXT: Final = 400
 # what is wrong with a row that is used all the same
@@ -218,7 +218,7 @@ def _int(value: object) -> int | None:
 
 def _count(value: object) -> int | None:
     number = _int(value)
-    return number if number is not None and 0 <= number <= _MAX_COUNT else None
+    return number if number is not None and 0 <= number <= LARGEST_COUNT else None
 
 
 def _float(value: object) -> float | None:

@@ -40,9 +40,9 @@ GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 RUNTIME: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 SYNCHRONIZATION: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 
-_COMMON: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+ON_DEVICE: Final = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 CALL_COLUMNS: Final = ("start", "end", "globalTid", "correlationId", "nameId")
-COPY_COLUMNS: Final = (*_COMMON, "bytes", "copyKind", "srcKind")
+COPY_COLUMNS: Final = (*ON_DEVICE, "bytes", "copyKind", "srcKind")
 _MAX_DEVICE: Final = 4095
 
 
@@ -57,12 +57,12 @@ def kernels(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) -> E
 def kernel_columns(tables: ExportTables) -> tuple[str, ...]:
     """What is read of kernels, the ids of their names last."""
     has_long = "demangledName" in tables.columns(KERNEL)
-    return (*_COMMON, "demangledName" if has_long else "shortName")
+    return (*ON_DEVICE, "demangledName" if has_long else "shortName")
 
 
 def memsets(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) -> EventRows:
     """Memsets: compute rows with detail "memset", as the device's engines are busy with them."""
-    read = tables.ints(MEMSET, [*_COMMON, "bytes"])
+    read = tables.ints(MEMSET, [*ON_DEVICE, "bytes"])
     memset = labels.code("memset")
     rows = make_rows("compute", **_common(read), bytes=read["bytes"], name=memset, detail=memset)
     return _possible_on_device(rows, "memset", dropped)
@@ -70,7 +70,7 @@ def memsets(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) -> E
 
 def graph_launches(tables: ExportTables, labels: TextCodes, dropped: Counter[str]) -> EventRows:
     """CUDA graphs traced as a whole: one row a launch, and none for the work inside."""
-    read = tables.ints(GRAPH, _COMMON)
+    read = tables.ints(GRAPH, ON_DEVICE)
     rows = make_rows("compute", **_common(read), name=labels.code("CUDA graph"), detail=labels.code("graph"))
     return _possible_on_device(rows, "graph launch", dropped)
 

@@ -142,7 +142,7 @@ def _short(value: object) -> str | None:
 
 _KEY: Final = ("processId", "contextId", "streamId")
 _CONTEXT: Final = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
-_STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
+STREAM_FLAGS: Final = {1: "default", 2: "non-blocking", 3: "null"}
 _MAX_LISTED: Final = 256
 
 
@@ -189,7 +189,7 @@ def stream_facts(tables: ExportTables, streams: StreamLabels) -> list[dict[str, 
     for row in tables.small("TARGET_INFO_CUDA_STREAM", [*_KEY, "priority", "flag"]):
         if (key := _key(row)) in used:
             is_null = row["flag"] == 3 or null.get(key[:2]) == key[2]
-            kind = "null" if is_null else _STREAM_FLAGS.get(row["flag"])
+            kind = "null" if is_null else STREAM_FLAGS.get(row["flag"])
             fact = {"process": key[0], "context": key[1], "stream": key[2], "kind": kind}
             facts.append(fact | {"name": names.get(key), "priority": _signed(row["priority"])})
     return facts[:_MAX_LISTED]
