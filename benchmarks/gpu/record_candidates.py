@@ -17,15 +17,20 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
+import numpy as np
 
 from benchmarks.gpu.llama_decode import LlamaDecode, given_or_made, trial_recording
+from benchmarks.gpu.record_kinds import launches
+from executor.errors import HprofError
 from profiler.arithmetic.stats import estimate
 from profiler.arithmetic.turns import arm_order
+from profiler.importers.cupti_spool.spool import read_spool
 from profiler.recording.build import built_library
 from profiler.recording.session import RecordingSettings
 
@@ -63,6 +68,9 @@ CANDIDATES: Final = (
     RecorderTrial("all but waits", settings=RecordingSettings(without=("waits",))),
     RecorderTrial("all but calls", settings=RecordingSettings(without=("calls",))),
     RecorderTrial("all but the driver's calls", "no_driver_calls=1"),
+    RecorderTrial("all but the runtime's calls", "no_runtime_calls=1"),
+    RecorderTrial("all but memsets", "no_memsets=1"),
+    RecorderTrial("all but memsets and the runtime's calls", "no_memsets=1,no_runtime_calls=1"),
     RecorderTrial("all but node callbacks", "no_nodes=1"),
     # what might cost less, all else as it is
     RecorderTrial("not subscribed", "no_subscriber=1"),
@@ -83,12 +91,36 @@ CANDIDATES: Final = (
 _BY_NAME: Final = {one.name: one for one in CANDIDATES}
 
 
-def measure(decode: LlamaDecode, candidate: RecorderTrial | None) -> tuple[float, list[str]]:
-    """t/s of one process, and what its recorder complained of; candidate None: without the recorder."""
+class Run(NamedTuple):
+    """One process."""
+
+    name: str
+    speeds: list[float]  # t/s of its repetitions, but for the first
+    token_us: float | None = None  # median from launch to launch of its graphs, where they were recorded
+    problems: Sequence[str] = ()
+
+    @property
+    def speed(self) -> float:
+        """t/s"""
+        return statistics.median(self.speeds)
+
+
+def measure(decode: LlamaDecode, candidate: RecorderTrial | None) -> Run:
+    """One process; candidate None: without the recorder."""
     if candidate is None:
-        return decode.speed({}), []
+        return Run(WITHOUT, decode.speeds({}))
     with trial_recording(candidate.trial, candidate.settings) as (recording, variables):
-        return decode.speed(variables), recording.new_problems()
+        speeds = decode.speeds(variables)
+        return Run(candidate.name, speeds, _token_us(recording.spools()), recording.new_problems())
+
+
+def _token_us(spools: Sequence[Path]) -> float | None:
+    """Median from one launch to the next: what stops a process now and then is not in it."""
+    with suppress(HprofError):
+        largest = max(spools, key=lambda path: path.stat().st_size, default=None)
+        if largest is not None:
+            return float(np.median(np.diff(launches(read_spool(largest))))) / 1e3
+    return None
 
 
 def ratios(runs: Sequence[tuple[str, float]]) -> dict[str, list[float]]:
@@ -142,8 +174,7 @@ def main(
 ) -> None:
     """Measure and print."""
     wanted, began = _chosen(only), time.monotonic()
-    runs: list[tuple[str, float]] = []
-    told: dict[str, list[str]] = {}
+    runs: list[Run] = []
     built_library()
     with given_or_made(model) as path:
         click.echo(f"[{time.monotonic() - began:5.1f} s] the library and the model are there")
@@ -154,19 +185,22 @@ def main(
             start = time.monotonic()
             if start - began + longest > seconds:
                 break
-            name = candidate.name if candidate is not None else WITHOUT
-            speed, problems = measure(decode, candidate)
+            run = measure(decode, candidate)
             longest = max(longest, time.monotonic() - start)
-            runs.append((name, speed))
-            told |= {name: problems} if problems else {}
-            click.echo(f"[{time.monotonic() - began:5.1f} s] {name}: {speed:.1f} t/s {' '.join(problems)}")
-    plain = [speed for name, speed in runs[1:] if name == WITHOUT]
+            runs.append(run)
+            token = "" if run.token_us is None else f" ({run.token_us:.0f} us from token to token)"
+            each = " ".join(f"{speed:.0f}" for speed in run.speeds)
+            said = f"{run.name}: {run.speed:.1f} t/s{token}; {each} {' '.join(run.problems)}"
+            click.echo(f"[{time.monotonic() - began:5.1f} s] {said}")
+    del runs[:1]
+    plain = [run.speed for run in runs if run.name == WITHOUT]
     token_us = 1e6 / statistics.median(plain)
     click.echo(f"\n{WITHOUT}: {1e6 / token_us:.1f} t/s ({min(plain):.1f} to {max(plain):.1f}; {len(plain)} runs)")
-    for name, found in sorted(ratios(runs[1:]).items(), key=lambda one: -statistics.median(one[1])):
-        click.echo(f"{_shown(name, found, token_us)} {' '.join(told.get(name, []))}")
+    found = ratios([(run.name, run.speed) for run in runs])
+    for name, of_name in sorted(found.items(), key=lambda one: -statistics.median(one[1])):
+        click.echo(_shown(name, of_name, token_us))
     if output is not None:
-        output.write_text(json.dumps({"runs": runs[1:], "problems": told}, indent=1), encoding="utf-8")
+        output.write_text(json.dumps([run._asdict() for run in runs], indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

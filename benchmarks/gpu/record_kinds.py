@@ -68,7 +68,7 @@ class _Turn(NamedTuple):
 
 
 def _turns(spool: SpoolFile) -> list[_Turn]:
-    launches = _launches(spool)
+    starts = launches(spool)
     marks = [
         (int(record["start"]), text.removeprefix(_MARK))
         for record in spool.of_type(RecordType.MARK)
@@ -76,14 +76,17 @@ def _turns(spool: SpoolFile) -> list[_Turn]:
     ]
     found = []
     for (begin, name), (end, _) in pairwise(marks):
-        inside = launches[(launches >= begin + _SETTLING_NS) & (launches < end)]
+        inside = starts[(starts >= begin + _SETTLING_NS) & (starts < end)]
         token_us = float(np.median(np.diff(inside))) / 1e3 if len(inside) > _MIN_TOKENS else float("nan")
         found.append(_Turn(name, token_us))
     return found
 
 
-def _launches(spool: SpoolFile) -> Int64:
-    """When graphs were launched; the runtime's call, where its call of the driver is recorded too."""
+def launches(spool: SpoolFile) -> Int64:
+    """When graphs were launched, in ns: by the runtime's calls, where they and the driver's are recorded.
+
+    Raises HprofError where none was.
+    """
     calls = spool.of_type(RecordType.CALL)
     for kind in (0, 1):
         of_kind = calls[calls["kind"] == kind]

@@ -107,9 +107,10 @@ def test_candidates(bench: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(record_candidates.main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "without: 700.0 t/s" in done.output
-    runs = json.loads(out.read_text())["runs"]
-    assert [name for name, _ in runs[:3]] == ["without", "as it is", "without"]
-    assert {speed for _, speed in runs} == {700.0}
+    runs = json.loads(out.read_text())
+    assert [run["name"] for run in runs[:3]] == ["without", "as it is", "without"]
+    assert all(run["speeds"] == [700.0, 710.0, 690.0] for run in runs)
+    assert [run["token_us"] is not None for run in runs[:2]] == [False, True]
     wrong = CliRunner().invoke(record_candidates.main, ["--bin", str(bench), "-m", str(bench), "--only", "nothing"])
     assert "nothing: no such candidate; there are as it is, no CUPTI" in wrong.output
 

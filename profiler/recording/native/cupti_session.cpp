@@ -244,7 +244,7 @@ class Session final : public CuptiSession {
   // of a pause are dropped when they come.
   void record_calls() {
     if (cupti_.enable_runtime_call != nullptr && cupti_.enable_driver_call != nullptr) {
-      record_calls(false, "cuda", cupti_.enable_runtime_call);
+      if (!trial_.is_on("no_runtime_calls")) record_calls(false, "cuda", cupti_.enable_runtime_call);
       if (!trial_.is_on("no_driver_calls")) record_calls(true, "cu", cupti_.enable_driver_call);
     } else {
       enable(CUPTI_ACTIVITY_KIND_RUNTIME);
