@@ -91,7 +91,7 @@ CANDIDATES: Final = (
 _BY_NAME: Final = {one.name: one for one in CANDIDATES}
 
 
-class Run(NamedTuple):
+class DecodeProcess(NamedTuple):
     """One process."""
 
     name: str
@@ -105,13 +105,13 @@ class Run(NamedTuple):
         return statistics.median(self.speeds)
 
 
-def measure(decode: LlamaDecode, candidate: RecorderTrial | None) -> Run:
+def measure(decode: LlamaDecode, candidate: RecorderTrial | None) -> DecodeProcess:
     """One process; candidate None: without the recorder."""
     if candidate is None:
-        return Run(WITHOUT, decode.speeds({}))
+        return DecodeProcess(WITHOUT, decode.speeds({}))
     with trial_recording(candidate.trial, candidate.settings) as (recording, variables):
         speeds = decode.speeds(variables)
-        return Run(candidate.name, speeds, _token_us(recording.spools()), recording.new_problems())
+        return DecodeProcess(candidate.name, speeds, _token_us(recording.spools()), recording.new_problems())
 
 
 def _token_us(spools: Sequence[Path]) -> float | None:
@@ -174,7 +174,7 @@ def main(
 ) -> None:
     """Measure and print."""
     wanted, began = _chosen(only), time.monotonic()
-    runs: list[Run] = []
+    runs: list[DecodeProcess] = []
     built_library()
     with given_or_made(model) as path:
         click.echo(f"[{time.monotonic() - began:5.1f} s] the library and the model are there")
