@@ -8,6 +8,7 @@ the median of its repetitions, and two processes of one number are a pair.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -28,12 +29,23 @@ from profiler.arithmetic.stats import (
 )
 
 PAIR_KEYS: Final = ["boot", "repetition"]
+_NEXT_COUNT: Final = float(1 << 32)  # beyond any repetition's number
 Repeats = dict[tuple[float, float], float]  # (boot, repetition) -> value; -1 where the source does not say
 
 
 def pair_keys(rows: pd.DataFrame) -> list[tuple[float, float]]:
-    """(boot, repetition) of each row of the `passes` table."""
-    return list(zip(*(rows[key].fillna(-1).astype(float).tolist() for key in PAIR_KEYS), strict=True))
+    """(boot, repetition) of each row of one arm and cell of the `passes` table, in the order of the run; no two alike.
+
+    Where a source counts anew, as a trace of several runs does, or counts nothing, the n-th pass of a number is a
+    repetition of its own beside the other arm's n-th.
+    """
+    told = list(zip(*(rows[key].fillna(-1).astype(float).tolist() for key in PAIR_KEYS), strict=True))
+    seen: Counter[tuple[float, float]] = Counter()
+    found = []
+    for boot, repetition in told:
+        found.append((boot, repetition + _NEXT_COUNT * seen[boot, repetition]))
+        seen[boot, repetition] += 1
+    return found
 
 
 def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:

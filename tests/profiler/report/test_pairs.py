@@ -8,6 +8,7 @@ import pytest
 
 from profiler.arithmetic.stats import PairDesign
 from profiler.capture import Capture
+from profiler.compare import compare_captures
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.build import build_report
 from profiler.report.cells import Cell
@@ -93,3 +94,22 @@ def test_other_policies_copies_of_an_arm_and_other_placements_are_judged(
     found = _gated(tmp_path / "c", policy, **options).against_baseline["gated"]["ttft_ns"]  # type: ignore[arg-type]
     assert found is not None
     assert found.verdict == "faster"
+
+
+@pytest.mark.parametrize("repetitions", [[0, 1, 2, 0, 1, 2], [None] * 6])
+def test_a_trace_of_two_runs_keeps_the_passes_of_both(tmp_path: Path, repetitions: list[int | None]) -> None:
+    """Each run counts from 0 anew: the second's passes are further pairs, and take no place of the first's."""
+    writer = new_capture(tmp_path / "c", source="nsys", arms=[ManifestArm("off"), ManifestArm("on")])
+    for order in range(12):
+        arm, at = ("off", "on")[order % 2], order // 2
+        took_ns = 1000 if arm == "off" else 500 if at < 3 else 800
+        key = PassKey(arm, repetition=repetitions[at], order=order, boot=0)
+        writer.add_pass_row(order, key, t_start=0, t_end=took_ns)
+    writer.finish()
+    capture = Capture.open(tmp_path / "c")
+    (cell,) = build_report(capture).cells
+    wall = cell.against_baseline["on"]["wall_ns"]
+    assert wall is not None
+    assert (wall.pairs, wall.ratio, wall.verdict) == (6, 0.65, "faster")
+    (held,) = (one for one in compare_captures(f"{capture.path}#off", f"{capture.path}#on").changes)
+    assert (held.n_a, held.n_b, held.pairs) == (6, 6, 6)
