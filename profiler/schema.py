@@ -82,7 +82,7 @@ PASSES: Final = pa.schema(
         ("prefill_ns", pa.int64()),
         ("decode_ns", pa.int64()),
         ("sampling_ns", pa.int64()),
-        ("n_decoded", pa.int32()),  # tokens that decode_ns covers; null: n_gen - 1
+        ("n_decoded", pa.int32()),  # tokens that decode_ns covers; null: n_gen - 1, of no prompt n_gen
         ("tokens", pa.list_(pa.int32())),
         ("bytes_h2d", pa.int64()),
         ("vram_peak", pa.int64()),

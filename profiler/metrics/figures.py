@@ -210,7 +210,9 @@ def _fill_from_passes(frames: dict[Scope, Columns], passes: pa.Table) -> None:
     ttft, prefill, decode = (float_column(passes, f"{name}_ns") for name in ("ttft", "prefill", "decode"))
     prefill = np.where(np.isnan(prefill), ttft - float_column(passes, "sampling_ns"), prefill)
     n_decoded = float_column(passes, "n_decoded")
-    n_decoded = np.where(np.isnan(n_decoded), float_column(passes, "n_gen") - 1, n_decoded)
+    # the first token comes of the prompt, where there is one (`executor.passes.decode_steps`)
+    of_prompt = np.where(float_column(passes, "n_prompt") == 0, 0, 1)
+    n_decoded = np.where(np.isnan(n_decoded), float_column(passes, "n_gen") - of_prompt, n_decoded)
     figures = {
         "ttft_ns": ttft,
         "prefill_tokens_per_s": _rate(float_column(passes, "n_prompt"), prefill),

@@ -21,7 +21,7 @@ from profiler.metrics import (
     pass_figures,
     ubatch_figures,
 )
-from profiler.storage.writer import conform, new_capture
+from profiler.storage.writer import PassKey, conform, new_capture
 from tests.profiler import makers
 from tests.support import ROOT
 
@@ -122,6 +122,17 @@ def test_prefill_time_is_ttft_without_sampling_where_it_is_not_told(tmp_path: Pa
     writer.write_part("passes", {"pass_id": [0], "n_prompt": [100], "ttft_ns": [1100], "sampling_ns": [100]}, "p")
     frame = pass_figures(*load_tables(Capture.open(tmp_path / "c")))["pass"]
     assert frame.loc[0, "prefill_tokens_per_s"] == pytest.approx(1e8)
+
+
+@pytest.mark.parametrize(("n_prompt", "n_gen", "n_tokens"), [(8, 5, 4), (0, 5, 5), (None, 5, 4), (0, 1, 1), (8, 1, 0)])
+def test_without_a_prompt_the_first_token_is_decoded_too(
+    tmp_path: Path, n_prompt: int | None, n_gen: int, n_tokens: int
+) -> None:
+    writer = new_capture(tmp_path / "c")
+    writer.add_pass_row(0, PassKey("off", 4, 0, n_prompt, n_gen, 0, 0, 0), decode_ns=10_000)
+    writer.finish()
+    (rate,) = pass_figures(*load_tables(Capture.open(tmp_path / "c")))["decode"]["decode_tokens_per_s"]
+    assert rate == pytest.approx(n_tokens * 1e5) if n_tokens else np.isnan(rate)
 
 
 def test_ubatches(tmp_path: Path) -> None:
