@@ -37,6 +37,7 @@ _DOUBT: Final = 0.5  # the weight with which the line stands beside a number's o
 _STUMBLES: Final = 50  # one time of so many, the longest, and at least one of several, counts as the next longest
 _LOOK_EVERY: Final = 256  # layers
 _LOOK_COST: Final = 0.003  # the share of time that looking at one other part may cost
+_LOOK_MOST: Final = 2.0  # times the best that one look may cost beyond it
 _SPREAD: Final = (0.6180339887, 0.4142135624, 0.7320508076, 0.6457513111)
 """Multiples of these lie evenly between 0 and 1: by token, layer, number and pass, so that looks spread over all."""
 
@@ -153,7 +154,8 @@ class TimesTogether:
         """What else to look at now and then: other numbers for the host, and once in how many layers each.
 
         They are each side alone, the best division, and what lies beside the choice. The more one is expected to
-        cost, the more seldom it is tried.
+        cost, the more seldom it is tried; what would cost a single pass too much is not, as what lies beside the choice
+        tells where to go.
         """
         between = range(1, n_missing)
         divided = min(between, key=lambda n: self.expected(n, n_missing), default=0)
@@ -161,8 +163,10 @@ class TimesTogether:
         least, found = self.expected(best, n_missing), []
         for n in sorted(numbers - {best}):
             more = self.expected(n, n_missing) / least - 1 if least else 0.0
-            every = math.ceil(more / _LOOK_COST) if math.isfinite(more) else 0
-            found.append((n, max(_LOOK_EVERY, every)))
+            if not math.isfinite(more):
+                found.append((n, _LOOK_EVERY))
+            elif more <= _LOOK_MOST or abs(n - best) == 1:
+                found.append((n, max(_LOOK_EVERY, math.ceil(more / _LOOK_COST))))
         return found
 
     def _later(self, n_host: int, n_device: int) -> float | None:

@@ -287,6 +287,8 @@ class Streamer:
     def release(self, item: Item) -> None:
         """The step that reads the item is queued: its slot is free when the compute stream gets here."""
         slot = self._pending.pop(item.number).slot
+        if not self._policy.streams_ahead:
+            return  # all copies are on the compute stream too
         slot.free = self._device.event()
         self._device.record("compute", slot.free)
         following = item.number + 1

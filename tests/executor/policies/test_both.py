@@ -151,7 +151,7 @@ def test_layers_are_divided_only_where_that_takes_less_than_either_side_alone() 
 
 
 def test_what_was_not_chosen_is_looked_at_now_and_then_and_seldom_where_it_costs_much() -> None:
-    for device_ns, least, most in ((450, 50, 4 / 256), (8000, 3, 4 / 256)):
+    for device_ns, least, most in ((450, 50, 4 / 256), (1100, 30, 4 / 256), (8000, 0, 4 / 256)):
         arm = policy()
         arm.divide(moe_item(1), flags(0))
         times = TimesTogether()
@@ -159,7 +159,7 @@ def test_what_was_not_chosen_is_looked_at_now_and_then_and_seldom_where_it_costs
         arm._times[0, EXPERT_BYTES] = times
         n_layers, n_tokens = 24, 1000
         tried = [n_on_host(arm, 8, 1, layer, n_past) for n_past in range(n_tokens) for layer in range(n_layers)]
-        assert tried.count(0) >= least
+        assert (tried.count(0) >= least) if least else not tried.count(0)
         assert tried.count(0) * (device_ns / 400 - 1) < 0.005 * len(tried), "what it costs is bounded"
         assert len(tried) - tried.count(8) < most * len(tried)
         again = [n_on_host(arm, 8, 1, layer, n_past) for n_past in range(n_tokens) for layer in range(n_layers)]
