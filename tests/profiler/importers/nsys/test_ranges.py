@@ -87,6 +87,25 @@ def test_passes(found: Imported) -> None:
     assert [arm.name for arm in found.manifest_fields["arms"]] == ["off", "on"]
 
 
+def test_each_process_of_a_trace_is_a_boot(tmp_path: Path) -> None:
+    """What `nsys profile hprof run --boots 2` records: both count their repetitions from 0."""
+    tables = _merged(_pass(1000, 1, "off"), _pass(3000, 2, "on"))
+    later = _merged(_pass(5000, 3, "off"), _pass(7000, 4, "on"))
+    later["NVTX_EVENTS"].insert(0, domain(_DOMAIN, "hprof"))  # each process registers its own
+    for rows in later.values():
+        for row in rows:
+            row |= {name: row[name] + (1 << 24) for name in ("globalTid", "globalPid") if name in row}
+    tables = _merged(tables, later)
+    tables["NVTX_EVENTS"].insert(0, domain(_DOMAIN, "hprof"))
+    rows = imported(tmp_path, tables).tables["passes"].to_pylist()
+    assert [(row["arm"], row["boot"], row["repetition"], row["bytes_h2d"]) for row in rows] == [
+        ("off", 0, 0, 3000),
+        ("on", 0, 0, 3000),
+        ("off", 1, 0, 3000),
+        ("on", 1, 0, 3000),
+    ]
+
+
 def test_ubatches(found: Imported) -> None:
     rows = found.tables["ubatches"].to_pylist()
     assert [(r["pass_id"], r["phase"], r["ubatch"], r["n_tokens"], r["n_past"]) for r in rows] == [
