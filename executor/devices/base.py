@@ -99,6 +99,8 @@ class Device(ABC):
     """Whether it records launches that have a key and replays them."""
     records_work: bool = False
     """Whether it records whatever is issued to a stream, with stamps of its clock in between."""
+    holds: bool = False
+    """Whether its streams can be made to wait for the host's word (`hold`)."""
     link_gb_s: float | None
     """The host-to-device ceiling: configured (cpu, sim) or measured (cuda)."""
 
@@ -167,6 +169,15 @@ class Device(ABC):
 
     def replay(self, stream: StreamName, recording: RecordedWork) -> None:
         """Queue recorded work on the stream that it was recorded on."""
+        raise NotImplementedError
+
+    def hold(self, stream: StreamName) -> Callable[[], None]:
+        """What follows on `stream` waits until the function that this gives is called, which must be: even if what the
+        host does until then fails. To call it again does nothing.
+
+        Until then nothing may be asked of the device that waits for it, nor anything for the first time: what libraries
+        do then may wait as well.
+        """
         raise NotImplementedError
 
     def stamp(self, stream: StreamName, into: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ later, on a compute stream, and works in place on fixed buffers.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, ParamSpec
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from executor.arrays import Flags
 from executor.devices.base import Event, Touched, Work
+from executor.engine.following import Following
 from executor.engine.routed import RoutedFlags
 from executor.engine.step_launcher import NOT_REPLAYABLE, StepLauncher
 from executor.engine.via_host import ExpertsOnHost, FfnOnHost
@@ -56,7 +58,7 @@ class StepRunner:
         self._placed, self._policy, self._routed, self._trace = placed, policy, routed, trace
         self._launches = StepLauncher(placed, streamers, items, trace, records_tokens=records_tokens)
         self._eps = placed.model.shape.norm_eps
-        self._experts_on_host: dict[tuple[int, int], ExpertsOnHost] = {}
+        self._of_host: dict[tuple[int, int], ExpertsOnHost] = {}
 
     def layer(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
         """Issue one layer of one ubatch; gives the rows that leave it, None where none do."""
@@ -65,10 +67,7 @@ class StepRunner:
             device = self._placed.shard(layer).device
             reached = device.event()
             device.record("compute", reached)
-            done = self.at_host(left, layer, reached)
-            if done is not None:
-                device.wait("compute", done)
-            self.behind_host(left, layer)
+            self.at_host(left, layer, reached)
         return left
 
     def before_host(self, ubatch: Ubatch, layer: int) -> Ubatch | None:
@@ -80,7 +79,7 @@ class StepRunner:
         ffn, part = self._placed.layers[layer].ffn, host_part(self._placed, self._policy, layer, left.n_tokens)
         if isinstance(ffn, DenseFfn):
             if part == "computed":
-                FfnOnHost(self._placed, left, layer, ffn, self._trace).send()
+                self._on_host(left, layer).send(left)
             elif part == "none":
                 self._ffn(left, layer, ffn)
             return left
@@ -90,41 +89,41 @@ class StepRunner:
         if part == "none":
             self._resident_experts(left, layer, ffn)
         elif part == "computed" or self._routed.is_sent or self._may_divide(left, layer):
-            self._on_host(left, layer, ffn).send(left)
+            self._on_host(left, layer).send(left)
         return left
 
-    def at_host(self, ubatch: Ubatch, layer: int, reached: Event) -> Event | None:
-        """The host's part of a layer, from the event that all before it is done; gives the one that it has computed.
+    def at_host(self, ubatch: Ubatch, layer: int, reached: Event, following: Following | None = None) -> None:
+        """The host's part of a layer, from the event that all before it is done, and what the device does behind it.
 
-        None where the device is told as the host goes on: the part is "copied".
+        That is what `following` queues, which begins with `behind_host`; None: it is issued here.
         """
         placed, ffn = self._placed, self._placed.layers[layer].ffn
-        is_computed = host_part(placed, self._policy, layer, ubatch.n_tokens) == "computed"
-        if isinstance(ffn, DenseFfn):
-            if not is_computed:
-                self._ffn(ubatch, layer, ffn)
-                return None
-            tensors, dtype = placed.tensors(layer, "ffn"), placed.host.dtype
-            work = self._count(dense_work, tensors, ubatch.n_tokens, dtype, host_bytes)
-            return FfnOnHost(placed, ubatch, layer, ffn, self._trace).compute(reached, work)
-        if not is_computed:
-            self._copied_experts(ubatch, layer, ffn, reached)
-            return None
-        tensors, distinct = placed.tensors(layer, "experts"), self._distinct(ubatch, layer, ffn)
-        work = self._count(experts_work, tensors, ffn, ubatch.n_tokens, distinct, placed.host.dtype, host_bytes)
-        return self._on_host(ubatch, layer, ffn).compute(ubatch, reached, work)
+        if host_part(placed, self._policy, layer, ubatch.n_tokens) == "computed":
+            on_host = self._on_host(ubatch, layer)
+            begin = partial(on_host.begin, reached, self._work_of_host(ubatch, layer))
+            self._follow(ubatch, layer, following).behind(placed.shard(layer).device, on_host, ubatch, begin)
+        elif not isinstance(ffn, DenseFfn):
+            self._copied_experts(ubatch, layer, ffn, reached, following)
+        else:
+            self._ffn(ubatch, layer, ffn)
+            if following is not None:
+                following.queue()
 
     def behind_host(self, ubatch: Ubatch, layer: int) -> None:
-        """Take in what the host computed for a layer."""
-        placed, ffn = self._placed, self._placed.layers[layer].ffn
-        if host_part(placed, self._policy, layer, ubatch.n_tokens) != "computed":
-            return
+        """Take in what the host computed for a layer, or may have."""
+        if host_part(self._placed, self._policy, layer, ubatch.n_tokens) != "copied":
+            self._on_host(ubatch, layer).take_in(ubatch)
+
+    def _follow(self, ubatch: Ubatch, layer: int, following: Following | None) -> Following:
+        return following or Following(partial(self.behind_host, ubatch, layer))
+
+    def _work_of_host(self, ubatch: Ubatch, layer: int) -> Work:
+        """What the host has to do where it computes a layer's FFN, or all experts."""
+        placed, ffn, n, dtype = self._placed, self._placed.layers[layer].ffn, ubatch.n_tokens, self._placed.host.dtype
         if isinstance(ffn, DenseFfn):
-            FfnOnHost(placed, ubatch, layer, ffn, self._trace).receive()
-            return
-        on_host = self._on_host(ubatch, layer, ffn)
-        on_host.receive(ubatch)
-        on_host.add(is_first=True)
+            return self._count(dense_work, placed.tensors(layer, "ffn"), n, dtype, host_bytes)
+        tensors, distinct = placed.tensors(layer, "experts"), self._distinct(ubatch, layer, ffn)
+        return self._count(experts_work, tensors, ffn, n, distinct, dtype, host_bytes)
 
     def _mix(self, ubatch: Ubatch, layer: int, left: Ubatch | None) -> None:
         """The mixer over all rows; those that are `left` then lie first in the buffers."""
@@ -208,23 +207,30 @@ class StepRunner:
     def _resident_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> None:
         self._launch_experts(ubatch, layer, moe, self._experts_work(ubatch, layer, moe), None)
 
-    def _copied_experts(self, ubatch: Ubatch, layer: int, moe: MoeFfn, reached: Event) -> None:
+    def _copied_experts(
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, reached: Event, following: Following | None
+    ) -> None:
         """Copied and computed on the device, or divided between device and host."""
         item = self._launches.item(ubatch, layer, "experts")
         assert item is not None
         streamer = self._launches.streamer(layer)
         on_host = None
         if streamer.may_divide(item):
-            on_host = self._on_host(ubatch, layer, moe)
+            on_host = self._experts_on_host(ubatch, layer, moe)
             on_host.prepare()  # while the device gets there
         used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
         divided = None if on_host is None or used is None else streamer.divide(item, used)
         if on_host is not None and used is not None and divided is not None:
-            self._divided_experts(ubatch, layer, moe, item, used, divided, on_host, reached)
-        else:
-            work = self._experts_work(ubatch, layer, moe)
-            self._launch_experts(ubatch, layer, moe, work, self._stage_experts(ubatch, layer, item, used))
+            self._divided_experts(ubatch, layer, moe, item, used, divided, on_host, reached, following)
+            return
+        takes_in = following is not None and host_part(self._placed, self._policy, layer, ubatch.n_tokens) == "divided"
+        work, staged = self._experts_work(ubatch, layer, moe), self._stage_experts(ubatch, layer, item, used)
+        self._launch_experts(ubatch, layer, moe, work, staged, closes=not takes_in)
         streamer.release(item)
+        if takes_in:
+            self._experts_on_host(ubatch, layer, moe).skip(reached)
+        if following is not None:
+            following.queue()
 
     def _divided_experts(
         self,
@@ -236,6 +242,7 @@ class StepRunner:
         divided: Flags,
         on_host: ExpertsOnHost,
         reached: Event,
+        following: Following | None,
     ) -> None:
         """The host computes the `divided` experts while the others of those in use are copied and computed here.
 
@@ -247,15 +254,14 @@ class StepRunner:
         host_work = self._count(
             experts_work, tensors, moe, ubatch.n_tokens, n_there, placed.host.dtype, host_bytes, share=share
         )
-        on_host.begin(reached, host_work, divided)
+        on_host.begin_only(reached, host_work, divided, n_there)
         staged = self._stage_experts(ubatch, layer, item, used)
         n_here = int(np.count_nonzero(used)) - n_there
         if n_here:
             work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
-            self._launch_experts(ubatch, layer, moe, work, staged)
-        placed.shard(layer).device.wait("compute", on_host.end(ubatch))
-        on_host.receive(ubatch)
-        on_host.add(is_first=not n_here)
+            self._launch_experts(ubatch, layer, moe, work, staged, closes=False)
+        self._launches.streamer(layer).release(item)
+        self._follow(ubatch, layer, following).behind(placed.shard(layer).device, on_host, ubatch)
 
     def _stage_experts(self, ubatch: Ubatch, layer: int, item: Item, used: Flags | None) -> StagedWeights:
         staged = self._launches.streamer(layer).fetch(item, used)
@@ -263,13 +269,15 @@ class StepRunner:
         return staged
 
     def _launch_experts(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, staged: StagedWeights | None
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, work: Work, staged: StagedWeights | None, *, closes: bool = True
     ) -> None:
+        """`closes`: nothing of the host's comes before what the shared expert adds."""
         placed, shard = self._placed, self._placed.shard(layer)
         scale = placed.layers[layer].residual_scale
         place_of = staged.place_of if staged is not None else None
         substitutes = staged.substitutes if staged is not None else None
         a = shard.on_device.rows(ubatch.n_tokens)
+        adds_shared = closes and moe.n_ff_shared > 0
 
         def compute() -> None:  # all that a replay need not make again
             unit, buffer = (None, None) if staged is None else (staged.layout, staged.buffer)
@@ -279,27 +287,33 @@ class StepRunner:
             if substitutes is not None:
                 routed, own = with_substitutes(routed, substitutes)
             add_experts(a.x, scale, routed, stack, moe, biases, own)
-            if moe.n_ff_shared:
+            if adds_shared:
                 add_residual(a.x, a.shared, scale)
 
         # outside bf16 torch's grouped GEMM asks the host for the group sizes, which no replay can do
         from_bank = place_of is not None
         # arms share slots, but each that divides has its own stand-ins
-        key: Hashable = from_bank if substitutes is None else (from_bank, substitutes.data_ptr())
+        key: Hashable = from_bank, adds_shared, None if substitutes is None else substitutes.data_ptr()
         key = key if placed.dtype == torch.bfloat16 else NOT_REPLAYABLE
 
         def touched() -> Touched:
             chosen = a.routed(moe.n_used)
-            reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if moe.n_ff_shared else [])]
+            reads = [a.x, chosen.h, chosen.ids, chosen.weights, *([a.shared] if adds_shared else [])]
             return Touched([*reads, *(row for row in (place_of, substitutes) if row is not None)], [a.x])
 
         self._launches.step(ubatch, layer, "experts", compute, work, staged, touched, key)
 
-    def _on_host(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> ExpertsOnHost:
+    def _on_host(self, ubatch: Ubatch, layer: int) -> FfnOnHost | ExpertsOnHost:
+        ffn = self._placed.layers[layer].ffn
+        if isinstance(ffn, DenseFfn):
+            return FfnOnHost(self._placed, ubatch.n_tokens, layer, ffn, self._trace)
+        return self._experts_on_host(ubatch, layer, ffn)
+
+    def _experts_on_host(self, ubatch: Ubatch, layer: int, moe: MoeFfn) -> ExpertsOnHost:
         key = layer, ubatch.n_tokens
-        if key not in self._experts_on_host:
-            self._experts_on_host[key] = ExpertsOnHost(self._placed, ubatch.n_tokens, layer, moe, self._trace)
-        return self._experts_on_host[key]
+        if key not in self._of_host:
+            self._of_host[key] = ExpertsOnHost(self._placed, ubatch.n_tokens, layer, moe, self._trace)
+        return self._of_host[key]
 
     def _count(self, work_of: Callable[P, Work], *args: P.args, **kwargs: P.kwargs) -> Work:
         """A step's work, where the device goes by it: to count it takes longer than to launch a token's step."""
@@ -318,15 +332,18 @@ class StepRunner:
         return item is not None and self._launches.streamer(layer).may_divide(item)
 
 
-HostPart = Literal["none", "copied", "computed"]
+HostPart = Literal["none", "copied", "divided", "computed"]
 
 
 def host_part(placed: PlacedModel, policy: Policy, layer: int, n_tokens: int) -> HostPart:
-    """The host's hand in a layer's FFN or experts: none, it issues their copies, or it computes them."""
+    """The host's hand in a layer's FFN or experts: none, it issues their copies, it may also compute some of them, or
+    it computes them all."""
     unit = placed.unit_of.get((layer, "ffn" if placed.moe(layer) is None else "experts"))
     if unit is None:
         return "none"
-    return "computed" if policy.regime(n_tokens, unit) == "cpu" else "copied"
+    if policy.regime(n_tokens, unit) == "cpu":
+        return "computed"
+    return "divided" if unit.n_experts and policy.traits.divides else "copied"
 
 
 def _position_key(mixer: Mixer, n_past: int, one_token: OneToken | None) -> Hashable:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import torch
 
 from executor.devices.base import CopyRange, Event, Work
 from executor.engine.ends import EmbeddingAndHead
+from executor.engine.following import Following
 from executor.engine.recorded_tokens import RecordedToken, RecordedTokens, StepsOf
 from executor.engine.routed import RoutedFlags
 from executor.engine.steps import StepRunner, host_part
@@ -77,6 +79,7 @@ class ReplayedDecode:
 
     def _issue(self, token: RecordedToken, ubatch: Ubatch) -> None:
         row = self._ends.next_rows(1)
+        was_replayed = bool(self._waiting) and self._waiting[-1].token is token
         with ubatch_range(ubatch):
             if self._next != ubatch.n_past:
                 self._stand_before(ubatch)
@@ -86,10 +89,11 @@ class ReplayedDecode:
                 device = part.shard.device
                 if reached is not None:
                     device.wait("compute", reached)
-                for piece in part.pieces:
-                    device.replay("compute", piece.recording)
-                    if piece.host_layer is not None:
-                        self._at_host(ubatch, part.shard, piece.host_layer)
+                device.replay("compute", part.pieces[0].recording)
+                for piece, after in pairwise(part.pieces):
+                    assert piece.host_layer is not None
+                    replay = partial(device.replay, "compute", after.recording)
+                    self._at_host(ubatch, part.shard, piece.host_layer, Following(replay, may_be_held=was_replayed))
                 report, target = part.shard.report.raw, self._recorded.reports[number][ubatch.number]
                 with copy_range(None, None, "token", report.numel()):
                     device.copy_out("compute", report, target)
@@ -100,16 +104,14 @@ class ReplayedDecode:
         self._next = ubatch.n_past + 1
         self._waiting.append(_Issued(ubatch, token, reached))
 
-    def _at_host(self, ubatch: Ubatch, shard: DeviceShard, layer: int) -> None:
+    def _at_host(self, ubatch: Ubatch, shard: DeviceShard, layer: int, following: Following) -> None:
         """What the host does for a layer, between two pieces."""
         device, moe = shard.device, self._placed.moe(layer)
         reached = device.event()
         device.record("compute", reached)
         if moe is not None:
             self._routed.note_sent(ubatch, layer, shard.on_host.rows(1).routed(moe.n_used).ids, reached)
-        done = self._steps.at_host(ubatch, layer, reached)
-        if done is not None:
-            device.wait("compute", done)
+        self._steps.at_host(ubatch, layer, reached, following)
 
     def _stand_before(self, ubatch: Ubatch) -> None:
         """Let the next replay begin at the ubatch, one behind where devices stand."""

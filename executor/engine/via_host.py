@@ -6,6 +6,7 @@ In the `cpu` regime a step's weights stay in host memory and the CPU computes it
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -64,19 +65,18 @@ def receive_activations(
 class FfnOnHost:
     """A dense FFN on the host: the hidden rows go out, the rows after the residual come back."""
 
-    def __init__(self, placed: PlacedModel, ubatch: Ubatch, layer: int, ffn: DenseFfn, trace: PassTrace) -> None:
+    def __init__(self, placed: PlacedModel, n_tokens: int, layer: int, ffn: DenseFfn, trace: PassTrace) -> None:
         self._placed, self._layer, self._ffn = placed, layer, ffn
         shard = placed.shard(layer)
-        self._device, self._host = shard.on_device.rows(ubatch.n_tokens), shard.on_host.rows(ubatch.n_tokens)
-        self._ubatch = ubatch
+        self._device, self._host = shard.on_device.rows(n_tokens), shard.on_host.rows(n_tokens)
         self._trip = _HostRoundTrip(shard, layer, "ffn", trace)
 
-    def send(self) -> None:
+    def send(self, ubatch: Ubatch) -> None:
         """Send the rows."""
-        self._trip.send(self._ubatch, self._device.x, self._host.x)
+        self._trip.send(ubatch, self._device.x, self._host.x)
 
-    def compute(self, sent: Event, work: Work) -> Event:
-        """The host computes once they are there; gives the event that it has."""
+    def begin(self, sent: Event, work: Work) -> None:
+        """The host computes once they are there; `end` gives the event that it has."""
         placed, layer, host = self._placed, self._layer, self._host
         weights, ffn = HostStepWeights(placed.host, layer), self._ffn
         eps, scale = placed.model.shape.norm_eps, placed.layers[layer].residual_scale
@@ -86,18 +86,25 @@ class FfnOnHost:
             host.x.copy_(host_ffn(host.x.to(weights.dtype), products, weights, ffn, eps, scale))
 
         self._trip.begin(sent, compute, work, lambda: Touched(reads=[host.x], writes=[host.x]))
-        return self._trip.end(self._ubatch)
 
-    def receive(self) -> None:
+    def end(self) -> Event:
+        """Wait for it."""
+        return self._trip.end()
+
+    def note(self, ubatch: Ubatch) -> None:
+        """Keep when the host computed."""
+        self._trip.note(ubatch)
+
+    def take_in(self, ubatch: Ubatch) -> None:
         """Bring the rows back."""
-        self._trip.receive(self._ubatch, self._device.x, self._host.x)
+        self._trip.receive(ubatch, self._device.x, self._host.x)
 
 
 class ExpertsOnHost:
     """A layer's experts on the host: normed rows and the router's choice go out, the weighted sums come back.
 
-    Where the device takes others of them, the host computes beside what is issued between `begin` and `end`. One serves
-    all ubatches of `n_tokens` in a pass: what it prepares lies where they all do.
+    Where the device takes others of them, the host computes beside what is issued between `begin_only` and `end`. One
+    serves all ubatches of `n_tokens` in a pass: what it prepares lies where they all do.
     """
 
     def __init__(self, placed: PlacedModel, n_tokens: int, layer: int, moe: MoeFfn, trace: PassTrace) -> None:
@@ -107,55 +114,64 @@ class ExpertsOnHost:
         self._trip = _HostRoundTrip(shard, layer, "experts", trace)
         self._all: HostExperts | None = None
         self._some: HostExperts | None = None
-        self._only, self._n_begun = np.zeros(moe.n_experts, dtype=np.bool_), 0
+        self._only = np.zeros(moe.n_experts, dtype=np.bool_)
+        self._complete: Callable[[], None] | None = None
+        self._n_begun: int | None = None
 
     def send(self, ubatch: Ubatch) -> None:
         """Send the activations, behind the router on the compute stream."""
         n_used = self._moe.n_used
         self._trip.send(ubatch, self._on_device.sent(n_used), self._on_host.sent(n_used))
 
-    def compute(self, ubatch: Ubatch, sent: Event, work: Work) -> Event:
-        """The host computes all that were chosen once the activations are there; gives the event that it has."""
+    def begin(self, sent: Event, work: Work) -> None:
+        """The host computes all that were chosen, once the activations are there; `end` gives the event that it has."""
         added = self._on_host.added
         if self._all is None:
             self._all = self._experts()
+        self._complete = self._n_begun = None
         self._trip.begin(sent, self._all, work, lambda: Touched(reads=self._read(), writes=[added]))
-        return self._trip.end(ubatch)
 
     def prepare(self) -> HostExperts:
-        """Whatever `begin` can do before it is known which experts: once."""
+        """Whatever `begin_only` can do before it is known which experts: once."""
         if self._some is None:
             self._some = self._experts(self._only)
         return self._some
 
-    def begin(self, sent: Event, work: Work, only: Flags) -> None:
-        """The host computes `only` these (n_experts,), once the activations are there; `end` gives the event."""
-        self._only[:], self._n_begun = only, int(np.count_nonzero(only))
-        self._trip.begin(sent, self.prepare().begin, work, lambda: Touched(reads=self._read()))
+    def begin_only(self, sent: Event, work: Work, only: Flags, n_begun: int) -> None:
+        """The host computes `only` these `n_begun` (n_experts,), beside what is issued until `end`."""
+        prepared = self.prepare()
+        self._only[:], self._n_begun, self._complete = only, n_begun, prepared.end
+        self._trip.begin(sent, prepared.begin, work, lambda: Touched(reads=self._read()))
 
-    def end(self, ubatch: Ubatch) -> Event:
+    def end(self) -> Event:
         """Wait for what was begun."""
         added = self._on_host.added
-        return self._trip.end(ubatch, self.prepare().end, self._n_begun, lambda: Touched(writes=[added]))
+        return self._trip.end(self._complete, lambda: Touched(writes=[added]))
 
-    def receive(self, ubatch: Ubatch) -> None:
-        """Bring the sums back."""
+    def note(self, ubatch: Ubatch) -> None:
+        """Keep when the host computed."""
+        self._trip.note(ubatch, self._n_begun)
+
+    def skip(self, sent: Event) -> None:
+        """The host computes none: its sums are zero for what the device takes in next."""
+        device, added, done = self._shard.device, self._on_host.added, self._shard.device.event()
+        device.wait("host", sent)  # what came before has read them
+        device.launch("host", partial(_clear, added), Work(), touches=lambda: Touched(writes=[added]))
+        device.record("host", done)
+        device.wait("compute", done)
+
+    def take_in(self, ubatch: Ubatch) -> None:
+        """Bring the sums back and add them to the residual stream, and then what a shared expert adds."""
         self._trip.receive(ubatch, self._on_device.added, self._on_host.added)
-
-    def add(self, *, is_first: bool) -> None:
-        """Add the sums to the residual stream; `is_first`: no experts of the device have, nor the shared one."""
         device, moe = self._on_device, self._moe
-        scale = self._placed.layers[self._layer].residual_scale
-
-        def add() -> None:
-            shared = device.shared if is_first and moe.n_ff_shared else None
-            combine(device.x, device.added, shared, scale)
+        scale, shared = self._placed.layers[self._layer].residual_scale, device.shared if moe.n_ff_shared else None
 
         def touched() -> Touched:
-            added = [device.x, device.added, *([device.shared] if is_first and moe.n_ff_shared else [])]
-            return Touched(reads=added, writes=[device.x])
+            reads = [device.x, device.added, *([] if shared is None else [shared])]
+            return Touched(reads=reads, writes=[device.x])
 
-        key = ReplayKey((self._layer, "add", self._n_tokens), None if is_first else "to the device's")
+        add = partial(combine, device.x, device.added, shared, scale)
+        key = ReplayKey((self._layer, "add", self._n_tokens), None)
         self._shard.device.launch("compute", add, Work(), key, touched)
 
     def _experts(self, only: Flags | None = None) -> HostExperts:
@@ -169,6 +185,10 @@ class ExpertsOnHost:
     def _read(self) -> list[torch.Tensor]:
         routed = self._on_host.routed(self._moe.n_used)
         return [routed.h, routed.ids, routed.weights]
+
+
+def _clear(sums: torch.Tensor) -> None:
+    sums.zero_()
 
 
 class _NoExperts:
@@ -199,27 +219,24 @@ class _HostRoundTrip:
 
     def begin(self, sent: Event, compute: Callable[[], None], work: Work, touches: Touches) -> None:
         """Queue the work behind what was sent."""
-        self._device.wait("host", sent)
-        self._begun = self._trace.mark(self._device, "host")
-        with compute_range(self._layer, f"{self._name} on host"):
-            self._device.launch("host", compute, work, touches=touches)
-
-    def end(
-        self,
-        ubatch: Ubatch,
-        complete: Callable[[], None] | None = None,
-        n_experts: int | None = None,
-        touches: Touches = Touched,
-    ) -> Event:
-        """Queue what brings the work to its end, if it needs more; returns the event that it is done."""
         device = self._device
+        self._done = device.event()
+        device.wait("host", sent)
+        self._begun = self._trace.mark(device, "host")
+        with compute_range(self._layer, f"{self._name} on host"):
+            device.launch("host", compute, work, touches=touches)
+
+    def end(self, complete: Callable[[], None] | None = None, touches: Touches = Touched) -> Event:
+        """Queue what brings the work to its end, if it needs more; returns the event that it is done."""
         if complete is not None:  # a part of what was begun, whose range it has
-            device.launch("host", complete, Work(), touches=touches)
-        done = device.event()
-        device.record("host", done)
+            self._device.launch("host", complete, Work(), touches=touches)
+        self._device.record("host", self._done)
+        return self._done
+
+    def note(self, ubatch: Ubatch, n_experts: int | None = None) -> None:
+        """Keep the interval from `begin` to `end`."""
         fields = {"layer": self._layer, "n_experts": n_experts}
-        self._trace.add(device, "host", "cpu_compute", self._name, ubatch, self._begun, done, **fields)
-        return done
+        self._trace.add(self._device, "host", "cpu_compute", self._name, ubatch, self._begun, self._done, **fields)
 
     def receive(self, ubatch: Ubatch, on_device: torch.Tensor, on_host: torch.Tensor) -> None:
         """The copy of the results to the device, which are in the same place each time."""

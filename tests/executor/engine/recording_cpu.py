@@ -12,7 +12,7 @@ import torch
 
 from executor import placed_model
 from executor.devices.base import CopyRange, RecordedWork, StreamName, Work
-from executor.devices.cpu import CpuDevice
+from executor.devices.cpu import CpuDevice, Latch
 
 
 class Calls(RecordedWork):
@@ -25,8 +25,9 @@ class Calls(RecordedWork):
 class Recorder:
     """Once installed, CPU devices record. Counts what they do."""
 
-    def __init__(self) -> None:
-        self.n_recorded = self.n_replayed = self.n_issued = 0
+    def __init__(self, *, holds: bool = False) -> None:
+        self._holds = holds
+        self.n_recorded = self.n_replayed = self.n_issued = self.n_held = 0
         self._open: Calls | None = None
         self._launch, self._in, self._out = CpuDevice.launch, CpuDevice.copy_in, CpuDevice.copy_out
 
@@ -37,7 +38,8 @@ class Recorder:
         patch.setattr(placed_model, "flash_serves", lambda keys: True)
         patch.setattr(CpuDevice, "replays", True)
         patch.setattr(CpuDevice, "records_work", True)
-        for name in ("launch", "copy_in", "copy_out", "record_work", "replay", "stamp", "stamped_ns"):
+        patch.setattr(CpuDevice, "holds", self._holds)
+        for name in ("launch", "copy_in", "copy_out", "record_work", "replay", "hold", "stamp", "stamped_ns"):
             patch.setattr(CpuDevice, name, method(getattr(self, name)))
 
     def launch(self, device: CpuDevice, stream: StreamName, fn: Callable[[], None], *rest: Any, **named: Any) -> None:
@@ -62,6 +64,12 @@ class Recorder:
         assert isinstance(recording, Calls)
         self.n_replayed += 1
         self._issue(partial(_run_all, recording.calls))
+
+    def hold(self, device: CpuDevice, stream: StreamName) -> Callable[[], None]:
+        self.n_held += 1
+        latch = Latch()
+        self._launch(device, stream, latch.wait, Work())
+        return latch.open
 
     def stamp(self, device: CpuDevice, stream: StreamName, into: torch.Tensor) -> None:
         self.launch(device, stream, partial(_read_clock, into))

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from executor import placed_model
-from executor.devices.base import RecordedWork, StreamName
+from executor.devices.base import Event, RecordedWork, StreamName
 from executor.devices.cpu import CpuDevice
+from executor.engine.via_host import ExpertsOnHost
 from executor.passes import PassJob, PassResult
 from executor.policies.base import PolicyOptions
 from tests.executor.engine.recording_cpu import Recorder
@@ -186,7 +187,7 @@ def test_what_breaks_a_tokens_recording_is_told(monkeypatch: pytest.MonkeyPatch)
 COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "holds"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
 @pytest.mark.parametrize(
     ("arm", "spec", "options"),
     [
@@ -203,11 +204,11 @@ COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
 )
 @pytest.mark.usefixtures("stepwise")
 def test_pieces_between_what_the_host_does(
-    arm: str, spec: str, options: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    arm: str, spec: str, options: Any, dtype: torch.dtype, holds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"overrides": "exps=CPU", "dtype": dtype, **options}
     wanted = three_passes(spec, arm, **options)
-    recorder = Recorder()
+    recorder = Recorder(holds=holds)
     recorder.install(monkeypatch)
     for (got, logits), (want, its_logits) in zip(three_passes(spec, arm, **options), wanted, strict=True):
         assert got.tokens == want.tokens
@@ -216,6 +217,7 @@ def test_pieces_between_what_the_host_does(
         assert got.bytes_h2d == want.bytes_h2d
         assert weights_and_computed(got) == weights_and_computed(want)
     assert recorder.n_replayed == recorder.n_recorded * (3 * (N_GEN - 1) - 1)
+    assert (recorder.n_held > 0) == (holds and arm == "cpu")
 
 
 def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
@@ -223,18 +225,37 @@ def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
     return Counter({step: n for step, n in steps(result).items() if (step[0], step[1]) != ("d2h", "copy activations")})
 
 
+@pytest.mark.parametrize("holds", [False, True])
 @pytest.mark.parametrize("arm", ["both", "both+cache"])
 @pytest.mark.usefixtures("stepwise")
-def test_pieces_of_arms_that_divide(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_arms_that_divide(arm: str, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times decide who computes what, so that sums are rounded otherwise."""
     options: dict[str, Any] = {"policy": COPIES, "overrides": "exps=CPU", "synthetic_routing": True}
     wanted = three_passes("tiny-moe", arm, **options)
-    recorder = Recorder()
+    recorder = Recorder(holds=holds)
     recorder.install(monkeypatch)
     for (got, logits), (_, its_logits) in zip(three_passes("tiny-moe", arm, **options), wanted, strict=True):
         assert float((logits - its_logits).norm() / its_logits.norm()) < 1e-4
         assert any(event.kind == "cpu_compute" and event.phase == "decode" for event in got.events)
     assert recorder.n_recorded > 1
+    assert (recorder.n_held > 0) == holds
+
+
+@pytest.mark.usefixtures("stepwise")
+def test_a_device_that_is_held_goes_on_where_the_hosts_part_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(holds=True)
+    recorder.install(monkeypatch)
+
+    end = ExpertsOnHost.end
+
+    def end_or_fail(on_host: ExpertsOnHost) -> Event:
+        if recorder.n_held > 3:
+            raise RuntimeError("the host's part fails")
+        return end(on_host)
+
+    monkeypatch.setattr(ExpertsOnHost, "end", end_or_fail)
+    with pytest.raises(RuntimeError, match="part fails"):
+        three_passes("tiny-moe", "cpu", overrides="exps=CPU")
 
 
 @pytest.mark.usefixtures("stepwise")
