@@ -15,9 +15,11 @@ from executor.devices.base import Event, RecordedWork, StreamName
 from executor.devices.cpu import CpuDevice
 from executor.engine.via_host import ExpertsOnHost
 from executor.passes import PassJob, PassResult
+from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
 from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.policies.made_up import Divided
 
 N_GEN = 6
 Passes = list[tuple[PassResult, torch.Tensor]]
@@ -239,6 +241,30 @@ def test_pieces_of_arms_that_divide(arm: str, holds: bool, monkeypatch: pytest.M
         assert any(event.kind == "cpu_compute" and event.phase == "decode" for event in got.events)
     assert recorder.n_recorded > 1
     assert (recorder.n_held > 0) == holds
+
+
+@pytest.mark.parametrize("holds", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.1])
+@pytest.mark.usefixtures("stepwise")
+def test_pieces_give_the_bits_of_the_same_division(share: float, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None on the host, some, and all: with zeros taken in where the host has none."""
+    monkeypatch.setitem(ARMS, "divided", Divided)
+    monkeypatch.setattr(Divided, "host_share", share)
+    options: dict[str, Any] = {"policy": COPIES, "overrides": "exps=CPU", "synthetic_routing": True}
+    wanted = three_passes("tiny-moe", "divided", **options)
+    recorder = Recorder(holds=holds)
+    recorder.install(monkeypatch)
+    for (got, logits), (want, its_logits) in zip(three_passes("tiny-moe", "divided", **options), wanted, strict=True):
+        assert got.tokens == want.tokens
+        assert torch.equal(logits, its_logits)
+        assert sorted(map(repr, got.experts)) == sorted(map(repr, want.experts))
+        assert computed(got) == computed(want)
+    assert recorder.n_replayed > 0
+    assert (recorder.n_held > 0) == (holds and share > 0)
+
+
+def computed(result: PassResult) -> Counter[tuple[Any, ...]]:
+    return Counter({step: n for step, n in steps(result).items() if step[0] in ("compute", "cpu_compute")})
 
 
 @pytest.mark.usefixtures("stepwise")
