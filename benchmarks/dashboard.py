@@ -187,10 +187,10 @@ def measure(root: Path, n_events: int) -> list[Row]:
     waits, draws = (max(step[i] for step in zooms["took"]) / 1e3 for i in (0, 1))
     return [
         ("timeline on screen, first time (server reads)", cold, 6.0 if big else None, "s"),
-        ("timeline on screen, warm navigation", statistics.median(warm), 6.0 if big else 2.0, "s"),
+        ("timeline on screen, warm navigation", statistics.median(warm), 4.0 if big else 1.5, "s"),
         ("overview's headline, first time", headline, 6.0 if big else None, "s"),
         ("overview's first chart, first time", overview_first, None, "s"),
-        ("overview's first chart, warm navigation", statistics.median(overview), 6.0 if big else 2.0, "s"),
+        ("overview's first chart, warm navigation", statistics.median(overview), 4.0 if big else 1.5, "s"),
         ("zoom or pan to painted, slowest of 15", waits, 0.1, "s"),
         ("  of which drawing", draws, 0.1, "s"),
         ("messages to the server while zooming", zooms["sent"], 0.0, ""),

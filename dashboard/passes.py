@@ -123,7 +123,20 @@ def _packed(
         known_ns = _first_token_ns(_choice, one.pass_id, spans)
         sides.append(PassToDraw(one.title, line, spans, window, known_ns, _marks(_choice, one.pass_id, line)))
     can_be_cut = stretches.can_be_cut(_choice)
-    return pack(sides, component.header(f"{capture!r}|{passes}", link_gb_s, can_be_cut=can_be_cut))
+    first = first_view(sides[0].line) if can_be_cut and len(sides) == 1 else None
+    key = f"{capture!r}|{passes}"
+    return pack(sides, component.header(key, link_gb_s, can_be_cut=can_be_cut, first_view=first))
+
+
+def first_view(line: Timeline) -> tuple[int, int] | None:
+    """Where devices worked, of a trace more than half of which is something else, such as a program's start; null: all
+    of it.
+    """
+    (begin, end), whole = line.at_work, line.extent
+    if end - begin > _MOST_OF_A_TRACE * (whole[1] - whole[0]):
+        return None
+    margin = (end - begin) // 50
+    return begin - margin, end + margin
 
 
 def _first_token_ns(choice: Choice, pass_id: int, spans: Sequence[UbatchSpan]) -> int | None:
@@ -199,6 +212,7 @@ def events_table(choice: Choice, shown: Sequence[ShownPass]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+_MOST_OF_A_TRACE: Final = 0.5
 _LineKey = tuple[bytes, Fingerprint, int | None]
 _MAX_LINES: Final = 4  # of five million events, each takes 0.3 GB
 

@@ -68,6 +68,9 @@ def gpu_names(machine: Mapping[str, Any]) -> list[str]:
     """The names of a manifest's GPUs, each once: `2 x NVIDIA H200`."""
     listed = machine.get("gpus")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    one = machine.get("gpu")  # as llama-bench's rows have them, in one text
+    if not gpus and isinstance(one, str) and one:
+        return [one]
     counts = Counter(str(gpu.get("name") or "GPU without a name") for gpu in gpus)
     return [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
 

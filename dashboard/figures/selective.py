@@ -14,6 +14,7 @@ from executor.units import column_scale
 from profiler.metrics.experts import spread_by_layer
 
 _FEW_UBATCHES: Final = 4
+_OF_ACTIVATIONS: Final = 0.001  # of the largest bar
 
 
 def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Figure:
@@ -49,6 +50,18 @@ def bytes_figure(rows: Mapping[str, pd.DataFrame], arms: Sequence[str]) -> go.Fi
     styled(figure, height=340, barmode="overlay")
     figure.update_yaxes(title=f"{unit} from host to device", rangemode="tozero")
     return figure
+
+
+def idle_tokens(by_arm: Mapping[str, pd.DataFrame]) -> list[int]:
+    """The ubatches of decode in which no arm copied weights, but at most its activations; none where all are.
+
+    by_arm: columns ubatch, phase, bytes_h2d, whole_bytes.
+    """
+    rows = pd.concat(by_arm.values(), ignore_index=True)
+    copied, whole = rows["bytes_h2d"].fillna(0), rows["whole_bytes"].fillna(0)
+    moves = (rows["phase"] != "decode") | (whole > 0) | (copied > copied.max() * _OF_ACTIVATIONS)
+    moving = set(rows.loc[moves, "ubatch"])
+    return sorted(set(rows["ubatch"]) - moving) if moving else []
 
 
 def _ubatch_axis(figure: go.Figure, longest: pd.DataFrame) -> None:
@@ -91,6 +104,7 @@ def distinct_figure(spread: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
     )
     styled(figure, height=340)
     figure.update_xaxes(title="tokens in the ubatch", type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes])
+    figure.update_xaxes(autotickangles=[0, 90])  # slanted ones run into each other on a phone
     figure.update_yaxes(title="experts touched, %", range=[0, 103])
     return figure
 

@@ -14,11 +14,13 @@ from dashboard import address, show
 from dashboard.choice import Choice
 from dashboard.text import SIGNS, escape_markdown
 from executor.units import format_factor, format_value
+from profiler.arithmetic.stats import Comparison
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
 from profiler.report.shown_cells import factor, told_comparison
 from profiler.report.verdicts import as_fast, bounds_as_fast, edges_as_fast, verdict_word
 
+DECODE: Final = "decode_tokens_per_s"
 _COLUMNS: Final[dict[str, tuple[str, float]]] = {  # header with its unit, how many of the figure's own unit that is
     "ttft_ns": ("TTFT, ms", 1e6),
     "prefill_tokens_per_s": ("prefill, t/s", 1),
@@ -74,9 +76,14 @@ def _button(choice: Choice, cell: Cell, name: str) -> None:
 
 
 def _label(cell: Cell, name: str) -> str:
-    """In three lines how many times as fast, how fast, and at what cost."""
+    """In three lines how many times as fast, how fast, and at what cost; decode on a line of its own where the prompt
+    was the same work.
+    """
     told = "A, baseline" if name == cell.baseline else _told(cell, name)
     lines = [f"**{escape_markdown(name)}** {escape_markdown(told)}"]
+    if (decode := _decode(cell, name)) is not None and _is_alike(cell, name):
+        words = f"decode {_in_factors(decode, DECODE)}{', on other work' if decode.is_other_work else ''}"
+        lines.append(f"**{escape_markdown(words)}**")
     for figures in (_SPEEDS, _COSTS):
         known = {words: (cell.arms[name].median(figure), FIGURES[figure].unit) for figure, words in figures.items()}
         parts = [words.format(format_value(*found)) for words, found in known.items() if found[0] is not None]
@@ -91,20 +98,33 @@ def _told(cell: Cell, name: str) -> str:
         return ""
     if fast is None or _is_alike(cell, name):
         return f"{FIGURES[told[1]].label}: {verdict_word(told[0])}"
-    bounds, sign = bounds_as_fast(*told), SIGNS.get(told[0].verdict)
-    return f"{f'{sign} ' if sign else ''}{format_factor(fast)} x{f' ({bounds})' if bounds else ''}"
+    return _in_factors(*told)
+
+
+def _in_factors(found: Comparison, figure: str) -> str:
+    bounds, sign = bounds_as_fast(found, figure), SIGNS.get(found.verdict)
+    fast = format_factor(as_fast(found.ratio, figure))
+    return f"{f'{sign} ' if sign else ''}{fast} x{f' ({bounds})' if bounds else ''}"
 
 
 def ranked(cell: Cell, resident: Sequence[str]) -> list[str]:
-    """The fastest first, A in its place; then those that were not compared, and last those that keep everything on the
-    device, which are no choice.
+    """The fastest first, A in its place, the faster in decode first among those that did A's work in the prompt; then
+    those that were not compared, and last those that keep everything on the device, which are no choice.
     """
 
-    def order(name: str) -> tuple[bool, float]:
+    def order(name: str) -> tuple[bool, float, float]:
         fast = 1.0 if name == cell.baseline or _is_alike(cell, name) else factor(cell, name)
-        return name in resident, -fast if fast is not None else 0.0
+        decode = _decode(cell, name)
+        decoded = as_fast(decode.ratio, DECODE) if decode is not None else 1.0
+        return name in resident, -fast if fast is not None else 0.0, -decoded
 
     return sorted(cell.arms, key=order)
+
+
+def _decode(cell: Cell, name: str) -> Comparison | None:
+    """How an arm's decode compares with A's; null where it did A's work."""
+    found = cell.against_baseline.get(name, {}).get(DECODE)
+    return None if found is None or found.is_same_work else found
 
 
 def _is_alike(cell: Cell, name: str) -> bool:
@@ -115,16 +135,19 @@ def _is_alike(cell: Cell, name: str) -> bool:
 
 def ranking_table(cell: Cell, names: Sequence[str]) -> pd.DataFrame:
     """A row an arm, in this order: numbers, the unit in the header; empty where the cell does not say."""
-    rows = []
+    rows, has_decode = [], any(_decode(cell, name) is not None for name in names)
     for name in names:
         told = told_comparison(cell, name)
         row: dict[str, object] = {"arm": name, f"times as fast as {cell.baseline}": None, "low": None, "high": None}
+        decode = _decode(cell, name)
         if name == cell.baseline:
             row[f"times as fast as {cell.baseline}"] = 1.0
         elif told is not None and not told[0].is_other_work:
             fast = [as_fast(told[0].ratio, told[1]), *(edges_as_fast(*told) or (None, None))]
             row |= dict(zip(list(row)[1:], fast, strict=True))
         row["verdict"] = verdict_word(told[0]) if told is not None else ""
+        if has_decode:
+            row["decode, times as fast"] = as_fast(decode.ratio, DECODE) if decode is not None else None
         medians = {header: (cell.arms[name].median(figure), unit) for figure, (header, unit) in _COLUMNS.items()}
         row |= {header: None if value is None else value / unit for header, (value, unit) in medians.items()}
         rows.append(row)

@@ -15,8 +15,15 @@ from dashboard.text import escape_markdown
 from executor.units import UNKNOWN, format_bytes, format_count, format_gb_s, format_ns, format_value
 from profiler.metrics import CopyFigures, DeviceFigures, Scope
 from profiler.metrics.devices import TIME_PARTS, device_spent, typical_time_spent
+from profiler.report.cells import Cell
 
 _SCOPES: Final[dict[Scope, str]] = {"pass": "whole pass", "prefill": "prefill", "decode": "decode"}
+_MOST: Final = 0.5  # of a pass: the bars of the whole one then show that part
+_OVER: Final[dict[Scope, str]] = {
+    "pass": ", prefill and decode together",
+    "prefill": ", the prompt alone; the cards below count whole passes",
+    "decode": ", decode alone; the cards below count whole passes",
+}
 _IN_WORDS: Final = {
     "compute alone": "compute_ns",
     "hidden copy": "hidden_ns",
@@ -30,7 +37,10 @@ def where_time_went(choice: Choice) -> None:
     """Bars for each arm on show, of whole passes or of one phase."""
     st.header("Where the time went", anchor=False)
     scopes = _scopes(choice)
-    scope = address.segments("Part of the pass", scopes, "part", _SCOPES.__getitem__, label_visibility="collapsed")
+    first = scopes.index(telling_scope(choice.cell, choice.b)) if len(scopes) > 1 else 0
+    scope = address.segments(
+        "Part of the pass", scopes, "part", _SCOPES.__getitem__, first=first, label_visibility="collapsed"
+    )
     measured = _measured(choice, scope)
     at_work = {name: arm.n_devices for name, arm in choice.cell.arms.items()}
     typical = typical_time_spent(measured, measured["arm"].map(at_work)).reindex(choice.arms)
@@ -48,8 +58,25 @@ def where_time_went(choice: Choice) -> None:
     )
     counts = measured["arm"].value_counts()
     over = " and ".join(f"{format_count(int(counts.get(arm, 0)), 'pass')} of {arm}" for arm in choice.arms)
-    together = ", prefill and decode together" if scope == "pass" and len(scopes) > 1 else ""
-    show.sentences([f"Medians over {over}{together}."])
+    show.sentences([f"Medians over {over}{_OVER[scope] if len(scopes) > 1 else ''}."])
+
+
+def telling_scope(cell: Cell, b: str | None) -> Scope:
+    """The part to open on: the whole pass, whose figures the cards have; but where the page's first sentence is about
+    a part that takes less than half of B's pass, that part. It is about the prompt, and about decode where B did A's
+    work in the prompt and not there.
+    """
+    if b is None:
+        return "pass"
+    compared = cell.against_baseline.get(b, {})
+    prompt = compared.get("prefill_tokens_per_s") or compared.get("ttft_ns")
+    decode = compared.get("decode_tokens_per_s")
+    first, whole = cell.arms[b].median("ttft_ns"), cell.arms[b].median("wall_ns")
+    if prompt is None or first is None or not whole:
+        return "pass"
+    is_decode = prompt.is_same_work and decode is not None and not decode.is_same_work
+    share = 1 - first / whole if is_decode else first / whole
+    return "pass" if share >= _MOST else "decode" if is_decode else "prefill"
 
 
 def _scopes(choice: Choice) -> list[Scope]:

@@ -57,10 +57,13 @@ def checked_windows(asked: object) -> Windows | None:
     return [(min(a, b), max(a, b)) for a, b in pairs]
 
 
-def header(key: str, link_gb_s: float | None, *, can_be_cut: bool = False) -> dict[str, Any]:
+def header(
+    key: str, link_gb_s: float | None, *, can_be_cut: bool = False, first_view: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """What the viewer needs beside the events. The same `key` means the same passes: the view stays where it is.
 
-    can_be_cut: whether a chosen stretch can become an arm.
+    can_be_cut: whether a chosen stretch can become an arm. first_view: what is on the screen first, where the address
+    says nothing, in ns after the origin; null: everything.
     """
     return {
         "key": key,
@@ -69,4 +72,5 @@ def header(key: str, link_gb_s: float | None, *, can_be_cut: bool = False) -> di
         "categories": CATEGORY_TITLES,
         "link_gb_s": link_gb_s,
         "can_be_cut": can_be_cut,
+        "first_view": first_view,
     }

@@ -17,7 +17,7 @@ from executor.units import format_bytes
 from profiler.cli.printing import console
 from profiler.importers.base import without_ending
 from profiler.plain_text import readable
-from profiler.report.terminal import print_report
+from profiler.report.terminal import print_answer
 
 _IMPORTED: Final = "_imported"
 _WIDTH: Final = 100  # characters of a line of the summary
@@ -97,10 +97,10 @@ def show_imported(name: str) -> None:
 
 
 def _summary(found: trace_root.CaptureRef) -> str:
-    """The report as `hprof import` prints it."""
+    """The answer, as `hprof import` prints it."""
     told = io.StringIO()
     report = replace(load.report(found), capture=found.name, findings=load.findings(found))
-    print_report(report, console(file=told, width=_WIDTH))
+    print_answer(report, console(file=told, width=_WIDTH))
     return told.getvalue()
 
 

@@ -12,10 +12,10 @@ import streamlit as st
 from dashboard import load, passes, show
 from dashboard.choice import Choice, current
 from dashboard.empty_pages import NO_ROUTER, NO_UBATCHES
-from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
+from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, idle_tokens, overlap_figure
 from dashboard.table_columns import in_one_unit
 from dashboard.text import escape_markdown
-from executor.units import format_bytes, format_share
+from executor.units import format_bytes, format_count, format_share
 from profiler.metrics.experts import (
     adjacent_layer_jaccard,
     distinct_by_ubatch,
@@ -72,16 +72,19 @@ def bytes_moved(choice: Choice) -> None:
         return
     for arm, rows in by_arm.items():
         say_moved(arm, rows)
+    idle = idle_tokens(by_arm)
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
     moved = {"copied": "bytes_h2d", "whole copies": "whole_bytes", "saved": "selective_saving_bytes"}
     sizes = in_one_unit({title: table[column] for title, column in moved.items()}, "bytes")
     show.figure(
-        bytes_figure(by_arm, arms),
+        bytes_figure({arm: rows[~rows["ubatch"].isin(idle)] for arm, rows in by_arm.items()}, arms),
         alt="bytes that each ubatch moved from host to device, per arm, against what whole copies would have moved",
         key="bytes",
         table=table[["arm", "ubatch", "phase", "n_tokens"]].assign(**sizes),
         name="bytes-by-ubatch",
     )
+    if idle:
+        st.caption(f"Not drawn: {format_count(len(idle), 'token')} of decode, which copied no weights.")
 
 
 def say_moved(arm: str, ubatches: pd.DataFrame) -> None:

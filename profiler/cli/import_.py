@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from profiler.cli.options import force_option, json_option, output_option
+from profiler.cli.options import force_option, json_option, output_option, whole_option
 from profiler.cli.printing import console
 from profiler.cli.report import show_report
 from profiler.importers.base import FORMATS
@@ -62,6 +62,7 @@ def _ranges(context: click.Context, parameter: click.Parameter, values: tuple[st
 @click.option("--arm-by", metavar="FIELD", multiple=True, help="A llama-bench field that sets arms apart; repeatable.")
 @output_option
 @force_option
+@whole_option
 @json_option
 def command(
     files: tuple[Path, ...],
@@ -72,6 +73,7 @@ def command(
     output: str | None,
     *,
     force: bool,
+    is_whole: bool,
     as_json: bool,
 ) -> None:
     """Turn traces of Nsight Systems, torch.profiler or llama-bench, or spools of hprof record, into a capture.
@@ -94,4 +96,4 @@ def command(
         else:
             options: dict[str, Any] = {"kind": kind, "arms": arms, "ranges": ranges, "arm_by": arm_by}
             path = import_files(files, output, **options, force=force, argv=sys.argv)
-    show_report(path, as_json=as_json, is_whole=True)
+    show_report(path, as_json=as_json, is_whole=is_whole)

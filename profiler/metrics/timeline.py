@@ -128,6 +128,7 @@ def _known(value: int) -> int | None:
     return None if value == ABSENT else value
 
 
+_OUTERMOST: Final = 0.005  # of the devices' busy time
 TIMELINE_COLUMNS: Final = (
     *EVENT_COLUMNS,
     *("name", "n_tokens", "n_experts", "slot", "correlation_id", "waits_for"),
@@ -193,6 +194,21 @@ class Timeline:
     def busy(self) -> tuple[Intervals, ...]:
         """When each lane was busy with anything; made once, on first use."""
         return tuple(union(self.start[rows], self.end[rows]) for rows in map(self.rows, range(len(self.lanes))))
+
+    @cached_property
+    def at_work(self) -> tuple[int, int]:
+        """From where to where devices copied and computed, in ns after the origin, but for the first and the last
+        half percent of that time: a few early calls are no work. The extent where no device did anything.
+        """
+        lanes = zip(self.lanes, self.busy, strict=True)
+        on_device = [busy for lane, busy in lanes if lane.device is not None and lane.category in _STREAM_CATEGORIES]
+        if not sum(len(one.starts) for one in on_device):
+            return self.extent
+        starts, ends = (np.concatenate([one[edge] for one in on_device]) for edge in (0, 1))
+        worked = union(starts, ends)
+        so_far = np.cumsum(worked.ends - worked.starts)
+        first, last = np.searchsorted(so_far, [so_far[-1] * _OUTERMOST, so_far[-1] * (1 - _OUTERMOST)])
+        return int(worked.starts[first]), int(worked.ends[last])
 
     @cached_property
     def latest_end(self) -> tuple[Int64, ...]:

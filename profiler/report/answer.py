@@ -59,6 +59,8 @@ class AnswerRoom:
     told: int = 4  # arms with sentences of their own
     has_legend: bool = True  # what hprof's own arms do
     has_details: bool = True  # the worst size beside the best, and how sure assumed rates make it
+    has_context: bool = True  # how weights were placed, and the rates that were assumed
+    has_costs: bool = True  # memory and decode
 
 
 ANSWER_ROOMS: Final = (
@@ -66,6 +68,10 @@ ANSWER_ROOMS: Final = (
     *(AnswerRoom(cells, has_legend=False) for cells in (5, 4)),
     *(AnswerRoom(cells, has_legend=False, has_details=False) for cells in (6, 5, 4, 3)),
     *(AnswerRoom(3, arms, told, has_legend=False, has_details=False) for arms in (4, 3, 2) for told in (3, 2, 1)),
+    *(
+        AnswerRoom(cells, arms, told=1, has_legend=False, has_details=False, has_context=False, has_costs=costs)
+        for cells, arms, costs in ((3, 3, True), (3, 2, True), (2, 2, True), (2, 1, True), (2, 1, False))
+    ),
 )
 """From the widest to the tightest; the first that fits is drawn."""
 
@@ -74,7 +80,7 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
     """The blocks in order; without cells, what the devices did."""
     if report.state != "complete":
         yield Heading(report.capture, report.state)
-    yield Lines("fact", list(_circumstances(report)))
+    yield Lines("fact", list(_circumstances(report, room)))
     yield Lines("fault", list(_faults(report)))
     if report.cells and report.measured.is_untimed:
         yield Lines("answer", ["Recorded beside runs that were timed: what the arms did is to be read here, no times."])
@@ -95,15 +101,14 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
     yield Lines("fact", [_where_the_rest_is(report)])
 
 
-def _circumstances(report: Report) -> Iterator[str]:
-    yield report.measured.line()
+def _circumstances(report: Report, room: AnswerRoom) -> Iterator[str]:
+    yield report.measured.line(in_short=not room.has_context)
     rates = report.measured.rates_line(in_short=True)
     judged = [found for cell in report.cells for arm in cell.against_baseline.values() for found in arm.values()]
-    routed = (
-        "Intervals are over draws of the routing."
-        if any(found and found.unit == "routings" for found in judged)
-        else None
-    )
+    is_routed = any(found and found.unit == "routings" for found in judged)
+    routed = "Intervals are over draws of the routing." if is_routed else None
+    if rates and not room.has_context:
+        rates, routed = "Assumed rates: --all.", "Intervals: over draws of the routing." if is_routed else None
     if told := " ".join(part for part in (rates, routed) if part):
         yield told
     if report.measured.is_loaded:
@@ -164,6 +169,7 @@ class _Answer:
         self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
         self._decoding = [name for name in self._arms if self._decodes_faster(name)]
         self._crossovers: list[ArmCrossover] = report.crossovers
+        self._shown = shown_arms(self._cells, self._crossovers, self._baseline, self._resident, room.arms)
         self._best = next(iter([*self._paying, *self._decoding, *self._arms]), None)
 
     def blocks(self) -> Iterator[Block]:
@@ -171,8 +177,8 @@ class _Answer:
         yield Lines("answer", list(self._pays()))
         yield from self._table()
         yield Lines("note", list(self._pending()))
-        if telling_figure(telling) != _DECODE:
-            yield Lines("fact", list(told_decode(telling, self._others[: self._room.arms], keys)))
+        if telling_figure(telling) != _DECODE and self._room.has_costs:
+            yield Lines("fact", list(told_decode(telling, self._shown, keys)))
         yield Lines("fact", list(self._costs()))
         if self._best is not None:
             yield Lines("fact", list(told_why(self._compared, self._best, keys, has_worst=self._room.has_details)))
@@ -252,11 +258,7 @@ class _Answer:
         did not run, the arms' own speeds.
         """
         cells = shown_cells(self._cells, self._crossovers, self._best, self._room.cells)
-        names = [
-            name
-            for name in shown_arms(self._cells, self._crossovers, self._resident, self._room.arms + 1)
-            if name != self._baseline
-        ][: self._room.arms]
+        names = self._shown
         keys = varied_keys(self._cells)
         figures = {telling_figure(cell) for cell in self._cells}
         figure = figures.pop() if len(figures) == 1 else None
@@ -314,7 +316,10 @@ class _Answer:
 
     def _costs(self) -> Iterator[str]:
         """The memory that the arms that pay take."""
-        names, telling = self._paying or self._arms[:1], telling_cell(self._cells)
+        if not self._room.has_costs:
+            return
+        names = (self._paying if self._room.told > 1 else self._paying[:1]) or self._arms[:1]
+        telling = telling_cell(self._cells)
         yield from told_price(self._report.residency, self._baseline, names, telling, most=self._room.told)
 
     def _sensitivity(self) -> Iterator[str]:

@@ -64,14 +64,17 @@ class Provenance:
         """`Measured`, `SIMULATED`, `PREDICTED`, `Recorded` or `Imported`."""
         return _FIRST_WORD[self.nature]
 
-    def line(self) -> str:
-        """`SIMULATED, nothing was timed: qwen3-30b-a3b of Q4_K, Q6_K; rtx4090; ...`."""
+    def line(self, *, in_short: bool = False) -> str:
+        """`SIMULATED, nothing was timed: qwen3-30b-a3b of Q4_K, Q6_K; rtx4090; ...`; in short without the flags that
+        placed the weights.
+        """
         quants = f" in {', '.join(self.quants[:_MAX_QUANTS])}" if self.quants else ""
+        placement = self.placement.partition(" (")[0] if self.placement and in_short else self.placement
         parts = [
             f"{self.model}{quants}" if self.model else None,
             self.machine,
             self.link,
-            f"VRAM budget {format_bytes(self.budget_bytes)}" if self.budget_bytes else self.placement,
+            f"VRAM budget {format_bytes(self.budget_bytes)}" if self.budget_bytes else placement,
             f"routing: {self.routing.partition(':')[0]}" if self.routing else None,
         ]
         timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""

@@ -77,12 +77,14 @@ def _in_order_of_need(cells: Sequence[Cell], crossovers: Sequence[ArmCrossover],
     yield from range(len(cells))
 
 
-def shown_arms(cells: Sequence[Cell], crossovers: Sequence[ArmCrossover], resident: set[str], most: int) -> list[str]:
+def shown_arms(
+    cells: Sequence[Cell], crossovers: Sequence[ArmCrossover], baseline: str, resident: set[str], most: int
+) -> list[str]:
     """At most so many arms beside the baseline, as the cells order them: the best, the worst, those with a crossover.
 
     resident: arms that keep everything on the device by design; they are no choice, and leave first.
     """
-    names = list(dict.fromkeys(name for cell in cells for name in cell.arms if name != cell.baseline))
+    names = list(dict.fromkeys(name for cell in cells for name in cell.arms if name not in (cell.baseline, baseline)))
     ranked = by_speed(cells, [name for name in names if name not in resident])
     crossing = [found.arm for found in crossovers if found.arm in ranked]
     wanted = dict.fromkeys([*ranked[:1], *ranked[-1:], *crossing, *ranked, *names])

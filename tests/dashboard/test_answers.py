@@ -10,9 +10,10 @@ import pytest
 
 from dashboard import placements
 from dashboard.choice import first_choice, nearest_cell
-from dashboard.overview import answers
+from dashboard.overview import answers, ranking
 from dashboard.overview.answers import bound_sentence
 from dashboard.overview.sparkline import against, in_words, over_ubatches, sparkline, tells
+from dashboard.overview.spent import telling_scope
 from profiler.arithmetic.stats import Comparison, Estimate, Verdict
 from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
@@ -34,6 +35,26 @@ def cell(n_ubatch: int, ratio: float, verdict: Verdict, n_prompt: int = 4096) ->
     compared: dict[str, Comparison | None] = {"ttft_ns": Comparison(ratio, ratio * 0.98, ratio * 1.02, 6, verdict)}
     times = {"off": arm(ttft_ns=1e9), "on": arm(ttft_ns=ratio * 1e9)}
     return Cell(n_prompt, 0, n_ubatch, 0, times, {"on": compared}, None, None)
+
+
+def test_an_arm_that_is_faster_in_decode_alone_is_not_hidden() -> None:
+    """Where arms did A's work in the prompt, decode ranks them, and is what the bars open on."""
+    same = Comparison(1.0, None, None, 6, "inconclusive", "same work: prefill ran as off in both")
+    other = Comparison(3.0, None, None, 6, "inconclusive", "different workload: other tokens were generated")
+    decodes = {"cache": Comparison(2.0, 1.9, 2.1, 6, "faster"), "slow": Comparison(0.5, 0.4, 0.6, 6, "slower")}
+    compared = {name: {"prefill_tokens_per_s": same, "decode_tokens_per_s": one} for name, one in decodes.items()}
+    compared["both"] = {"prefill_tokens_per_s": same, "decode_tokens_per_s": other}
+    compared["on"] = {"prefill_tokens_per_s": Comparison(1.5, 1.4, 1.6, 6, "faster"), "decode_tokens_per_s": same}
+    names = ["off", "slow", "cache", "both", "on"]
+    speeds = {"prefill_tokens_per_s": 100, "decode_tokens_per_s": 10}
+    arms = {name: arm(**speeds, ttft_ns=4, wall_ns=10 if name == "on" else 6) for name in names}
+    one = Cell(512, 16, 512, 0, arms, compared, None, None)
+    assert ranking.ranked(one, []) == ["on", "both", "cache", "off", "slow"]
+    table = ranking.ranking_table(one, names)
+    assert table["decode, times as fast"].tolist()[1:4] == [0.5, 2.0, 3.0]
+    assert [telling_scope(one, name) for name in ("on", "cache", None)] == ["prefill", "decode", "pass"]
+    mostly = replace(one, arms=arms | {"on": arm(ttft_ns=6, wall_ns=10), "cache": arm(ttft_ns=4, wall_ns=10)})
+    assert [telling_scope(mostly, name) for name in ("on", "cache")] == ["pass", "pass"], "it shows that part itself"
 
 
 @pytest.mark.parametrize(

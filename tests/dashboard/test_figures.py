@@ -12,7 +12,7 @@ import pytest
 
 from dashboard.figures.advice import DECODE, MEMORY, TTFT, pareto_figure
 from dashboard.figures.memory import held_figure, over_time_figure, parts_figure, slots_figure
-from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, overlap_figure
+from dashboard.figures.selective import bytes_figure, coverage_figure, distinct_figure, idle_tokens, overlap_figure
 from dashboard.figures.size_axes import SweepArms
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import grid_figure, ratio_figure, sweep_figure
@@ -251,3 +251,12 @@ def test_the_front_stands_out_of_what_was_looked_at() -> None:
     assert figure.layout.yaxis.title.text == "decode, t/s: more is better"
     without = all_of_it.assign(**{DECODE: np.nan})
     assert pareto_figure(without.iloc[1:], without).layout.yaxis.title.text == "memory, GiB: less is better"
+
+
+def test_tokens_that_copy_no_weights_are_not_drawn() -> None:
+    rows = {"ubatch": [0, 1, 2], "phase": ["prefill", "decode", "decode"], "bytes_h2d": [9e6, 4e3, 0]}
+    off = pd.DataFrame(rows | {"whole_bytes": [9e6, 0, None]})
+    assert idle_tokens({"off": off}) == [1, 2]
+    cache = off.assign(bytes_h2d=[9e6, 0, 3e6])
+    assert idle_tokens({"off": off, "cache": cache}) == [1]
+    assert idle_tokens({"off": off[2:].assign(bytes_h2d=5)}) == []

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dashboard.passes import first_view
 from dashboard.stretches import Span, with_span
+from profiler.capture import Capture
 from profiler.cutting import cut_capture
 from profiler.importers.cut import ArmRange
+from profiler.metrics.timeline import load_timeline
+from profiler.storage.writer import new_capture
 from tests.dashboard.pages import open_page, said, turn_to
 from tests.profiler import makers
 
@@ -36,3 +41,26 @@ def test_pages_of_stretches_name_no_size_that_nobody_knows(monkeypatch: pytest.M
     app = turn_to(app, "sweep")
     assert "The source does not say of which size these passes are" in said(app)
     assert not any("ubatch 0" in table.value.columns for table in app.dataframe)
+
+
+@pytest.mark.parametrize(("host_ends_us", "expected"), [(1_000, (596, 804)), (300, None)])
+def test_a_trace_opens_on_the_work_of_its_devices(
+    host_ends_us: int, expected: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    """A program's start has a few calls of its own, and host calls around everything; nobody came to see them."""
+    first = 600 if expected else 50
+    rows = [
+        (0, "7", "h2d", 1, 1.5),
+        *((0, "7", "h2d", at, at + 60) for at in (first, first + 100)),
+        (0, "7", "compute", first + 60, first + 200),
+        (0, "7", "sync", 0, host_ends_us),
+        (None, "host", "api", 0, host_ends_us),
+    ]
+    names = ("device", "stream", "kind", "t_start", "t_end")
+    columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    columns |= {edge: [round(time * 1000) for time in columns[edge]] for edge in ("t_start", "t_end")}
+    writer = new_capture(tmp_path / "c", source="nsys")
+    writer.write_part("events", columns | {"process": [4711] * len(rows)}, "trace")
+    writer.finish()
+    line = load_timeline(Capture.open(tmp_path / "c"), by_stream=True)
+    assert first_view(line) == (expected and (expected[0] * 1000, expected[1] * 1000))

@@ -26,8 +26,12 @@ def test_it_says_where_and_shows_the_devices(tmp_path: Path, capsys: pytest.Capt
     assert main(["import", str(source), "-o", str(out)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"Wrote {out}\n")
-    assert "Process 111, device 0: 10 kernels" in shown
+    assert "Process 111, device 0: 238 MiB went to the device" in " ".join(shown.split())
     assert "copies-on-compute-stream" in shown
+    assert f"hprof report {out} --all" in " ".join(shown.split())
+    assert len(shown.splitlines()) <= 25
+    assert main(["import", str(source), "-o", str(out), "--force", "--all"]) == 0
+    assert "Process 111, device 0: 10 kernels" in capsys.readouterr().out
 
 
 def test_json_on_stdout_is_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +132,7 @@ def test_no_copy_is_said_with_what_cannot_be_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], calls: list[Row], said: str
 ) -> None:
     source = write_export(tmp_path / "run.sqlite", {KERNEL: [kernel(100, 900)], RUNTIME: calls})
-    assert main(["import", str(source), "-o", str(tmp_path / "out")]) == 0
+    assert main(["import", str(source), "-o", str(tmp_path / "out"), "--all"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert said in shown
     assert "Process 111, device 0: 1 kernel, 800 ns busy, stream 7, no copies recorded." in shown

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hprof import main
 from profiler.capture import Capture
 from profiler.manifest import ManifestArm
+from profiler.report.answer import AnswerRoom, answer_blocks
+from profiler.report.blocks import Table
 from profiler.report.build import build_report
 from profiler.report.report import Report
 from profiler.report.terminal import ANSWER_LINES, print_answer
@@ -83,10 +86,40 @@ MANY = {
 @pytest.mark.parametrize("depths", [(0,), (0, 8192, 32768)])
 def test_at_most_25_lines(tmp_path: Path, arms: Mapping[str, Sequence[float]], depths: Sequence[int]) -> None:
     report = swept(tmp_path / "c", arms, depths=depths, n_pairs=6)
-    for width in (80, 100, 160):
+    for width in (60, 80, 100, 160):
         lines = answer(report, width).splitlines()
         assert len(lines) <= ANSWER_LINES == 24
         assert max(map(len, lines)) <= width
+
+
+SIMULATED = {
+    "routed, six arms": ("qwen3-30b-a3b", "off,off-whole,on,gated,hot,auto", "8,16,24,32,40,48,56,64", "2"),
+    "routed, no verdict yet": ("qwen3-30b-a3b", "off,off-whole,on,hot", "16,64", "1"),
+    "routed, two arms": ("qwen3-30b-a3b", "off,on", "64", "2"),
+    "few experts": ("mixtral-8x7b", "off,on,gated,hot,off-whole", "32,64", "2"),
+    "dense": ("llama-3.1-8b", "off,on,gated,full,cpu", "16,64", "1"),
+}
+
+
+@pytest.mark.parametrize(("model", "arms", "sizes", "repetitions"), SIMULATED.values(), ids=SIMULATED)
+def test_simulations_take_at_most_25_lines(
+    model: str, arms: str, sizes: str, repetitions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = ["--device", "sim", "--gpu", "rtx4090", "--link", "gen4x16", "--layers", "1", "-o", str(tmp_path / "c")]
+    grid = ["--arms", arms, "-p", "64", "-n", "2", "-ub", sizes, "-r", repetitions]
+    assert main(["run", "-m", model, *grid, *device]) == 0
+    capsys.readouterr()
+    report = build_report(Capture.open(tmp_path / "c"))
+    for width in (60, 80, 120):
+        lines = answer(replace(report, capture="traces/mine"), width).splitlines()
+        assert len(lines) <= ANSWER_LINES, (width, lines)
+        assert max(map(len, lines)) <= width
+
+
+def test_the_best_arm_stays_in_a_table_of_two_arms(tmp_path: Path) -> None:
+    report = swept(tmp_path / "c", {"on": RISING, "slow": [0.5] * 6, "best": [1.9] * 6})
+    [table] = [block for block in answer_blocks(report, AnswerRoom(arms=2)) if isinstance(block, Table)]
+    assert table.columns == ["", "off t/s", "slow", "best"]
 
 
 def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None:
