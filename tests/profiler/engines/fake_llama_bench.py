@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
         if str(number) == os.environ.get("FAKE_CRASH"):
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGSEGV)
-        print(json.dumps(_row(options, n_prompt, n_gen)), flush=True)  # noqa: T201
+        for n_ubatch in options.get("-ub", "512").split(","):
+            print(json.dumps(_row(options | {"-ub": n_ubatch}, n_prompt, n_gen)), flush=True)  # noqa: T201
     return 0
 
 
