@@ -31,6 +31,7 @@ _RATES: Final = {
     "host_memory_gb_s": "RAM {} GB/s",
 }
 _OWN_SOURCES: Final = ("command", "python")  # captures whose times hprof took itself: of programs, and hprof.ab's
+_TOOLS: Final = {"nsys": "Nsight Systems", "kineto": "torch.profiler"}  # the others are called as their sources are
 _FINER: Final = ("link_gb_s", "link_latency_us", "launch_us", "host_call_us")
 _CROWDED: Final = 0.5  # of the processors: programs that keep so many busy take turns with the run's own threads
 _MAX_QUANTS: Final = 3
@@ -52,6 +53,7 @@ class Provenance:
     rates: Mapping[str, float] = field(default_factory=dict)  # of an imagined machine
     load: float | None = None  # running programs, on average over the minute before the run
     n_processors: int | None = None
+    source: str | None = None  # of what was imported: the tool's name
     is_untimed: bool = False  # recorded beside runs that were timed: its own times are not to be taken
 
     @property
@@ -79,7 +81,8 @@ class Provenance:
         ]
         timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""
         told = "; ".join(part for part in parts if part)
-        return f"{self.first_word}{timed}{f': {told}' if told else ''}."
+        source = f" from {self.source}" if self.source else ""
+        return f"{self.first_word}{source}{timed}{f': {told}' if told else ''}."
 
     def rates_line(self, *, in_short: bool = False) -> str | None:
         """What a simulation or prediction rests on; in short without the link and the times of single steps."""
@@ -132,6 +135,7 @@ def what_was_measured(manifest: Manifest) -> Provenance:
         rates={name: value for name, value in rates.items() if is_number(value)} if isinstance(rates, dict) else {},
         load=machine["load_1min"] if is_number(machine.get("load_1min")) else None,
         n_processors=machine["usable_threads"] if is_number(machine.get("usable_threads")) else None,
+        source=_TOOLS.get(manifest.source, manifest.source) if _nature(manifest) == "imported" else None,
         is_untimed=manifest.is_untimed,
     )
 

@@ -42,7 +42,9 @@ def test_an_arm_that_is_faster_in_decode_alone_is_not_hidden() -> None:
     same = Comparison(1.0, None, None, 6, "inconclusive", "same work: prefill ran as off in both")
     other = Comparison(3.0, None, None, 6, "inconclusive", "different workload: other tokens were generated")
     decodes = {"cache": Comparison(2.0, 1.9, 2.1, 6, "faster"), "slow": Comparison(0.5, 0.4, 0.6, 6, "slower")}
-    compared = {name: {"prefill_tokens_per_s": same, "decode_tokens_per_s": one} for name, one in decodes.items()}
+    compared: dict[str, dict[str, Comparison | None]] = {
+        name: {"prefill_tokens_per_s": same, "decode_tokens_per_s": one} for name, one in decodes.items()
+    }
     compared["both"] = {"prefill_tokens_per_s": same, "decode_tokens_per_s": other}
     compared["on"] = {"prefill_tokens_per_s": Comparison(1.5, 1.4, 1.6, 6, "faster"), "decode_tokens_per_s": same}
     names = ["off", "slow", "cache", "both", "on"]

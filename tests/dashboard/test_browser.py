@@ -250,7 +250,12 @@ def test_uploads_become_arms_and_what_hprof_import_says_is_shown(
     page.get_by_text("Imported as 3.1.2_off-run.").wait_for(timeout=60_000)
     settled(page)
     summary = page.locator("[data-testid=stCode]").inner_text()
-    for said in ("Imported: ", "as fast as 3.1.2_off-run", "1 of the 6 processes", "hprof report 3.1.2_off-run --all"):
+    for said in (
+        "Imported from Nsight Systems",
+        "as fast as 3.1.2_off-run",
+        "1 of the 6 processes",
+        "hprof report 3.1.2_off-run --all",
+    ):
         assert said in summary
     assert str(root) not in summary
     assert (root / "3.1.2_off-run" / "manifest.json").is_file()

@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 def timed_alike(text: str) -> list[str]:
     """The words, but for what a clock has a part in: wall times, their intervals and verdicts."""
-    lines = []
+    lines: list[str] = []
     for line in text.splitlines():
         is_timed = line.startswith("wall") or (lines and lines[-1].startswith("wall"))
         masked = re.sub(r" \([^)]*\)| (faster|slower|unclear|no difference)$", "", line)

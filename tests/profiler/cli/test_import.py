@@ -28,6 +28,7 @@ def test_it_says_where_and_shows_the_devices(tmp_path: Path, capsys: pytest.Capt
     assert shown.startswith(f"Wrote {out}\n")
     assert "Process 111, device 0: 238 MiB went to the device" in " ".join(shown.split())
     assert "copies-on-compute-stream" in shown
+    assert "Imported from Nsight Systems." in shown
     assert f"hprof report {out} --all" in " ".join(shown.split())
     assert len(shown.splitlines()) <= 25
     assert main(["import", str(source), "-o", str(out), "--force", "--all"]) == 0
