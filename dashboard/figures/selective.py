@@ -58,8 +58,8 @@ def idle_tokens(by_arm: Mapping[str, pd.DataFrame]) -> list[int]:
     by_arm: columns ubatch, phase, bytes_h2d, whole_bytes.
     """
     rows = pd.concat(by_arm.values(), ignore_index=True)
-    copied, whole = rows["bytes_h2d"].fillna(0), rows["whole_bytes"].fillna(0)
-    moves = (rows["phase"] != "decode") | (whole > 0) | (copied > copied.max() * _OF_ACTIVATIONS)
+    largest = rows[["bytes_h2d", "whole_bytes"]].fillna(0).max(axis=1)  # of activations both are the same
+    moves = (rows["phase"] != "decode") | (largest > largest.max() * _OF_ACTIVATIONS)
     moving = set(rows.loc[moves, "ubatch"])
     return sorted(set(rows["ubatch"]) - moving) if moving else []
 

@@ -255,7 +255,7 @@ def test_the_front_stands_out_of_what_was_looked_at() -> None:
 
 def test_tokens_that_copy_no_weights_are_not_drawn() -> None:
     rows = {"ubatch": [0, 1, 2], "phase": ["prefill", "decode", "decode"], "bytes_h2d": [9e6, 4e3, 0]}
-    off = pd.DataFrame(rows | {"whole_bytes": [9e6, 0, None]})
+    off = pd.DataFrame(rows | {"whole_bytes": [9e6, 4e3, None]})
     assert idle_tokens({"off": off}) == [1, 2]
     cache = off.assign(bytes_h2d=[9e6, 0, 3e6])
     assert idle_tokens({"off": off, "cache": cache}) == [1]
