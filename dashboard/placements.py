@@ -13,7 +13,7 @@ from dashboard.table_columns import in_one_unit
 from executor.units import format_bytes, format_count, number_ranges
 from profiler.manifest import Manifest, ManifestArm
 from profiler.report.cells import placement_number
-from profiler.report.places import Residency, residency
+from profiler.report.residency import Residency, residency
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,22 @@ class ManifestArm:
         """Whether it computes weights on the host by design, which rounds differently."""
         return self.traits is not None and self.traits.computes_on_host
 
+    @property
+    def requested_options(self) -> Mapping[str, Any]:
+        """What `hprof run` was asked to do, by option; empty for arms of other sources."""
+        return _mapping(self.options.get("requested"))
+
+    @property
+    def effective_options(self) -> Mapping[str, Any]:
+        """What it did: load mode, slots, bytes and layers by place; empty for arms of other sources."""
+        return _mapping(self.options.get("effective"))
+
+    @property
+    def host_layers(self) -> tuple[int, ...] | None:
+        """The layers with weights in host memory, ascending; None where the manifest does not say."""
+        found = self.effective_options.get("host_layers")
+        return tuple(sorted(layer for layer in found if is_count(layer))) if isinstance(found, list) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -91,6 +107,12 @@ class Manifest:
     def is_own_run(self) -> bool:
         """Whether `hprof run` measured it with hprof's own engine, so that its words say what ran."""
         return self.source == "hprof" and is_run(self.argv)
+
+    @property
+    def configurations(self) -> list[Mapping[str, Any]]:
+        """The placements that `hprof run` measured, one after the other; empty for other sources."""
+        found = self.placement.get("configurations")
+        return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
 
     @property
     def recorded_by(self) -> str | None:
@@ -232,6 +254,15 @@ def is_run(argv: Sequence[str]) -> bool:
 def is_number(value: object) -> TypeGuard[float]:
     """Whether it is a number that is not negative; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number that is not negative; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _arm(item: object, origin: str) -> ManifestArm:

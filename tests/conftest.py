@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, settings
 os.environ["HPROF_URL_SCHEMES"] = "memory, needs-credentials"  # addresses that only tests have
 
 # how long drawing takes is the load of the machine
-settings.register_profile("fixed", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("explore", derandomize=False, max_examples=1_000)
+settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1_000)
 settings.load_profile("fixed")
 
 

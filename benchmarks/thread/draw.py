@@ -142,7 +142,7 @@ def _placements(capture: Capture) -> str:
     columns = ["arm", "layers with their FFN on the host", "slots GiB", "resident GiB"]
     lines = []
     for arm in capture.manifest.arms:
-        used: dict[str, Any] = arm.options.get("effective", {})
+        used = arm.effective_options
         sizes = (used["vram_slots"] / 2**30, used["vram_resident"] / 2**30)
         lines.append([arm.name, str(len(used["host_layers"])), *map(said, sizes)])
     return table(columns, lines)

@@ -26,7 +26,7 @@ class Slope:
 
 def decode_by_host_layers(capture: Capture) -> pd.DataFrame:
     """Each measured pass: `n_layers` on the host and `ms` a generated token."""
-    host = {arm.name: len(arm.options.get("effective", {}).get("host_layers") or ()) for arm in capture.manifest.arms}
+    host = {arm.name: len(arm.host_layers or ()) for arm in capture.manifest.arms}
     passes = capture.passes[~capture.passes["warmup"]]
     n_decoded = passes["n_gen"] - 1  # the first token is the prompt's
     return pd.DataFrame({"n_layers": passes["arm"].map(host), "ms": passes["decode_ns"] / n_decoded / 1e6})

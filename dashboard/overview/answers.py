@@ -8,7 +8,7 @@ from dashboard.text import about_layers
 from executor.units import format_bytes, format_ns, listed
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell
-from profiler.report.places import Residency
+from profiler.report.residency import Residency
 
 _ALIKE: Final = 0.005  # of the bytes: less is no change
 

@@ -67,8 +67,7 @@ def _settings(arm: ManifestArm | None) -> dict[str, Any]:
     if arm is None:
         return {}
     options = {name: value for name, value in arm.options.items() if name != "requested"}
-    asked = arm.options.get("requested")
-    if isinstance(asked, Mapping):
+    if asked := arm.requested_options:
         options |= {"requested": {name: value for name, value in asked.items() if name != "arm"}}
     return {"requested arm": arm.requested, "effective arm": arm.effective, **options}
 

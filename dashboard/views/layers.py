@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import pandas as pd
@@ -92,8 +91,7 @@ def readable(layers: pd.DataFrame) -> pd.DataFrame:
 
 def copies_ahead(choice: Choice, arm: str) -> bool:
     """Whether the arm copied on a stream of its own, as far as the manifest says."""
-    effective = next((one.options.get("effective") for one in choice.arms_of_cell if one.name == arm), None)
-    return isinstance(effective, Mapping) and effective.get("streams_ahead") is True
+    return any(one.effective_options.get("streams_ahead") is True for one in choice.arms_of_cell if one.name == arm)
 
 
 def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -> None:

@@ -23,7 +23,7 @@ from profiler.metrics.memory import (
     slot_holdings,
     typical_memory,
 )
-from profiler.report.places import Residency, all_residency
+from profiler.report.residency import Residency, all_residency
 
 
 def main(choice: Choice) -> None:

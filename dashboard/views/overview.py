@@ -30,7 +30,7 @@ from executor.units import format_count
 from profiler.metrics import SPEEDS
 from profiler.report.cells import Cell
 from profiler.report.from_which_size import from_which_size
-from profiler.report.places import products_line
+from profiler.report.residency import products_line
 
 
 def main(choice: Choice) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from executor.units import format_bytes, format_count, format_factor, format_ns, format_share, format_value, listed
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
-from profiler.report.places import Residency
+from profiler.report.residency import Residency
 from profiler.report.shown_cells import best_and_worst
 from profiler.report.verdicts import as_fast, verdict_word
 

@@ -23,7 +23,7 @@ from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.findings import Finding
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure, Scope
 from profiler.report.cells import Cell, DeviceMedians
-from profiler.report.places import Residency
+from profiler.report.residency import Residency
 from profiler.report.verdicts import missing_line, times_as_fast, told_factor, verdict_word
 
 _BY_PHASE: Final[dict[str, list[tuple[str, Scope]]]] = {

@@ -19,14 +19,16 @@ from profiler.metrics import CaptureTables, device_figures, load_tables, pass_fi
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.plain_text import printable
+from profiler.report.by_device import with_devices
 from profiler.report.cells import Cell
 from profiler.report.doubts import old_steps_warnings, outlier_warnings
 from profiler.report.judged_cells import judge_cells
 from profiler.report.manifest_lines import allocation_notes, bench_lines, recorded_lines
 from profiler.report.measured import what_was_measured
 from profiler.report.noticed import what_was_noticed
-from profiler.report.places import all_residency, budget_lines, with_devices, with_places
 from profiler.report.report import Report
+from profiler.report.residency import all_residency, budget_lines
+from profiler.report.small_ubatches import with_small_ubatches
 from profiler.report.summary import summarise
 
 
@@ -53,7 +55,7 @@ def build_report(
         noise=noise,
     )
     residency = all_residency(manifest)
-    cells = with_devices(with_places(cells, manifest.arms), tables, residency)
+    cells = with_devices(with_small_ubatches(cells, manifest.arms), tables, residency)
     devices = device_figures(tables.recording)
     warnings = [*capture.warnings, *_warnings(manifest, tables, frames["pass"])]
     del tables  # the findings lay all rows out anew: of 10 M events both would take another GB

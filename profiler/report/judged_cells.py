@@ -12,7 +12,7 @@ import pandas as pd
 
 from executor.units import listed
 from profiler.arithmetic.stats import Better, Comparison, CountUnit, Grounds, PairDesign, estimate
-from profiler.manifest import Manifest, ManifestArm
+from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, JUDGED, SCOPES, CaptureTables, Scope, reading_columns, reading_figures
 from profiler.metrics.passes import CellKey, by_cell
 from profiler.report.cells import ArmFigures, Cell, arm_order, in_order, own_baselines
@@ -49,7 +49,7 @@ class _CellJudge:
         self._order = arm_order(arms)
         self._on_host = {arm.name for arm in arms if arm.computes_on_host}
         self._arms = arms
-        self._host_layers = {arm.name: _host_layers(arm) for arm in arms}
+        self._host_layers = {arm.name: arm.host_layers for arm in arms}
         self._readings = reading_figures(manifest)
         printed = pd.DataFrame(reading_columns(tables.passes, list(self._readings)), frames["pass"].index)
         self._of_pass = pd.concat([frames["pass"], printed], axis=1)
@@ -189,10 +189,3 @@ def _unit(manifest: Manifest, *, is_routed: bool) -> CountUnit:
     if what_was_measured(manifest).is_exact:
         return "routings" if is_routed else "results"
     return "boots" if manifest.has_process_per_arm else "pairs"
-
-
-def _host_layers(arm: ManifestArm) -> Hashable:
-    """The layers with weights in host memory, as the manifest says them; null where it does not."""
-    placed = arm.options.get("effective")
-    layers = placed.get("host_layers") if isinstance(placed, Mapping) else None
-    return tuple(map(str, layers)) if isinstance(layers, list) else None

@@ -177,14 +177,9 @@ def _link(manifest: Manifest) -> str | None:
     return f"link {told}" if told else None
 
 
-def _configurations(manifest: Manifest) -> list[Mapping[str, Any]]:
-    found = manifest.placement.get("configurations")
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
-
-
 def _placement(manifest: Manifest) -> str | None:
     """What the first placement was asked for as, and how much of the model it left in host memory."""
-    for row in _configurations(manifest):
+    for row in manifest.configurations:
         spelled, n_bytes = _text(row.get("spelled")), row.get("host_bytes")
         if not is_number(n_bytes):
             return spelled
@@ -194,7 +189,7 @@ def _placement(manifest: Manifest) -> str | None:
 
 
 def _budget(manifest: Manifest) -> int | None:
-    budgets = [row.get("budget_bytes") for row in _configurations(manifest)]
+    budgets = [row.get("budget_bytes") for row in manifest.configurations]
     return next((budget for budget in budgets if isinstance(budget, int) and not isinstance(budget, bool)), None)
 
 

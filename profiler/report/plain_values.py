@@ -17,7 +17,7 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import DIRECTIONS, FIGURES, NO_COPIES, CopyFigures, DeviceFigures
 from profiler.metrics.passes import CELL_KEYS
 from profiler.report.cells import ArmFigures, Cell, DeviceMedians, Figures
-from profiler.report.places import Residency, host_products
+from profiler.report.residency import Residency, host_products
 
 _INT64_END: Final = 2**63
 _COLUMNS: Final = [

@@ -31,7 +31,6 @@ from profiler.report.cells import Cell
 from profiler.report.html import block_html
 from profiler.report.measured import UNTOLD, Provenance
 from profiler.report.noticed import Noticed
-from profiler.report.places import Residency, products_line
 from profiler.report.plain_values import (
     arm_as_json,
     cell_as_json,
@@ -40,6 +39,7 @@ from profiler.report.plain_values import (
     number,
     report_frame,
 )
+from profiler.report.residency import Residency, products_line
 from profiler.report.sweep import ArmCrossover, all_crossovers
 
 if TYPE_CHECKING:

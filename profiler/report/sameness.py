@@ -147,6 +147,5 @@ def _on_host(frame: pd.DataFrame) -> dict[int, bool]:
 
 def _placed_alike(first: ManifestArm, second: ManifestArm) -> bool:
     """Whether the manifest says that both kept the same layers in host memory."""
-    placed = [arm.options.get("effective") for arm in (first, second)]
-    layers = [found.get("host_layers") if isinstance(found, Mapping) else None for found in placed]
-    return layers[0] is not None and layers[0] == layers[1] and not (first.is_resident or second.is_resident)
+    is_alike = first.host_layers is not None and first.host_layers == second.host_layers
+    return is_alike and not (first.is_resident or second.is_resident)

@@ -22,8 +22,8 @@ from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, CopyFigures, DeviceFigures, Figure
 from profiler.report.bound import Part, find_bound
 from profiler.report.cells import ArmFigures, Cell, placement_number, telling_cell
-from profiler.report.places import Residency
 from profiler.report.report import Report
+from profiler.report.residency import Residency
 from profiler.report.verdicts import told_as_fast, told_factor, verdict_word
 
 # An import cannot see what leaves no row: a kernel that reads host memory over the link itself (UVA, zero-copy).

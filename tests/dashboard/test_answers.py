@@ -19,7 +19,7 @@ from profiler.capture import CaptureSummary
 from profiler.metrics import FIGURES
 from profiler.report.cells import ArmFigures, Cell, CellSizes
 from profiler.report.from_which_size import from_which_size
-from profiler.report.places import Residency
+from profiler.report.residency import Residency
 from profiler.report.sweep import BATCH, PROMPT, UBATCH, axes_of, rows_over, sweep_figures
 from tests.dashboard.pages import open_page, said
 from tests.profiler import makers

@@ -18,7 +18,7 @@ from executor.devices.factory import DeviceOptions
 from executor.units import format_ns
 from profiler.importers import import_files
 from profiler.report.from_which_size import from_which_size
-from profiler.report.places import all_residency
+from profiler.report.residency import all_residency
 from profiler.report.shown_cells import telling_figure
 from tests.dashboard.pages import PAGES, open_page, said, turn_to
 from tests.profiler import makers

@@ -115,3 +115,23 @@ def test_of_a_key_that_is_there_twice_the_last_counts() -> None:
 def test_a_huge_manifest_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(HprofError, match="larger than 16 MiB"):
         Manifest.from_json(b" " * (MAX_MANIFEST_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("effective", "layers"),
+    [
+        ({"host_layers": [2, 0, "1", True, -1]}, (0, 2)),
+        ({"host_layers": []}, ()),
+        ({"host_layers": "all"}, None),
+        (3, None),
+    ],
+)
+def test_layers_on_the_host_are_whole_numbers_in_order(effective: object, layers: tuple[int, ...] | None) -> None:
+    assert ManifestArm("on", options={"effective": effective}).host_layers == layers
+
+
+def test_whose_words_a_manifest_holds() -> None:
+    words = ["hprof", "run", "-m", "tiny-moe"]
+    assert Manifest(argv=words).is_own_run
+    assert not Manifest(source="llama-bench", argv=words).is_own_run
+    assert not Manifest(argv=["hprof", "import", "a.sqlite"]).is_own_run

@@ -13,8 +13,8 @@ from profiler.capture import Capture
 from profiler.manifest import ManifestArm
 from profiler.report.blocks import cell_tables
 from profiler.report.build import build_report
-from profiler.report.places import Residency
 from profiler.report.report import Report
+from profiler.report.residency import Residency
 from profiler.report.summary import summarise
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler import makers
