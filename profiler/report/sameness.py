@@ -4,6 +4,7 @@ two did the same work in a phase by design, so that a difference between their t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,7 @@ PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     "decode_tokens_per_s": ("decode",),
     "wall_ns": ("prefill", "decode"),
 }
+_AS_MANY: Final = 0.01  # of the bytes: the same work copies the same ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class SameWork:
         for pass_id, phase, policy in rows.itertuples(index=False, name=None):
             self._policies[pass_id, phase] = (*self._policies.get((pass_id, phase), ()), policy)
         self._on_host = {phase: _on_host(frames[phase]) for phase in ("prefill", "decode")}
+        self._copied = {phase: frames[phase]["bytes_h2d"] for phase in ("prefill", "decode")}
         self._arms = {arm.name: arm for arm in arms}
 
     def reason(self, name: str, baseline: pd.DataFrame, arm: pd.DataFrame) -> str | None:
@@ -119,11 +122,22 @@ class SameWork:
 
     def _shared(self, phase: Phase, baseline: pd.DataFrame, arm: pd.DataFrame) -> str | None:
         policies = self._policy(phase, baseline)
-        if policies is not None and policies == self._policy(phase, arm):
+        if policies is not None and policies == self._policy(phase, arm) and self._copied_alike(phase, baseline, arm):
             return f"{phase} ran as {policies} in both"
         if self._is_on_host(phase, baseline) and self._is_on_host(phase, arm):
             return f"{phase} computed the weights in host memory on the host in both"
         return None
+
+    def _copied_alike(self, phase: Phase, baseline: pd.DataFrame, arm: pd.DataFrame) -> bool:
+        """Whether both copied as many bytes in the phase, as far as it is known.
+
+        Batches too large for the expert cache run as the policy below it, and copy only what the bank does not hold.
+        """
+        copied = self._copied[phase]
+        medians = [float(copied.loc[rows["pass_id"]].median()) for rows in (baseline, arm)]
+        if any(math.isnan(n_bytes) for n_bytes in medians):
+            return True
+        return abs(medians[0] - medians[1]) <= _AS_MANY * max(medians)
 
     def _is_empty(self, phase: Phase, rows: pd.DataFrame) -> bool:
         return not any((pass_id, phase) in self._policies for pass_id in rows["pass_id"])

@@ -70,3 +70,20 @@ def test_two_policies_that_left_the_weights_to_the_host_did_the_same_work(
     found = work.reason("decode_tokens_per_s", off, on)
     assert found == ("decode computed the weights in host memory on the host in both" if is_same else None)
     assert work.reason("ttft_ns", off, on) is None, "no ubatch of a prompt is known"
+
+
+@pytest.mark.parametrize(
+    ("bytes_h2d", "is_same"),
+    [((2000.0, 2000.0), True), ((2000.0, 1000.0), False), ((0.0, 0.0), True), ((2000.0, UNKNOWN), True)],
+)
+def test_one_policy_that_copies_fewer_bytes_did_not_do_the_same_work(
+    bytes_h2d: tuple[float, float], is_same: bool
+) -> None:
+    """The batches of `cache` that are too large for it run as `off`, and still read what its bank holds."""
+    arms = [ManifestArm(name, name, options={"effective": {"host_layers": [0]}}) for name in ("off", "cache")]
+    rows = {"pass_id": [0, 1], "phase": ["prefill"] * 2, "ubatch": [0] * 2, "policy": ["off", "off"]}
+    figures = {"bytes_h2d": list(bytes_h2d), "selective_saving_bytes": 0.0, "host_compute_ns": 0.0}
+    frame = pd.DataFrame(figures, index=[0, 1])
+    work = SameWork(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
+    off, cache = (pd.DataFrame({"pass_id": [number], "arm": [name]}) for number, name in enumerate(("off", "cache")))
+    assert work.reason("ttft_ns", off, cache) == ("prefill ran as off in both" if is_same else None)
