@@ -61,7 +61,7 @@ def _measure(kind: str, threads: int | None, quants: str, path: Path) -> Probe:
     from executor.devices.factory import DeviceOptions, check_present
     from executor.quants import quant_type
     from profiler.running.progress import make_progress
-    from profiler.running.termination import terminable
+    from profiler.running.termination import TERMINATED, exit_code_of, terminable
 
     options = DeviceOptions("cuda" if kind == "cuda" else "cpu", n_threads=threads)
     check_present(options)
@@ -70,9 +70,18 @@ def _measure(kind: str, threads: int | None, quants: str, path: Path) -> Probe:
         raise HprofError(f"{path} is a folder: give -o the name of a file.")
     from profiler.predicting.probe import write_probe
     from profiler.probing import probe
+    from profiler.running.runner import InterruptedRunError
 
-    with terminable():
-        found = probe(options, names, make_progress())
+    try:
+        with terminable():
+            found = probe(options, names, make_progress())
+    except (
+        InterruptedRunError,
+        KeyboardInterrupt,
+    ) as ended:  # a run says what its capture keeps: here it keeps nothing
+        code = ended.exit_code if isinstance(ended, InterruptedRunError) else exit_code_of(ended)
+        word = "terminated" if code == TERMINATED else "interrupted"
+        raise HprofError(f"{word} before all was measured, so that nothing was written.", exit_code=code) from None
     write_probe(found, path)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from profiler.predicting.costs import RateCosts
 from profiler.predicting.predictor import predict
 from profiler.predicting.probe import Probe, changes, probe_path, read_probe, this_machine, write_probe
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
+from profiler.probing import passes
 from profiler.probing.passes import probe
 from profiler.probing.products import SIZES, Sizes
 from profiler.probing.shapes import TINY, USUAL, dense, mixed
 from profiler.probing.timed import OthersWork
+from profiler.running.runner import told_when_interrupted
 
 MACHINE = SimMachine(gemm_tflop_s=0.5, memory_gb_s=30.0, link_gb_s=11.0, launch_us=3.0, host_call_us=0.0)
 ASKED = ["-m", "tiny-moe", "-p", "40", "-n", "3", "-ub", "32", "--arms", "off,on"]
@@ -254,3 +257,31 @@ def test_the_command_measures_and_shows(tmp_path: Path, monkeypatch: pytest.Monk
     assert orjson.loads(capsys.readouterr().out) == orjson.loads(path.read_bytes())
     assert hprof.main(["probe", "--device", "cpu", "--show"]) == 2
     assert "make one with `hprof probe`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("where", ["run_capture", "host_measures"])
+def test_a_probe_that_is_ended_keeps_nothing_and_says_so(
+    number: signal.Signals, code: int, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    monkeypatch.setitem(USUAL, "cpu", TINY)
+    monkeypatch.setitem(SIZES, "cpu", Sizes(32, (1,), 1 << 20, (0,), 2, ((32, 32),)))
+    whole = getattr(passes, where)
+
+    def ended(*given: Any, **named: Any) -> Any:
+        """In a run: behind its last pass, when its capture keeps some."""
+        if where == "run_capture":
+            whole(*given, **named)
+            with told_when_interrupted(given[1]):
+                signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(passes, where, ended)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background may ignore it
+    try:
+        assert hprof.main(["probe", "--device", "cpu", "--quants", "Q8_0", "-o", str(tmp_path / "mine.json")]) == code
+    finally:
+        signal.signal(signal.SIGINT, before)
+    word = {143: "terminated", 130: "interrupted"}[code]
+    assert capsys.readouterr().err.endswith(f"hprof: {word} before all was measured, so that nothing was written.\n")
+    assert not (tmp_path / "mine.json").exists()
