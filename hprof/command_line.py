@@ -61,7 +61,9 @@ class _LazyGroup(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _not_by_click():
+        from profiler.running.termination import interrupted_between_imports
+
+        with _not_by_click(), interrupted_between_imports():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
+_LOOK_AGAIN_S: Final = 0.02
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
 _SAME_S: Final = 1.0  # Ctrl-C reaches a process of --boots from the terminal and from its parent
 
 
@@ -31,13 +35,34 @@ def terminable() -> Iterator[None]:
         return
     raise_once = _raiser()
     before = {signal.SIGTERM: signal.signal(signal.SIGTERM, raise_once)}
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise_between_imports):
         before[signal.SIGINT] = signal.signal(signal.SIGINT, raise_once)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_between_imports() -> Iterator[None]:
+    """Inside, Ctrl-C waits while a module is imported: some swallow it and fail later by what they then lack (NumPy),
+    or end the process (torch). Elsewhere nothing changes, and a SIGINT that is ignored stays so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    _imports.outermost = sys._getframe(2)  # who entered: whether that is being imported is not looked at
+    alarm = signal.signal(signal.SIGALRM, _raise_between_imports)
+    signal.signal(signal.SIGINT, _raise_between_imports)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        _imports.outermost = None
 
 
 @contextmanager
@@ -73,6 +98,23 @@ class _Later:
 
 
 _later: Final = _Later()
+
+
+@dataclass(slots=True)
+class _Imports:
+    outermost: FrameType | None = None
+
+
+_imports: Final = _Imports()
+
+
+def _raise_between_imports(_number: int, frame: FrameType | None) -> None:
+    while frame is not None and frame is not _imports.outermost:
+        if frame.f_code.co_filename == _IMPORTING:
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S)
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _interrupt_of(number: int) -> KeyboardInterrupt:

@@ -95,6 +95,42 @@ def test_a_signal_waits_until_what_must_not_see_it_is_done(thread: str) -> None:
     assert done.stdout.split() == ["held", "raised"]
 
 
+def test_ctrl_c_waits_for_an_import_that_would_swallow_it(tmp_path: Path) -> None:
+    (tmp_path / "swallowing.py").write_text(
+        "import signal\n"
+        "try: signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt: print('swallowed')\n"
+        "whole = True\n"
+    )
+    code = (
+        "import signal, sys, time; from profiler.running.termination import interrupted_between_imports\n"
+        f"signal.signal(signal.SIGINT, signal.default_int_handler); sys.path.append({str(tmp_path)!r})\n"
+        "try:\n"
+        "    with interrupted_between_imports():\n"
+        "        import swallowing; print('whole', swallowing.whole); time.sleep(60)\n"
+        "except KeyboardInterrupt: print('raised')\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+        "print(signal.getitimer(signal.ITIMER_REAL)[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["whole", "True", "raised", "True", "0.0"]
+
+
+def test_ctrl_c_comes_through_where_the_command_line_itself_is_called_by_an_import(tmp_path: Path) -> None:
+    (tmp_path / "calling.py").write_text(
+        "import signal; from profiler.running.termination import interrupted_between_imports\n"
+        "try:\n"
+        "    with interrupted_between_imports(): signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt: print('raised')\n"
+    )
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sys.path.append({str(tmp_path)!r}); import calling"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["raised"]
+
+
 def test_an_order_to_end_that_comes_while_a_process_of_boots_starts_ends_that_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
