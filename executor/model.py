@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
 
+_MOST_NAMES: Final = 1 << 16  # of tensors; a search of settings asks for their layers again and again
 Scoring = Literal["softmax", "sigmoid", "softmax_topk", "sigmoid_topk"]
 """How a router's logits become scores. With `softmax_topk` and `sigmoid_topk` the logits decide the choice, and the
 chosen experts' alone become scores (gpt-oss, Llama 4)."""
@@ -228,12 +230,14 @@ class TensorInfo:
         return short_name_of(self.name)
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def layer_of(name: str) -> int | None:
     """The block number in a tensor's name, `blk.N.…`; None for tensors outside the blocks."""
     parts = name.split(".")
     return int(parts[1]) if parts[0] == "blk" else None
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def short_name_of(name: str) -> str:
     """A tensor's name without `blk.N.`."""
     return name.split(".", 2)[2] if name.startswith("blk.") else name

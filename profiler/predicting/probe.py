@@ -30,7 +30,15 @@ from profiler.predicting.costs import CopyWay, Setting
 from profiler.predicting.probed import Group, ProbedCosts, WorkFit
 
 _MOST_BYTES: Final = 4 << 20
-_MOST: Final = 1e15  # ns, bytes or operations a second: no machine has more
+# No machine has more; rates that are fitted may be far above what it reaches, where little of the time is theirs.
+_MOST_RATE: Final = 1e12  # GB/s, GFLOP/s, or what rates by themselves are in
+_LEAST_RATE: Final = 1e-6
+_MOST_US: Final = 1e9  # a quarter of an hour
+_MOST_NS: Final = 1e12
+_MOST_BYTES_OR_TOKENS: Final = 1e15
+_MOST_SHARE: Final = 100.0  # of what was measured; more is no error of a fit
+_MOST_SECONDS: Final = 1e6
+_MOST_THREADS: Final = 1 << 20
 _CROWDED: Final = 0.5  # of the processors: from such a load on, others took part of what was measured
 _OTHERS: Final = 0.1  # of the processors' time
 _OF_GPU: Final = ("name", "driver", "power_limit_w")
@@ -182,58 +190,63 @@ def read_probe(path: Path) -> Probe:
     content = bounded_read(path, _MOST_BYTES, "a probe", "make one with `hprof probe`")
     try:
         return _from_json(orjson.loads(content))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _ImpossibleError as error:
+        raise HprofError(f"{path} is no probe of any machine: {error}; make one with `hprof probe`.") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise HprofError(f"{path} holds no probe that this hprof reads; make one with `hprof probe`.") from error
 
 
+class _ImpossibleError(ValueError):
+    """A number that no measurement gives; says which."""
+
+
 def _from_json(found: Any) -> Probe:
-    """Raises ValueError, KeyError, TypeError or AttributeError for anything but what `Probe.to_json` gives."""
+    """Raises ValueError, LookupError, TypeError or AttributeError for anything but what `Probe.to_json` gives."""
     if (found["schema"], found["source"]) != (1, "probe") or not found["steps"]:
         raise ValueError("no probe")
     threads = found["machine"].get("usable_threads")
-    if threads is not None and not (isinstance(threads, int) and threads > 0):
+    if threads is not None and not (isinstance(threads, int) and 0 < threads <= _MOST_THREADS):
         raise ValueError("no number of threads")
     link, delays = found["link"], found["delays_us"]
     costs = ProbedCosts(
         groups=dict(_read_group(one) for one in found["steps"]),
-        per_copy_ns=_number(link["us_a_copy"]) * 1e3,
+        per_copy_ns=_number(link, "us_a_copy", _MOST_US) * 1e3,
         ns_per_byte=_ns_per_byte(link["gb_s"]),
-        begin_ns=_number(delays["begin"]) * 1e3,
-        token_ns=_number(delays["token"]) * 1e3,
-        routed_copy_delay_ns=_number(delays["routed_copy"]) * 1e3,
-        divided_copy_delay_ns=_number(delays.get("divided_copy", delays["routed_copy"])) * 1e3,
+        begin_ns=_number(delays, "begin", _MOST_US) * 1e3,
+        token_ns=_number(delays, "token", _MOST_US) * 1e3,
+        routed_copy_delay_ns=_number(delays, "routed_copy", _MOST_US) * 1e3,
+        divided_copy_delay_ns=_number(delays, "divided_copy" if "divided_copy" in delays else "routed_copy", _MOST_US)
+        * 1e3,
         dtype=DTYPES[found["dtype"]],
     )
-    off_by, load, others = found["off_by"], found["load_1min"], found["others"]
-    spread = {name: None if off_by[name] is None else _number(off_by[name]) for name in _FIGURES}
+    off_by, stages = found["off_by"], found.get("stages_s", {})
+    spread = {name: _number_or_none(off_by, name, _MOST_SHARE, f"off_by of {name}") for name in _FIGURES}
     return Probe(
         costs,
         spread,
         {str(name): value for name, value in found["machine"].items()},
         str(found["created"]),
-        _number(found["seconds"]),
-        None if load is None else _number(load),
-        None if others is None else _number(others),
+        _number(found, "seconds", _MOST_SECONDS),
+        _number_or_none(found, "load_1min", _MOST_THREADS),
+        _number_or_none(found, "others", 1.0),
         tuple(str(one) for one in found["fitted_to"]),
         tuple(str(one) for one in found["checked_on"]),
         tuple(map(_read_measure, found["measured"])),
-        {str(name): _number(seconds) for name, seconds in found.get("stages_s", {}).items()},
+        {str(name): _number(stages, name, _MOST_SECONDS) for name in stages},
     )
 
 
 def _ns_per_byte(gb_s: Any) -> dict[CopyWay, float]:
     """An older probe does not know what copies reach beside the CPU's products."""
-    inline = gb_s["inline"]
-    return {
-        "inline": _inverse(inline),
-        "ahead": _inverse(gb_s["ahead"]),
-        "divided": _inverse(gb_s.get("divided", inline)),
-    }
+    divided = "divided" if "divided" in gb_s else "inline"
+    return {"inline": _inverse(gb_s, "inline"), "ahead": _inverse(gb_s, "ahead"), "divided": _inverse(gb_s, divided)}
 
 
 def _read_measure(one: Any) -> Measure:
-    numbers = (_number(one[name]) for name in ("median", "low", "high"))
-    return Measure(str(one["what"]), str(one["at"]), str(one["unit"]), *numbers)
+    median, low, high = (_number(one, name, _MOST_RATE) for name in ("median", "low", "high"))
+    if not low <= median <= high:
+        raise _ImpossibleError(f"the median {median:g} lies outside its range, {low:g} to {high:g}")
+    return Measure(str(one["what"]), str(one["at"]), str(one["unit"]), median, low, high)
 
 
 def _read_group(one: Any) -> tuple[Group, WorkFit]:
@@ -245,35 +258,46 @@ def _read_group(one: Any) -> tuple[Group, WorkFit]:
         cast("Setting", str(one["beside"])),
     )
     coefficients = [
-        _number(one["us_once"]) * 1e3,
-        _number(one["ns_a_value"]),
-        _inverse(one["gb_s"]),
-        _inverse(one["gflop_s"]),
-        _number(one["ns_an_own"]),
+        _number(one, "us_once", _MOST_US) * 1e3,
+        _number(one, "ns_a_value", _MOST_NS),
+        _inverse(one, "gb_s"),
+        _inverse(one, "gflop_s"),
+        _number(one, "ns_an_own", _MOST_NS),
     ]
-    n_tokens, n_bytes = _range(one["n_tokens"]), _range(one["n_bytes"])
-    misses, n = _number(one["off_by"]), int(_number(one["n"]))
-    return group, WorkFit(np.array(coefficients), n_tokens, _number(one["positions"]), n_bytes, misses, n)
+    n_tokens, n_bytes = _range(one, "n_tokens"), _range(one, "n_bytes")
+    misses, n = _number(one, "off_by", _MOST_SHARE), int(_number(one, "n", _MOST_BYTES_OR_TOKENS))
+    positions = _number(one, "positions", _MOST_BYTES_OR_TOKENS)
+    return group, WorkFit(np.array(coefficients), n_tokens, positions, n_bytes, misses, n)
 
 
-def _range(values: Any) -> tuple[float, float]:
-    low, high = values
-    return _number(low), _number(high)
+def _range(holder: Any, name: str) -> tuple[float, float]:
+    low, high = (_number(holder[name], end, _MOST_BYTES_OR_TOKENS, name) for end in (0, 1))
+    if low > high:
+        raise _ImpossibleError(f"{name} has a range from {low:g} to {high:g}")
+    return low, high
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not 0 <= (number := float(value)) <= _MOST:
-        raise ValueError("no measure")
-    return number
+def _number(holder: Any, key: str | int, most: float, name: str | None = None) -> float:
+    """`holder[key]`, which may be 0 up to `most`; `name` where the key tells a reader nothing."""
+    value = holder[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("no number")
+    if not 0 <= value <= most:
+        raise _ImpossibleError(f"{name or key} is {value:g}, and may be 0 to {most:g}")
+    return float(value)
 
 
-def _inverse(rate: object) -> float:
+def _number_or_none(holder: Any, key: str, most: float, name: str | None = None) -> float | None:
+    return None if holder[key] is None else _number(holder, key, most, name)
+
+
+def _inverse(holder: Any, key: str) -> float:
     """ns for each byte or operation; 0 where no rate is told."""
-    if rate is None:
+    if holder[key] is None:
         return 0.0
-    if (number := _number(rate)) < 1 / _MOST:
-        raise ValueError("no rate")
-    return 1 / number
+    if (rate := _number(holder, key, _MOST_RATE)) < _LEAST_RATE:
+        raise _ImpossibleError(f"{key} is {rate:g}, and may be null or {_LEAST_RATE:g} to {_MOST_RATE:g}")
+    return 1 / rate
 
 
 def this_machine(device: str, n_threads: int | None) -> dict[str, Any]:

@@ -165,12 +165,37 @@ def test_what_is_no_probe_is_refused(content: bytes, tmp_path: Path) -> None:
         read_probe(path)
 
 
-def test_a_measure_that_cannot_be_is_refused(probed: Probe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keys", "value", "told"),
+    [
+        (["link", "gb_s", "ahead"], -1.0, "ahead is -1, and may be 0 to 1e"),
+        (["link", "gb_s", "ahead"], 1e-9, "ahead is 1e-09, and may be null or 1e-06 to 1e"),
+        (["link", "us_a_copy"], 1e12, "us_a_copy is 1e"),
+        (["off_by", "ttft"], 1e9, "off_by of ttft is 1e[+]09, and may be 0 to 100"),
+        (["off_by", "decode"], -0.1, "off_by of decode is -0.1"),
+        (["others"], 1.5, "others is 1.5, and may be 0 to 1;"),
+        (["load_1min"], 1e300, "load_1min is 1e[+]300"),
+        (["seconds"], 1e14, "seconds is 1e[+]14"),
+        (["delays_us", "begin"], 1e14, "begin is 1e[+]14"),
+        (["steps", 0, "off_by"], 1e9, "off_by is 1e[+]09"),
+        (["steps", 0, "us_once"], 1e14, "us_once is 1e[+]14"),
+        (["steps", 0, "gflop_s"], 1e13, "gflop_s is 1e[+]13"),
+        (["steps", 0, "n_tokens"], [8, 4], "n_tokens has a range from 8 to 4"),
+        (["steps", 0, "n_tokens"], [1, 1e300], "n_tokens is 1e[+]300"),
+    ],
+)
+def test_a_number_that_no_measurement_gives_is_refused_and_named(
+    keys: list[str | int], value: object, told: str, probed: Probe, tmp_path: Path
+) -> None:
     path = tmp_path / "probe.json"
-    found = probed.to_json()
-    found["link"]["gb_s"]["ahead"] = -1.0
+    found: Any = probed.to_json()
+    *way, last = keys
+    holder = found
+    for key in way:
+        holder = holder[key]
+    holder[last] = value
     path.write_bytes(orjson.dumps(found))
-    with pytest.raises(HprofError, match="holds no probe"):
+    with pytest.raises(HprofError, match=f"probe.json is no probe of any machine: {told}.*hprof probe"):
         read_probe(path)
 
 
