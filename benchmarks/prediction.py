@@ -146,6 +146,8 @@ def main(captures: tuple[Path, ...], as_json: bool, probe_file: Path | None) -> 
             seconds = speed(folder) if not captures and not as_json else {}
         except HprofError as error:
             raise SystemExit(f"benchmarks.prediction: {error}") from None
+    if not results:
+        click.echo(f"No captures were given, and there are none in {SHARED}.", err=True)
     if as_json:
         click.echo(json.dumps(results, indent=2))
         return

@@ -24,7 +24,7 @@ from profiler.predicting.costs import Costs, RateCosts
 from profiler.predicting.expert_use import ExpectedUse
 from profiler.predicting.fitted import FittedCosts
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
-from profiler.predicting.llama_rows import fit_llama_rows, gpu_of, read_llama_rows, request_of
+from profiler.predicting.llama_rows import fit_llama_rows, gpu_of, known_gpu, read_llama_rows, request_of
 from profiler.predicting.probed import ProbedCosts
 
 _DENSE_ARMS: Final = "off,on,cpu"
@@ -67,6 +67,18 @@ def llama_cpp_ground(values: Mapping[str, Any], given: Mapping[str, Any]) -> Gro
             f"-pw and --moe-cache-mib for {_PREFETCH_BUILD_ARMS.replace(',', ', ')}."
         )
     return _of_llama_cpp(ground, rows, given)
+
+
+def llama_cpp_rates(values: Mapping[str, Any], given: Mapping[str, Any], gpu: str) -> tuple[SimMachine, list[str]]:
+    """The rates of a machine on which llama.cpp ran, and what must be said of them: as the options say, the GPU's
+    otherwise by its name, where the table has it."""
+    plain, _ = _of_hprof({**values, "fits": (), "verify": 0, "prefetch_build": False}, given, searches=False)
+    known = None if "gpu" in given else known_gpu([gpu])
+    if known is None:
+        return plain.rates, plain.notes
+    has_link = bool({"link", "link_gb_s"} & given.keys())
+    notes = [] if has_link else [f"The link is taken to reach {plain.rates.link_gb_s:g} GB/s: --link tells another."]
+    return replace(plain.rates, gemm_tflop_s=known.gemm_tflop_s, memory_gb_s=known.memory_gb_s), notes
 
 
 def _model_notes(request: RunRequest) -> list[str]:

@@ -50,6 +50,7 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, e
     hprof predict --fit traces/sweep -ub 8192 -d 0,32768
     hprof predict --against traces/sweep
     hprof predict -m model.gguf --for llama.cpp --fit rows.jsonl --link gen4x16 -ncmoe 20 -p 4096 -n 64 -ub 512,2048
+    hprof predict -m model.gguf --for llama.cpp --against traces/llama-bench --link gen4x16
 
     With --fit or --against, what is not given is as in the first such capture. Without them, this machine's probe
     decides where there is one (hprof probe), or the rates of --gpu, --link and the flags of each, by the rules of
@@ -134,15 +135,41 @@ def _of_llama_cpp(values: Mapping[str, Any], given: Mapping[str, Any], against: 
     from profiler.predicting.predictor import predict
 
     if against is not None:
-        raise HprofError(
-            "--against is for what hprof ran: for llama.cpp, `hprof predict` it beside llama-bench's table."
-        )
+        return _of_llama_cpp_against(values, given, against)
     ground = llama_cpp_ground(values, given)
     plan = plan_run(ground.request, _MOST_CELLS)
     predictions = predict(plan, ground.costs, ground.use)
     name = f"{plan.model.shape.name} in llama.cpp"
     rows = [Path(path).name for path in values["fits"] if Path(path).is_file()]
     return Forecast(name, _baseline(plan), predictions, ground.spread, rows, notes=ground.notes), plan
+
+
+def _of_llama_cpp_against(
+    values: Mapping[str, Any], given: Mapping[str, Any], against: str
+) -> tuple[Forecast, RunPlan]:
+    """Each test of a capture of llama-bench; fitted to the rows of `--fit`, or to two of its own."""
+    from profiler.capture import Capture
+    from profiler.cli.ground import llama_cpp_rates
+    from profiler.predicting.forecast import Forecast
+    from profiler.predicting.llama_cpp import LlamaCppMachine
+    from profiler.predicting.llama_rows import captured_rows, fit_llama_rows, read_llama_rows, request_of, two_rows
+
+    if values["output"] is not None:
+        raise HprofError("-o keeps predictions of a grid: leave it out with --against for llama.cpp, or use --json.")
+    if "model" not in given:
+        raise HprofError(f"say which model {against} is of: add -m (a preset, a config.json or a GGUF file).")
+    capture = Capture.open(against)
+    of_model = request_of(values["model"], values["quant"], values["layers"])
+    told = [row for path in values["fits"] for row in read_llama_rows(Path(path), {"": of_model})]
+    rows = captured_rows(capture, of_model, told[0].router if told else None)
+    rates, notes = llama_cpp_rates(values, given, str(capture.manifest.machine.get("gpu") or ""))
+    fitted = told or two_rows(rows)
+    fit = fit_llama_rows(fitted, LlamaCppMachine.of(rates))
+    misses = [fit.miss(row, fitted) for row in rows]
+    names = [Path(path).name for path in values["fits"]] or [f"{len(fitted)} tests of {capture.name}"]
+    spread: dict[str, float | None] = {"ttft": fit.spread, "decode": fit.spread}
+    name, predictions = f"{rows[0].plan.model.shape.name} in llama.cpp", [miss.prediction for miss in misses]
+    return Forecast(name, rows[0].label, predictions, spread, names, misses, notes), rows[0].plan
 
 
 def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Forecast:

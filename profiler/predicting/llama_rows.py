@@ -6,11 +6,12 @@ rows ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -22,6 +23,7 @@ from executor.errors import HprofError
 from executor.model import Model
 from executor.placement.place import EVERYTHING_RESIDENT
 from executor.policies import FULL
+from profiler.capture import Capture
 from profiler.importers.llama_bench import usable_rows
 from profiler.importers.llama_bench.outputs import parse, read_text
 from profiler.importers.llama_bench.rows import BenchRow
@@ -30,7 +32,8 @@ from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.expert_use import ExpectedUse, use_of_sigma
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
-from profiler.predicting.predictor import ArmPredictor
+from profiler.predicting.measured import MeasuredCell, Miss, told_passes
+from profiler.predicting.predictor import ArmPredictor, Prediction
 
 _SURE: Final = 0.03  # of a row's time, relative: about what llama-bench's repetitions scatter by
 # How far each rate may be from its prior, as the logarithm's standard deviation. Links are known best.
@@ -47,17 +50,35 @@ _SIGMA: Final = 1.5  # of popularity: about what published routers have
 _SIGMA_MAY_VARY: Final = 0.5
 _STEP: Final = 1e-2
 _SAME_SIZE: Final = 1.25  # llama.cpp counts tied embeddings and extra heads otherwise than a preset does
+_THRESHOLD: Final = "GGML_OP_OFFLOAD_MIN_BATCH"
+_SETTINGS: Final[Mapping[str, str]] = {
+    "-ncmoe": "n_cpu_moe",
+    "--n-cpu-moe": "n_cpu_moe",
+    "-ngl": "n_gpu_layers",
+    "--n-gpu-layers": "n_gpu_layers",
+    "-ot": "tensor_buft_overrides",
+    "--override-tensor": "tensor_buft_overrides",
+    "-t": "n_threads",
+    "--threads": "n_threads",
+    "-lm": "load_mode",
+    "--load-mode": "load_mode",
+    "-pw": "prefetch_weights",
+}
+"""llama-bench's flags that decide what a test takes, as its rows name them."""
 _PINNED: Final = (None, "none", "dio", 0, "0", False)
 
 
 @dataclass(frozen=True)
 class LlamaRow:
-    """What llama-bench measured of a model in one cell: `ns` a test. `router` names the file whose router chose."""
+    """What llama-bench measured of a model in one cell: `ns` a test. `router` names the file whose router chose, and
+    `label` the arm of the capture that it is of."""
 
     plan: RunPlan
     ns: float
     n_threads: int | None
     router: str
+    label: str = ""
+    prefetches: bool = False
 
     @property
     def cell(self) -> GridPoint:
@@ -71,13 +92,27 @@ class LlamaRow:
     def moe_layers(self) -> list[int]:
         return [layer for layer, shape in enumerate(self.plan.model.shape.layers) if shape.moe is not None]
 
+    def predicted(self, machine: LlamaCppMachine, use: ExpectedUse | None) -> Prediction:
+        """The test on such a machine."""
+        placement = self.plan.setups[0].placement
+        streamed = "on" if self.prefetches else "off"
+        arm, where = (streamed, placement) if placement.host else (FULL, EVERYTHING_RESIDENT)
+        costs = LlamaCppCosts(machine, self.n_threads)
+        (found,) = ArmPredictor(self.plan, arm, where, costs, use).predict(self.label or arm, self.plan.request.cells)
+        return found
+
     def predicted_ns(self, machine: LlamaCppMachine, use: ExpectedUse | None) -> float:
         """What the test takes on such a machine."""
-        placement = self.plan.setups[0].placement
-        arm, where = ("off", placement) if placement.host else (FULL, EVERYTHING_RESIDENT)
-        costs = LlamaCppCosts(machine, self.n_threads)
-        (found,) = ArmPredictor(self.plan, arm, where, costs, use).predict(arm, self.plan.request.cells)
+        found = self.predicted(machine, use)
         return (found.prefill_ns or 0.0) + (found.decode_ns or 0.0)
+
+    def is_same_test(self, other: LlamaRow) -> bool:
+        """Whether both were run alike."""
+        return (self.cell, self.n_threads, self.plan.setups[0].placement.host) == (
+            other.cell,
+            other.n_threads,
+            other.plan.setups[0].placement.host,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +130,13 @@ class LlamaFit:
     def predicted_ns(self, row: LlamaRow) -> float:
         return row.predicted_ns(self.machine, self.use(row))
 
+    def miss(self, row: LlamaRow, fitted: Sequence[LlamaRow]) -> Miss:
+        """The row's prediction beside what it measured; `fitted`: the rows that this was fitted to."""
+        cell = row.cell
+        prefill, decode = (row.ns, None) if not cell.n_gen else (None, row.ns) if not cell.n_prompt else (None, None)
+        seen = MeasuredCell(ttft_ns=None, prefill_ns=prefill, decode_ns=decode, bytes_h2d=None, n=1)
+        return Miss(row.predicted(self.machine, self.use(row)), seen, any(map(row.is_same_test, fitted)))
+
 
 def read_llama_rows(path: Path, models: Mapping[str, RunRequest]) -> list[LlamaRow]:
     """The rows of a file that say enough; `models` has a request (model and quant type) by the end of a file's name, or
@@ -107,6 +149,54 @@ def read_llama_rows(path: Path, models: Mapping[str, RunRequest]) -> list[LlamaR
     if not found:
         raise HprofError(f"{path} holds no llama-bench row of this model with pinned weights to fit to (-lm none).")
     return found
+
+
+def captured_rows(capture: Capture, request: RunRequest, router: str | None = None) -> list[LlamaRow]:
+    """The same of a capture of llama-bench, imported or run by hprof, an arm and cell each: their means.
+
+    `router`: what its rows' is called; None: by the capture. Raises HprofError where a capture is of something else.
+    """
+    manifest = capture.manifest
+    if manifest.source != "llama-bench":
+        raise HprofError(
+            f"{capture.path} is of {manifest.source}, and --for llama.cpp is held against llama-bench's figures: "
+            "import its rows (hprof import rows.jsonl), or leave --for out."
+        )
+    shared, found = manifest.extra.get("llama_bench"), []
+    for arm in manifest.arms:
+        settings = {**(shared if isinstance(shared, dict) else {}), **manifest.placement, **_told_by(arm.options)}
+        rows = list(_bench_rows(capture, arm.name, settings))
+        least, ahead = settings.get(_THRESHOLD), str(settings.get("prefetch_weights")) in ("1", "True")
+        asked = request
+        if str(least).isdigit():
+            asked = replace(request, policy=replace(request.policy, op_offload_min_batch=int(str(least))))
+        of_arm = _rows_of(rows, {"": asked}, router or capture.name)
+        found += [replace(row, label=arm.name, prefetches=ahead) for row in of_arm]
+    if not found:
+        raise HprofError(
+            f"{capture.path} holds no llama-bench figure of this model with pinned weights to be held against: run it "
+            "with -lm none."
+        )
+    return found if router is None else [replace(row, router=router) for row in found]
+
+
+def _told_by(options: Mapping[str, Any]) -> dict[str, Any]:
+    """An arm's own settings: those that its rows named, or the words and variables that it was run with."""
+    found = {name: value for name, value in options.items() if name not in ("flags", "environment", "build")}
+    words, variables = options.get("flags"), options.get("environment")
+    if isinstance(words, list):
+        found |= {_SETTINGS[flag]: value for flag, value in pairwise(words) if flag in _SETTINGS}
+    return found | (variables if isinstance(variables, dict) else {})
+
+
+def _bench_rows(capture: Capture, arm: str, settings: dict[str, Any]) -> Iterator[BenchRow]:
+    passes = told_passes(capture)
+    of_arm = passes[passes["arm"] == arm]
+    for key, rows in of_arm.groupby(["n_prompt", "n_gen", "n_depth", "n_ubatch"]):
+        n_prompt, n_gen, n_depth, n_ubatch = (int(number) for number in cast("tuple[float, ...]", key))
+        ns = rows["prefill_ns" if n_prompt else "decode_ns"].dropna()
+        if len(ns) and not (n_prompt and n_gen):  # of both together no row says which part took what
+            yield BenchRow(n_prompt, n_gen, n_depth, n_ubatch, tuple(map(int, ns)), None, None, None, settings)
 
 
 def _rows_of(rows: Sequence[BenchRow], models: Mapping[str, RunRequest], origin: str) -> Iterator[LlamaRow]:
@@ -179,8 +269,12 @@ def fit_llama_rows(rows: Sequence[LlamaRow], prior: LlamaCppMachine) -> LlamaFit
 def gpu_of(path: Path) -> KnownGpu | None:
     """The GPU that a file's rows name, where the table of known ones has it."""
     rows, _ = usable_rows(parse(read_text(path), str(path)))
-    words = {str(row.settings.get("gpu_info") or "").lower() for row in rows}
-    for word in words:
+    return known_gpu({str(row.settings.get("gpu_info") or "") for row in rows})
+
+
+def known_gpu(names: Collection[str]) -> KnownGpu | None:
+    """The first that the table of known ones has, of what a program calls GPUs."""
+    for word in sorted(name.lower() for name in names):
         name = "".join(c for c in word if c.isalnum())
         for vendor in ("nvidia", "geforce", "amd", "radeon"):
             name = name.replace(vendor, "")

@@ -12,10 +12,18 @@ import pytest
 import hprof
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
+from profiler.capture import Capture
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
-from profiler.predicting.llama_rows import LlamaRow, fit_llama_rows, read_llama_rows, request_of, two_rows
+from profiler.predicting.llama_rows import (
+    LlamaRow,
+    captured_rows,
+    fit_llama_rows,
+    read_llama_rows,
+    request_of,
+    two_rows,
+)
 from profiler.predicting.predictor import ArmPredictor, Prediction
 
 MACHINE = LlamaCppMachine(
@@ -141,3 +149,73 @@ def test_advice_for_llama_cpp_rests_on_rows(tmp_path: Path, capsys: pytest.Captu
     assert found["llama_cpp"].startswith(("GGML_OP_OFFLOAD_MIN_BATCH=", "llama-bench"))
     assert hprof.main(words) == 2
     assert "add --for llama.cpp" in capsys.readouterr().err
+
+
+@pytest.fixture
+def bench_capture(tmp_path: Path) -> str:
+    """An imported capture of what MACHINE takes; one test is 10 % slower."""
+    rows = []
+    for ncmoe, cell in (
+        (0, GridPoint(4096, 0, 512, 0)),
+        (99, GridPoint(4096, 0, 512, 0)),
+        (99, GridPoint(0, 16, 512, 0)),
+    ):
+        plan = planned("tiny-moe", cell, PlacementOptions(n_cpu_moe=ncmoe))
+        found = predicted(plan, arm="off" if ncmoe else "full")
+        ns = (found.prefill_ns or 0.0) + (found.decode_ns or 0.0)
+        ns *= 1.1 if cell.n_gen else 1.0
+        sizes = {"n_prompt": cell.n_prompt, "n_gen": cell.n_gen, "n_ubatch": 512, "n_cpu_moe": ncmoe}
+        rows.append(
+            {**ROW, **sizes, "samples_ns": [round(ns)], "samples_ts": [1e9 * (cell.n_prompt or cell.n_gen) / ns]}
+        )
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert hprof.main(["import", str(file), "-o", str(tmp_path / "bench")]) == 0
+    return str(tmp_path / "bench")
+
+
+def test_predictions_are_held_against_a_capture_of_llama_bench(
+    bench_capture: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    rates = ["--link-gb-s", "20", "--gemm-tflop-s", "26", "--memory-gb-s", "625", "--host-memory-gb-s", "40"]
+    words = ["predict", "-m", "tiny-moe", "--quant", "Q4_0", "--for", "llama.cpp", "--against", bench_capture, *rates]
+    assert hprof.main([*words, "--json"]) == 0
+    against = json.loads(capsys.readouterr().out)["against"]
+    assert [(one["n_gen"], one["fitted"]) for one in against["cells"]].count((16, False)) == 1
+    assert sum(one["fitted"] for one in against["cells"]) == 2
+    assert against["fitted"]["prefill"]["median"] < 0.05
+    (token,) = (one for one in against["cells"] if one["n_gen"])
+    assert token["decode"] is not None
+    assert token["prefill"] is token["ttft"] is None
+
+
+def test_an_arm_that_hprof_ran_is_told_by_its_words_and_variables(bench_capture: str) -> None:
+    manifest = Path(bench_capture) / "manifest.json"
+    found = json.loads(manifest.read_text())
+    for arm in found["arms"]:
+        words = ["-ncmoe", str(arm["options"]["n_cpu_moe"]), "-pw", "1", "-t", "6"]
+        arm["options"] = {"flags": words, "environment": {"GGML_OP_OFFLOAD_MIN_BATCH": "8"}, "build": "1 (2)"}
+    manifest.write_text(json.dumps(found))
+    rows = captured_rows(Capture.open(bench_capture), request_of("tiny-moe", "Q4_0"))
+    assert {(row.has_host_weights, row.prefetches, row.n_threads) for row in rows} == {
+        (True, True, 6),
+        (False, True, 6),
+    }
+    assert {row.plan.session.policy.op_offload_min_batch for row in rows} == {8}
+    assert {row.predicted(MACHINE, None).arm for row in rows} == {"on", "full"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--against", "traces/example"], "say which model traces/example is of"),
+        (["-m", "tiny-moe", "--against", "traces/example"], "is of hprof, and --for llama.cpp is held against llama-b"),
+        (["-m", "tiny-moe", "--against", "traces/example", "-o", "x"], "-o keeps predictions of a grid"),
+    ],
+)
+def test_what_llama_cpp_cannot_be_held_against_is_one_sentence(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hprof.main(["predict", "--for", "llama.cpp", *words]) == 2
+    assert told in capsys.readouterr().err
