@@ -100,7 +100,7 @@ def searched_by(options: Sequence[str]) -> Searched:
 
 
 def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
-    from executor.units import parse_bytes
+    from executor.units import format_bytes, parse_bytes
     from profiler.cli.advise_output import llama_cpp_command
     from profiler.cli.ground import advice_ground
     from profiler.predicting.advise import advise
@@ -112,10 +112,14 @@ def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
         raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
     budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
     assert budget_bytes is not None
+    notes = list(ground.notes)
+    if memory is not None and budget_bytes > memory:
+        notes.append(f"A device has {format_bytes(memory)}: that is the budget, and not {format_bytes(budget_bytes)}.")
+        budget_bytes = memory
     found = advise(request, budget_bytes, values["objective"], ground.costs, ground.use)
     is_for_llama = values["engine"] == "llama.cpp"
     line = llama_cpp_command(found.best, request, has_prefetch=values["prefetch_build"])
-    return Searched(request, found, ground.spread, ground.notes, line if is_for_llama else None)
+    return Searched(request, found, ground.spread, notes, line if is_for_llama else None)
 
 
 def _verify(

@@ -33,6 +33,7 @@ Spread = Mapping[str, float | None]
 _SHOWN: Final = 8
 _NEVER: Final = 1 << 30  # no ubatch is so large
 _USUAL: Final = PolicyOptions()
+_ALL_LAYERS: Final = 999  # more than any model has, the output counted
 
 
 def advice_blocks(
@@ -87,8 +88,11 @@ def llama_cpp_command(one: Candidate, request: RunRequest, *, has_prefetch: bool
     model = str(request.model)
     if not model.endswith(".gguf"):  # a preset or a config: llama.cpp reads GGUF alone
         model = f"{Path(model).name}.gguf"
-    flags = [f"-m {shlex.quote(model)}", "-ngl 99", "-fa 1", "-lm none"]
+    flags = [f"-m {shlex.quote(model)}", f"-ngl {_ALL_LAYERS}", "-fa 1", "-lm none"]
+    if request.tensor_split:
+        flags.append(f"-ts {'/'.join(f'{share:g}' for share in request.tensor_split)}")
     flags += [f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}", f"-p {longest.n_prompt}", f"-n {longest.n_gen}"]
+    flags += [f"-d {longest.n_depth}"] if longest.n_depth else []
     if one.override is not None:
         flags.append(f'-ot "{one.override}"')
     threads = request.device.n_threads

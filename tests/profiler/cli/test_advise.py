@@ -35,10 +35,29 @@ def test_json_has_the_best_and_the_front(capsys: Printed) -> None:
 def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -> None:
     assert hprof.main(["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", *RATES, "--for", "llama.cpp", "--json"]) == 0
     command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
-    assert "llama-bench -m tiny-moe.gguf -ngl 99 -fa 1 -lm none -ub " in command
+    assert "llama-bench -m tiny-moe.gguf -ngl 999 -fa 1 -lm none -ub " in command
     assert "-pw" not in command
     assert hprof.main([*ASKED, *RATES, "--for", "llama.cpp", "--prefetch-build", "--json"]) == 0
     assert "-pw " in orjson.loads(capsys.readouterr().out)["llama_cpp"]
+
+
+def test_llama_cpp_s_command_has_the_split_and_the_depth_that_were_asked_for(capsys: Printed) -> None:
+    words = [*ASKED, *RATES, "--for", "llama.cpp", "-d", "64", "--n-devices", "2", "-ts", "3/1", "--json"]
+    assert hprof.main(words) == 0
+    command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
+    assert " -ts 3/1 " in command
+    assert " -d 64" in command
+
+
+def test_a_budget_is_no_more_than_the_card_has(capsys: Printed) -> None:
+    words = ["advise", "-m", "qwen3-30b-a3b", "-p", "512", "-n", "8", "--arms", "off", "--gpu", "rtx3060"]
+    assert hprof.main([*words, "--link", "gen4x16", "--vram-budget", "200GiB", "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["vram_budget_bytes"] == 12 << 30
+    assert any(
+        "12 GiB: that is the budget" in note or "12.0 GiB: that is the budget" in note for note in found["notes"]
+    )
+    assert all(one["vram_bytes"] + one["reserve_bytes"] <= 12 << 30 for one in found["best"])
 
 
 def test_verify_runs_the_best(capsys: Printed) -> None:
