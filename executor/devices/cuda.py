@@ -31,6 +31,7 @@ from executor.devices.base import (
     Work,
 )
 from executor.devices.cuda_clock import GpuClock
+from executor.devices.cuda_hold import host_word
 from executor.devices.cuda_memcpy import cuda_memcpy
 from executor.devices.host_memory import host_bytes
 from executor.devices.out_of_memory import what_ran_out
@@ -144,6 +145,8 @@ class CudaDevice(Device):
         self.records_work = has_triton()  # whose kernel reads the clock
         self._clock = GpuClock(self.torch_device) if self.records_work else None
         self._memcpy = cuda_memcpy()
+        self._word = host_word(self._streams["compute"].cuda_stream)
+        self.holds = self._word is not None
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()
         self.begin_pass()
@@ -262,6 +265,16 @@ class CudaDevice(Device):
         with self._on(stream):
             recording.graph.replay()
 
+    def hold(self, stream: StreamName) -> Callable[[], None]:
+        assert self._word is not None
+        with self._on(stream):
+            return self._word.hold(self._streams[stream].cuda_stream)
+
+    def _let_all_go(self) -> None:
+        """What an interrupted pass left waiting would wait for ever."""
+        if self._word is not None:
+            self._word.let_all_go()
+
     def stamp(self, stream: StreamName, into: torch.Tensor) -> None:
         assert self._clock is not None
         with torch.cuda.stream(self._streams[stream]):
@@ -305,6 +318,7 @@ class CudaDevice(Device):
         return time.perf_counter_ns() - self._zero_ns
 
     def begin_pass(self) -> None:
+        self._let_all_go()
         torch.cuda.synchronize(self.torch_device)
         peak_memory.begin(self.torch_device)
         self._zero.record(self._streams["compute"])
@@ -316,6 +330,7 @@ class CudaDevice(Device):
         torch.cuda.set_stream(self._streams["compute"])
 
     def drain(self) -> None:
+        self._let_all_go()
         torch.cuda.synchronize(self.torch_device)
 
     def recycle(self) -> None:
