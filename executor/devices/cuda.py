@@ -145,7 +145,7 @@ class CudaDevice(Device):
         self.records_work = has_triton()  # whose kernel reads the clock
         self._clock = GpuClock(self.torch_device) if self.records_work else None
         self._memcpy = cuda_memcpy()
-        self._word = host_word(self._streams["compute"].cuda_stream)
+        self._word = host_word(self._streams["compute"])
         self.holds = self._word is not None
         self._zero = torch.cuda.Event(enable_timing=True)
         self._zero_ns = time.perf_counter_ns()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +19,7 @@ from executor.errors import HprofError
 
 _AT_LEAST: Final = 0  # CU_STREAM_WAIT_VALUE_GEQ: the word minus the value, as signed 32 bits, is not negative
 _BITS: Final = 0xFFFFFFFF
+_PATIENCE_S: Final = 0.5
 WaitValue = Callable[[int, int, int, int], int]
 """(stream, address, value, flags) to an error's code, 0 for none."""
 
@@ -59,14 +62,39 @@ class HostWord:
         self._written[0] = number & _BITS  # one store; what was computed was stored before it
 
 
-def host_word(stream: int) -> HostWord | None:
-    """One for the present device, tried on a stream; None where the driver has no such waits."""
+def host_word(stream: torch.cuda.Stream) -> HostWord | None:
+    """One for a stream's device, tried on it; None where the driver has no such waits, or launches wait themselves."""
     wait_value = _wait_value()
     if wait_value is None:
         return None
     word = HostWord(wait_value)
+    with torch.cuda.stream(stream):
+        probe = torch.zeros(1, device=stream.device)
+        probe.fill_(1)  # the first time kernels are loaded
+        stream.synchronize()
+        try:
+            let_go = word.hold(stream.cuda_stream)
+        except HprofError:
+            return None
+        can_hold = returns_while_held(lambda: probe.fill_(2), let_go)
+        stream.synchronize()
+    return word if can_hold else None
+
+
+def returns_while_held(
+    launch: Callable[[], object], let_go: Callable[[], None], patience_s: float = _PATIENCE_S
+) -> bool:
+    """Whether `launch` queues work on a stream that is held, and returns. Either way the stream is let go.
+
+    Under CUDA_LAUNCH_BLOCKING, and under profilers that run one kernel after the other, it waits for the kernel.
+    """
+    timer = threading.Timer(patience_s, let_go)
+    timer.daemon = True
+    begin = time.monotonic()
+    timer.start()
     try:
-        word.hold(stream)()
-    except HprofError:
-        return None
-    return word
+        launch()
+        return time.monotonic() - begin < patience_s
+    finally:
+        timer.cancel()
+        let_go()
