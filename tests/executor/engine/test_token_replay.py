@@ -17,6 +17,7 @@ from executor.engine.via_host import ExpertsOnHost
 from executor.passes import PassJob, PassResult
 from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
+from executor.policies.both import Both
 from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
 from tests.executor.policies.made_up import Divided
@@ -231,7 +232,9 @@ def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
 @pytest.mark.parametrize("arm", ["both", "both+cache"])
 @pytest.mark.usefixtures("stepwise")
 def test_pieces_of_arms_that_divide(arm: str, holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times decide who computes what, so that sums are rounded otherwise."""
+    """Always half and half: times, which no test may depend on, are not learned. Popularity is, so sums may be rounded
+    otherwise."""
+    monkeypatch.setattr(Both, "_learn_times", lambda *_: None)
     options: dict[str, Any] = {"policy": COPIES, "overrides": "exps=CPU", "synthetic_routing": True}
     wanted = three_passes("tiny-moe", arm, **options)
     recorder = Recorder(holds=holds)
