@@ -10,18 +10,22 @@ import torch
 from executor.devices.base import Work
 from executor.model import AttentionShape, LayerShape, MlaShape, MoeFfn, TensorInfo
 from executor.quants.dispatch import is_stored_as
+from executor.quants.products import are_few
 
-Moved = Callable[[TensorInfo, torch.dtype], float]
-"""Bytes that a product with all of a tensor moves, where activations are in a dtype."""
+Moved = Callable[[TensorInfo, torch.dtype, int], float]
+"""Bytes that a product of so many rows with all of a tensor moves, where activations are in a dtype."""
 
 
-def device_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
-    """Device memory that a product with all of a tensor moves: read as stored, or dequantised before: written, read."""
-    n_wide = 0 if is_stored_as(tensor, dtype) else math.prod(tensor.shape)
+def device_bytes(tensor: TensorInfo, dtype: torch.dtype, n_rows: int) -> float:
+    """Device memory that a product with all of a tensor moves: read as stored, or dequantised before: written, read.
+
+    Told of a GPU with kernels that multiply few rows by stored bytes (`executor.quants.products`).
+    """
+    n_wide = 0 if is_stored_as(tensor, dtype) or are_few(n_rows, dtype) else math.prod(tensor.shape)
     return tensor.n_bytes + 2.0 * dtype.itemsize * n_wide
 
 
-def host_bytes(tensor: TensorInfo, dtype: torch.dtype) -> float:
+def host_bytes(tensor: TensorInfo, dtype: torch.dtype, n_rows: int) -> float:  # noqa: ARG001 - as `Moved` has it
     """Host memory that it reads: the bytes as they are stored, or in float32 those widened when a session opens.
 
     Told of a machine that multiplies stored bytes (`executor.host`), so that `sim` gives the same figures everywhere.
@@ -35,7 +39,7 @@ def dense_work(tensors: Iterable[TensorInfo], n_tokens: int, dtype: torch.dtype,
     """GEMMs with every matrix: 2 flops a weight and token."""
     matrices = [t for t in tensors if len(t.shape) >= 2]
     n_weights = sum(math.prod(t.shape) for t in matrices)
-    return Work(2.0 * n_weights * n_tokens, sum(moved(t, dtype) for t in matrices))
+    return Work(2.0 * n_weights * n_tokens, sum(moved(t, dtype, n_tokens) for t in matrices))
 
 
 def experts_work(
@@ -53,7 +57,7 @@ def experts_work(
     """
     stacks = [t for t in tensors if len(t.shape) == 3]
     weights_each = sum(math.prod(t.shape[1:]) for t in stacks)
-    bytes_each = sum(moved(t, dtype) for t in stacks) / moe.n_experts
+    bytes_each = sum(moved(t, dtype, n_tokens) for t in stacks) / moe.n_experts
     return Work(2.0 * weights_each * n_tokens * moe.n_used * share, distinct * bytes_each)
 
 

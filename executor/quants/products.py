@@ -37,15 +37,16 @@ def read_stored(device: torch.device) -> bool:
 
 def serves(x: torch.Tensor) -> bool:
     """Whether rows x (n, in) may be multiplied straight from stored bytes; who computes in float32 wants all of it."""
-    return _are_few(len(x), x.dtype) and read_stored(x.device)
+    return are_few(len(x), x.dtype) and read_stored(x.device)
 
 
 def reads_stored(quant: str, n_rows: int, dtype: torch.dtype) -> bool:
     """Whether a GPU may multiply `n_rows` rows of a dtype by bytes of a quant type, so that nothing need be widened."""
-    return _are_few(n_rows, dtype) and has_triton() and quant in _kernels("direct_words").WORDS
+    return are_few(n_rows, dtype) and has_triton() and quant in _kernels("direct_words").WORDS
 
 
-def _are_few(n_rows: int, dtype: torch.dtype) -> bool:
+def are_few(n_rows: int, dtype: torch.dtype) -> bool:
+    """Whether so many rows of a dtype are multiplied straight from stored bytes, where there are kernels for it."""
     return 1 <= n_rows <= MOST_ROWS and dtype in (torch.bfloat16, torch.float16)
 
 

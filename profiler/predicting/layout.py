@@ -19,6 +19,7 @@ from executor.host.steps import host_dtype
 from executor.model import DeltaNetShape, LayerShape, Model, TensorInfo
 from executor.output_rows import drops_rows
 from executor.placement.place import Placement
+from executor.quants.products import MOST_ROWS
 from executor.weights.transfer_units import StepKind, TransferUnit, host_groups, step_kind
 
 STEP_NAMES: Final[Mapping[StepKind, str]] = {
@@ -170,10 +171,10 @@ def step_work(
     if step.name == "experts":
         assert step.layer is not None
         assert step.layer.moe is not None
-        one = experts_work(step.tensors, step.layer.moe, 1, 1, kept, moved)
-        return one.flops * n_tokens, one.n_bytes * distinct
-    one = dense_work(step.tensors, 1, kept, moved)
-    return one.flops * n_tokens, one.n_bytes * ones
+        one, more = (experts_work(step.tensors, step.layer.moe, n, 1, kept, moved) for n in (1, MOST_ROWS + 1))
+        return one.flops * n_tokens, np.where(n_tokens <= MOST_ROWS, one.n_bytes, more.n_bytes) * distinct
+    one, more = (dense_work(step.tensors, n, kept, moved) for n in (1, MOST_ROWS + 1))
+    return one.flops * n_tokens, np.where(n_tokens <= MOST_ROWS, one.n_bytes, more.n_bytes) * ones
 
 
 def _mix_work(step: Step, n_tokens: Floats, n_past: Floats, dtype: torch.dtype) -> tuple[Floats, Floats]:

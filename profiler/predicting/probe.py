@@ -44,6 +44,7 @@ _OTHERS: Final = 0.1  # of the processors' time
 _OF_GPU: Final = ("name", "driver", "power_limit_w")
 _COMPUTES: Final = ("devices", "engine", "host", "layers", "quants", "streaming")
 _FIGURES: Final = ("ttft", "decode")
+_SCHEMA: Final = 2  # in 1, few rows moved dequantised bytes too: rates by the byte were others
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Probe:
         """Plain values, which `from_json` reads back."""
         costs = self.costs
         return {
-            "schema": 1,
+            "schema": _SCHEMA,
             "source": "probe",
             "created": self.created,
             "seconds": round(self.seconds, 1),
@@ -202,7 +203,7 @@ class _ImpossibleError(ValueError):
 
 def _from_json(found: Any) -> Probe:
     """Raises ValueError, LookupError, TypeError or AttributeError for anything but what `Probe.to_json` gives."""
-    if (found["schema"], found["source"]) != (1, "probe") or not found["steps"]:
+    if (found["schema"], found["source"]) != (_SCHEMA, "probe") or not found["steps"]:
         raise ValueError("no probe")
     threads = found["machine"].get("usable_threads")
     if threads is not None and not (isinstance(threads, int) and 0 < threads <= _MOST_THREADS):

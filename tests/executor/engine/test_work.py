@@ -7,6 +7,7 @@ import torch
 
 from executor.engine.work import dense_work, device_bytes, experts_work, host_bytes, mix_work
 from executor.model import AttentionShape, DenseFfn, LayerShape, MoeFfn, RopeShape, TensorInfo
+from executor.quants.products import MOST_ROWS
 
 N_WEIGHTS = 64 * 256
 Q4_K = TensorInfo("blk.0.ffn_up.weight", "Q4_K", (64, 256), N_WEIGHTS * 9 // 16)
@@ -16,20 +17,22 @@ NORM = TensorInfo("blk.0.ffn_norm.weight", "F32", (256,), 1024)
 
 
 @pytest.mark.parametrize(
-    ("tensor", "on_device", "on_host"),
+    ("tensor", "few", "many"),
     [
-        (Q4_K, N_WEIGHTS * (9 / 16 + 4), N_WEIGHTS * 9 / 16),  # dequantised in each step; read as they are
-        (MXFP4, N_WEIGHTS * (17 / 32 + 4), N_WEIGHTS * 17 / 32),
+        (Q4_K, N_WEIGHTS * 9 / 16, N_WEIGHTS * (9 / 16 + 4)),  # read as they are; dequantised in each step
+        (MXFP4, N_WEIGHTS * 17 / 32, N_WEIGHTS * (17 / 32 + 4)),
         (BF16, N_WEIGHTS * 2, N_WEIGHTS * 2),
     ],
 )
-def test_bytes_that_a_product_moves(tensor: TensorInfo, on_device: float, on_host: float) -> None:
-    assert device_bytes(tensor, torch.bfloat16) == on_device
-    assert host_bytes(tensor, torch.bfloat16) == on_host
+def test_bytes_that_a_product_moves(tensor: TensorInfo, few: float, many: float) -> None:
+    """A GPU multiplies few rows by stored bytes; told of it as if it did not, decode took seven times as long."""
+    assert [device_bytes(tensor, torch.bfloat16, n) for n in (1, MOST_ROWS, MOST_ROWS + 1)] == [few, few, many]
+    assert [host_bytes(tensor, torch.bfloat16, n) for n in (1, MOST_ROWS + 1)] == [few, few]
 
 
-def test_the_host_is_exact_in_float32() -> None:
-    assert host_bytes(Q4_K, torch.float32) == N_WEIGHTS * 4
+def test_who_computes_in_float32_wants_all_of_it() -> None:
+    assert device_bytes(Q4_K, torch.float32, 1) == N_WEIGHTS * (9 / 16 + 8)
+    assert host_bytes(Q4_K, torch.float32, 1) == N_WEIGHTS * 4
 
 
 def test_a_dense_step_counts_its_matrices() -> None:
@@ -40,9 +43,10 @@ def test_a_dense_step_counts_its_matrices() -> None:
 
 def test_experts_read_those_in_use() -> None:
     stack = TensorInfo("blk.0.ffn_up_exps.weight", "Q4_K", (4, 64, 256), 4 * Q4_K.n_bytes)
-    work = experts_work([stack, NORM], MoeFfn(4, 2, 64), 5, 3, torch.bfloat16)
-    assert work.flops == 2 * N_WEIGHTS * 5 * 2
-    assert work.n_bytes == 3 * N_WEIGHTS * (9 / 16 + 4)
+    few, many = (experts_work([stack, NORM], MoeFfn(4, 2, 64), n, 3, torch.bfloat16) for n in (5, 50))
+    assert few.flops == 2 * N_WEIGHTS * 5 * 2
+    assert few.n_bytes == 3 * N_WEIGHTS * 9 / 16
+    assert many.n_bytes == 3 * N_WEIGHTS * (9 / 16 + 4)
 
 
 @pytest.mark.parametrize(("n_tokens", "n_past"), [(1, 0), (1, 9), (7, 0), (7, 2), (12, 3)])
