@@ -5,6 +5,7 @@ compares with the baseline and with its own placement's first arm.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,14 @@ def judge_cells(
     return [cells.cell(key, rows) for key, rows in by_cell(tables.passes.to_pandas())]
 
 
+@dataclass(frozen=True, slots=True)
+class _ArmPasses:
+    """One arm's passes in a cell: rows of the passes table, and of each judged figure its values by repetition."""
+
+    rows: pd.DataFrame
+    repeats: dict[str, Repeats]
+
+
 class _CellJudge:
     def __init__(
         self, tables: CaptureTables, frames: Frames, manifest: Manifest, tokens_route: bool, noise: float
@@ -66,18 +75,19 @@ class _CellJudge:
         baseline, *others = names
         causes = {arm: self._cause(arm, baseline, in_part) for arm in same.other_tokens}
         own = own_baselines(self._arms, names)
+        passes = {name: _ArmPasses(of_arm, self._repeats(of_arm)) for name, of_arm in by_arm.items()}
         return Cell(
             *key.sizes,
             arms={name: self._figures(of_arm) for name, of_arm in by_arm.items()},
             against_baseline={
-                name: self._comparisons(by_arm[baseline], by_arm[name], name in same.other_tokens) for name in others
+                name: self._comparisons(passes[baseline], passes[name], name in same.other_tokens) for name in others
             },
             same_tokens=same.same_tokens,
             bit_identical=same.bit_identical,
             notes=self._notes(same, baseline, causes),
             faults=_faults(same, baseline, [arm for arm, cause in causes.items() if not cause]),
             own_baselines=own,
-            against_own={name: self._against_own(by_arm[first], by_arm[name]) for name, first in own.items()},
+            against_own={name: self._against_own(passes[first], passes[name]) for name, first in own.items()},
             readings=self._readings,
             n_not_positive=self._not_positive(rows),
         )
@@ -107,35 +117,36 @@ class _CellJudge:
         )
 
     def _comparisons(
-        self, baseline: pd.DataFrame, arm: pd.DataFrame, has_other_tokens: bool
+        self, baseline: _ArmPasses, arm: _ArmPasses, has_other_tokens: bool
     ) -> dict[str, Comparison | None]:
         if self._is_untimed:
             return {}
         is_other = has_other_tokens and self._tokens_route
-        of_baseline, of_arm = self._repeats(baseline), self._repeats(arm)
         return {
             name: judge(
-                of_baseline[name],
-                of_arm[name],
+                baseline.repeats[name],
+                arm.repeats[name],
                 self._design,
                 better=self._better(name),
                 noise=self._noise,
                 grounds=Grounds(
                     different=OTHER_EXPERTS if is_other and name in AFTER_FIRST_TOKEN else None,
-                    same=self._same_work.reason(name, baseline, arm),
+                    same=self._same_work.reason(name, baseline.rows, arm.rows),
                 ),
             )
             for name in self._judged
         }
 
-    def _against_own(self, first: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Comparison | None]:
-        same = sameness({"first": first, "arm": arm}, set(), {})
+    def _against_own(self, first: _ArmPasses, arm: _ArmPasses) -> dict[str, Comparison | None]:
+        same = sameness({"first": first.rows, "arm": arm.rows}, set(), {})
         return self._comparisons(first, arm, bool(same.other_tokens))
 
     def _repeats(self, rows: pd.DataFrame) -> dict[str, Repeats]:
         """Of each judged figure, the passes' values by boot and repetition."""
-        keys, values = pair_keys(rows), self._of_pass.loc[rows["pass_id"], self._judged]
-        return {name: dict(zip(keys, values[name].tolist(), strict=True)) for name in self._judged}
+        keys, places = pair_keys(rows), self._of_pass.index.get_indexer(pd.Index(rows["pass_id"]))
+        return {
+            name: dict(zip(keys, self._of_pass[name].to_numpy()[places].tolist(), strict=True)) for name in self._judged
+        }
 
     def _better(self, name: str) -> Better:
         return (FIGURES.get(name) or self._readings[name]).better or "lower"

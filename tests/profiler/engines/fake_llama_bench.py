@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         if str(number) == os.environ.get("FAKE_CRASH"):
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGSEGV)
-        for n_ubatch in options.get("-ub", "512").split(","):
+        for n_ubatch in (options.get("-ub") or options.get("--ubatch-size", "512")).split(","):
             print(json.dumps(_row(options | {"-ub": n_ubatch}, n_prompt, n_gen)), flush=True)  # noqa: T201
     return 0
 
@@ -59,7 +59,7 @@ def _row(options: dict[str, str], n_prompt: int, n_gen: int) -> dict[str, object
     row = {"build_commit": _commit(), "build_number": 4242, "gpu_info": "Fake GPU", "model_filename": options["-m"]}
     row |= {"model_type": "fake 1B", "model_size": 10, "model_n_params": 5, "n_batch": 2048, "load_mode": "none"}
     row |= {
-        "n_ubatch": int(options.get("-ub") or options.get("--ubatch-size", "512")),
+        "n_ubatch": int(options["-ub"]),
         "n_prompt": n_prompt,
         "n_gen": n_gen,
         "n_depth": 0,
