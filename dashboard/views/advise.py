@@ -69,12 +69,12 @@ def answer(found: Searched) -> None:
     blocks = [
         block for block in advice_blocks(found.advice, found.spread, found.notes, None, ()) if isinstance(block, Lines)
     ]
-    first, *rest = blocks
-    show.sentences([f"{note[:1].upper()}{note[1:]}" for note in found.notes])
-    st.markdown("  \n".join(_led(line) for line in first.lines[len(found.notes) :]))
+    notes, *leading, closing = blocks
+    show.sentences([f"{note[:1].upper()}{note[1:]}" for note in notes.lines])
+    st.markdown("  \n".join(_led(line) for block in leading for line in block.lines))
     if found.llama_cpp is not None:
         st.code(found.llama_cpp, language="bash", wrap_lines=True)
-    show.sentences([line for block in rest for line in block.lines])
+    show.sentences(list(closing.lines))
 
 
 def _led(line: str) -> str:

@@ -63,7 +63,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     request, found, spread, notes = searched.request, searched.advice, searched.spread, searched.notes
     verified = _verify(request, found, values) if values["verify"] else []
     from profiler.cli.advise_output import advice_blocks, advice_json
-    from profiler.report.terminal import drawn_block
+    from profiler.report.terminal import print_block
 
     line = searched.llama_cpp
     if values["as_json"]:
@@ -73,8 +73,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
         return
     out = console()
     for block in advice_blocks(found, spread, notes, line, verified):
-        for part in drawn_block(block):
-            out.print(part)
+        print_block(block, out)
 
 
 @dataclass(frozen=True, slots=True)

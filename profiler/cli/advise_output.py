@@ -42,9 +42,11 @@ def advice_blocks(
     """`notes`, where there are any; what to set, what it gives, how sure; then the best few, and what would help."""
     best = advice.best
     sure = _sure(best, spread, "--fit ROWS" if llama_cpp is not None else "hprof probe, --fit CAPTURE or --verify N")
-    yield Lines("fact", [*notes, f"set: {settings(best)}", f"gives: {_gives(best, spread)}", f"sure: {sure}"])
+    yield Lines("fact", notes)
+    yield Lines("command", [f"set: {settings(best)}"])
+    yield Lines("fact", [f"gives: {_gives(best, spread)}", f"sure: {sure}"])
     if llama_cpp is not None:
-        yield Lines("fact", ["type:", llama_cpp])
+        yield Lines("command", ["type:", llama_cpp])
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
     columns = ["", "-ub", "slots", "cache MiB", "CPU below", "on host"]
     columns += [ttft, "prefill t/s", "decode t/s", "memory", "bound by"]

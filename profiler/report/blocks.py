@@ -39,7 +39,8 @@ class Heading:
     state: str
 
 
-LineKind = Literal["fact", "answer", "warning", "note", "fault", "summary"]
+LineKind = Literal["fact", "answer", "warning", "note", "fault", "summary", "command"]
+"""Of `command` each line is one to be copied as it is."""
 
 
 @dataclass(frozen=True, slots=True)

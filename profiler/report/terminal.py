@@ -41,8 +41,7 @@ def print_report(report: Report, console: Console) -> None:
     """Draw the report on `console`."""
     room = Room(max_arms=(console.width - _LABEL_WIDTH) // _ARM_WIDTH, max_devices=_MAX_DEVICES)
     for block in told_blocks(report, room):
-        for part in drawn_block(block):
-            console.print(part)
+        print_block(block, console)
 
 
 def print_answer(report: Report, console: Console) -> None:
@@ -52,6 +51,16 @@ def print_answer(report: Report, console: Console) -> None:
         if sum(len(console.render_lines(part, pad=False)) for part in parts) <= ANSWER_LINES:
             break
     for part in parts:
+        console.print(part)
+
+
+def print_block(block: Block, console: Console) -> None:
+    """Draw a block on `console`; lines to be copied get no line breaks, whatever its width."""
+    if isinstance(block, Lines) and block.kind == "command":
+        for line in block.lines:
+            console.print(_text(line), soft_wrap=True)
+        return
+    for part in drawn_block(block):
         console.print(part)
 
 
@@ -66,7 +75,7 @@ def drawn_block(block: Block) -> Iterator[RenderableType]:
             yield ""
             yield from map(_text, lines)
         case Lines(kind, lines):
-            yield from (_text(line, style=_STYLES[kind]) for line in lines)
+            yield from (_text(line, style=_STYLES.get(kind, "")) for line in lines)
         case Listing(title, lines):
             if lines:
                 yield ""

@@ -41,6 +41,20 @@ def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -
     assert "-pw " in orjson.loads(capsys.readouterr().out)["llama_cpp"]
 
 
+def test_what_is_copied_from_the_screen_has_no_line_breaks(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One inside the quotes of `-ot` would become a part of the pattern."""
+    monkeypatch.setenv("COLUMNS", "40")
+    words = [*ASKED, *RATES, "--for", "llama.cpp"]
+    assert hprof.main([*words, "--json"]) == 0
+    command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
+    assert len(command) > 40
+    assert hprof.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert command in lines
+    [to_set] = [line for line in lines if line.startswith("set: ")]
+    assert to_set.count('"') % 2 == 0
+
+
 def test_llama_cpp_s_command_has_the_split_and_the_depth_that_were_asked_for(capsys: Printed) -> None:
     words = [*ASKED, *RATES, "--for", "llama.cpp", "-d", "64", "--n-devices", "2", "-ts", "3/1", "--json"]
     assert hprof.main(words) == 0
