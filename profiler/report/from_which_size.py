@@ -72,7 +72,8 @@ class OverSizes:
             return f"{who} {than} {self.a} at every ubatch measured, {self.span}: {fast}."
         if self.at is not None and {"faster", "slower"} <= set(kinds) and SAME_WORK not in kinds:
             words = ("faster", "slower") if self.is_faster_above else ("slower", "faster")
-            return f"{who} is {words[0]} than {self.a} from a ubatch {self.at.in_words(self.axis)}, {words[1]} below."
+            from_there = f"from a ubatch {self.at.in_words(self.axis)}, {words[1]} below"
+            return f"{who} is {words[0]} than {self.a} {from_there}{self._undecided}."
         sized = list(zip(self.sizes, self.verdicts, strict=True))
         told = [f"{kind} at {listed(_number(s) for s, v in sized if v == kind)}" for kind in kinds]
         return f"{who} against {self.a}, by tokens a ubatch: {'; '.join(told)}."
@@ -83,8 +84,14 @@ class OverSizes:
         if set(self.verdicts) == {"faster"}:
             return f"{self._begun}{who} pays at every ubatch measured, {self.span}: {fast} as {self.a}."
         if self.at is not None and self.is_faster_above and {"faster", "slower"} <= set(self.verdicts):
-            return f"{self._begun}{who} pays from a ubatch {self.at.in_words(self.axis)}."
+            return f"{self._begun}{who} pays from a ubatch {self.at.in_words(self.axis)}{self._undecided}."
         return f"{self._begun}{self._told(who)}" if len(self.sizes) > 1 else self.sentence(who)
+
+    @property
+    def _undecided(self) -> str:
+        """Behind a crossover, the sizes that were measured near it without being faster or slower; or nothing."""
+        near = [_number(size) for size, word in zip(self.sizes, self.verdicts, strict=True) if word == "no difference"]
+        return f"; no difference at {listed(near)}" if near else ""
 
     @property
     def _begun(self) -> str:

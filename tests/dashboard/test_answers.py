@@ -93,6 +93,10 @@ def test_an_arm_that_is_faster_in_decode_alone_is_not_hidden() -> None:
             [cell(64, 1.1, "slower"), cell(128, 0.9, "faster"), cell(256, 0.8, "inconclusive")],
             "is faster than off from a ubatch of about 89 tokens (95 % interval 83 to 95), slower below.",
         ),
+        (
+            [cell(64, 1.1, "slower"), cell(128, 0.995, "no difference"), cell(256, 0.8, "faster")],
+            " of about 124 tokens (95 % interval 108 to 134), slower below; no difference at 128.",
+        ),
         ([cell(512, 0.5, "faster", n_prompt=34)], "Only ubatches of 34 tokens were measured"),
         (
             [cell(2048, 2.0, "slower", n_prompt=64), cell(2048, 0.5, "faster", n_prompt=256)],
