@@ -111,17 +111,22 @@ inline __m512i codebook(const float* numbers) {
     return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
+// Products of the numbers that four blocks' codes stand for.
+template <int offset>
+HPROF_VNNI inline __m512 looked_up_times(__m512i codes, const float* numbers, const Integers& w) {
+    const __m512i book = codebook<offset>(numbers);
+    return halves_times<true>(_mm512_shuffle_epi8(book, low_nibbles(codes)), _mm512_shuffle_epi8(book, high_nibbles(codes)), w);
+}
+
 struct IntegerIq4Nl {
     using Floats = Iq4Nl;
     static constexpr Order kOrder = Order::kHalves;
     static constexpr int kOffset = 128, kIntegers = 1, kSums = 1;
 
     HPROF_VNNI static void add(Bytes b, const Integers* w, Sums& sums) {
-        const __m512i codes = of_four_blocks<Floats::kBytes>(b + 2), book = codebook<kOffset>(kIq4Nl);
-        const __m512i first = _mm512_shuffle_epi8(book, low_nibbles(codes));
-        const __m512i second = _mm512_shuffle_epi8(book, high_nibbles(codes));
+        const __m512 products = looked_up_times<kOffset>(of_four_blocks<Floats::kBytes>(b + 2), kIq4Nl, *w);
         const __m512 scales = halves_at(b, in_quarters(0, 9, 18, 27));
-        sums.add(0, halves_times<true>(first, second, *w), _mm512_mul_ps(scales, _mm512_load_ps(w->step[0])));
+        sums.add(0, products, _mm512_mul_ps(scales, _mm512_load_ps(w->step[0])));
     }
 };
 
@@ -132,16 +137,14 @@ struct IntegerMxfp4 {
 
     HPROF_VNNI static void add(Bytes b, const Integers* w, Sums& sums) {
         constexpr int kBytes = Floats::kBytes;
-        const __m512i codes = of_four_blocks<kBytes>(b + 1), book = codebook<kOffset>(kMxfp4Doubled);
-        const __m512i first = _mm512_shuffle_epi8(book, low_nibbles(codes));
-        const __m512i second = _mm512_shuffle_epi8(book, high_nibbles(codes));
+        const __m512 products = looked_up_times<kOffset>(of_four_blocks<kBytes>(b + 1), kMxfp4Doubled, *w);
         // 2 ** (e - 128), from its bits; the two smallest are subnormal
         const __m128i e = _mm_set_epi32(b[3 * kBytes], b[2 * kBytes], b[kBytes], b[0]), one = _mm_set1_epi32(1);
         const __m128i usual = _mm_slli_epi32(_mm_sub_epi32(e, one), 23);
         const __m128i bits = _mm_mask_slli_epi32(usual, _mm_cmplt_epi32_mask(e, _mm_set1_epi32(2)), _mm_add_epi32(e, one), 21);
         const __m512i lanes = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
         const __m512 scales = _mm512_permutexvar_ps(lanes, _mm512_castsi512_ps(_mm512_castsi128_si512(bits)));
-        sums.add(0, halves_times<true>(first, second, *w), _mm512_mul_ps(scales, _mm512_load_ps(w->step[0])));
+        sums.add(0, products, _mm512_mul_ps(scales, _mm512_load_ps(w->step[0])));
     }
 };
 
