@@ -23,6 +23,7 @@ from executor.errors import HprofError
 from executor.model import Model
 from executor.placement.place import EVERYTHING_RESIDENT
 from executor.policies import FULL
+from executor.units import format_count
 from profiler.capture import Capture
 from profiler.importers.llama_bench import usable_rows
 from profiler.importers.llama_bench.outputs import parse, read_text
@@ -50,6 +51,7 @@ _SIGMA: Final = 1.5  # of popularity: about what published routers have
 _SIGMA_MAY_VARY: Final = 0.5
 _STEP: Final = 1e-2
 _SAME_SIZE: Final = 1.25  # llama.cpp counts tied embeddings and extra heads otherwise than a preset does
+_MOST_FLOP_PER_NS: Final = 1e9  # of all experts, of which a token uses few: some hundred times a large machine's
 _THRESHOLD: Final = "GGML_OP_OFFLOAD_MIN_BATCH"
 _SETTINGS: Final[Mapping[str, str]] = {
     "-ncmoe": "n_cpu_moe",
@@ -209,6 +211,7 @@ def _rows_of(rows: Sequence[BenchRow], models: Mapping[str, RunRequest], origin:
         cell = GridPoint(row.n_prompt, row.n_gen, row.n_ubatch, row.n_depth)
         plan = plan_run(replace(request, cells=(cell,), arms=("off",), placements=(_placement(settings),)))
         _check_size(settings.get("model_n_params"), plan.model, f"{origin}/{name}")
+        _check_speed(min(row.samples_ns), cell, plan.model, f"{origin}/{name}")
         one = LlamaRow(plan, float(np.mean(row.samples_ns)), _threads(settings), f"{origin}/{name}")
         is_pinned = settings.get("load_mode", settings.get("use_mmap")) in _PINNED
         if is_pinned or not one.has_host_weights:
@@ -221,6 +224,16 @@ def _check_size(n_told: object, model: Model, origin: str) -> None:
         raise HprofError(
             f"{origin} was measured with a model of {n_told / 1e6:,.0f} million parameters, and {model.shape.name} has "
             f"{model.n_parameters / 1e6:,.0f}: give rows of the model that -m names."
+        )
+
+
+def _check_speed(ns: float, cell: GridPoint, model: Model, origin: str) -> None:
+    """Raises HprofError where a repetition was faster than any machine is: a fit would follow it."""
+    n_tokens = cell.n_prompt + cell.n_gen
+    if not ns * _MOST_FLOP_PER_NS >= 2 * model.n_parameters * n_tokens:
+        raise HprofError(
+            f"{origin} says that {format_count(n_tokens, 'token')} took {ns:g} ns, which no machine does: leave that "
+            "row of llama-bench's out."
         )
 
 

@@ -106,6 +106,15 @@ def test_rows_of_another_model_are_refused(tmp_path: Path) -> None:
         read_llama_rows(path, {"": request})
 
 
+def test_rows_faster_than_any_machine_are_refused(tmp_path: Path) -> None:
+    path = bench_rows(tmp_path, TESTS[:2])
+    first, second = map(json.loads, path.read_text().splitlines())
+    second["samples_ns"] = [second["samples_ns"][0], 1]
+    path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}")
+    with pytest.raises(HprofError, match=r"rows/.* says that 1,024 tokens took 1 ns, which no machine does"):
+        read_llama_rows(path, {"": request_of("tiny-moe", "Q4_0")})
+
+
 def test_two_rows_tell_the_others(tmp_path: Path) -> None:
     rows = read_llama_rows(bench_rows(tmp_path, TESTS), {"": request_of("tiny-moe", "Q4_0")})
     assert len(rows) == len(TESTS)
