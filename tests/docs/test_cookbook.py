@@ -31,7 +31,9 @@ def held(command: str, output: str) -> set[str]:
         return found
     assert command.startswith("hprof run --engine command")
     timed = r"^(Measured|The machine was loaded|on |Not shown|Set|on a quiet one|all ).*\n?"
-    return {re.sub(r" {2,}", " ", line) for line in re.sub(timed, "", output, flags=re.MULTILINE).splitlines()}
+    said = re.sub(timed, "", output, flags=re.MULTILINE)
+    said = re.sub(r"( --all) \(.*\)$", r"\1", said, flags=re.MULTILINE)  # a slow machine has warnings to count
+    return {re.sub(r" {2,}", " ", line) for line in said.splitlines()}
 
 
 @pytest.mark.parametrize("line", [line for line in NEEDS_MORE if "--engine llama-bench" in line])
