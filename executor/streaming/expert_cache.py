@@ -7,7 +7,7 @@ order.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
@@ -254,7 +254,18 @@ def _laid_out_for(unit: TransferUnit, n_places: int) -> TransferUnit:
 def build_banks(
     device: Device, units: Sequence[TransferUnit], n_bytes: int, eviction: Eviction, n_used: Mapping[int, int]
 ) -> dict[int, ExpertCacheBuffer]:
-    """One bank a group of expert units of equal shape, by unit number; the budget is shared by the groups' bytes.
+    """One bank a group of expert units of equal shape, by unit number. Raises HprofError as `shared_out` does."""
+    banks: dict[int, ExpertCacheBuffer] = {}
+    for group, n_places in shared_out(units, n_bytes, n_used):
+        bank = ExpertCacheBuffer(device, group, n_places, eviction)
+        banks.update({unit.number: bank for unit in group})
+    return banks
+
+
+def shared_out(
+    units: Sequence[TransferUnit], n_bytes: int, n_used: Mapping[int, int]
+) -> Iterator[tuple[list[TransferUnit], int]]:
+    """Groups of expert units of equal shape, each with the places of its bank; the budget is shared by their bytes.
 
     `n_used` says how many experts one token of a layer needs. Raises HprofError when a group's share holds
     fewer: it would serve nothing.
@@ -265,7 +276,6 @@ def build_banks(
             places = (number for part in unit.parts for number in (part.offset, part.stride))
             groups.setdefault((unit.n_experts, unit.expert_bytes, *places), []).append(unit)
     total = sum(unit.n_bytes for group in groups.values() for unit in group)
-    banks: dict[int, ExpertCacheBuffer] = {}
     for group in groups.values():
         of_group = sum(unit.n_bytes for unit in group)
         n_places = min(n_bytes * of_group // total // group[0].expert_bytes, len(group) * group[0].n_experts)
@@ -273,9 +283,7 @@ def build_banks(
         if n_places < needed:
             enough = -(-needed * group[0].expert_bytes * total // of_group)
             raise HprofError(_too_small(n_bytes, n_places, needed, enough))
-        bank = ExpertCacheBuffer(device, group, n_places, eviction)
-        banks.update({unit.number: bank for unit in group})
-    return banks
+        yield group, n_places
 
 
 def _too_small(n_bytes: int, n_places: int, needed: int, enough: int) -> str:

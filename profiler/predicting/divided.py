@@ -53,8 +53,8 @@ class Sharing:
         assert decider.use is not None
         self._decider, self._costs, self._points = decider, costs, points
         self._use: ExpectedUse = decider.use
-        self._known: dict[tuple[str, int, int, int], tuple[int, Shared]] = {}
-        self._uploaded: dict[str, float] = {}
+        self._known: dict[tuple[str, int, int, int, int], tuple[int, Shared]] = {}
+        self._uploaded: dict[tuple[str, int], float] = {}
 
     def layer(self, kind: LayerKind, layer: int, n_tokens: int) -> Shared:
         """A layer's experts in a ubatch of `n_tokens`."""
@@ -62,22 +62,27 @@ class Sharing:
 
     def _admitted(self, kind: LayerKind, layer: int) -> float:
         """The share of what a token misses that the bank takes in: what the CPU takes is not uploaded."""
-        if not self._decider.bank_experts:
+        if layer not in self._decider.banks:
             return 1.0
-        if kind.steps[-1].signature not in self._uploaded:
+        key = self._like(kind, layer)
+        if key not in self._uploaded:
             admitted = 1.0
             for _ in range(_ROUNDS):
                 missing = float(self._decider.missing(layer, 1, admitted).sum())
                 admitted = 1 - self._mean(kind, layer, 1, admitted)[0] / max(missing, _NEGLIGIBLE)
-            self._uploaded[kind.steps[-1].signature] = admitted
-        return self._uploaded[kind.steps[-1].signature]
+            self._uploaded[key] = admitted
+        return self._uploaded[key]
+
+    def _like(self, kind: LayerKind, layer: int) -> tuple[str, int]:
+        """What layers that are divided alike have in common: their experts, and what of one is copied."""
+        return kind.steps[-1].signature, self._decider.layout.units[layer, "experts"].expert_bytes
 
     def _mean(self, kind: LayerKind, layer: int, n_tokens: int, admitted: float) -> tuple[float, Shared]:
         """How many experts the CPU takes, and what that takes, over the numbers that may be missing."""
         used = float(self._use.distinct(n_tokens)[self._decider.layout.moe_layers.index(layer)])
         chances = self._decider.missing(layer, n_tokens, admitted)
         missing, in_all = float(chances.sum()), max(1, round(used))
-        varies = n_tokens == 1 and self._decider.bank_experts > 0
+        varies = n_tokens == 1 and layer in self._decider.banks
         likely = _binomial(in_all, min(1.0, missing / used)) if varies else _between(missing)
         runs = float(expected_runs(chances)) / max(missing, _NEGLIGIBLE)
         parts = [
@@ -91,7 +96,7 @@ class Sharing:
         self, kind: LayerKind, layer: int, n_tokens: int, missing: int, held: int, runs: float
     ) -> tuple[int, Shared]:
         """With so many experts missing, `runs` for each, and so many held by the bank."""
-        key = (kind.steps[-1].signature, n_tokens, missing, held)
+        key = (*self._like(kind, layer), n_tokens, missing, held)
         if key not in self._known:
             self._known[key] = self._divided(kind, layer, n_tokens, missing, held, runs)
         return self._known[key]

@@ -37,7 +37,9 @@ class ExpectedUse:
     n_used: int
     repeat: float = 0.0
     _known: dict[int, Floats] = field(default_factory=dict, repr=False, compare=False)
-    _in_banks: dict[tuple[int, float, bool], Floats] = field(default_factory=dict, repr=False, compare=False)
+    _in_banks: dict[tuple[int, float, bool, tuple[int, ...] | None], Floats] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _shares: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -70,30 +72,34 @@ class ExpectedUse:
         held = self.in_bank(bank_experts, admitted, in_turn=True)
         return self.repeat + (1 - self.repeat) * float((self.chances * held).sum() / self.chances.sum())
 
-    def in_bank(self, bank_experts: int, admitted: float = 1.0, *, in_turn: bool) -> Floats:
+    def in_bank(
+        self, bank_experts: int, admitted: float = 1.0, *, in_turn: bool, layers: tuple[int, ...] | None = None
+    ) -> Floats:
         """(layers, experts): how likely each is in a bank of so many experts, under LRU, which decoded tokens fill.
+        `layers`: the places of those that share it, and that are asked about; None: all.
 
         The bank holds what the last tokens used. `in_turn`: when the next token asks for it: layers come round in
         turn, so whole tokens count, and a bank that is smaller than a token's own demand has nothing left then.
         `admitted` is the share of the misses that are uploaded: the fewer, the longer popular experts stay (q-LRU,
         Martina, Garetto and Leonardi 2014).
         """
-        key = bank_experts, round(max(admitted, _LEAST_ADMITTED), 2), in_turn
+        key = bank_experts, round(max(admitted, _LEAST_ADMITTED), 2), in_turn, layers
         if key not in self._in_banks:
             self._in_banks[key] = self._held_by(*key)
         return self._in_banks[key]
 
-    def _held_by(self, bank_experts: int, admitted: float, in_turn: bool) -> Floats:
-        if bank_experts >= np.count_nonzero(self.chances):
-            return np.asarray((self.chances > 0) * 1.0)
+    def _held_by(self, bank_experts: int, admitted: float, in_turn: bool, layers: tuple[int, ...] | None) -> Floats:
+        chances = self.chances if layers is None else self.chances[list(layers)]
+        if bank_experts >= np.count_nonzero(chances):
+            return np.asarray((chances > 0) * 1.0)
         low, high = 0.0, 1.0
-        while _held(self.chances, high, admitted).sum() < bank_experts:
+        while _held(chances, high, admitted).sum() < bank_experts:
             low, high = high, 2 * high
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            is_low = _held(self.chances, middle, admitted).sum() < bank_experts
+            is_low = _held(chances, middle, admitted).sum() < bank_experts
             low, high = (middle, high) if is_low else (low, middle)
-        return _held(self.chances, math.floor(high) if in_turn else high, admitted)
+        return _held(chances, math.floor(high) if in_turn else high, admitted)
 
 
 def expected_runs(chance: Floats) -> Floats:

@@ -89,8 +89,6 @@ class Layout:
     dtype: torch.dtype
     moe_layers: tuple[int, ...]
     """The layers that have experts."""
-    expert_bytes: int
-    """Of one expert that is streamed, at most."""
 
     @property
     def n_devices(self) -> int:
@@ -135,14 +133,12 @@ def build_layout(model: Model, placement: Placement, device_of: Sequence[int], d
         sample=Step("sample", "device", _sign(model.shape.n_vocab)),
         dtype=dtype,
         moe_layers=tuple(layer for layer, shape in enumerate(model.shape.layers) if shape.moe is not None),
-        expert_bytes=_expert_bytes(units),
     )
 
 
 def placed_layout(layout: Layout, placement: Placement) -> Layout:
     """The layout of the same model under another placement, which costs a tenth of building it."""
-    units = _units(layout.model, placement)
-    return replace(layout, units=units, expert_bytes=_expert_bytes(units))
+    return replace(layout, units=_units(layout.model, placement))
 
 
 def _units(model: Model, placement: Placement) -> dict[tuple[int, str], TransferUnit]:
@@ -150,10 +146,6 @@ def _units(model: Model, placement: Placement) -> dict[tuple[int, str], Transfer
         (layer, STEP_NAMES[kind]): _unit(number, layer, kind, tensors)
         for number, (layer, kind, tensors) in enumerate(host_groups(model, placement))
     }
-
-
-def _expert_bytes(units: Mapping[tuple[int, str], TransferUnit]) -> int:
-    return max((unit.expert_bytes for unit in units.values()), default=0)
 
 
 def step_work(

@@ -7,7 +7,8 @@ from, `both` what either side takes (`profiler.predicting.divided`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from executor.policies import make_policy
 from executor.policies.auto import Auto
 from executor.policies.base import Item, Plan, Policy, PolicyOptions
 from executor.policies.hot import Hot, size_class
+from executor.streaming.expert_cache import shared_out
 from executor.weights.transfer_units import TransferUnit
 from profiler.predicting.expert_use import ExpectedUse, expected_runs
 from profiler.predicting.layout import Layout
@@ -63,6 +65,15 @@ class StepCopies:
         return self.ahead_bytes + self.late_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """An expert cache on one device. `layers`: the places, among the layers with experts, of those that share it."""
+
+    n_places: int
+    expert_bytes: int
+    layers: tuple[int, ...]
+
+
 KnownCopies = dict[tuple[object, ...], StepCopies]
 """What was decided already, for the same plan under any placement."""
 
@@ -79,6 +90,8 @@ class Decider:
     fills_bank: bool = True
     warmup: int | None = None
     known: KnownCopies = field(default_factory=dict, repr=False, compare=False)
+    banks: Mapping[int, Bank] = field(default_factory=dict)
+    """By layer; none where the arm has no cache."""
 
     @property
     def auto(self) -> Auto | None:
@@ -108,7 +121,7 @@ class Decider:
             return None
         # the number of slots decides when copies go, and not which
         options = replace(self.policy.options, slots=0)
-        key = (self.policy.name, options, step, layer, unit.n_bytes, self.bank_experts, asked.tobytes())
+        key = (self.policy.name, options, step, layer, unit.n_bytes, self.banks.get(layer), asked.tobytes())
         if key not in self.known:
             self.known[key] = self._asked(unit, asked)
         return self.known[key]
@@ -142,7 +155,8 @@ class Decider:
             return
         used = self.use.chance_of_use(ubatch.n_tokens)[self.layout.moe_layers.index(unit.layer)]
         chance = used if plan.when == "ahead" else self.missing(unit.layer, ubatch.n_tokens)
-        if plan.what == "bank" and used.sum() <= self.bank_experts:
+        bank = self.banks.get(unit.layer)
+        if plan.what == "bank" and bank is not None and used.sum() <= bank.n_places:
             found.late_bytes[point], found.late_copies[point] = chance.sum() * unit.expert_bytes, chance.sum()
             return
         found.inside_bytes[point] = (used - chance).sum() * unit.expert_bytes
@@ -154,10 +168,9 @@ class Decider:
         found.late_copies[point] = expected_runs(chance)
 
     @property
-    def bank_experts(self) -> int:
-        """How many experts the arm's cache holds."""
-        one = self.layout.expert_bytes
-        return int(self.policy.cache_bytes / one) if one else 0
+    def bank_bytes(self) -> int:
+        """What the banks of all devices take."""
+        return sum(bank.n_places * bank.expert_bytes for bank in set(self.banks.values()))
 
     def missing(self, layer: int, n_tokens: int, admitted: float = 1.0) -> Floats:
         """(experts,): how likely a ubatch uses each, and the bank does not have it, which takes in `admitted` of what
@@ -165,10 +178,12 @@ class Decider:
         assert self.use is not None
         at = self.layout.moe_layers.index(layer)
         used = self.use.chance_of_use(n_tokens)[at]
-        if not (self.fills_bank and self.bank_experts):
+        bank = self.banks.get(layer)
+        if not self.fills_bank or bank is None:
             return np.asarray(used)
         is_token = n_tokens == 1
-        held = self.use.in_bank(self.bank_experts, admitted, in_turn=is_token)[at]
+        of_bank = self.use.in_bank(bank.n_places, admitted, in_turn=is_token, layers=bank.layers)
+        held = of_bank[bank.layers.index(at)]
         return np.asarray(used * (1 - held) * (1 - self.use.repeat * is_token))
 
 
@@ -185,6 +200,8 @@ def decide(
 ) -> Decider:
     """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
     `known`: what deciders of the same plan, which differ in placement or slots alone, decided already.
+
+    Raises HprofError where its cache is too small to serve a token, as a run would.
     """
     policy = make_policy(arm, options)
     inner = getattr(policy, "inner", policy)
@@ -194,7 +211,26 @@ def decide(
         learner.times = _Times(compute_ns, link_gb_s)  # type: ignore[assignment]
     # what auto chooses turns on the placement and on what it was told
     shared = None if isinstance(inner, Auto) else known
-    return Decider(layout, policy, use, fills_bank, known={} if shared is None else shared)
+    known = {} if shared is None else shared
+    return Decider(layout, policy, use, fills_bank, known=known, banks=_banks(layout, policy.cache_bytes))
+
+
+def _banks(layout: Layout, cache_bytes: int) -> dict[int, Bank]:
+    """By layer, the bank that serves it."""
+    if not cache_bytes:
+        return {}
+    of_device = defaultdict(list)
+    for unit in layout.units.values():
+        of_device[layout.device_of[unit.layer]].append(unit)
+    moe = {layer: layout.model.shape.layers[layer].moe for layer in layout.moe_layers}
+    n_used = {layer: ffn.n_used for layer, ffn in moe.items() if ffn is not None}
+    found = {}
+    for units in of_device.values():
+        for group, n_places in shared_out(units, cache_bytes // layout.n_devices, n_used):
+            places = tuple(layout.moe_layers.index(unit.layer) for unit in group)
+            bank = Bank(n_places, group[0].expert_bytes, places)
+            found.update({unit.layer: bank for unit in group})
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class ArmPredictor:
         return {
             "vram_resident": model.n_bytes - on_host,
             "vram_slots": slots,
-            "vram_bank": self._decider.policy.cache_bytes,
+            "vram_bank": self._decider.bank_bytes,
         }
 
 

@@ -8,6 +8,7 @@ host memory, and other thresholds and gates, which only matter where some ubatch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple
@@ -134,15 +135,18 @@ class Search:
         threshold or gate."""
         if rough.override is None:
             return
-        places = [rough.placement, *self._sub_layer(rough, budget_bytes)]
-        found = [self._candidate(rough.arm, rough.n_ubatch, rough.policy, place) for place in places[1:]]
-        found += self._with_more_slots(rough, budget_bytes)
+        found = [*self._with_less_of_a_layer(rough, budget_bytes), *self._with_more_slots(rough, budget_bytes)]
         yield from found
         best = ranked([rough, *found], self._objective)[0]
         for policy in self._gates_and_thresholds(best):
             one = self._candidate(best.arm, best.n_ubatch, policy, best.placement)
             if ranked([best, one], self._objective)[0] is one:
                 yield one
+
+    def _with_less_of_a_layer(self, rough: Candidate, budget_bytes: int) -> Iterator[Candidate]:
+        for place in self._sub_layer(rough, budget_bytes):
+            with suppress(HprofError):  # what a cache has for one layer's part may not serve a token
+                yield self._candidate(rough.arm, rough.n_ubatch, rough.policy, place)
 
     def _with_more_slots(self, rough: Candidate, budget_bytes: int) -> list[Candidate]:
         if "slots" not in arm_traits(rough.arm).reads or rough.slots >= _MORE_SLOTS:

@@ -12,6 +12,7 @@ import pytest
 
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
+from executor.errors import HprofError
 from executor.passes import PassJob, PassResult
 from executor.policies import arm_traits
 from executor.policies.base import PolicyOptions
@@ -24,6 +25,8 @@ from profiler.predicting.predictor import Prediction, predict
 
 MACHINE = SimMachine(host_call_us=0.0)
 CELLS = tuple(grid([96, 500], [4], [32, 100], [0, 700]))
+HALF = r"blk\.(0|1)\.ffn_.*_exps=CPU"
+IN_PART = r"blk\.0\.ffn_.*_exps=CPU;blk\.1\.ffn_up_exps=CPU"
 STATELESS = ("off", "off-whole", "on", "gated", "cpu", "full")
 
 
@@ -35,9 +38,10 @@ def planned(
     cells: tuple[GridPoint, ...] = CELLS,
     cache_bytes: int = 0,
     machine: SimMachine = MACHINE,
+    overrides: str | None = None,
 ) -> RunPlan:
     device = DeviceOptions("sim", n_devices, machine=machine)
-    options = (PlacementOptions(n_gpu_layers=n_gpu_layers),)
+    options = (PlacementOptions(overrides=overrides, n_gpu_layers=n_gpu_layers),)
     policy = PolicyOptions(cache_bytes=cache_bytes)
     request = RunRequest(cells=cells, device=device, model=model, arms=arms, placements=options, policy=policy)
     return plan_run(request)
@@ -119,6 +123,49 @@ def test_a_bank_serves_tokens_and_is_read_by_prompts(arm: str, misses: float, co
         assert one.decode_ns == pytest.approx(seen.decode_ns, rel=misses), one
         assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.05), one
         assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=copied), one
+
+
+@pytest.mark.parametrize("overrides", [HALF, IN_PART], ids=["half of the layers", "one in part"])
+def test_what_is_resident_takes_no_place_in_a_bank(overrides: str) -> None:
+    cells = tuple(grid([256], [120], [256], [0]))
+    for one, seen in both(planned("tiny-moe", ("cache",), cells=cells, cache_bytes=1 << 20, overrides=overrides)):
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.05), one
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
+        assert one.vram["vram_bank"] == seen.vram_bank, one
+
+
+def test_a_bank_too_small_for_a_token_is_refused_as_by_a_run() -> None:
+    plan = planned("tiny-moe", ("cache",), cells=tuple(grid([96], [4], [32], [0])), cache_bytes=1 << 10)
+    refusals = []
+    for open_it in (lambda: list(predict(plan, RateCosts(MACHINE, plan.session.dtype))), lambda: list(both(plan))):
+        with pytest.raises(HprofError, match="one token needs") as refusal:
+            open_it()
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
+
+
+def test_a_layer_in_part_takes_what_sim_takes() -> None:
+    """Its tensors that stay on the device are not copied; the CPU, where it computes, computes all of it."""
+    cells = tuple(grid([96, 500], [4], [32, 100], [0]))
+    for one, seen in both(planned("tiny-moe", STATELESS, cells=cells, overrides=IN_PART)):
+        assert one.ttft_ns == pytest.approx(seen.ttft_ns, rel=0.03), one
+        assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.01), one
+        assert one.bytes_h2d == pytest.approx(seen.bytes_h2d, rel=0.05), one
+
+
+def test_a_layer_in_part_is_divided_by_what_is_copied_of_it() -> None:
+    """Of two layers with the same experts, the one that copies less of each gives the CPU fewer."""
+    machine = replace(MACHINE, link_gb_s=5.0, link_latency_us=0.1, host_memory_gb_s=20.0)
+    cells = tuple(grid([96], [16], [100], [0]))
+    times = []
+    for overrides in (r"blk\.(0|1)\.ffn_.*_exps=CPU", r"blk\.(0|1)\.ffn_up_exps=CPU", IN_PART):
+        for one, seen in both(planned("tiny-moe", ("both",), cells=cells, machine=machine, overrides=overrides)):
+            assert one.decode_ns == pytest.approx(seen.decode_ns, rel=0.03), one
+            times.append(one.decode_ns)
+    whole, thin, in_part = times
+    assert whole is not None
+    assert thin is not None
+    assert in_part == pytest.approx((whole + thin) / 2, rel=1e-3)
 
 
 def test_a_bank_that_no_token_fills_holds_nothing_for_prompts() -> None:
