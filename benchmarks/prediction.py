@@ -24,7 +24,7 @@ from executor.devices.known import find_gpu, find_link
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, predicted_request
+from profiler.cli.captured_request import captured_options, predicted_request
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, RunRequest, grid
 from profiler.predicting.calibrate import Source, calibrate, usual_cells
@@ -57,7 +57,7 @@ Errors = dict[str, dict[str, float]]
 def capture_errors(path: Path, probe: Probe | None = None) -> Errors:
     """Median and 90th percentile of the relative errors of a capture's cells that were not fitted, by figure."""
     capture = Capture.open(path)
-    plan = plan_run(predicted_request(captured_values(capture.manifest, str(path))))
+    plan = plan_run(predicted_request(captured_options(capture.manifest, str(path))))
     found: dict[str, list[float]] = {figure: [] for figure in FIGURES}
     if probe is None:
         cells = usual_cells(capture)

@@ -12,7 +12,8 @@ from dashboard.trace_root import CaptureRef, Fingerprint
 from executor.devices.factory import sim_machine
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+from profiler.cli.asked import AskedOptions
+from profiler.cli.captured_request import captured_options, overlaid, predicted_request
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint
 from profiler.predicting.calibrate import Calibration, Source, calibrate
@@ -72,8 +73,8 @@ def _predicted(key: bytes, fingerprint: Fingerprint, settings: WhatIfSettings) -
 
 
 def _plan(capture: Capture, given: Mapping[str, object], settings: WhatIfSettings | None = None) -> RunPlan:
-    values = captured_values(capture.manifest, capture.name)
-    request = predicted_request(overlaid(values, values, given))
+    captured = captured_options(capture.manifest, capture.name)
+    request = predicted_request(overlaid(captured, AskedOptions(given, frozenset(given))))
     if settings is None:
         return plan_run(request)
     n_gen = max(cell.n_gen for cell in request.cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import engine_option, given_values, predict_options
+from profiler.cli.options import engine_option, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _MOST_VERIFIED: Final = 16
 )
 @click.option("--prefetch-build", is_flag=True, help="llama.cpp: the build has -pw and --moe-cache-mib.")
 @click.pass_context
-def command(ctx: click.Context, /, **values: Any) -> None:
+def command(ctx: click.Context, /, **_values: Any) -> None:
     """Search arm, ubatch, slots, cache and placement for what is best under a budget of device memory.
 
     \b
@@ -59,14 +60,15 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
     The budget is that of each device; without it, a known GPU's memory is the budget. -ub is searched.
     """
-    searched = _search(values, given_values(ctx))
+    asked = AskedOptions.of(ctx)
+    searched = _search(asked)
     request, found, spread, notes = searched.request, searched.advice, searched.spread, searched.notes
-    verified = _verify(request, found, values) if values["verify"] else []
+    verified = _verify(request, found, asked) if asked.verify else []
     from profiler.cli.advise_output import advice_blocks, advice_json
     from profiler.report.terminal import print_block
 
     line = searched.llama_cpp
-    if values["as_json"]:
+    if asked.as_json:
         import orjson
 
         say(orjson.dumps(advice_json(found, spread, notes, line, verified), option=orjson.OPT_INDENT_2).decode())
@@ -95,17 +97,17 @@ def searched_by(options: Sequence[str]) -> Searched:
         context = command.make_context("advise", list(options))
     except click.ClickException as error:
         raise HprofError(error.format_message()) from error
-    return _search(context.params, given_values(context))
+    return _search(AskedOptions.of(context))
 
 
-def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
+def _search(asked: AskedOptions) -> Searched:
     from executor.units import format_bytes, parse_bytes
     from profiler.cli.advise_output import llama_cpp_command
     from profiler.cli.ground import advice_ground
     from profiler.predicting.advise import advise
 
-    ground = advice_ground(values, given)
-    request, budget, machine = ground.request, values["vram_budget"], ground.request.device.machine
+    ground = advice_ground(asked)
+    request, budget, machine = ground.request, asked.vram_budget, ground.request.device.machine
     memory = machine.memory_bytes if machine is not None else None
     if budget is None and memory is None:
         raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
@@ -115,14 +117,14 @@ def _search(values: Mapping[str, Any], given: Mapping[str, Any]) -> Searched:
     if memory is not None and budget_bytes > memory:
         notes.append(f"A device has {format_bytes(memory)}: that is the budget, and not {format_bytes(budget_bytes)}.")
         budget_bytes = memory
-    found = advise(request, budget_bytes, values["objective"], ground.costs, ground.use)
-    is_for_llama = values["engine"] == "llama.cpp"
-    line = llama_cpp_command(found.best, request, has_prefetch=values["prefetch_build"])
+    found = advise(request, budget_bytes, asked.objective, ground.costs, ground.use)
+    is_for_llama = asked.engine == "llama.cpp"
+    line = llama_cpp_command(found.best, request, has_prefetch=asked.prefetch_build)
     return Searched(request, found, ground.spread, notes, line if is_for_llama else None)
 
 
 def _verify(
-    request: RunRequest, found: Advice, values: Mapping[str, Any]
+    request: RunRequest, found: Advice, asked: AskedOptions
 ) -> list[tuple[Candidate, float | None, float | None]]:
     """The best few, run for real: each with its time to first token and its decode time, in ns."""
     from dataclasses import replace
@@ -137,12 +139,12 @@ def _verify(
     from profiler.running.runner import run_capture
     from profiler.storage.writer import new_capture
 
-    device = replace(request.device, kind=values["device"] or default_kind())
+    device = replace(request.device, kind=asked.device or default_kind())
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, one in enumerate(found.ranked[: values["verify"]]):
-            asked = replace(verified_request(request, one, repetitions=3), device=device, dtype="auto")
-            plan = plan_run(asked)
+        for number, one in enumerate(found.ranked[: asked.verify]):
+            chosen = replace(verified_request(request, one, repetitions=3), device=device, dtype="auto")
+            plan = plan_run(chosen)
             path = str(Path(folder) / str(number))
             writer = new_capture(path, force=False, source="hprof", **initial_fields(plan, ["hprof", "advise"]))
             run_capture(plan, writer, make_progress())

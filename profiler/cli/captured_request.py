@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 from profiler.cli.run_request import build_request
 from profiler.manifest import Manifest
 from profiler.planning.request import RunRequest
 
 
-def captured_values(manifest: Manifest, where: str) -> dict[str, Any]:
-    """The values of the options that `hprof run` was given when it made the capture at `where`.
+def captured_options(manifest: Manifest, where: str) -> AskedOptions:
+    """The options that `hprof run` was given when it made the capture at `where`.
 
     Raises HprofError for captures that no `hprof run` made, and for command lines that this hprof does not read.
     """
@@ -31,19 +31,17 @@ def captured_values(manifest: Manifest, where: str) -> dict[str, Any]:
     dtype = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}.get(str(manifest.grid.get("dtype")), "bf16")
     routing = manifest.model.get("routing")
     spec = {"routing": _spec(routing)} if isinstance(routing, str) else {}
-    return {**context.params, "dtype": dtype, "keeps_rows": "all_logits" not in manifest.grid, **spec}
+    return AskedOptions.of(context).but(dtype=dtype, keeps_rows="all_logits" not in manifest.grid, **spec)
 
 
-def predicted_request(values: Mapping[str, Any]) -> RunRequest:
+def predicted_request(asked: AskedOptions) -> RunRequest:
     """The request that options spell, for machines that are not there: on the `sim` device, one pass a cell."""
-    if values["device"] == "cuda":
-        values = {**values, "device": "sim"}
-    request = build_request({**values, "device": values["device"] or "sim"})
+    request = build_request(asked.but(device="cpu" if asked.device == "cpu" else "sim"))
     return replace(
         request,
         device=replace(request.device, kind="sim"),
         routing=None if request.routing == "model" else request.routing,
-        keeps_rows=values.get("keeps_rows", False),
+        keeps_rows=asked.keeps_rows,
         repetitions=1,
         recorder="native",
         record_ordering=False,
@@ -52,31 +50,24 @@ def predicted_request(values: Mapping[str, Any]) -> RunRequest:
     )
 
 
-_UNASKED: Final = {
-    "repetitions": 1,
-    "boots": 1,
-    "recorder": "native",
-    "no_record": False,
-    "record_ordering": False,
-    "inject": None,
-}
-"""Options of a run that a prediction has no use for."""
+PLACED_BY: Final = {"override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None}
+"""The options that say where weights lie, each as where it is left out."""
 _OWN: Final = ("output", "force", "as_json", "fits", "against", "device", "objective", "engine", "verify", "probe")
 
 
-def overlaid(captured: Mapping[str, Any] | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(captured: AskedOptions | None, asked: AskedOptions) -> AskedOptions:
     """The options to predict by: a capture's own, where there is one, under what the user gave.
 
     Arms and placements that are given replace all that chose them in the capture.
     """
     if captured is None:
-        return _UNASKED | dict(values)
-    asked = {name: value for name, value in given.items() if name not in _OWN}
-    if {"arms", "prefetch_weights"} & asked.keys():
-        asked = {"arms": None, "prefetch_weights": None} | asked
-    if {"override_tensor", "n_cpu_moe", "n_gpu_layers", "vram_budget"} & asked.keys():
-        asked = {"override_tensor": (), "n_cpu_moe": (), "n_gpu_layers": (), "vram_budget": None} | asked
-    return {**captured, **asked}
+        return asked
+    given = {name: asked.values[name] for name in asked.typed if name not in _OWN}
+    if asked.names_arms:
+        given = {"arms": None, "prefetch_weights": None} | given
+    if PLACED_BY.keys() & given.keys():
+        given = PLACED_BY | given
+    return AskedOptions({**captured.values, **given}, asked.typed)
 
 
 def _spec(label: str) -> str:

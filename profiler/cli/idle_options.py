@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
 
 from executor.errors import HprofError
 from executor.policies import arm_traits
+from profiler.cli.asked import AskedOptions
 from profiler.cli.machine_options import MACHINE_FLAGS
 from profiler.planning.plan import RunPlan
 
@@ -30,19 +31,20 @@ _OF_OTHER_ENGINES: Final = {  # option -> its spelling, and the engines that hav
 _VALUES_OF_LLAMA_BENCH: Final = {"load_mode": ("-lm", {"mlock"}), "split_mode": ("-sm", {"row", "none", "tensor"})}
 
 
-def refuse_others_options(given: Mapping[str, object]) -> None:
-    """Raise HprofError for an option of another engine. `given`: the options that the user gave."""
+def refuse_others_options(asked: AskedOptions) -> None:
+    """Raise HprofError for an option of another engine that the user gave."""
     for name, (flag, engines) in _OF_OTHER_ENGINES.items():
-        if name in given:
+        if name in asked.typed:
             raise HprofError(f"{flag} is for --engine {engines}: add that, or leave it out.")
     for name, (flag, values) in _VALUES_OF_LLAMA_BENCH.items():
-        if given.get(name) in values:
-            raise HprofError(f"{flag} {given[name]} is for --engine llama-bench: add that, or give another value.")
+        value = asked.values[name]
+        if name in asked.typed and value in values:
+            raise HprofError(f"{flag} {value} is for --engine llama-bench: add that, or give another value.")
 
 
-def idle_options(given: Mapping[str, object], plan: RunPlan) -> list[str]:
+def idle_options(asked: AskedOptions, plan: RunPlan) -> list[str]:
     """A sentence for each option given by the user that changes nothing in `plan`."""
-    found = ((name, reason(plan, given[name])) for name, (_, reason) in _RULES.items() if name in given)
+    found = ((name, reason(plan, asked.values[name])) for name, (_, reason) in _RULES.items() if name in asked.typed)
     return [f"{_RULES[name][0]} does nothing in this run: {why}." for name, why in found if why is not None]
 
 

@@ -7,13 +7,14 @@ refused with a sentence on that flag. None is shown in help, which lists what hp
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from executor.errors import HprofError
 from executor.units import LARGEST_COUNT
+from profiler.cli.asked import AskedOptions
 
 OFFLOAD_VARIABLE: Final = "GGML_OP_OFFLOAD_MIN_BATCH"
 """llama.cpp's variable for what `--op-offload-min-batch` sets here."""
@@ -58,45 +59,45 @@ _REFUSED: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
 }
 
 
-def settle_llama_flags(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options' values with what llama.cpp's flags and variable ask for. `given`: what the user gave.
+def settle_llama_flags(asked: AskedOptions) -> AskedOptions:
+    """The options with what llama.cpp's flags and variable ask for.
 
     Raises HprofError with a sentence on the flag that hprof has nothing for.
     """
     for name, (flag, harmless, why) in _REFUSED.items():
-        if values[name] is not None and values[name].lower() not in harmless:
-            raise HprofError(f"{flag} {values[name][:60]} is llama.cpp's: {why}.")
-    if values["output"] in _FORMATS:
-        kind = values["output"]
+        value: str | None = asked.values[name]
+        if value is not None and value.lower() not in harmless:
+            raise HprofError(f"{flag} {value[:60]} is llama.cpp's: {why}.")
+    kind = asked.output
+    if kind in _FORMATS:
         raise HprofError(
             f"-o {kind}: -o is the capture's folder here, so print JSON with --json, or write -o ./{kind} for a folder "
             "of that name."
         )
-    settled = dict(values)
-    if values["cpu_moe"]:
-        settled["n_cpu_moe"] = _every_layer(values)
-    if values["mmap"] is not None:
-        settled["load_mode"] = _load_mode(values["mmap"], given)
-    if "op_offload_min_batch" not in given:
-        settled["op_offload_min_batch"] = _offload_min_batch(values["op_offload_min_batch"])
-    return settled
+    if asked.cpu_moe:
+        asked = asked.but(n_cpu_moe=_every_layer(asked))
+    if asked.mmap is not None:
+        asked = asked.but(load_mode=_load_mode(asked.mmap, asked))
+    if "op_offload_min_batch" not in asked.typed:
+        asked = asked.but(op_offload_min_batch=_offload_min_batch(asked.op_offload_min_batch))
+    return asked
 
 
-def variables_used(given: Mapping[str, object]) -> list[str]:
+def variables_used(asked: AskedOptions) -> list[str]:
     """A sentence on llama.cpp's variable, where it decides."""
-    if OFFLOAD_VARIABLE not in os.environ or "op_offload_min_batch" in given:
+    if OFFLOAD_VARIABLE not in os.environ or "op_offload_min_batch" in asked.typed:
         return []
     return [f"{OFFLOAD_VARIABLE}={os.environ[OFFLOAD_VARIABLE]} in the environment is used as --op-offload-min-batch."]
 
 
-def _every_layer(values: Mapping[str, object]) -> tuple[str, ...]:
-    if values["n_cpu_moe"]:
+def _every_layer(asked: AskedOptions) -> tuple[str, ...]:
+    if asked.n_cpu_moe:
         raise HprofError("-cmoe is -ncmoe with every layer: give one of them.")
     return (_ALL_LAYERS,)
 
 
-def _load_mode(mmap: str, given: Mapping[str, object]) -> str:
-    if "load_mode" in given:
+def _load_mode(mmap: str, asked: AskedOptions) -> str:
+    if "load_mode" in asked.typed:
         raise HprofError(f"-mmp {mmap[:60]} and -lm both say how weights are loaded: give one of them.")
     if mmap not in ("0", "1"):
         raise HprofError(f"-mmp {mmap[:60]}: give 1 for -lm mmap or 0 for -lm none; two load modes are two runs.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from executor.devices.known import find_gpu, find_link
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 
 _RATES: Final = {
     "gemm_tflop_s": "--gemm-tflop-s",
@@ -21,60 +22,61 @@ MACHINE_FLAGS: Final = {"gpu": "--gpu", "device_memory": "--device-memory"} | _R
 """The options of this kind that serve `sim` alone, by parameter; a link's speed serves `cpu` too."""
 
 
-def imagined(values: Mapping[str, Any]) -> dict[str, str]:
+def imagined(asked: AskedOptions) -> dict[str, str]:
     """The names of the table's rows that were asked for, for the manifest."""
-    return {f"imagined_{name}": values[name] for name in ("gpu", "link") if values[name] is not None}
+    named = {"gpu": asked.gpu, "link": asked.link}
+    return {f"imagined_{name}": value for name, value in named.items() if value is not None}
 
 
-def link_gb_s(values: Mapping[str, Any]) -> float | None:
+def link_gb_s(asked: AskedOptions) -> float | None:
     """The link's speed, from its own flag or from the table; None where neither is given."""
-    own: float | None = values["link_gb_s"]
-    return find_link(values["link"]).gb_s if own is None and values["link"] is not None else own
+    own = asked.link_gb_s
+    return find_link(asked.link).gb_s if own is None and asked.link is not None else own
 
 
-def sim_machine(values: Mapping[str, Any]) -> SimMachine:
+def sim_machine(asked: AskedOptions) -> SimMachine:
     """The machine that the options describe: what a rate's own flag says, else the GPU's row, else the usual.
 
     The link's speed and latency are the device's own options. Raises HprofError for a GPU that the table lacks, and
     for a memory size that is none.
     """
     rates: dict[str, Any] = {}
-    if values["gpu"] is not None:
-        gpu = find_gpu(values["gpu"])
+    if asked.gpu is not None:
+        gpu = find_gpu(asked.gpu)
         rates |= {"gemm_tflop_s": gpu.gemm_tflop_s, "memory_gb_s": gpu.memory_gb_s, "memory_bytes": gpu.memory_bytes}
-    if values["device_memory"] is not None:
+    if asked.device_memory is not None:
         from executor.units import parse_bytes
 
-        rates["memory_bytes"] = parse_bytes(values["device_memory"], "--device-memory")
-    return SimMachine(**rates | {name: values[name] for name in _RATES if values[name] is not None})
+        rates["memory_bytes"] = parse_bytes(asked.device_memory, "--device-memory")
+    return SimMachine(**rates | {name: asked.values[name] for name in _RATES if asked.values[name] is not None})
 
 
-def knows_device(kind: str, given: Mapping[str, object]) -> bool:
+def knows_device(kind: str, asked: AskedOptions) -> bool:
     """Whether the user said how fast a device of this kind is."""
-    return {"gemm_tflop_s", "memory_gb_s"} <= given.keys() or ("gpu" in given and kind != "cpu")
+    return {"gemm_tflop_s", "memory_gb_s"} <= asked.typed or (asked.names_gpu and kind != "cpu")
 
 
-def refuse_rates(given: Mapping[str, object], *, idle: Sequence[str]) -> None:
+def refuse_rates(asked: AskedOptions, *, idle: Sequence[str]) -> None:
     """Raises HprofError where rates are given beside captures to fit to. idle: options that tell something else."""
-    if (MACHINE_FLAGS.keys() - set(idle)) & given.keys():
+    if (MACHINE_FLAGS.keys() - set(idle)) & asked.typed:
         raise HprofError("--gpu and rates are not for --fit and --against, whose captures say how fast steps are.")
 
 
-def told_rates(kind: str, given: Mapping[str, object], notes: Sequence[str]) -> str | None:
+def told_rates(kind: str, asked: AskedOptions, notes: Sequence[str]) -> str | None:
     """The first line of an answer from rates alone: which of them are sim's defaults; None where none is.
 
-    kind: the device that is asked about. given: what the user gave. notes: why a probe that is there says nothing.
+    kind: the device that is asked about. notes: why a probe that is there says nothing.
     Raises HprofError where that device is a real one and its rates are not given: defaults would look like knowledge.
     """
-    if kind != "sim" and not knows_device(kind, given):
+    if kind != "sim" and not knows_device(kind, asked):
         if notes:
             raise HprofError(" ".join(notes))
         raise HprofError(
             f"nobody measured how fast the {kind} device of this machine is: run `hprof probe --device {kind}` once, "
             "or give --fit CAPTURE, or --gemm-tflop-s and --memory-gb-s."
         )
-    defaults = [] if knows_device(kind, given) else ["the device"]
-    defaults += [] if {"link", "link_gb_s"} & given.keys() else ["the link"]
+    defaults = [] if knows_device(kind, asked) else ["the device"]
+    defaults += [] if asked.names_link else ["the link"]
     if not defaults:
         return None
     return (

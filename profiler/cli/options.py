@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from executor.fault_names import FAULT_MEANINGS
 from executor.units import LARGEST_COUNT
@@ -29,15 +28,6 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
-
-
-def given_values(ctx: click.Context) -> dict[str, Any]:
-    """The values of the parameters that the user gave, on the command line or by the environment."""
-    return {
-        name: value
-        for name, value in ctx.params.items()
-        if ctx.get_parameter_source(name) not in (ParameterSource.DEFAULT, None)
-    }
 
 
 def json_option(command: Command) -> Command:

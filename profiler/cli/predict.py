@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
 from profiler.cli.machine_options import refuse_rates, told_rates
-from profiler.cli.options import engine_option, given_values, predict_options
+from profiler.cli.options import engine_option, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _MOST_CELLS: Final = 20_000
     help="Show how far off it is there; without --fit or --probe, fitted to three of its cells.",
 )
 @click.pass_context
-def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, engine: str, **values: Any) -> None:
+def command(ctx: click.Context, /, **_values: Any) -> None:
     """Predict what `hprof run` would measure: times with intervals, bytes, device memory.
 
     \b
@@ -58,16 +58,14 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, e
     """
     from profiler.plain_text import printable
 
-    if engine == "llama.cpp":
-        forecast, plan = _of_llama_cpp({**values, "fits": fits, "engine": engine}, given_values(ctx), against)
-    else:
-        forecast, plan = _forecast(values, given_values(ctx), fits, against)
-    assumed = [] if fits or against else _unasked(values, given_values(ctx))
+    asked = AskedOptions.of(ctx)
+    forecast, plan = (_of_llama_cpp if asked.engine == "llama.cpp" else _forecast)(asked)
+    assumed = [] if asked.fits or asked.against else _unasked(asked)
     notes = [*assumed, *(f"{note}." for note in plan.model.shape.notes)]
     forecast = replace(forecast, notes=(*forecast.notes, *notes))
-    if values["output"] is not None:
-        _keep(forecast, plan, values)
-    if values["as_json"]:
+    if asked.output is not None:
+        _keep(forecast, plan, asked.output, force=asked.force)
+    if asked.as_json:
         import orjson
 
         say(orjson.dumps(forecast.to_json(), option=orjson.OPT_INDENT_2).decode())
@@ -79,16 +77,14 @@ def command(ctx: click.Context, /, fits: tuple[str, ...], against: str | None, e
     for block in forecast_blocks(forecast):
         for part in drawn_block(block):
             out.print(part)
-    if values["output"] is not None:
-        say(printable(f"Wrote {values['output']}: hprof report {values['output']}"))
+    if asked.output is not None:
+        say(printable(f"Wrote {asked.output}: hprof report {asked.output}"))
 
 
-def _forecast(
-    values: Mapping[str, Any], given: Mapping[str, Any], fits: tuple[str, ...], against: str | None
-) -> tuple[Forecast, RunPlan]:
+def _forecast(asked: AskedOptions) -> tuple[Forecast, RunPlan]:
     from executor.devices.factory import sim_machine
     from profiler.capture import Capture
-    from profiler.cli.captured_request import captured_values, overlaid, predicted_request
+    from profiler.cli.captured_request import captured_options, overlaid, predicted_request
     from profiler.cli.probe_choice import ProbeChoice, choose_probe
     from profiler.planning.plan import plan_run
     from profiler.predicting.calibrate import Source, calibrate, usual_cells
@@ -97,30 +93,31 @@ def _forecast(
     from profiler.predicting.measured import misses_of
     from profiler.predicting.predictor import predict
 
+    fits, against = asked.fits, asked.against
     captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
-    seen = {path: captured_values(capture.manifest, path) for path, capture in captures.items()}
+    seen = {path: captured_options(capture.manifest, path) for path, capture in captures.items()}
     first = against or (fits[0] if fits else None)
-    if fits and values["probe"] is not None:
+    if fits and asked.probe is not None:
         raise HprofError("--probe and --fit exclude each other: give one of them.")
-    by_probe = first is None or values["probe"] is not None
-    choice = choose_probe(values["device"], values, given) if by_probe else ProbeChoice(None)
-    asked = choice.asked(overlaid(None if first is None else seen[first], values, given), given)
-    plan = plan_run(predicted_request(asked), _MOST_CELLS)
+    by_probe = first is None or asked.probe is not None
+    choice = choose_probe(asked.device, asked) if by_probe else ProbeChoice(None)
+    options = choice.in_its_dtype(overlaid(None if first is None else seen[first], asked))
+    plan = plan_run(predicted_request(options), _MOST_CELLS)
     if choice.probe is not None:
         return _by_probe(plan, choice, captures[against] if against else None), plan
     if first is None:
         costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
-        told = told_rates(values["device"] or "sim", given, choice.notes)
+        told = told_rates(asked.device or "sim", asked, choice.notes)
         notes = [
             *filter(None, [told]),
             "From rates alone: nothing says how far off they are, so no figure has an interval.",
         ]
         return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
-    refuse_rates(given, idle=("device_memory",))
+    refuse_rates(asked, idle=("device_memory",))
     plans = {path: plan_run(predicted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
     cells = None if fits else usual_cells(captures[first])
     found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
-    link = plan.request.device.link_gb_s if {"link", "link_gb_s"} & given.keys() else None
+    link = plan.request.device.link_gb_s if asked.names_link else None
     predictions = predict(plan, found.costs if link is None else found.costs.with_link(link), found.use)
     fitted = cells or ({one.cell for one in predictions} if against in fits else ())
     misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
@@ -128,25 +125,23 @@ def _forecast(
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
 
 
-def _of_llama_cpp(values: Mapping[str, Any], given: Mapping[str, Any], against: str | None) -> tuple[Forecast, RunPlan]:
+def _of_llama_cpp(asked: AskedOptions) -> tuple[Forecast, RunPlan]:
     from profiler.cli.ground import llama_cpp_ground
     from profiler.planning.plan import plan_run
     from profiler.predicting.forecast import Forecast
     from profiler.predicting.predictor import predict
 
-    if against is not None:
-        return _of_llama_cpp_against(values, given, against)
-    ground = llama_cpp_ground(values, given)
+    if asked.against is not None:
+        return _of_llama_cpp_against(asked, asked.against)
+    ground = llama_cpp_ground(asked)
     plan = plan_run(ground.request, _MOST_CELLS)
     predictions = predict(plan, ground.costs, ground.use)
     name = f"{plan.model.shape.name} in llama.cpp"
-    rows = [Path(path).name for path in values["fits"] if Path(path).is_file()]
+    rows = [Path(path).name for path in asked.fits if Path(path).is_file()]
     return Forecast(name, _baseline(plan), predictions, ground.spread, rows, notes=ground.notes), plan
 
 
-def _of_llama_cpp_against(
-    values: Mapping[str, Any], given: Mapping[str, Any], against: str
-) -> tuple[Forecast, RunPlan]:
+def _of_llama_cpp_against(asked: AskedOptions, against: str) -> tuple[Forecast, RunPlan]:
     """Each test of a capture of llama-bench; fitted to the rows of `--fit`, or to two of its own."""
     from profiler.capture import Capture
     from profiler.cli.ground import llama_cpp_rates
@@ -154,19 +149,19 @@ def _of_llama_cpp_against(
     from profiler.predicting.llama_cpp import LlamaCppMachine
     from profiler.predicting.llama_rows import captured_rows, fit_llama_rows, read_llama_rows, request_of, two_rows
 
-    if values["output"] is not None:
+    if asked.output is not None:
         raise HprofError("-o keeps predictions of a grid: leave it out with --against for llama.cpp, or use --json.")
-    if "model" not in given:
+    if "model" not in asked.typed:
         raise HprofError(f"say which model {against} is of: add -m (a preset, a config.json or a GGUF file).")
     capture = Capture.open(against)
-    of_model = request_of(values["model"], values["quant"], values["layers"])
-    told = [row for path in values["fits"] for row in read_llama_rows(Path(path), {"": of_model})]
+    of_model = request_of(asked.model, asked.quant, asked.layers)
+    told = [row for path in asked.fits for row in read_llama_rows(Path(path), {"": of_model})]
     rows = captured_rows(capture, of_model, told[0].router if told else None)
-    rates, notes = llama_cpp_rates(values, given, str(capture.manifest.machine.get("gpu") or ""))
+    rates, notes = llama_cpp_rates(asked, str(capture.manifest.machine.get("gpu") or ""))
     fitted = told or two_rows(rows)
     fit = fit_llama_rows(fitted, LlamaCppMachine.of(rates))
     misses = [fit.miss(row, fitted) for row in rows]
-    names = [Path(path).name for path in values["fits"]] or [f"{len(fitted)} tests of {capture.name}"]
+    names = [Path(path).name for path in asked.fits] or [f"{len(fitted)} tests of {capture.name}"]
     spread: dict[str, float | None] = {"ttft": fit.spread, "decode": fit.spread}
     name, predictions = f"{rows[0].plan.model.shape.name} in llama.cpp", [miss.prediction for miss in misses]
     return Forecast(name, rows[0].label, predictions, spread, names, misses, notes), rows[0].plan
@@ -187,10 +182,10 @@ def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Fo
     return Forecast(plan.model.shape.name, _baseline(plan), predictions, probe.spread, made, misses, choice.notes)
 
 
-def _unasked(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+def _unasked(asked: AskedOptions) -> list[str]:
     """What was assumed of the workload where no option says it."""
     usual = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub"}
-    assumed = [f"{flag} {','.join(values[name])}" for name, flag in usual.items() if name not in given]
+    assumed = [f"{flag} {','.join(asked.values[name])}" for name, flag in usual.items() if name not in asked.typed]
     return [f"Nobody said what is run: taken as {' '.join(assumed)}."] if assumed else []
 
 
@@ -198,7 +193,7 @@ def _baseline(plan: RunPlan) -> str:
     return next(iter(plan.setups[0].labels))
 
 
-def _keep(forecast: Forecast, plan: RunPlan, values: Mapping[str, Any]) -> None:
+def _keep(forecast: Forecast, plan: RunPlan, output: str, *, force: bool) -> None:
     """Write the predictions as a capture of one pass an arm and cell."""
     from profiler.running.run_manifest import initial_fields
     from profiler.storage.writer import PassKey, new_capture
@@ -208,7 +203,7 @@ def _keep(forecast: Forecast, plan: RunPlan, values: Mapping[str, Any]) -> None:
     fields["machine"] = {name: fields["machine"][name] for name in told}  # this one's processor has no part in it
     fields["warnings"] = ["Predicted, not measured.", *forecast.notes]
     fields["cannot_say"] = ["what happened when inside a pass: a prediction keeps no events"]
-    writer = new_capture(values["output"], force=values["force"], source="predicted", **fields)
+    writer = new_capture(output, force=force, source="predicted", **fields)
     end = 0
     for number, one in enumerate(forecast.predictions):
         cell, start = one.cell, end

@@ -5,7 +5,7 @@ that `hprof run --help` is light.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import click
 
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 from profiler.cli.llama_flags import settle_llama_flags, variables_used
-from profiler.cli.options import dask_option, given_values, run_options
+from profiler.cli.options import dask_option, run_options
 from profiler.cli.report import show_report
 from profiler.cli.run_output import default_output
 
@@ -31,7 +32,7 @@ class _KeepsArguments(click.Command):
 @run_options
 @dask_option("measure the cells, each a cell at a time; -o must be where they all reach it")
 @click.pass_context
-def command(ctx: click.Context, /, **values: Any) -> None:
+def command(ctx: click.Context, /, **_values: Any) -> None:
     """Run A/B passes of a hybrid model and write a capture.
 
     \b
@@ -47,7 +48,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     from profiler.running.termination import terminable
 
     with terminable():
-        _dispatch(ctx, values, ctx.meta["hprof.arguments"])
+        _dispatch(ctx, AskedOptions.of(ctx), ctx.meta["hprof.arguments"])
 
 
 def run_words(words: Sequence[str]) -> str:
@@ -59,33 +60,33 @@ def run_words(words: Sequence[str]) -> str:
 
     try:
         with terminable(), command.make_context("run", [*words], auto_envvar_prefix="HPROF_RUN") as ctx:
-            return _written(ctx, ctx.params, ctx.meta["hprof.arguments"])
+            return _written(ctx, AskedOptions.of(ctx), ctx.meta["hprof.arguments"])
     except click.ClickException as error:
         raise HprofError(error.format_message()) from error
 
 
-def _dispatch(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> None:
-    if values["boot"] is not None and values["engine"] == "hprof" and values["dask"] is None:
-        _run_boot(ctx, settle_llama_flags(values, given_values(ctx)))
+def _dispatch(ctx: click.Context, asked: AskedOptions, arguments: list[str]) -> None:
+    if asked.boot is not None and asked.engine == "hprof" and asked.dask is None:
+        _run_boot(ctx, settle_llama_flags(asked))
         return
-    written = _written(ctx, values, arguments)
-    show_report(written, as_json=values["as_json"], is_whole=values["is_whole"])
+    written = _written(ctx, asked, arguments)
+    show_report(written, as_json=asked.as_json, is_whole=asked.is_whole)
 
 
-def _written(ctx: click.Context, values: Mapping[str, object], arguments: list[str]) -> str:
+def _written(ctx: click.Context, asked: AskedOptions, arguments: list[str]) -> str:
     """Run the passes by whoever is to run them; gives the capture's address."""
-    if values["engine"] == "hprof":
-        values = settle_llama_flags(values, given_values(ctx))
-    if values["dask"] is not None:
-        return run_on_cluster(values, arguments)
-    if values["engine"] != "hprof":
+    if asked.engine == "hprof":
+        asked = settle_llama_flags(asked)
+    if asked.dask is not None:
+        return run_on_cluster(asked.dask, asked, arguments)
+    if asked.engine != "hprof":
         from profiler.cli.run_engines import run_engine
 
-        return run_engine(ctx, values, arguments)
-    return _run(ctx, values, arguments)
+        return run_engine(ctx.command, asked, arguments)
+    return _run(ctx, asked, arguments)
 
 
-def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) -> str:
+def _run(ctx: click.Context, asked: AskedOptions, arguments: list[str]) -> str:
     from profiler.running.termination import raised_afterwards
 
     with raised_afterwards():
@@ -98,14 +99,13 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
         from profiler.running.runner import run_boots, run_capture
         from profiler.storage.writer import new_capture
 
-    given = given_values(ctx)
-    refuse_others_options(given)
-    plan = plan_run(build_request(values))
-    output = values["output"] or default_output(plan.model.shape.name)
+    refuse_others_options(asked)
+    plan = plan_run(build_request(asked))
+    output = asked.output or default_output(plan.model.shape.name)
     fields = initial_fields(plan, ["hprof", "run", *arguments])
-    fields["machine"] |= imagined(values)
-    fields["warnings"] += [*variables_used(given), *idle_options(given, plan), *unknown_variables(ctx.command)]
-    writer = new_capture(output, force=values["force"], source="hprof", **fields)
+    fields["machine"] |= imagined(asked)
+    fields["warnings"] += [*variables_used(asked), *idle_options(asked, plan), *unknown_variables(ctx.command)]
+    writer = new_capture(output, force=asked.force, source="hprof", **fields)
     if plan.request.boots > 1:
         run_boots(writer, arguments, plan.request.boots)
     else:
@@ -114,9 +114,9 @@ def _run(ctx: click.Context, values: Mapping[str, Any], arguments: list[str]) ->
     return writer.path
 
 
-def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
+def _run_boot(ctx: click.Context, asked: AskedOptions) -> None:
     """One fresh process of `--boots`: adds its passes to the capture that its parent made."""
-    if values["boot_path"] is None or values["boot_run"] is None:
+    if asked.boot is None or asked.boot_path is None or asked.boot_run is None:
         raise HprofError("--boot is for hprof's own use: ask for fresh processes with --boots N.")
     from profiler.running.termination import exit_code_of, raised_afterwards
 
@@ -126,18 +126,18 @@ def _run_boot(ctx: click.Context, values: Mapping[str, Any]) -> None:
             from profiler.planning.plan import plan_run
             from profiler.running.progress import make_progress
             from profiler.running.runner import InterruptedRunError, attach_boot, run_capture
-        writer, position = attach_boot(values["boot_path"], values["boot"], values["boot_run"])
+        writer, position = attach_boot(asked.boot_path, asked.boot, asked.boot_run)
         try:
-            run_capture(plan_run(build_request(values)), writer, make_progress(), position)
+            run_capture(plan_run(build_request(asked)), writer, make_progress(), position)
         except InterruptedRunError as interrupted:
             ctx.exit(interrupted.exit_code)  # the parent says it
     except KeyboardInterrupt as interrupt:
         ctx.exit(exit_code_of(interrupt))
 
 
-def run_on_cluster(values: Mapping[str, Any], arguments: list[str]) -> str:
+def run_on_cluster(address: str, asked: AskedOptions, arguments: list[str]) -> str:
     """Run the sweep; gives the capture's address. Raises HprofError."""
-    _check_cluster_options(values)
+    _check_cluster_options(asked)
     from profiler.running.termination import raised_afterwards
 
     with raised_afterwards():
@@ -146,19 +146,19 @@ def run_on_cluster(values: Mapping[str, Any], arguments: list[str]) -> str:
         from profiler.running.progress import make_progress
         from profiler.storage.writer import new_capture
 
-    request = build_request(values)
+    request = build_request(asked)
     if Path(request.model).is_file():
         request = replace(request, model=absolute(request.model))
-    described = describe(values["dask"], request, ["hprof", "run", *arguments])
-    output = absolute(values["output"] or default_output(described.model))
-    writer = new_capture(output, force=values["force"], source="hprof", **described.fields)
-    run_distributed(values["dask"], request, writer, make_progress())
+    described = describe(address, request, ["hprof", "run", *arguments])
+    output = absolute(asked.output or default_output(described.model))
+    writer = new_capture(output, force=asked.force, source="hprof", **described.fields)
+    run_distributed(address, request, writer, make_progress())
     writer.finish()
     return writer.path
 
 
-def _check_cluster_options(values: Mapping[str, Any]) -> None:
-    if values["engine"] != "hprof":
-        raise HprofError(f"--dask runs hprof's own engine; leave out --engine {values['engine']}, or --dask.")
-    if values["boots"] > 1:
+def _check_cluster_options(asked: AskedOptions) -> None:
+    if asked.engine != "hprof":
+        raise HprofError(f"--dask runs hprof's own engine; leave out --engine {asked.engine}, or --dask.")
+    if asked.boots > 1:
         raise HprofError("--dask and --boots exclude each other: give one of them.")

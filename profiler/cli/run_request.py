@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 from executor.devices.factory import DeviceOptions, default_kind
 from executor.errors import HprofError
@@ -13,6 +13,7 @@ from executor.placement.overrides import split_configurations
 from executor.policies import PREFETCH_ARMS
 from executor.policies.base import PolicyOptions
 from executor.units import LARGEST_COUNT
+from profiler.cli.asked import AskedOptions
 from profiler.cli.machine_options import link_gb_s, sim_machine
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
 
@@ -59,36 +60,36 @@ def _check_range(item: str, option: str, first: int, last: int, operator: str, s
         raise HprofError(f"{option} {item}: such steps never end; use +1 or more, or *2 or more from 1 up.")
 
 
-def build_request(values: Mapping[str, Any]) -> RunRequest:
+def build_request(asked: AskedOptions) -> RunRequest:
     """The request that the options spell. Raises HprofError, naming the option, for what is no list or range."""
     return RunRequest(
         cells=tuple(
             grid(
-                _numbers(values["n_prompt"], "-p", 0),
-                _numbers(values["n_gen"], "-n", 0),
-                _numbers(values["n_ubatch"], "-ub", 1),
-                _numbers(values["n_depth"], "-d", 0),
+                _numbers(asked.n_prompt, "-p", 0),
+                _numbers(asked.n_gen, "-n", 0),
+                _numbers(asked.n_ubatch, "-ub", 1),
+                _numbers(asked.n_depth, "-d", 0),
             )
         ),
-        device=_device(values),
-        model=values["model"],
-        quant=values["quant"],
-        layers=values["layers"],
-        arms=_arms(values["arms"], values["prefetch_weights"]),
-        placements=_all_placements(values),
-        repetitions=values["repetitions"],
-        dtype=values["dtype"],
-        load_mode=values["load_mode"],
-        madvise=values["madvise"],
-        tensor_split=_shares(values["tensor_split"]),
-        policy=_policy(values),
-        all_logits=values["all_logits"],
-        routing=values["routing"],
-        seed=values["seed"],
-        recorder=_recorder(values["recorder"], no_record=values["no_record"]),
-        record_ordering=values["record_ordering"],
-        inject=_fault(values["inject"], is_recorded=values["record_ordering"]),
-        boots=values["boots"],
+        device=_device(asked),
+        model=asked.model,
+        quant=asked.quant,
+        layers=asked.layers,
+        arms=_arms(asked.arms, asked.prefetch_weights),
+        placements=_all_placements(asked),
+        repetitions=asked.repetitions,
+        dtype=asked.dtype,
+        load_mode=asked.load_mode,
+        madvise=asked.madvise,
+        tensor_split=_shares(asked.tensor_split),
+        policy=_policy(asked),
+        all_logits=asked.all_logits,
+        routing=asked.routing,
+        seed=asked.seed,
+        recorder=_recorder(asked.recorder, no_record=asked.no_record),
+        record_ordering=asked.record_ordering,
+        inject=_fault(asked.inject, is_recorded=asked.record_ordering),
+        boots=asked.boots,
     )
 
 
@@ -96,19 +97,17 @@ def _numbers(texts: Sequence[str], option: str, lowest: int) -> tuple[int, ...]:
     return parse_numbers(",".join(texts), option, lowest)
 
 
-def _device(values: Mapping[str, Any]) -> DeviceOptions:
-    n_devices, n_shares = values["n_devices"], len(_shares(values["tensor_split"]))
+def _device(asked: AskedOptions) -> DeviceOptions:
+    n_devices, n_shares = asked.n_devices, len(_shares(asked.tensor_split))
     if n_shares and n_devices not in (1, n_shares):
-        raise HprofError(
-            f"-ts {values['tensor_split']} has {n_shares} shares for --n-devices {n_devices}: give one each."
-        )
+        raise HprofError(f"-ts {asked.tensor_split} has {n_shares} shares for --n-devices {n_devices}: give one each.")
     return DeviceOptions(
-        kind=values["device"] or default_kind(),
+        kind=asked.device or default_kind(),
         n_devices=n_shares or n_devices,
-        link_gb_s=link_gb_s(values),
-        link_latency_us=values["link_latency_us"],
-        n_threads=values["threads"],
-        machine=sim_machine(values),
+        link_gb_s=link_gb_s(asked),
+        link_latency_us=asked.link_latency_us,
+        n_threads=asked.threads,
+        machine=sim_machine(asked),
     )
 
 
@@ -124,13 +123,13 @@ def _fault(name: str | None, *, is_recorded: bool) -> str | None:
     return name
 
 
-def _policy(values: Mapping[str, Any]) -> PolicyOptions:
+def _policy(asked: AskedOptions) -> PolicyOptions:
     return PolicyOptions(
-        slots=values["slots"],
-        gate_min_batch=values["gate_min_batch"],
-        op_offload_min_batch=values["op_offload_min_batch"],
-        cache_bytes=values["moe_cache_mib"] << 20,
-        cache_policy=values["cache_policy"],
+        slots=asked.slots,
+        gate_min_batch=asked.gate_min_batch,
+        op_offload_min_batch=asked.op_offload_min_batch,
+        cache_bytes=asked.moe_cache_mib << 20,
+        cache_policy=asked.cache_policy,
     )
 
 
@@ -150,15 +149,15 @@ def prefetch_arms(text: str | None) -> list[tuple[str, str]]:
     return [(flag, PREFETCH_ARMS[int(flag)]) for flag in flags]
 
 
-def _all_placements(values: Mapping[str, Any]) -> tuple[PlacementOptions, ...]:
-    chosen = (values["override_tensor"], values["n_cpu_moe"], values["n_gpu_layers"])
-    if values["vram_budget"] is None:
+def _all_placements(asked: AskedOptions) -> tuple[PlacementOptions, ...]:
+    chosen = (asked.override_tensor, asked.n_cpu_moe, asked.n_gpu_layers)
+    if asked.vram_budget is None:
         return _placements(*chosen)
     if any(chosen):
         raise HprofError("--vram-budget chooses the placement itself: leave out -ot, -ncmoe and -ngl.")
     from executor.units import parse_bytes
 
-    return (PlacementOptions(vram_budget_bytes=parse_bytes(values["vram_budget"], "--vram-budget")),)
+    return (PlacementOptions(vram_budget_bytes=parse_bytes(asked.vram_budget, "--vram-budget")),)
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

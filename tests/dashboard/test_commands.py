@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dashboard
+from profiler.cli.asked import AskedOptions
 from profiler.cli.run import command
 from profiler.cli.run_request import build_request
 from tests.dashboard.pages import open_page
@@ -21,7 +22,7 @@ SHOWN = re.compile(r"(?:`|^)hprof run\b([^`\n#]*)", re.MULTILINE)
 
 def parse(arguments: str) -> None:
     """Fails as the command line would."""
-    build_request(command.make_context("run", shlex.split(arguments)).params)
+    build_request(AskedOptions.of(command.make_context("run", shlex.split(arguments))))
 
 
 def texts() -> Iterator[str]:

@@ -22,6 +22,7 @@ from executor.errors import HprofError
 from executor.passes import EventRecord, PassResult
 from executor.session import Session
 from profiler.capture import Capture
+from profiler.cli.asked import AskedOptions
 from profiler.cli.run_request import build_request
 from profiler.cupti import (
     WINDOW_NS,
@@ -130,8 +131,7 @@ def test_a_torch_without_cupti_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_spellings(arguments: list[str], recorder: str) -> None:
     from profiler.cli.run import command
 
-    values = command.make_context("run", arguments).params
-    assert build_request(values).recorder == recorder
+    assert build_request(AskedOptions.of(command.make_context("run", arguments))).recorder == recorder
 
 
 def test_contradicting_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from executor.errors import HprofError
+from profiler.cli.asked import AskedOptions
 from profiler.cli.llama_flags import OFFLOAD_VARIABLE, settle_llama_flags, variables_used
-from profiler.cli.options import given_values
 from profiler.cli.run import command
 from profiler.cli.run_request import build_request
 from profiler.planning.plan import plan_run
@@ -19,7 +19,7 @@ from profiler.planning.request import RunRequest
 def request_of(*arguments: str) -> RunRequest:
     """What `hprof run` would be asked with these arguments."""
     context = command.make_context("run", ["--device", "sim", *arguments])
-    return build_request(settle_llama_flags(context.params, given_values(context)))
+    return build_request(settle_llama_flags(AskedOptions.of(context)))
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,9 @@ def test_the_variable_counts_where_no_flag_is_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(OFFLOAD_VARIABLE, "64")
     assert request_of().policy.op_offload_min_batch == 64
     assert request_of("--op-offload-min-batch", "16").policy.op_offload_min_batch == 16
-    assert variables_used({}) == [f"{OFFLOAD_VARIABLE}=64 in the environment is used as --op-offload-min-batch."]
-    assert variables_used({"op_offload_min_batch": 16}) == []
+    usual, typed = AskedOptions({}, frozenset()), AskedOptions({}, frozenset({"op_offload_min_batch"}))
+    assert variables_used(usual) == [f"{OFFLOAD_VARIABLE}=64 in the environment is used as --op-offload-min-batch."]
+    assert variables_used(typed) == []
 
 
 def test_a_variable_without_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,4 +110,4 @@ def test_what_an_override_does_not_do_is_a_warning_of_the_run() -> None:
 
 def test_a_folder_may_still_be_called_json(tmp_path: Path) -> None:
     context = command.make_context("run", ["-o", str(tmp_path / "json")])
-    assert settle_llama_flags(context.params, {})["output"].endswith("json")
+    assert (settle_llama_flags(AskedOptions.of(context)).output or "").endswith("json")

@@ -9,7 +9,7 @@ import pytest
 
 import hprof
 from profiler.capture import Capture
-from profiler.cli.captured_request import captured_values, predicted_request
+from profiler.cli.captured_request import captured_options, predicted_request
 from tests.support import ROOT
 
 SWEEP = str(ROOT / "traces" / "example-sweep")
@@ -153,8 +153,8 @@ def test_a_capture_tells_rates_for_llama_cpp_and_is_no_fit_to_it(capsys: Printed
 
 
 def test_all_arms_of_a_capture_count_in_how_far_off_a_fit_is() -> None:
-    values = captured_values(Capture.open(SWEEP).manifest, SWEEP)
-    assert predicted_request({**values, "arms": "off,auto,both"}).arms == ("off", "auto", "both")
+    options = captured_options(Capture.open(SWEEP).manifest, SWEEP)
+    assert predicted_request(options.but(arms="off,auto,both")).arms == ("off", "auto", "both")
 
 
 def test_auto_is_predicted_beside_what_it_chooses_from(capsys: Printed) -> None:
