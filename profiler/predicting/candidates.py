@@ -87,8 +87,9 @@ class Candidate:
 
 
 def ranked(candidates: Iterable[Candidate], objective: Objective) -> list[Candidate]:
-    """The best first; of those that the objective does not tell apart, the one whose prompts and tokens take least."""
-    return sorted(_once(candidates), key=lambda one: (_class(one.cost(objective)), one.cost("mix")))
+    """The best first; of those that the objective does not tell apart, the one whose prompts and tokens take least, and
+    of those that take the same, the one with the least device memory."""
+    return sorted(_once(candidates), key=lambda one: (_class(one.cost(objective)), one.cost("mix"), one.vram_bytes))
 
 
 def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -56,8 +56,12 @@ class Costs(Protocol):
     def step_ns(self, step: Step, points: Points, distinct: Floats) -> Floats:
         """A step, with what passes between the step before it and itself; `distinct` experts are in use."""
 
-    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
-        """A weight copy of `n_copies` pieces; nothing where there are no bytes."""
+    @property
+    def runs_by_tensor(self) -> bool:
+        """Whether each product runs where its own weights are, and not a whole step where the arm has it."""
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
+        """A weight copy of `n_copies` pieces, of `n_tensors` weights; nothing where there are no bytes."""
 
     def inside_ns(self, n_bytes: Floats) -> Floats:
         """Moving so much inside the device; nothing where there are no bytes."""
@@ -99,7 +103,11 @@ class RateCosts:
             return np.maximum(flops / m.host_gflop_s, moved / m.host_memory_gb_s)
         return np.maximum(flops / (m.gemm_tflop_s * 1e3), moved / m.memory_gb_s) + m.launch_us * 1e3
 
-    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
+    @property
+    def runs_by_tensor(self) -> bool:
+        return False
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
         return np.asarray(n_copies * self.machine.link_latency_us * 1e3 + n_bytes / self.machine.link_gb_s)
 
     def inside_ns(self, n_bytes: Floats) -> Floats:

@@ -94,7 +94,11 @@ class FittedCosts:
         seen = points.seen(step.window) if step.positions_matter else np.zeros_like(points.n_past)
         return fit.ns(points.n_tokens, seen, distinct if step.is_moe else np.zeros_like(points.n_past))
 
-    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
+    @property
+    def runs_by_tensor(self) -> bool:
+        return False
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
         return np.asarray(n_copies * self.per_copy_ns + n_bytes * self.ns_per_byte[way])
 
     def inside_ns(self, n_bytes: Floats) -> Floats:

@@ -6,8 +6,9 @@ Layers that ask for the same share a kind, so that what a step costs is worked o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final, Literal
 
 import numpy as np
@@ -18,9 +19,9 @@ from executor.engine.work import dense_work, device_bytes, experts_work, host_by
 from executor.host.steps import host_dtype
 from executor.model import DeltaNetShape, LayerShape, Model, TensorInfo
 from executor.output_rows import drops_rows
-from executor.placement.place import Placement
+from executor.placement.place import Placement, is_movable
 from executor.quants.products import MOST_ROWS
-from executor.weights.transfer_units import StepKind, TransferUnit, host_groups, step_kind
+from executor.weights.transfer_units import StepKind, TensorLayout, TransferUnit, host_groups, step_kind
 
 STEP_NAMES: Final[Mapping[StepKind, str]] = {
     "mix": "attn",
@@ -30,6 +31,8 @@ STEP_NAMES: Final[Mapping[StepKind, str]] = {
     "experts": "experts",
 }
 """What a trace calls the steps of a layer."""
+_RANKS: Final = {"up": 0, "gate": 1, "down": 2}
+"""The order in which a graph has an FFN's products."""
 Where = Literal["device", "host", "out", "in"]
 """What a step keeps busy: the device, the CPU, or the bus on the way out of or into the device."""
 
@@ -89,10 +92,16 @@ class Layout:
     dtype: torch.dtype
     moe_layers: tuple[int, ...]
     """The layers that have experts."""
+    trips: Mapping[tuple[int, str], tuple[Step, ...]] = field(default_factory=dict)
+    """By layer and step, instead of the kind's `on_host`: of steps in part, where products run by their weights."""
 
     @property
     def n_devices(self) -> int:
         return max(self.device_of) + 1
+
+    def trip(self, layer: int, step: str) -> tuple[Step, ...] | None:
+        """A step's way to the CPU and back, and what of it the device does meanwhile; None: it never goes there."""
+        return self.trips.get((layer, step)) or self.kinds[self.kind_of[layer]].on_host.get(step)
 
     def drops_rows(self, layer: int) -> bool:
         """Whether only rows whose logits are wanted go through what follows the layer's mixer."""
@@ -136,9 +145,53 @@ def build_layout(model: Model, placement: Placement, device_of: Sequence[int], d
     )
 
 
-def placed_layout(layout: Layout, placement: Placement) -> Layout:
-    """The layout of the same model under another placement, which costs a tenth of building it."""
-    return replace(layout, units=_units(layout.model, placement))
+def placed_layout(layout: Layout, placement: Placement, *, by_tensor: bool = False) -> Layout:
+    """The layout of the same model under another placement, which costs a tenth of building it.
+
+    `by_tensor`: each product runs where its own weights are, and not a whole step where the arm has it.
+    """
+    placed = replace(layout, units=_units(layout.model, placement))
+    return replace(placed, trips=_trips(placed)) if by_tensor else placed
+
+
+def _trips(layout: Layout) -> dict[tuple[int, str], tuple[Step, ...]]:
+    """Those of the steps that have some of their matrices on the device."""
+    found: dict[tuple[int, str], tuple[Step, ...]] = {}
+    known: dict[tuple[int, str, frozenset[str]], tuple[Step, ...]] = {}
+    for (layer, name), unit in layout.units.items():
+        kind = layout.kinds[layout.kind_of[layer]]
+        if name not in kind.on_host:
+            continue
+        _, whole, *_ = kind.on_host[name]
+        host = frozenset(part.info.short_name for part in unit.parts)
+        if len(host) < len(_matrices(whole)):
+            key = layout.kind_of[layer], name, host
+            if key not in known:
+                known[key] = _trip_by_tensor(kind.on_host[name], host)
+            found[layer, name] = known[key]
+    return found
+
+
+def _trip_by_tensor(whole: tuple[Step, ...], host: Collection[str]) -> tuple[Step, ...]:
+    """There and back for each run of products whose weights are on the `host`; the others on the device."""
+    out, on_host, back, *_ = whole
+    in_order = sorted(_matrices(on_host), key=lambda tensor: _RANKS[_projection(tensor)])
+    found: list[Step] = []
+    for is_there, products in groupby(in_order, lambda tensor: tensor.short_name in host):
+        tensors = tuple(products)
+        names = sorted(tensor.short_name for tensor in tensors)
+        part = replace(on_host, signature=_sign(on_host.signature, names), tensors=tensors)
+        found += [out, part, back] if is_there else [replace(part, where="device")]
+    return tuple(found)
+
+
+def _matrices(step: Step) -> list[TensorInfo]:
+    return [tensor for tensor in step.tensors if is_movable(tensor)]
+
+
+def _projection(tensor: TensorInfo) -> Literal["up", "gate", "down"]:
+    name = tensor.short_name
+    return "down" if "down" in name else "up" if "up" in name else "gate"
 
 
 def _units(model: Model, placement: Placement) -> dict[tuple[int, str], TransferUnit]:
@@ -179,7 +232,8 @@ def _mix_work(step: Step, n_tokens: Floats, n_past: Floats, dtype: torch.dtype) 
 
 def _unit(number: int, layer: int, kind: StepKind, tensors: Sequence[TensorInfo]) -> TransferUnit:
     n_experts = tensors[0].shape[0] if kind == "experts" else 0
-    return TransferUnit(number, layer, kind, (), sum(t.n_bytes for t in tensors), n_experts, ())
+    parts = tuple(TensorLayout(tensor, 0, 0) for tensor in tensors)
+    return TransferUnit(number, layer, kind, parts, sum(t.n_bytes for t in tensors), n_experts, ())
 
 
 def _tensors_by_step(model: Model) -> dict[tuple[int, StepKind], tuple[TensorInfo, ...]]:

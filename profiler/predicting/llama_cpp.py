@@ -2,8 +2,8 @@
 
 Weights on the host are copied in line, on the stream that computes, tensor by tensor: gate, up and down are a *split*
 each, before which the GPU drains (`ggml_backend_sched_compute_splits`). Below the offload threshold the CPU computes
-them. Behind the last layer's attention only the rows go on whose logits are wanted, so that of most ubatches its FFN is
-neither copied nor computed (`inp_out_ids`).
+them, and them alone: of a layer that keeps up and gate on the GPU, down. Behind the last layer's attention only the
+rows go on whose logits are wanted, so that of most ubatches its FFN is neither copied nor computed (`inp_out_ids`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from profiler.predicting.layout import Step, step_work
 
 DTYPE: Final = torch.bfloat16
 """Two bytes, as llama.cpp's f16 activations and KV cache are."""
-_SPLITS: Final = 3  # gate, up and down
 _LAUNCHES: Final[Mapping[str, float]] = {
     "attn": 1.0,
     "ffn": 1.0,
@@ -93,8 +92,12 @@ class LlamaCppCosts:
         rate = m.experts_tflop_s if step.name == "experts" else m.gemm_tflop_s
         return np.maximum(flops / (rate * 1e3), moved / m.memory_gb_s) + _LAUNCHES[step.name] * m.launch_us * 1e3
 
-    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
-        splits = _SPLITS * self.machine.split_us * 1e3 if way == "inline" else 0.0
+    @property
+    def runs_by_tensor(self) -> bool:
+        return True
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
+        splits = n_tensors * self.machine.split_us * 1e3 if way == "inline" else 0.0
         return np.asarray(splits + n_bytes / self.machine.link_gb_s)
 
     def inside_ns(self, n_bytes: Floats) -> Floats:

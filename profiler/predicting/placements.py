@@ -35,7 +35,8 @@ def spread(model: Model, placement: Placement) -> Placement | None:
 def trimmed(model: Model, placement: Placement, room_bytes: int) -> Placement | None:
     """The same with as many bytes of its last layer's tensors resident as there is room for; None: not even one is."""
     last = placement.host_layers()[-1]
-    names = sorted(name for name in placement.host if model.tensors[name].layer == last)
+    # of tensors as large, up rather than gate: llama.cpp's CPU then has neighbours in the graph, gate and down
+    names = sorted((name for name in placement.host if model.tensors[name].layer == last), reverse=True)
     most, kept = 0, frozenset[str]()
     for chosen in (frozenset(some) for n in range(1, len(names)) for some in combinations(names, n)):
         n_bytes = sum(model.tensors[name].n_bytes for name in chosen)

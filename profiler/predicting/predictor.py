@@ -99,7 +99,7 @@ class ArmPredictor:
             device_of = device_of_layers(plan.request, plan.model)
             known.layout = build_layout(plan.model, placement, device_of, plan.session.dtype)
             known.use = use or expert_use(plan, known.layout.moe_layers)
-        self.layout, use = placed_layout(known.layout, placement), known.use
+        self.layout, use = placed_layout(known.layout, placement, by_tensor=costs.runs_by_tensor), known.use
         self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
         self._settings: dict[Phase, Setting] = {}
         self._setting_by_ubatch: dict[tuple[int, int], Setting] = {}

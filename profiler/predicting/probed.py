@@ -89,7 +89,11 @@ class ProbedCosts:
             return np.zeros_like(points.n_past)  # no event tells it apart from the gap before the next step
         return np.asarray(works(step, points, distinct, self.dtype) @ found.coefficients)
 
-    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
+    @property
+    def runs_by_tensor(self) -> bool:
+        return False
+
+    def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
         return np.asarray(n_copies * self.per_copy_ns + n_bytes * self.ns_per_byte[way])
 
     def inside_ns(self, n_bytes: Floats) -> Floats:

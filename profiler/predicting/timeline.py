@@ -180,14 +180,15 @@ class _Pricing:
             return StepTimes(step.name, device, compute + flags)
         self._n_bytes += copies.n_bytes
         self._busy[step.name] += np.where(copies.on_host | copies.divided, 0.0, compute)
-        trip = self._trip(kind.on_host.get(step.name), copies.on_host, layer, rows)
+        trip = self._trip(self._layout.trip(layer, step.name), copies.on_host, layer, rows)
         own = compute if trip is None else np.where(copies.on_host, trip, compute)
         if copies.divided.any():
             own = np.where(copies.divided, self._divided(layer, kind, copies, rows), own)
         own = own + flags
-        ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead")
-        inline = np.where(copies.late_ahead, 0.0, self._copy_ns(copies.late_bytes, copies.late_copies, "inline"))
-        late = np.where(copies.late_ahead, self._copy_ns(copies.late_bytes, copies.late_copies, "ahead"), 0.0)
+        late_copies, n = (copies.late_bytes, copies.late_copies), len(self._layout.units[layer, step.name].parts)
+        ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead", n)
+        inline = np.where(copies.late_ahead, 0.0, self._copy_ns(*late_copies, "inline", n))
+        late = np.where(copies.late_ahead, self._copy_ns(*late_copies, "ahead", n), 0.0)
         self._busy["copies of weights"] += ahead + late + inline
         own = (
             own
@@ -200,8 +201,8 @@ class _Pricing:
             return StepTimes(step.name, device, own)
         return StepTimes(step.name, device, own, copies, ahead, late)
 
-    def _copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay) -> Floats:
-        return np.where(n_bytes > 0, self._costs.copy_ns(n_bytes, n_copies, way), 0.0)
+    def _copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int) -> Floats:
+        return np.where(n_bytes > 0, self._costs.copy_ns(n_bytes, n_copies, way, n_tensors), 0.0)
 
     def _trip(self, trip: Sequence[Step] | None, on_host: Flags, layer: int, rows: _Rows) -> Floats | None:
         """A step's way over the bus to the CPU and back; None where no point goes it."""

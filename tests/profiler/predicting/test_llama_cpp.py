@@ -66,6 +66,36 @@ def test_a_split_more_is_paid_for_each_tensor_copied() -> None:
     assert after.prefill_ns - before.prefill_ns == pytest.approx(3 * 50e3 * (n_layers - 1) + trip)
 
 
+@pytest.mark.parametrize(
+    ("products", "n_copies", "n_trips"), [("up|gate", 2, 1), ("gate|down", 2, 1), ("down", 1, 1), ("up|down", 2, 2)]
+)
+def test_of_a_layer_in_part_splits_are_paid_for_what_is_on_the_host(products: str, n_copies: int, n_trips: int) -> None:
+    placement = PlacementOptions(overrides=f"ffn_({products})_exps=CPU")
+    plan = planned("tiny-moe", GridPoint(64, 16, 64, 0), placement)
+    n_layers = len(plan.model.shape.layers)
+    before, after = predicted(plan), predicted(plan, replace(MACHINE, split_us=MACHINE.split_us + 50))
+    trip = 2 * 50e3 * n_trips  # of the last layer's one row to the CPU, and of each layer's decoded ones
+    prefill = (after.prefill_ns or 0.0) - (before.prefill_ns or 0.0)
+    decode = (after.decode_ns or 0.0) - (before.decode_ns or 0.0)
+    assert prefill == pytest.approx(n_copies * 50e3 * (n_layers - 1) + trip)
+    assert decode == pytest.approx(plan.request.cells[0].n_decoded * n_layers * trip)
+
+
+def test_of_a_layer_in_part_each_side_computes_its_own() -> None:
+    """In hprof the CPU computes a whole layer; llama.cpp runs each product where its weights are."""
+
+    def decoded(overrides: str) -> dict[str, float]:
+        plan = planned("tiny-moe", GridPoint(0, 16, 64, 0), PlacementOptions(overrides=overrides))
+        launches = replace(MACHINE, launch_us=0.0)
+        return dict(predicted(plan, launches).busy_decode)
+
+    whole, part = decoded(r"ffn_.*_exps=CPU"), decoded(r"ffn_up_exps=CPU")
+    resident = predicted(planned("tiny-moe", GridPoint(0, 16, 64, 0)), replace(MACHINE, launch_us=0.0), arm="full")
+    assert part["experts on host"] == pytest.approx(whole["experts on host"] / 3)
+    assert whole.get("experts", 0.0) == 0
+    assert part["experts"] == pytest.approx(2 / 3 * resident.busy_decode["experts"])
+
+
 def test_below_the_threshold_the_cpu_computes() -> None:
     faster = replace(MACHINE, host_memory_gb_s=2 * MACHINE.host_memory_gb_s, host_gflop_s=1e9)
     for n, changes in ((31, True), (64, False)):
