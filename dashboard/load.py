@@ -19,7 +19,7 @@ from dashboard.trace_root import CaptureRef, Fingerprint
 from profiler.capture import Capture
 from profiler.findings import Finding, find
 from profiler.metrics import CaptureTables, Scope, layer_figures, load_tables, pass_figures, ubatch_figures
-from profiler.report.build import build_report
+from profiler.report.build import MeasuredCapture, build_report, measure
 from profiler.report.report import Report
 
 
@@ -46,8 +46,15 @@ def _report(key: bytes, fingerprint: Fingerprint, baseline: str | None, *, with_
         first = [arm for arm in arms if arm.name == baseline]
         rest = [arm for arm in arms if arm.name != baseline]
         capture.manifest = capture.manifest.with_changes(arms=[*first, *rest])
+    return build_report(capture, measured=_measured(key, fingerprint, with_events=with_events), findings=())
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _measured(key: bytes, fingerprint: Fingerprint, *, with_events: bool) -> MeasuredCapture:
+    """What the report is made of, whichever arm is the baseline."""
+    capture = _capture(key, fingerprint)
     tables = _tables(key, fingerprint) if with_events else load_tables(capture, with_events=False)
-    return build_report(capture, tables=tables, findings=())
+    return measure(capture, tables)
 
 
 def n_events(found: CaptureRef) -> int:

@@ -34,7 +34,7 @@ from profiler.report.build import is_routing_given
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Repeats, counted, judge, pair_keys, repeats
-from profiler.report.sameness import SameWork
+from profiler.report.sameness import WorkDone, same_work
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class OpenedSide:
         return pass_figures(*self.tables)
 
     @cached_property
-    def same_work(self) -> SameWork:
-        """Knows which arms did the same by design."""
-        return SameWork(self.tables.ubatches, self.frames, self.capture.manifest.arms)
+    def work_done(self) -> WorkDone:
+        """Knows what passes did, which arms may have done alike by design."""
+        return WorkDone(self.tables.ubatches, self.frames, self.capture.manifest.arms)
 
     @property
     def tokens_route(self) -> bool:
@@ -210,7 +210,7 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
             better = figure.better or "lower"
             against: Comparison | None = None
             if min(a_median, b_median) > 0:
-                same = a.same_work.reason(name, a.groups[x], b.groups[y]) if is_one_run else None
+                same = _same_work(a, b, x, y, name) if is_one_run else None
                 grounds = Grounds(different, same)
                 against = judge(of_a, of_b, design, better=better, noise=noise, grounds=grounds, with_zeros=True)
             n_pairs = against.pairs if against is not None else min(map(len, units))
@@ -318,6 +318,11 @@ def _has_other_tokens(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey) ->
 def _tokens(rows: pd.DataFrame) -> dict[tuple[float, ...], tuple[int, ...]]:
     found = zip(pair_keys(rows), rows["tokens"], strict=True)
     return {key: tuple(value) for key, value in found if value is not None and len(value)}
+
+
+def _same_work(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, name: str) -> str | None:
+    works = [a.work_done.of(key[1], side.groups[key]["pass_id"].tolist()) for side, key in ((a, x), (b, y))]
+    return same_work(name, *works)
 
 
 def _by_token(name: str, x: CellKey, y: CellKey) -> bool:

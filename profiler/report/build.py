@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
-
-import pandas as pd
 
 from executor.errors import HprofError
 from executor.units import format_bytes
@@ -15,11 +13,11 @@ from profiler.capture import Capture
 from profiler.facts import processors
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
-from profiler.metrics import CaptureTables, device_figures, load_tables, pass_figures
+from profiler.metrics import CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.plain_text import printable
-from profiler.report.by_device import with_devices
+from profiler.report.arm_passes import CellArms, arm_passes
 from profiler.report.cells import Cell
 from profiler.report.doubts import old_steps_warnings, outlier_warnings
 from profiler.report.judged_cells import judge_cells
@@ -35,30 +33,26 @@ from profiler.report.summary import summarise
 def build_report(
     capture: Capture,
     noise: float = DEFAULT_NOISE,
-    tables: CaptureTables | None = None,
+    measured: MeasuredCapture | None = None,
     findings: Sequence[Finding] | None = None,
 ) -> Report:
     """The report of one capture; `noise` is the relative change that counts as none. Raises HprofError.
 
-    tables, findings: the capture's own, where they are at hand already; with findings, the intervals' order is not
+    measured, findings: the capture's own, where they are at hand already; with findings, the intervals' order is not
     checked again.
     """
     manifest = capture.manifest
     ordering = check_ordering(capture) if findings is None else None
-    tables = tables or load_tables(capture, by_layer=False)
-    frames = pass_figures(*tables)
+    measured = measured or measure(capture, load_tables(capture, by_layer=False))
     cells = judge_cells(
-        tables,
-        frames,
+        measured.cells,
         manifest,
-        tokens_route=tables.experts.num_rows > 0 and not is_routing_given(manifest),
+        is_routed=measured.is_routed,
+        tokens_route=measured.is_routed and not is_routing_given(manifest),
         noise=noise,
     )
-    residency = all_residency(manifest)
-    cells = with_devices(with_small_ubatches(cells, manifest.arms), tables, residency)
-    devices = device_figures(tables.recording)
-    warnings = [*capture.warnings, *_warnings(manifest, tables, frames["pass"])]
-    del tables  # the findings lay all rows out anew: of 10 M events both would take another GB
+    cells = with_small_ubatches(cells, manifest.arms)
+    doubts = [*measured.doubts, *_arm_notes(manifest), *outlier_warnings(measured.cells, manifest)]
     report = Report(
         capture=capture.path,
         state=manifest.state,
@@ -70,17 +64,17 @@ def build_report(
         link_h2d_gb_s=manifest.link_h2d_gb_s,
         arms=manifest.arms,
         cells=cells,
-        devices=devices,
+        devices=measured.devices,
         findings=find(capture, ordering) if findings is None else findings,
         ordering=ordering,
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         noticed=what_was_noticed(manifest, cells, ordering),
-        warnings=warnings,
+        warnings=[*capture.warnings, *doubts],
         notes=[*(str(note) for note in _list(manifest.model.get("notes"))), *allocation_notes(manifest)],
         cannot_say=manifest.cannot_say,
         has_unrecorded_copies=manifest.has_unrecorded_copies,
         dropped=manifest.dropped,
-        residency=residency,
+        residency=all_residency(manifest),
         budgets=budget_lines(manifest),
         recorded=list(recorded_lines(manifest)),
         engine=list(bench_lines(manifest)),
@@ -88,6 +82,28 @@ def build_report(
         argv=manifest.argv,
     )
     return replace(report, summary=printable(summarise(report)))  # it is what people print
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCapture:
+    """What a report takes from a capture's tables, whichever arm is the baseline."""
+
+    cells: CellArms
+    is_routed: bool  # whether experts were chosen
+    devices: list[DeviceFigures]
+    doubts: list[str]  # sentences on what events and windows say against the figures
+
+
+def measure(capture: Capture, tables: CaptureTables) -> MeasuredCapture:
+    """What the capture's tables say. Events are not kept: of 10 M they would take another GB beside the findings."""
+    manifest, n_impossible = capture.manifest, tables.recording.n_impossible
+    impossible = [f"{n_impossible:,} events have impossible times and count nowhere."] if n_impossible else []
+    return MeasuredCapture(
+        arm_passes(tables, pass_figures(*tables), manifest),
+        tables.experts.num_rows > 0,
+        device_figures(tables.recording),
+        [*impossible, *old_steps_warnings(manifest, tables.passes)],
+    )
 
 
 def judge(capture: str, noise: float = DEFAULT_NOISE) -> Report | HprofError:
@@ -107,14 +123,6 @@ def _baseline(manifest: Manifest, cells: list[Cell]) -> str | None:
     if cells:
         return cells[0].baseline
     return manifest.arms[0].name if manifest.arms else None
-
-
-def _warnings(manifest: Manifest, tables: CaptureTables, figures: pd.DataFrame) -> list[str]:
-    found = []
-    if n_impossible := tables.recording.n_impossible:
-        found.append(f"{n_impossible:,} events have impossible times and count nowhere.")
-    found += old_steps_warnings(manifest, tables.passes)
-    return [*found, *_arm_notes(manifest), *outlier_warnings(tables.passes.to_pandas(), figures, manifest)]
 
 
 def _arm_notes(manifest: Manifest) -> list[str]:

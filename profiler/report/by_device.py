@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from profiler.metrics import CaptureTables
-from profiler.report.cells import ArmFigures, Cell, DeviceMedians
+from profiler.report.cells import DeviceMedians
 from profiler.report.residency import Residency
 
 
@@ -36,26 +37,29 @@ class _MediansByDevice:
         )
 
 
-def with_devices(cells: Sequence[Cell], tables: CaptureTables, residency: Mapping[str, Residency]) -> list[Cell]:
-    """The cells with `n_devices` in each arm, and with `by_device` where passes ran on devices of several numbers.
+class DeviceParts:
+    """Knows how many devices an arm's passes ran on, and of several what each did."""
 
-    residency: what each arm holds where, of the arms that say.
-    """
-    if not cells:
-        return []
-    (devices,) = tables.recording.keys("device")
-    rows = _rows(tables) if len(np.unique(devices[devices >= 0])) > 1 else None
-    at_work = _n_devices(tables)
-    passes = tables.passes.to_pandas()
-    held = {arm: {one.device: one.n_bytes for one in found.by_device} for arm, found in residency.items()}
-    return [replace(cell, arms=_arms(cell, passes, at_work, rows, held)) for cell in cells]
+    def __init__(self, tables: CaptureTables, residency: Mapping[str, Residency]) -> None:
+        """residency: what each arm holds where, of the arms that say."""
+        (devices,) = tables.recording.keys("device")
+        self._rows = _rows(tables) if len(np.unique(devices[devices >= 0])) > 1 else None
+        self._at_work = _n_devices(tables)
+        self._held = {arm: {one.device: one.n_bytes for one in found.by_device} for arm, found in residency.items()}
+
+    def of(self, arm: str, pass_ids: Sequence[int]) -> tuple[int, tuple[DeviceMedians, ...]]:
+        """The most devices that copied or computed in one of these passes of the arm, at least 1; and medians by
+        device, where there are devices of several numbers.
+        """
+        n_devices = max((self._at_work[pass_id] for pass_id in pass_ids if pass_id in self._at_work), default=1)
+        return n_devices, () if self._rows is None else self._rows.of(pass_ids, self._held.get(arm, {}))
 
 
-def _n_devices(tables: CaptureTables) -> pd.Series[int]:
+def _n_devices(tables: CaptureTables) -> Counter[int]:
     """How many devices copied or computed, by pass; the same number in two processes is two devices."""
     overlap = tables.recording.overlap(("pass_id", "process", "device"))
     worked = (overlap.busy_copy_ns > 0) | (overlap.busy_compute_ns > 0)
-    return pd.Series(overlap.keys["pass_id"][worked]).value_counts()
+    return Counter(overlap.keys["pass_id"][worked].tolist())
 
 
 def _rows(tables: CaptureTables) -> _MediansByDevice:
@@ -72,20 +76,3 @@ def _rows(tables: CaptureTables) -> _MediansByDevice:
     moved = pd.DataFrame({**transfers.keys, "bytes_h2d": transfers.bytes_h2d})
     found = busy.merge(moved, on=list(names), how="left")
     return _MediansByDevice(found[found["device"] >= 0])
-
-
-def _arms(
-    cell: Cell,
-    passes: pd.DataFrame,
-    at_work: pd.Series[int],
-    rows: _MediansByDevice | None,
-    held: Mapping[str, Mapping[int, int]],
-) -> dict[str, ArmFigures]:
-    in_cell = passes[cell.rows_in(passes)]
-    found = {}
-    for name, arm in cell.arms.items():
-        ids = in_cell.loc[in_cell["arm"] == name, "pass_id"]
-        n_devices = int(at_work.reindex(ids).max(skipna=True)) if at_work.index.isin(ids).any() else 1
-        by_device = rows.of(ids.tolist(), held.get(name, {})) if rows is not None else ()
-        found[name] = replace(arm, n_devices=n_devices, by_device=by_device)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -97,7 +97,7 @@ class CellSizes(CellKey):
 def cell_sizes(passes: pd.DataFrame, arms: Sequence[ManifestArm]) -> list[CellSizes]:
     """Every cell with measured passes, in the order of the report's."""
     order = arm_order(arms)
-    return [CellSizes(*key.sizes, arms=tuple(in_order(rows, order))) for key, rows in by_cell(passes)]
+    return [CellSizes(*key.sizes, arms=tuple(in_order(rows["arm"].unique(), order))) for key, rows in by_cell(passes)]
 
 
 AnyCell = TypeVar("AnyCell", Cell, CellSizes)
@@ -113,9 +113,9 @@ def arm_order(arms: Sequence[ManifestArm]) -> dict[str, int]:
     return {arm.name: position for position, arm in enumerate(arms)}
 
 
-def in_order(rows: pd.DataFrame, order: Mapping[str, int]) -> list[str]:
-    """The arms of these passes, as the manifest lists them; the ones it does not know last."""
-    return sorted(rows["arm"].unique(), key=lambda name: order.get(name, len(order)))
+def in_order(arms: Iterable[str], order: Mapping[str, int]) -> list[str]:
+    """The arms, each once, as the manifest lists them; the ones it does not know last."""
+    return sorted(dict.fromkeys(arms), key=lambda name: order.get(name, len(order)))
 
 
 def placement_number(arm: ManifestArm) -> int:

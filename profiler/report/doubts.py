@@ -12,11 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from executor.arrays import Flags, Floats
 from executor.units import format_share
 from profiler.arithmetic.stats import MIN_PAIRS, OUTLIER_MADS, outliers
 from profiler.manifest import Manifest
 from profiler.metrics import FIGURES, JUDGED
-from profiler.metrics.passes import by_cell
+from profiler.report.arm_passes import ArmPasses, CellArms
 
 _TOLD_SHARE: Final = 0.05  # fewer move neither a median nor its interval
 _MOSTLY: Final = 0.5
@@ -43,13 +44,10 @@ def old_steps_warnings(manifest: Manifest, passes: pa.Table) -> list[str]:
     ]
 
 
-def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Manifest) -> Iterator[str]:
-    """One sentence with the worst share of each figure; nothing below a twentieth.
-
-    passes: the `passes` table; figures: one row a pass (index: pass_id), a column a figure.
-    """
-    groups = [rows for _, of_cell in by_cell(passes) for _, rows in of_cell.groupby("arm")]
-    worst = [found for name in JUDGED if (found := _worst(groups, figures[name], name)) is not None]
+def outlier_warnings(cells: CellArms, manifest: Manifest) -> Iterator[str]:
+    """One sentence with the worst share of each figure; nothing below a twentieth."""
+    arms = [(arm, passes) for of_cell in cells.values() for arm, passes in of_cell.items()]
+    worst = [found for name in JUDGED if (found := _worst(arms, name)) is not None]
     if not worst:
         return
     told = [f"{FIGURES[name].label} of {arm} {format_share(share)}" for share, arm, name, _ in worst]
@@ -65,19 +63,24 @@ def outlier_warnings(passes: pd.DataFrame, figures: pd.DataFrame, manifest: Mani
     )
 
 
-def _worst(groups: Sequence[pd.DataFrame], values: pd.Series[float], name: str) -> tuple[float, str, str, float] | None:
+def _worst(arms: Sequence[tuple[str, ArmPasses]], name: str) -> tuple[float, str, str, float] | None:
     """(share, arm, figure, share of the outliers that are first repetitions) of the arm with the most.
 
-    groups: the passes of each arm in each cell.
+    arms: by name, of each cell.
     """
     found = []
-    for rows in groups:
-        of_rows = np.asarray(values.loc[rows["pass_id"]], np.float64)
-        is_known = ~np.isnan(of_rows)
-        is_far = outliers(of_rows[is_known])
-        if len(is_far) >= MIN_PAIRS and is_far.mean() > _TOLD_SHARE:  # of fewer, deviations are chance
-            known = rows[is_known]
-            is_first = known["repetition"] == known.groupby("boot", dropna=False)["repetition"].transform("min")
-            arm = str(known["arm"].iloc[0])
-            found.append((float(is_far.mean()), arm, name, float(is_first.to_numpy()[is_far].mean())))
+    for arm, passes in arms:
+        is_known = ~np.isnan(passes.values[name])
+        if np.count_nonzero(is_known) < MIN_PAIRS:  # of fewer, deviations are chance
+            continue
+        is_far = outliers(passes.values[name][is_known])
+        if is_far.mean() > _TOLD_SHARE:
+            is_first = _is_first(passes.boots[is_known], passes.repetitions[is_known])
+            found.append((float(is_far.mean()), arm, name, float(is_first[is_far].mean())))
     return max(found, default=None)
+
+
+def _is_first(boots: Floats, repetitions: Floats) -> Flags:
+    """Which passes are the first repetition of their process."""
+    first = pd.Series(repetitions).groupby(boots).transform("min")
+    return np.asarray(repetitions == first.to_numpy(), np.bool_)

@@ -27,6 +27,8 @@ from profiler.arithmetic.stats import (
     is_usable,
     shared_keys,
 )
+from profiler.manifest import Manifest
+from profiler.report.measured import what_was_measured
 
 PAIR_KEYS: Final = ["boot", "repetition"]
 _NEXT_COUNT: Final = float(1 << 32)  # beyond any repetition's number
@@ -39,13 +41,24 @@ def pair_keys(rows: pd.DataFrame) -> list[tuple[float, float]]:
     Where a source counts anew, as a trace of several runs does, or counts nothing, the n-th pass of a number is a
     repetition of its own beside the other arm's n-th.
     """
-    told = list(zip(*(rows[key].fillna(-1).astype(float).tolist() for key in PAIR_KEYS), strict=True))
+    return in_pairs(*(rows[key].fillna(-1).to_numpy(np.float64) for key in PAIR_KEYS))
+
+
+def in_pairs(boots: Floats, repetitions: Floats) -> list[tuple[float, float]]:
+    """The same of the passes' boots and repetitions; -1 where the source does not say."""
     seen: Counter[tuple[float, float]] = Counter()
     found = []
-    for boot, repetition in told:
+    for boot, repetition in zip(boots.tolist(), repetitions.tolist(), strict=True):
         found.append((boot, repetition + _NEXT_COUNT * seen[boot, repetition]))
         seen[boot, repetition] += 1
     return found
+
+
+def count_unit(manifest: Manifest, *, is_routed: bool) -> CountUnit:
+    """What counts as one measurement of an arm."""
+    if what_was_measured(manifest).is_exact:
+        return "routings" if is_routed else "results"
+    return "boots" if manifest.has_process_per_arm else "pairs"
 
 
 def repeats(rows: pd.DataFrame, values: Floats) -> Repeats:

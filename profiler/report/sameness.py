@@ -5,9 +5,10 @@ two did the same work in a phase by design, so that a difference between their t
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +16,6 @@ import pyarrow as pa
 from executor.passes import Phase
 from profiler.manifest import ManifestArm
 from profiler.metrics import Scope
-from profiler.report.pairs import pair_keys
 
 PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     "ttft_ns": ("prefill",),
@@ -23,6 +23,7 @@ PHASES_OF: Final[dict[str, tuple[Phase, ...]]] = {
     "decode_tokens_per_s": ("decode",),
     "wall_ns": ("prefill", "decode"),
 }
+_PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _AS_MANY: Final = 0.01  # of the bytes: the same work copies the same ones
 
 
@@ -37,17 +38,34 @@ class Sameness:
     apart: list[list[str]] = field(default_factory=list)  # groups of arms with logits that are not compared with others
 
 
-def sameness(passes: Mapping[str, pd.DataFrame], on_host: set[str], in_part: Mapping[str, Hashable]) -> Sameness:
+@dataclass(frozen=True, slots=True)
+class ToldByPasses:
+    """What an arm's passes gave, by (boot, repetition); those that tell nothing are left out."""
+
+    tokens: Mapping[tuple[float, float], tuple[int, ...]]
+    digests: Mapping[tuple[float, float], str]
+
+    @classmethod
+    def of(
+        cls, keys: Sequence[tuple[float, float]], tokens: Iterable[Sequence[int] | None], digests: Iterable[str | None]
+    ) -> ToldByPasses:
+        """Of passes, each with its key, its tokens and the digest of its logits."""
+        return cls(
+            {key: tuple(of_pass) for key, of_pass in zip(keys, tokens, strict=True) if of_pass},
+            {key: digest for key, digest in zip(keys, digests, strict=True) if digest},
+        )
+
+
+def sameness(passes: Mapping[str, ToldByPasses], on_host: set[str], in_part: Mapping[str, Hashable]) -> Sameness:
     """Compare each arm's passes with the first arm's of the same boot and repetition, which had the same input.
 
-    passes: rows of the `passes` table by arm, the baseline first. on_host: arms that compute on the host; they
+    passes: by arm, the baseline first. on_host: arms that compute on the host; they
     round differently, so their logits are left out. in_part: arms that did so for some ubatches, such as decode
     below the offload threshold, each with what it computes there; the logits of those with the same are compared with
     one another's, and the other arms' likewise.
     """
-    tokens = {arm: _by_pair(rows, "tokens", tuple) for arm, rows in passes.items()}
-    same_tokens, other_tokens = _compare(tokens)
-    digests = {arm: found for arm, rows in passes.items() if (found := _by_pair(rows, "logits_digest", str))}
+    same_tokens, other_tokens = _compare({arm: told.tokens for arm, told in passes.items()})
+    digests = {arm: told.digests for arm, told in passes.items() if told.digests}
     groups = _groups([arm for arm in digests if arm not in on_host], in_part)
     compared = [_compare({arm: digests[arm] for arm in group}) for group in groups]
     verdicts = [same for same, _ in compared if same is not None]
@@ -70,17 +88,7 @@ def _groups(arms: Iterable[str], in_part: Mapping[str, Hashable]) -> list[list[s
     return list(groups.values())
 
 
-def _by_pair(rows: pd.DataFrame, column: str, kind: Any) -> dict[tuple[Any, ...], Any]:
-    """The column's values by (boot, repetition), without nulls and empty lists."""
-    found = zip(pair_keys(rows), rows[column], strict=True)
-    return {key: kind(value) for key, value in found if _is_told(value)}
-
-
-def _is_told(value: Any) -> bool:
-    return len(value) > 0 if hasattr(value, "__len__") else bool(pd.notna(value))
-
-
-def _compare(values: Mapping[str, Mapping[tuple[object, ...], object]]) -> tuple[bool | None, list[str]]:
+def _compare(values: Mapping[str, Mapping[tuple[float, float], object]]) -> tuple[bool | None, list[str]]:
     if len(values) < 2:
         return None, []
     first, *others = values
@@ -91,12 +99,26 @@ def _compare(values: Mapping[str, Mapping[tuple[object, ...], object]]) -> tuple
     return not differ, differ
 
 
-class SameWork:
-    """Knows by pass and phase which policy was in effect, and where the weights in host memory were computed.
+@dataclass(frozen=True, slots=True)
+class PhaseWork:
+    """What some passes of an arm did in a phase."""
 
-    A gate that turns prefetch off, or ubatches below the offload threshold, leave two policies with one behaviour: they
-    then use the weights in host memory alike, and no verdict is due.
-    """
+    is_recorded: bool  # whether any ubatch is known
+    policy: str | None  # in effect in every ubatch of every pass; null: there were several
+    on_host: bool  # whether all of them computed on the host and copied no weights
+    bytes_h2d: float  # median; NaN: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ArmWork:
+    """What some passes of an arm did in both phases."""
+
+    arm: ManifestArm | None  # null: the manifest does not know it
+    phases: Mapping[Phase, PhaseWork]
+
+
+class WorkDone:
+    """Knows by pass and phase which policy was in effect, and where the weights in host memory were computed."""
 
     def __init__(self, ubatches: pa.Table, frames: Mapping[Scope, pd.DataFrame], arms: Sequence[ManifestArm]) -> None:
         """ubatches: the table; frames: `pass_figures`."""
@@ -104,52 +126,58 @@ class SameWork:
         self._policies: dict[tuple[int, str], tuple[str, ...]] = {}
         for pass_id, phase, policy in rows.itertuples(index=False, name=None):
             self._policies[pass_id, phase] = (*self._policies.get((pass_id, phase), ()), policy)
-        self._on_host = {phase: _on_host(frames[phase]) for phase in ("prefill", "decode")}
-        self._copied = {phase: frames[phase]["bytes_h2d"] for phase in ("prefill", "decode")}
+        self._on_host = {phase: _on_host(frames[phase]) for phase in _PHASES}
+        self._copied = {phase: frames[phase]["bytes_h2d"].to_dict() for phase in _PHASES}
         self._arms = {arm.name: arm for arm in arms}
 
-    def reason(self, name: str, baseline: pd.DataFrame, arm: pd.DataFrame) -> str | None:
-        """What the two shared in all phases that the figure covers; null where they may differ in any.
+    def of(self, arm: str, pass_ids: Sequence[int]) -> ArmWork:
+        """What measured passes of an arm did."""
+        return ArmWork(self._arms.get(arm), {phase: self._in_phase(phase, pass_ids) for phase in _PHASES})
 
-        baseline, arm: measured passes of one arm each. Arms of one policy under two names are there to be compared.
-        """
-        first, second = (self._arms.get(str(rows["arm"].iloc[0])) for rows in (baseline, arm))
-        if first is None or second is None or first.requested == second.requested or not _placed_alike(first, second):
-            return None
-        phases = [phase for phase in PHASES_OF.get(name, ()) if not self._is_empty(phase, baseline)]
-        shared = [self._shared(phase, baseline, arm) for phase in phases]
-        return "; ".join(dict.fromkeys(map(str, shared))) if shared and None not in shared else None
+    def _in_phase(self, phase: Phase, pass_ids: Sequence[int]) -> PhaseWork:
+        policies = {self._policies.get((pass_id, phase), ()) for pass_id in pass_ids}
+        names = {name for of_pass in policies for name in of_pass}
+        copied = [n_bytes for pass_id in pass_ids if not math.isnan(n_bytes := self._copied[phase][pass_id])]
+        return PhaseWork(
+            is_recorded=any(policies),
+            policy=names.pop() if len(names) == 1 and () not in policies else None,
+            on_host=all(self._on_host[phase][pass_id] for pass_id in pass_ids),
+            bytes_h2d=statistics.median(copied) if copied else math.nan,
+        )
 
-    def _shared(self, phase: Phase, baseline: pd.DataFrame, arm: pd.DataFrame) -> str | None:
-        policies = self._policy(phase, baseline)
-        if policies is not None and policies == self._policy(phase, arm) and self._copied_alike(phase, baseline, arm):
-            return f"{phase} ran as {policies} in both"
-        if self._is_on_host(phase, baseline) and self._is_on_host(phase, arm):
-            return f"{phase} computed the weights in host memory on the host in both"
+
+def same_work(name: str, baseline: ArmWork, arm: ArmWork) -> str | None:
+    """What the two shared in all phases that the figure covers; null where they may differ in any.
+
+    A gate that turns prefetch off, or ubatches below the offload threshold, leave two policies with one behaviour: they
+    then use the weights in host memory alike, and no verdict is due. Arms of one policy under two names are there to be
+    compared.
+    """
+    first, second = baseline.arm, arm.arm
+    if first is None or second is None or first.requested == second.requested or not _placed_alike(first, second):
         return None
+    phases = [phase for phase in PHASES_OF.get(name, ()) if baseline.phases[phase].is_recorded]
+    shared = [_shared(phase, baseline.phases[phase], arm.phases[phase]) for phase in phases]
+    return "; ".join(dict.fromkeys(map(str, shared))) if shared and None not in shared else None
 
-    def _copied_alike(self, phase: Phase, baseline: pd.DataFrame, arm: pd.DataFrame) -> bool:
-        """Whether both copied as many bytes in the phase, as far as it is known.
 
-        Batches too large for the expert cache run as the policy below it, and copy only what the bank does not hold.
-        """
-        copied = self._copied[phase]
-        medians = [float(copied.loc[rows["pass_id"]].median()) for rows in (baseline, arm)]
-        if any(math.isnan(n_bytes) for n_bytes in medians):
-            return True
-        return abs(medians[0] - medians[1]) <= _AS_MANY * max(medians)
+def _shared(phase: Phase, baseline: PhaseWork, arm: PhaseWork) -> str | None:
+    if baseline.policy is not None and baseline.policy == arm.policy and _copied_alike(baseline, arm):
+        return f"{phase} ran as {baseline.policy} in both"
+    if baseline.on_host and arm.on_host:
+        return f"{phase} computed the weights in host memory on the host in both"
+    return None
 
-    def _is_empty(self, phase: Phase, rows: pd.DataFrame) -> bool:
-        return not any((pass_id, phase) in self._policies for pass_id in rows["pass_id"])
 
-    def _policy(self, phase: Phase, rows: pd.DataFrame) -> str | None:
-        """The one policy that was in effect in every ubatch of every pass; null where there were several."""
-        found = {tuple(self._policies.get((pass_id, phase), ())) for pass_id in rows["pass_id"]}
-        names = {str(name) for of_pass in found for name in of_pass}
-        return names.pop() if len(names) == 1 and () not in found else None
+def _copied_alike(baseline: PhaseWork, arm: PhaseWork) -> bool:
+    """Whether both copied as many bytes in the phase, as far as it is known.
 
-    def _is_on_host(self, phase: Phase, rows: pd.DataFrame) -> bool:
-        return all(self._on_host[phase][pass_id] for pass_id in rows["pass_id"])
+    Batches too large for the expert cache run as the policy below it, and copy only what the bank does not hold.
+    """
+    medians = baseline.bytes_h2d, arm.bytes_h2d
+    if any(math.isnan(n_bytes) for n_bytes in medians):
+        return True
+    return abs(medians[0] - medians[1]) <= _AS_MANY * max(medians)
 
 
 def _on_host(frame: pd.DataFrame) -> dict[int, bool]:

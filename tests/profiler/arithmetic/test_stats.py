@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiler.arithmetic.stats import Comparison, Grounds, PairDesign, compare, estimate, outliers, shared_keys
+from profiler.arithmetic.stats import (
+    Comparison,
+    CountUnit,
+    Grounds,
+    PairDesign,
+    compare,
+    estimate,
+    estimates,
+    outliers,
+    shared_keys,
+)
 
 BASE = np.array([100.0, 101, 99, 100, 102, 98, 100, 101])
 
@@ -100,6 +110,17 @@ def test_medians_have_the_order_statistics_interval() -> None:
     five = estimate(range(5))
     assert five is not None
     assert (five.low, five.high) == (None, None)
+
+
+@pytest.mark.parametrize("n_passes", [1, 2, 3, 5, 6, 7, 12])
+@pytest.mark.parametrize("n_boots", [1, 2, 12])
+@pytest.mark.parametrize("unit", ["pairs", "boots"])
+def test_rows_are_estimated_together_as_each_alone(n_passes: int, n_boots: int, unit: CountUnit) -> None:
+    rng = np.random.default_rng(n_passes)
+    rows = np.exp(rng.normal(0, 0.1, (9, n_passes)))
+    rows[1], rows[2, 0], rows[3], rows[4, -1], rows[5, -1] = np.nan, np.nan, 3.0, 1e6, np.inf
+    boots = np.asarray(np.arange(n_passes) % n_boots, np.float64)
+    assert estimates(rows, boots, unit) == [estimate(row, boots, unit) for row in rows]
 
 
 def test_outliers_are_flagged_and_kept() -> None:

@@ -6,14 +6,13 @@ import pandas as pd
 import pytest
 
 from profiler.manifest import ManifestArm
-from profiler.report.sameness import SameWork, sameness
+from profiler.report.sameness import ToldByPasses, WorkDone, same_work, sameness
 from profiler.storage.writer import conform
 
 
-def passes(tokens: list[int] | None, digest: str | None, n: int = 2) -> pd.DataFrame:
-    """Repetitions of one boot that gave these tokens and logits."""
-    rows = {"boot": [0] * n, "repetition": range(n), "tokens": [tokens] * n, "logits_digest": [digest] * n}
-    return pd.DataFrame(rows)
+def passes(tokens: list[int] | None, digest: str | None, boot: int = 0) -> ToldByPasses:
+    """Two repetitions of one boot that gave these tokens and logits."""
+    return ToldByPasses.of([(boot, 0), (boot, 1)], [tokens] * 2, [digest] * 2)
 
 
 def test_two_arms_are_compared_and_one_alone_is_not() -> None:
@@ -29,7 +28,7 @@ def test_two_arms_are_compared_and_one_alone_is_not() -> None:
 def test_what_was_not_recorded_or_has_no_partner_is_unknown() -> None:
     found = sameness({"off": passes(None, None), "on": passes([], None)}, set(), {})
     assert (found.same_tokens, found.bit_identical) == (None, None)
-    other_boot = passes([3], "b").assign(boot=1)
+    other_boot = passes([3], "b", boot=1)
     assert sameness({"off": passes([1], "a"), "on": other_boot}, set(), {}).same_tokens is None
 
 
@@ -65,11 +64,11 @@ def test_two_policies_that_left_the_weights_to_the_host_did_the_same_work(
     rows = {"pass_id": [0, 1], "phase": ["decode"] * 2, "ubatch": [0] * 2, "policy": ["off", "on"]}
     figures = {"bytes_h2d": bytes_h2d, "selective_saving_bytes": saved, "host_compute_ns": host_compute_ns}
     frame = pd.DataFrame(figures, index=[0, 1])
-    work = SameWork(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
-    off, on = (pd.DataFrame({"pass_id": [number], "arm": [name]}) for number, name in enumerate(("off", "on")))
-    found = work.reason("decode_tokens_per_s", off, on)
+    done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
+    off, on = (done.of(name, [number]) for number, name in enumerate(("off", "on")))
+    found = same_work("decode_tokens_per_s", off, on)
     assert found == ("decode computed the weights in host memory on the host in both" if is_same else None)
-    assert work.reason("ttft_ns", off, on) is None, "no ubatch of a prompt is known"
+    assert same_work("ttft_ns", off, on) is None, "no ubatch of a prompt is known"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +83,6 @@ def test_one_policy_that_copies_fewer_bytes_did_not_do_the_same_work(
     rows = {"pass_id": [0, 1], "phase": ["prefill"] * 2, "ubatch": [0] * 2, "policy": ["off", "off"]}
     figures = {"bytes_h2d": list(bytes_h2d), "selective_saving_bytes": 0.0, "host_compute_ns": 0.0}
     frame = pd.DataFrame(figures, index=[0, 1])
-    work = SameWork(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
-    off, cache = (pd.DataFrame({"pass_id": [number], "arm": [name]}) for number, name in enumerate(("off", "cache")))
-    assert work.reason("ttft_ns", off, cache) == ("prefill ran as off in both" if is_same else None)
+    done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
+    off, cache = (done.of(name, [number]) for number, name in enumerate(("off", "cache")))
+    assert same_work("ttft_ns", off, cache) == ("prefill ran as off in both" if is_same else None)
