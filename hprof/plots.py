@@ -15,7 +15,7 @@ from dashboard.figures.sweep import ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, spent_figure
 from executor.errors import HprofError, did_you_mean
 from executor.units import listed
-from profiler.compare.data import ALIASES
+from profiler.compare.gate import ALIASES
 from profiler.export.tracks import typical_passes
 from profiler.metrics.devices import typical_time_spent
 from profiler.metrics.layers import typical_layers

@@ -20,7 +20,8 @@ from profiler.compare.changes import (
     process_warnings,
     token_warnings,
 )
-from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate, decide, parse_limit
+from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate
+from profiler.compare.gate import decide, parse_limit
 from profiler.compare.settings import differences
 
 __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
@@ -38,6 +39,7 @@ def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: S
     limits = [parse_limit(text, {**left.readings, **right.readings}) for text in fail_on]
     pairs = matched(left, right)
     found = changes(left, right, pairs, noise=noise)
+    gates, ground = decide(limits, found, {one.figure: not_seen(left, right, pairs, one.figure) for one in limits})
     return CompareResult(
         a=_side(left),
         b=_side(right),
@@ -45,7 +47,8 @@ def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: S
         changes=found,
         devices=[] if pairs else device_changes(left, right),
         warnings=[*_warnings("A", left), *_warnings("B", right), *_unmatched(left, right, pairs)],
-        gates=[decide(limit, found, not_seen(left, right, pairs, limit.figure)) for limit in limits],
+        gates=gates,
+        ground=ground if gates else None,
     )
 
 

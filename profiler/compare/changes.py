@@ -4,6 +4,7 @@ divided by its own tokens. Traces without passes are compared by rates and share
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from executor.arrays import Floats, Int64
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign
 from profiler.capture import Capture
@@ -33,8 +35,10 @@ from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_size
 from profiler.report.build import is_routing_given
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.measured import what_was_measured
-from profiler.report.pairs import Repeats, counted, judge, pair_keys, repeats
+from profiler.report.pairs import Repeats, counted, judge, pair_keys, samples
 from profiler.report.sameness import WorkDone, same_work
+
+GroupKey = tuple[CellKey, str]
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,19 @@ class OpenedSide:
         return pd.concat([frame, printed], axis=1)
 
     @cached_property
+    def repetitions(self) -> dict[GroupKey, tuple[list[tuple[float, float]], Int64]]:
+        """Of each group the `pair_keys` of its passes, and their rows among the `figures`."""
+        index = self.figures.index
+        return {
+            key: (pair_keys(rows), index.get_indexer(pd.Index(rows["pass_id"]))) for key, rows in self.groups.items()
+        }
+
+    @cached_property
+    def columns(self) -> dict[str, Floats]:
+        """The `figures` as arrays."""
+        return {str(name): self.figures[name].to_numpy(np.float64) for name in self.figures}
+
+    @cached_property
     def passes(self) -> pd.DataFrame:
         """The measured passes that were asked for; HprofError where there are none of that description."""
         passes: pd.DataFrame = self.tables.passes.to_pandas()
@@ -118,7 +135,6 @@ def _split(spec: str) -> tuple[str, str]:
     return spec[:at], spec[at + 1 :]
 
 
-GroupKey = tuple[CellKey, str]
 Pairs = list[tuple[GroupKey, GroupKey]]
 
 
@@ -229,6 +245,7 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
                 unit=design.unit,
                 against=against,
                 different=different,
+                samples=samples(of_a, of_b, design),
                 reading=readings.get(name),
             )
 
@@ -239,7 +256,7 @@ def not_seen(a: OpenedSide, b: OpenedSide, pairs: Pairs, figure: str) -> list[st
     """
     found = []
     for x, y in pairs:
-        has = [bool(_values(side, side.groups[key], figure, None)) for side, key in ((a, x), (b, y))]
+        has = [bool(_values(side, key, figure, None)) for side, key in ((a, x), (b, y))]
         if has[0] != has[1]:
             found.append(f"only {'A' if has[0] else 'B'} has it in {x[0].flags} · {x[1]}")
     taken = ({x for x, _ in pairs}, {y for _, y in pairs})
@@ -291,8 +308,7 @@ def _samples(
     design: PairDesign,
 ) -> tuple[Repeats, Repeats]:
     of_a, of_b = (
-        _values(side, side.groups[key], name, key[0].n_tokens if per == "token" else None)
-        for side, key in ((a, x), (b, y))
+        _values(side, key, name, key[0].n_tokens if per == "token" else None) for side, key in ((a, x), (b, y))
     )
     if not design.are_pairs:
         return of_a, of_b
@@ -329,12 +345,13 @@ def _by_token(name: str, x: CellKey, y: CellKey) -> bool:
     return name in PER_TOKEN and x.n_tokens is not None and y.n_tokens is not None
 
 
-def _values(side: OpenedSide, rows: pd.DataFrame, name: str, n_tokens: int | None) -> Repeats:
+def _values(side: OpenedSide, key: GroupKey, name: str, n_tokens: int | None) -> Repeats:
     """The figure of each pass by (boot, repetition); unknown ones are left out."""
-    if name not in side.figures:
+    if name not in side.columns:
         return {}
-    values = side.figures[name].loc[rows["pass_id"]].to_numpy() / (n_tokens or 1)
-    return {key: value for key, value in repeats(rows, values).items() if np.isfinite(value)}
+    repetitions, rows = side.repetitions[key]
+    values = side.columns[name][rows] / (n_tokens or 1)
+    return {at: value for at, value in zip(repetitions, values.tolist(), strict=True) if math.isfinite(value)}
 
 
 def _spelled(keys: list[GroupKey]) -> str:

@@ -1,16 +1,12 @@
-"""What a comparison says, as plain data, and `--fail-on`: a figure, a direction and a limit, decided by the
-interval, so that a gate may be inconclusive.
-"""
+"""What a comparison says, as plain data."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from executor.errors import HprofError, did_you_mean
+from profiler.arithmetic.chances import TwoSides
 from profiler.arithmetic.stats import NEEDED, Comparison, CountUnit, Verdict
 from profiler.metrics import FIGURES
 from profiler.metrics.figures import Figure
@@ -57,6 +53,7 @@ class Change:
     unit: CountUnit
     against: Comparison | None  # None: there is no ratio, as a value is zero
     different: str | None  # why the two did not do the same work
+    samples: TwoSides  # what `against` was made of
     reading: Figure | None = None  # what the programs printed themselves, described by their captures
 
     @property
@@ -127,11 +124,22 @@ class DeviceChange:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What became of one --fail-on."""
+    """What became of one --fail-on: of `comparisons`, one a cell and arm, the worst decides."""
 
     expression: str
     state: GateState
     reason: str
+    comparisons: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GateGround:
+    """What all gates of a comparison share: how many comparisons chance has a part in, and how sure each has to be of
+    its limit, so that equal builds fail any of them in no more than 2.5 of 100 cases.
+    """
+
+    comparisons: int
+    level: float  # of a two-sided interval: 0.95 of one comparison alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,126 +163,9 @@ class CompareResult:
     devices: list[DeviceChange]
     warnings: list[str]
     gates: list[Gate] = field(default_factory=list)
+    ground: GateGround | None = None  # None without gates
 
     def failed(self, *, allow_inconclusive: bool) -> bool:
         """Whether a gate says no."""
         states = {gate.state for gate in self.gates}
         return "failed" in states or ("inconclusive" in states and not allow_inconclusive)
-
-
-ALIASES: Final = {
-    "ttft": "ttft_ns",
-    "prefill": "prefill_tokens_per_s",
-    "decode": "decode_tokens_per_s",
-    "wall": "wall_ns",
-    "bytes": "bytes_h2d",
-    "busy_copy": "busy_copy_ns",
-    "hidden": "hidden_ratio",
-    "exposed": "exposed_copy_ns",
-    "overlap": "overlap_efficiency",
-    "idle": "idle_ns",
-    "vram": "vram_peak_bytes",
-}
-_MAX_NAMED: Final = 8  # figures that a gate without its own offers
-_EXPRESSION: Final = re.compile(r"^\s*([A-Za-z][\w./% -]{0,39}?)\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$")
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Fails where B / A - 1 is above (or below) `share`."""
-
-    text: str
-    figure: str
-    above: bool
-    share: float
-
-
-def parse_limit(text: str, readings: Mapping[str, Figure] | None = None) -> Limit:
-    """Read `FIGURE>+N%` or `FIGURE<-N%`; HprofError says what is wrong with it, or that it would fail what is better.
-
-    readings: by name the figures that the compared programs printed themselves, which a limit may be about too.
-    """
-    described = {**FIGURES, **(readings or {})}
-    match = _EXPRESSION.match(text)
-    if match is None:
-        raise HprofError(f'--fail-on "{text[:60]}" is no limit; write for example "ttft>+5%" or "decode<-3%".')
-    name = match[1] if match[1] in (readings or {}) else ALIASES.get(match[1], match[1])
-    if name not in described:
-        known = [*(readings or {}), *ALIASES]
-        hint = did_you_mean(match[1], [*known, *FIGURES]) or f"the figures are {', '.join(known)}."
-        raise HprofError(f'--fail-on "{text[:60]}" names no figure; {hint}')
-    if (better := described[name].better) is not None and (match[2] == ">") == (better == "higher"):
-        worse = f"{match[1]}{'<-' if better == 'higher' else '>+'}{match[3].lstrip('+-')}%"
-        raise HprofError(
-            f'--fail-on "{text[:60]}" would fail what is better, as {better} is better here; '
-            f'write "{worse}" to fail what is worse.'
-        )
-    return Limit(text.strip(), name, match[2] == ">", float(match[3]) / 100)
-
-
-def decide(limit: Limit, changes: Sequence[Change], not_seen: Sequence[str] = ()) -> Gate:
-    """The worst of the limit's states over all cells and arms. not_seen: where the figure cannot be compared; then a
-    gate may fail, but not pass.
-    """
-    decided = [(_state(limit, change), change) for change in changes if change.figure == limit.figure]
-    if not decided and not_seen:
-        return Gate(limit.text, "inconclusive", not_seen[0])
-    if not decided:
-        missing = f"neither side has {_label(limit.figure)} to compare"
-        return Gate(limit.text, "inconclusive", f"{missing}{_what_there_is(changes)}")
-    for state in ("failed", "inconclusive", "passed"):
-        if state == "passed" and not_seen:
-            more = f", and {len(not_seen) - 1} more" if len(not_seen) > 1 else ""
-            return Gate(limit.text, "inconclusive", f"{not_seen[0]}{more}")
-        hit = [change for found, change in decided if found == state]
-        if hit:
-            worst = max(hit, key=lambda change: _share(change) * (1 if limit.above else -1))
-            more = f", and {len(hit) - 1} more" if len(hit) > 1 else ""
-            return Gate(limit.text, state, f"{_told(worst)}{more}")
-    raise AssertionError(decided)
-
-
-def _what_there_is(changes: Sequence[Change]) -> str:
-    """`; limits can name wall, tokens/s`: the figures by the words that --fail-on takes."""
-    short = {figure: alias for alias, figure in ALIASES.items()}
-    known = list(dict.fromkeys(short.get(change.figure, change.figure) for change in changes))
-    named = [name for name in known if name in ALIASES or name not in FIGURES] or known[:_MAX_NAMED]
-    return f"; a limit can name {', '.join(named[:_MAX_NAMED])}" if named else ""
-
-
-def _label(figure: str) -> str:
-    return FIGURES[figure].label if figure in FIGURES else figure
-
-
-def _state(limit: Limit, change: Change) -> GateState:
-    """The whole interval beyond the limit: failed. None of it: passed. Both sides of it, or no interval: unclear."""
-    if not change.has_enough:
-        return "inconclusive"
-    found = change.against
-    if found is None:  # from or to zero: there is no interval, but the direction is plain
-        beyond = _share(change) > limit.share if limit.above else _share(change) < limit.share
-        return "failed" if beyond else "passed"
-    if found.low is None or found.high is None:
-        return "inconclusive"
-    bound = 1 + limit.share
-    if limit.above:
-        return "failed" if found.low > bound else "passed" if found.high <= bound else "inconclusive"
-    return "failed" if found.high < bound else "passed" if found.low >= bound else "inconclusive"
-
-
-def _share(change: Change) -> float:
-    """B / A - 1."""
-    if change.a == change.b:
-        return 0.0
-    return change.b / change.a - 1 if change.a > 0 else math.inf
-
-
-def _told(change: Change) -> str:
-    found = change.against
-    if found is None:
-        return f"{change.where}: from {change.a:.4g} to {change.b:.4g}"
-    bounds = ""
-    if found.low is not None and found.high is not None:
-        bounds = f" [{(found.low - 1) * 100:+.1f}, {(found.high - 1) * 100:+.1f}]"
-    reason = f" ({found.reason})" if found.reason and not change.has_enough else ""
-    return f"{change.where}: {(found.ratio - 1) * 100:+.1f}{bounds} %{reason}"

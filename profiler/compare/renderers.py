@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executor.units import format_change, format_count, format_factor, format_in_words, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
+from profiler.compare.gate import level_told
 from profiler.compare.leading import MAX_PLACES, cause, leading_changes
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.plain_text import json_text
@@ -97,6 +98,13 @@ def gate_lines(result: CompareResult) -> Iterator[str]:
         yield f"{_STATES[gate.state]}: fail on {gate.expression}: {gate.reason}"
 
 
+def gate_ground(result: CompareResult) -> str | None:
+    """How sure each of several comparisons had to be of its limit; None where one decides."""
+    if result.ground is None or result.ground.comparisons < 2:
+        return None
+    return f"To fail, a comparison has to be beyond its limit by {level_told(result.ground)}."
+
+
 def is_bad(gate: Gate) -> bool:
     """Whether a gate did not pass."""
     return gate.state != "passed"
@@ -164,6 +172,8 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
     console.print(Text(headline(result)))
     for gate, line in zip(result.gates, gate_lines(result), strict=True):
         console.print(Text(line, style="red" if is_bad(gate) else "green"))
+    if ground := gate_ground(result):
+        console.print(Text(ground, style="dim"))
 
 
 def _print_tables(console: Console, *tables: Table) -> None:
@@ -190,6 +200,7 @@ def render_json(result: CompareResult) -> str:
         "changes": [_change(change) for change in result.changes],
         "devices": [asdict(change) for change in result.devices],
         "gates": [asdict(gate) for gate in result.gates],
+        "gate_ground": None if result.ground is None else asdict(result.ground),
         "warnings": result.warnings,
     }
     return json_text(content)
@@ -199,6 +210,8 @@ def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:
     marks = {"passed": "✅", "failed": "❌", "inconclusive": "⚠️"}
     yield f"### hprof: {escape(headline(result))}\n"
     yield from (f"- {marks[g.state]} {escape(line)}" for g, line in zip(result.gates, gate_lines(result), strict=True))
+    if ground := gate_ground(result):
+        yield f"\n{escape(ground)}"
     yield f"\nA: {escape(result.a.spec)} · B: {escape(result.b.spec)}\n"
     yield from (f"> {escape(warning)}\n" for warning in result.warnings)
     if (leading := leading_table(result)).rows:

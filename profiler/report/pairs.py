@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from executor.arrays import Floats
+from profiler.arithmetic.chances import TwoSides
 from profiler.arithmetic.stats import (
     NO_GROUNDS,
     Better,
@@ -88,6 +89,25 @@ def judge(
 
     with_zeros: 0 is a value like any other, as of exposed copies, and no time that nobody took.
     """
+    of_baseline, of_arm = _values(baseline, arm, design, with_zeros=with_zeros)
+    boots = of_baseline[1], of_arm[1]
+    return compare(of_baseline[0], of_arm[0], better=better, noise=noise, design=design, boots=boots, grounds=grounds)
+
+
+def samples(baseline: Repeats, arm: Repeats, design: PairDesign) -> TwoSides:
+    """The independent measurements of both, values of 0 too: of several processes each one's median."""
+    of_baseline, of_arm = _values(baseline, arm, design, with_zeros=True)
+    return TwoSides(_one_a_process(*of_baseline), _one_a_process(*of_arm), design.are_pairs)
+
+
+def _one_a_process(values: Floats, boots: Floats) -> Floats:
+    return boot_medians(values, boots)[1] if len(np.unique(boots)) > 1 else values
+
+
+def _values(
+    baseline: Repeats, arm: Repeats, design: PairDesign, *, with_zeros: bool
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Of each side the values that count, and their boots; of pairs in the same order."""
     sides = [
         counted({key: v for key, v in found.items() if is_usable(v, with_zeros=with_zeros)}, design.unit)
         for found in (baseline, arm)
@@ -97,5 +117,4 @@ def judge(
         (np.array([side[key] for key in chosen]), np.array([boot for boot, _ in chosen]))
         for side, chosen in zip(sides, keys, strict=True)
     )
-    boots = of_baseline[1], of_arm[1]
-    return compare(of_baseline[0], of_arm[0], better=better, noise=noise, design=design, boots=boots, grounds=grounds)
+    return of_baseline, of_arm

@@ -32,6 +32,9 @@ def test_gates_set_the_exit_code(arms: tuple[str, str], capsys: pytest.CaptureFi
     assert main(["compare", on, off, "--fail-on", "ttft>+50%"]) == 0
     assert main(["compare", off, on, "--fail-on", "ttft>+5%", "--fail-on", "decode<+90%"]) == 1
     assert "FAILED: fail on decode<+90%" in capsys.readouterr().out
+    assert main(["compare", on, off, "--fail-on", "ttft>+5%", "--fail-on", "prefill<-40%"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "To fail, a comparison has to be beyond its limit by the 97.5 % that 2 comparisons ask for." in out
     assert main(["compare", off, on, "--fail-on", "nonsense"]) == 2
 
 
@@ -47,7 +50,8 @@ def test_json_holds_every_change(arms: tuple[str, str], capsys: pytest.CaptureFi
     content = json.loads(capsys.readouterr().out)
     assert content["schema"] == 1
     assert {change["figure"] for change in content["changes"]} >= {"ttft_ns", "bytes_h2d", "hidden_ratio"}
-    assert content["gates"][0]["state"] == "passed"
+    assert (content["gates"][0]["state"], content["gates"][0]["comparisons"]) == ("passed", 1)
+    assert content["gate_ground"] == {"comparisons": 1, "level": 0.95}
     ttft = next(change for change in content["changes"] if change["figure"] == "ttft_ns")
     assert (ttft["verdict"], ttft["pairs"], ttft["per"]) == ("faster", 6, "pass")
     copied = next(change for change in content["changes"] if change["figure"] == "bytes_h2d")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
+from profiler.arithmetic.chances import TwoSides
 from profiler.arithmetic.stats import Comparison
 from profiler.compare.data import PER_TOKEN, Change
 from profiler.compare.leading import cause, leading_changes
@@ -18,7 +21,7 @@ def changed(figures: Mapping[str, tuple[float, float]], arm: str = "on", verdict
         Change(
             CELL, CELL, arm, arm, name, "token" if name in PER_TOKEN else "pass", a, b, 6, 6, 6, "pairs",
             Comparison(b / a, b / a, b / a, 6, verdict) if a and b else None,  # type: ignore[arg-type]
-            None,
+            None, TwoSides(np.full(6, a), np.full(6, b)),
         )
         for name, (a, b) in figures.items()
     ]  # fmt: skip
