@@ -11,17 +11,14 @@ import click
 from executor.errors import HprofError
 from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
-from profiler.cli.machine_options import refuse_rates, told_rates
 from profiler.cli.options import engine_option, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
-    from profiler.capture import Capture
-    from profiler.cli.probe_choice import ProbeChoice
     from profiler.planning.plan import RunPlan
     from profiler.predicting.forecast import Forecast
 
-_MOST_CELLS: Final = 20_000
+_FROM_RATES: Final = "From rates alone: nothing says how far off they are, so no figure has an interval."
 
 
 @click.command()
@@ -82,51 +79,27 @@ def command(ctx: click.Context, /, **_values: Any) -> None:
 
 
 def _forecast(asked: AskedOptions) -> tuple[Forecast, RunPlan]:
-    from executor.devices.factory import sim_machine
-    from profiler.capture import Capture
-    from profiler.cli.captured_request import captured_options, overlaid, predicted_request
-    from profiler.cli.probe_choice import ProbeChoice, choose_probe
+    from profiler.cli.captured_request import predicted_request
+    from profiler.cli.ground import MOST_CELLS, Basis
     from profiler.planning.plan import plan_run
-    from profiler.predicting.calibrate import Source, calibrate, usual_cells
-    from profiler.predicting.costs import RateCosts
     from profiler.predicting.forecast import Forecast
     from profiler.predicting.measured import misses_of
     from profiler.predicting.predictor import predict
 
-    fits, against = asked.fits, asked.against
-    captures = {path: Capture.open(path) for path in [*fits, *([against] if against else [])]}
-    seen = {path: captured_options(capture.manifest, path) for path, capture in captures.items()}
-    first = against or (fits[0] if fits else None)
-    if fits and asked.probe is not None:
-        raise HprofError("--probe and --fit exclude each other: give one of them.")
-    by_probe = first is None or asked.probe is not None
-    choice = choose_probe(asked.device, asked) if by_probe else ProbeChoice(None)
-    options = choice.in_its_dtype(overlaid(None if first is None else seen[first], asked))
-    plan = plan_run(predicted_request(options), _MOST_CELLS)
-    if choice.probe is not None:
-        return _by_probe(plan, choice, captures[against] if against else None), plan
-    if first is None:
-        costs = RateCosts(sim_machine(plan.request.device), plan.session.dtype)
-        told = told_rates(asked.device or "sim", asked, choice.notes)
-        notes = [
-            *filter(None, [told]),
-            "From rates alone: nothing says how far off they are, so no figure has an interval.",
-        ]
-        return Forecast(plan.model.shape.name, _baseline(plan), predict(plan, costs), {}, notes=notes), plan
-    refuse_rates(asked, idle=("device_memory",))
-    plans = {path: plan_run(predicted_request(seen[path]), _MOST_CELLS) for path in fits or (first,)}
-    cells = None if fits else usual_cells(captures[first])
-    found = calibrate([Source(captures[path], of_path, cells) for path, of_path in plans.items()])
-    link = plan.request.device.link_gb_s if asked.names_link else None
-    predictions = predict(plan, found.costs if link is None else found.costs.with_link(link), found.use)
-    fitted = cells or ({one.cell for one in predictions} if against in fits else ())
-    misses = misses_of(predictions, captures[against], fitted, with_steps=True) if against else []
-    names = [captures[path].name for path in plans]
-    return Forecast(plan.model.shape.name, _baseline(plan), predictions, found.spread, names, misses), plan
+    basis = Basis.of(asked)
+    plan = plan_run(predicted_request(basis.options()), MOST_CELLS)
+    ground = basis.ground(plan.request, plan)
+    predictions, misses = predict(plan, ground.costs, ground.use), []
+    if asked.against is not None:
+        fitted = ground.cells or ({one.cell for one in predictions} if asked.against in asked.fits else ())
+        misses = misses_of(predictions, basis.captures[asked.against], fitted, with_steps=True)
+    notes = [] if ground.fitted_to else [_FROM_RATES]
+    name, told = plan.model.shape.name, [*ground.notes, *notes]
+    return Forecast(name, _baseline(plan), predictions, ground.spread, ground.fitted_to, misses, told), plan
 
 
 def _of_llama_cpp(asked: AskedOptions) -> tuple[Forecast, RunPlan]:
-    from profiler.cli.ground import llama_cpp_ground
+    from profiler.cli.ground import MOST_CELLS, llama_cpp_ground
     from profiler.planning.plan import plan_run
     from profiler.predicting.forecast import Forecast
     from profiler.predicting.predictor import predict
@@ -134,11 +107,10 @@ def _of_llama_cpp(asked: AskedOptions) -> tuple[Forecast, RunPlan]:
     if asked.against is not None:
         return _of_llama_cpp_against(asked, asked.against)
     ground = llama_cpp_ground(asked)
-    plan = plan_run(ground.request, _MOST_CELLS)
+    plan = plan_run(ground.request, MOST_CELLS)
     predictions = predict(plan, ground.costs, ground.use)
     name = f"{plan.model.shape.name} in llama.cpp"
-    rows = [Path(path).name for path in asked.fits if Path(path).is_file()]
-    return Forecast(name, _baseline(plan), predictions, ground.spread, rows, notes=ground.notes), plan
+    return Forecast(name, _baseline(plan), predictions, ground.spread, ground.fitted_to, notes=ground.notes), plan
 
 
 def _of_llama_cpp_against(asked: AskedOptions, against: str) -> tuple[Forecast, RunPlan]:
@@ -165,21 +137,6 @@ def _of_llama_cpp_against(asked: AskedOptions, against: str) -> tuple[Forecast, 
     spread: dict[str, float | None] = {"ttft": fit.spread, "decode": fit.spread}
     name, predictions = f"{rows[0].plan.model.shape.name} in llama.cpp", [miss.prediction for miss in misses]
     return Forecast(name, rows[0].label, predictions, spread, names, misses, notes), rows[0].plan
-
-
-def _by_probe(plan: RunPlan, choice: ProbeChoice, against: Capture | None) -> Forecast:
-    """By the probe alone; `against` a capture, none of whose cells was fitted to."""
-    from profiler.cli.probe_choice import costs_of
-    from profiler.predicting.forecast import Forecast
-    from profiler.predicting.measured import misses_of
-    from profiler.predicting.predictor import predict
-
-    probe = choice.probe
-    assert probe is not None
-    predictions = predict(plan, costs_of(probe, plan.request.device.link_gb_s))
-    misses = misses_of(predictions, against, (), with_steps=True) if against is not None else []
-    made = [f"the probe of {probe.created}"]
-    return Forecast(plan.model.shape.name, _baseline(plan), predictions, probe.spread, made, misses, choice.notes)
 
 
 def _unasked(asked: AskedOptions) -> list[str]:

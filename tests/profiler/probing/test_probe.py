@@ -44,7 +44,7 @@ def probed() -> Probe:
 
 
 @pytest.fixture
-def kept(probed: Probe) -> Path:
+def kept(probed: Probe, own_cache: None) -> Path:
     """The probe where this machine's is looked for."""
     path = probe_path("cpu")
     write_probe(replace(probed, machine=this_machine("cpu", None), load=0.1, others=0.0), path)
@@ -252,6 +252,17 @@ def test_a_probe_that_no_longer_holds_is_not_used_silently(kept: Path, capsys: P
     assert "threads was unsaid and is 3" in capsys.readouterr().err
     assert hprof.main([*words, "-t", "3", "--probe", str(kept)]) == 0
     assert capsys.readouterr().out.startswith("This machine is not what ")
+
+
+@pytest.mark.parametrize("command", [["predict"], ["advise", "--vram-budget", "24MiB"]])
+def test_why_rates_answer_and_not_the_probe_that_is_there(
+    command: list[str], kept: Path, capsys: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor.devices.factory.default_kind", lambda: "cpu")
+    assert hprof.main([*command, *ASKED, "-t", "3", "--json"]) == 0
+    notes = " ".join(orjson.loads(capsys.readouterr().out)["notes"])
+    assert "Rates of the device and the link are sim's defaults" in notes
+    assert f"The probe {kept} is not used, since threads was unsaid and is 3" in notes
 
 
 def test_advise_answers_by_a_probe(kept: Path, capsys: Printed) -> None:
