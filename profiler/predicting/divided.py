@@ -68,7 +68,7 @@ class Sharing:
         if key not in self._uploaded:
             admitted = 1.0
             for _ in range(_ROUNDS):
-                missing = float(self._decider.missing(layer, 1, admitted).sum())
+                missing = float(self._decider.missing([layer], 1, admitted).sum())
                 admitted = 1 - self._mean(kind, layer, 1, admitted)[0] / max(missing, _NEGLIGIBLE)
             self._uploaded[key] = admitted
         return self._uploaded[key]
@@ -80,7 +80,7 @@ class Sharing:
     def _mean(self, kind: LayerKind, layer: int, n_tokens: int, admitted: float) -> tuple[float, Shared]:
         """How many experts the CPU takes, and what that takes, over the numbers that may be missing."""
         used = float(self._use.distinct(n_tokens)[self._decider.layout.moe_layers.index(layer)])
-        chances = self._decider.missing(layer, n_tokens, admitted)
+        (chances,) = self._decider.missing([layer], n_tokens, admitted)
         missing, in_all = float(chances.sum()), max(1, round(used))
         varies = n_tokens == 1 and layer in self._decider.banks
         likely = _binomial(in_all, min(1.0, missing / used)) if varies else _between(missing)

@@ -8,8 +8,9 @@ from, `both` what either side takes (`profiler.predicting.divided`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,9 @@ from profiler.predicting.expert_use import ExpectedUse, expected_runs
 from profiler.predicting.layout import Layout
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StepCopies:
-    """One step of one layer at every point: elements are points.
+    """One step of some layers at every point: arrays are (layers, points).
 
     `ahead_*` goes before the step is reached, `late_*` when it is; `late_ahead` says that what is late goes on the
     copy stream. `waits`: the host must know the router's choice. `on_host`: the CPU computes, and nothing is copied.
@@ -40,29 +41,24 @@ class StepCopies:
     ahead_copies: Floats
     late_bytes: Floats
     late_copies: Floats
+    inside_bytes: Floats
     late_ahead: Flags
     waits: Flags
     on_host: Flags
     divided: Flags
-    inside_bytes: Floats
 
     @classmethod
-    def none(cls, n_points: int) -> StepCopies:
-        a, b, c, d, e = np.zeros((5, n_points))
-        w, x, y, z = np.zeros((4, n_points), np.bool_)
-        return cls(a, b, c, d, w, x, y, z, e)
-
-    def at(self, points: NDArray[np.intp]) -> StepCopies:
-        """The same for other points, each named by its number here."""
-        return StepCopies(*(getattr(self, one.name)[points] for one in fields(self)))
-
-    def where(self, present: Flags) -> StepCopies:
-        """The same where the step is there, and nothing elsewhere."""
-        return StepCopies(*(getattr(self, one.name) * present for one in fields(self)))
+    def of(cls, decided: Floats) -> StepCopies:
+        """`decided` (fields, layers, points) as `Decider.copies` has it."""
+        is_flag = decided[5:] != 0
+        return cls(*decided[:5], *is_flag)
 
     @property
     def n_bytes(self) -> Floats:
         return self.ahead_bytes + self.late_bytes
+
+
+_FIELDS: Final = {one.name: at for at, one in enumerate(fields(StepCopies))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +70,9 @@ class Bank:
     layers: tuple[int, ...]
 
 
-KnownCopies = dict[tuple[object, ...], StepCopies]
-"""What was decided already, for the same plan under any placement."""
+KnownCopies = dict[tuple[object, ...], dict[tuple[int, int], Floats]]
+"""What was decided already, for the same plan under any placement: by arm, step and points, then by layer and bytes;
+(fields of StepCopies, points)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,77 +111,120 @@ class Decider:
         asked, back = np.unique(np.stack([n_tokens, grain]), axis=1, return_inverse=True)
         return asked, back.ravel()
 
-    def copies(self, layer: int, step: str, asked: Floats) -> StepCopies | None:
-        """What the policy does for a step of a layer in the ubatches that `ask` gave; None: weights are resident."""
-        unit = self.layout.units.get((layer, step))
-        if unit is None or self.policy.traits.is_resident:
-            return None
+    def streams(self, layer: int, step: str) -> bool:
+        """Whether a step's weights are streamed, or some of them."""
+        return (layer, step) in self.layout.units and not self.policy.traits.is_resident
+
+    def alike(self, layers: Sequence[int], step: str) -> Iterator[list[int]]:
+        """Layers by what of a step's weights is streamed, and by the bank that serves them."""
+        found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for layer in layers:
+            unit, bank = self.layout.units.get((layer, step)), self.banks.get(layer)
+            look = () if unit is None else tuple((part.info.short_name, part.info.n_bytes) for part in unit.parts)
+            found[look, id(bank)].append(layer)
+        yield from found.values()
+
+    def copies(self, layers: Sequence[int], step: str, asked: Floats) -> Floats:
+        """(fields of StepCopies, layers, asked): what the policy does for a step of layers that are `alike`, in the
+        ubatches that `ask` gave."""
         # the number of slots decides when copies go, and not which
         options = replace(self.policy.options, slots=0)
-        key = (self.policy.name, options, step, layer, unit.n_bytes, self.banks.get(layer), asked.tobytes())
-        if key not in self.known:
-            self.known[key] = self._asked(unit, asked)
-        return self.known[key]
+        key = (self.policy.name, options, step, self.banks.get(layers[0]), asked.tobytes())
+        known = self.known.setdefault(key, {})
+        units = [self.layout.units[layer, step] for layer in layers]
+        new = [unit for unit in units if (unit.layer, unit.n_bytes) not in known]
+        if new:
+            found = self._asked(new, asked)
+            known |= {(unit.layer, unit.n_bytes): found[:, row] for row, unit in enumerate(new)}
+        return np.stack([known[unit.layer, unit.n_bytes] for unit in units], axis=1)
 
-    def _asked(self, unit: TransferUnit, asked: Floats) -> StepCopies:
-        found = StepCopies.none(asked.shape[1])
-        self.policy.begin_pass(warmup_number=self.warmup)  # ubatches are numbered anew here
-        for point, (n, past) in enumerate(asked.T):
-            self._decide(found, point, unit, Ubatch(point, "prefill", int(n), int(past), n_outputs=0))
+    def _asked(self, units: Sequence[TransferUnit], asked: Floats) -> Floats:
+        found = np.zeros((len(_FIELDS), len(units), asked.shape[1]))
+        ubatches = [Ubatch(point, "prefill", int(n), int(past), n_outputs=0) for point, (n, past) in enumerate(asked.T)]
+        plans = [self._plans(unit, ubatches) for unit in units]
+        for point, ubatch in enumerate(ubatches):
+            of_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
+            for row, of_unit in enumerate(plans):
+                plan = of_unit[point]
+                of_kind[_look(plan)].append(row)
+            for rows in of_kind.values():
+                alike = [plan for row in rows if (plan := plans[row][point]) is not None]
+                if alike:
+                    found[:, rows, point] = self._decided([units[row] for row in rows], alike, ubatch.n_tokens)
+                else:
+                    found[_FIELDS["on_host"], rows, point] = True
         return found
 
-    def _decide(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch) -> None:
-        if unit.what in ("ffn", "experts") and self.policy.regime(ubatch.n_tokens, unit) == "cpu":
-            found.on_host[point] = True
-            return
-        plan = self.policy.plan(Item(0, ubatch, unit))
-        found.waits[point] = plan.needs_routing and unit.n_experts > 0
-        found.late_ahead[point] = plan.when == "ahead"
-        if plan.what == "whole":
-            if plan.when == "ahead":
-                found.ahead_bytes[point], found.ahead_copies[point] = unit.n_bytes, 1
-            else:
-                found.late_bytes[point], found.late_copies[point] = unit.n_bytes, 1
-            return
-        self._selective(found, point, unit, ubatch, plan)
+    def _plans(self, unit: TransferUnit, ubatches: Sequence[Ubatch]) -> list[Plan | None]:
+        """The plan for each ubatch; None: the CPU computes."""
+        self.policy.begin_pass(warmup_number=self.warmup)  # ubatches are numbered anew here
+        may_be_on_host = unit.what in ("ffn", "experts")
+        return [
+            None
+            if may_be_on_host and self.policy.regime(ubatch.n_tokens, unit) == "cpu"
+            else self.policy.plan(Item(0, ubatch, unit))
+            for ubatch in ubatches
+        ]
 
-    def _selective(self, found: StepCopies, point: int, unit: TransferUnit, ubatch: Ubatch, plan: Plan) -> None:
+    def _decided(self, units: Sequence[TransferUnit], plans: Sequence[Plan], n_tokens: int) -> Floats:
+        """(fields of StepCopies, units): plans of units that are alike, and alike themselves but for what is hot."""
+        unit, plan = units[0], plans[0]
+        found = dict.fromkeys(_FIELDS, np.zeros(len(units)))
+        found["waits"] = found["waits"] + (plan.needs_routing and unit.n_experts > 0)
+        found["late_ahead"] = found["late_ahead"] + (plan.when == "ahead")
+        if plan.what == "whole":
+            way = "ahead" if plan.when == "ahead" else "late"
+            found[f"{way}_bytes"], found[f"{way}_copies"] = (np.full(len(units), n) for n in (unit.n_bytes, 1.0))
+        elif plan.divided:
+            found["divided"] = np.ones(len(units))
+        else:
+            found |= self._selective(units, plans, n_tokens)
+        return np.stack(list(found.values()))
+
+    def _selective(
+        self, units: Sequence[TransferUnit], plans: Sequence[Plan], n_tokens: int
+    ) -> Iterator[tuple[str, Floats]]:
+        """Fields of StepCopies, (units,), of plans that turn on the router's choice."""
         assert self.use is not None
-        found.divided[point] = plan.divided
-        if plan.divided:
-            return
-        used = self.use.chance_of_use(ubatch.n_tokens)[self.layout.moe_layers.index(unit.layer)]
-        chance = used if plan.when == "ahead" else self.missing(unit.layer, ubatch.n_tokens)
+        unit, plan, layers = units[0], plans[0], [unit.layer for unit in units]
+        used = self.use.chance_of_use(n_tokens)[[self.layout.moe_layers.index(layer) for layer in layers]]
+        chance = used if plan.when == "ahead" else self.missing(layers, n_tokens)
         bank = self.banks.get(unit.layer)
-        if plan.what == "bank" and bank is not None and used.sum() <= bank.n_places:
-            found.late_bytes[point], found.late_copies[point] = chance.sum() * unit.expert_bytes, chance.sum()
-            return
-        found.inside_bytes[point] = (used - chance).sum() * unit.expert_bytes
-        if plan.hot is not None and plan.hot.any():
-            found.ahead_bytes[point] = plan.hot.sum() * unit.expert_bytes
-            found.ahead_copies[point] = expected_runs(plan.hot.astype(np.float64))
-            chance = np.where(plan.hot, 0.0, chance)
-        found.late_bytes[point] = chance.sum() * unit.expert_bytes
-        found.late_copies[point] = expected_runs(chance)
+        in_bank = plan.what == "bank" and bank is not None and used.sum(axis=1) <= bank.n_places
+        all_late = chance.sum(axis=1)
+        yield "inside_bytes", np.where(in_bank, 0.0, (used - chance).sum(axis=1) * unit.expert_bytes)
+        hot = [one.hot for one in plans if one.hot is not None]
+        if hot:
+            is_hot = np.stack(hot)
+            yield "ahead_bytes", is_hot.sum(axis=1) * unit.expert_bytes
+            yield "ahead_copies", expected_runs(is_hot.astype(np.float64))
+            chance = np.where(is_hot, 0.0, chance)
+        yield "late_bytes", np.where(in_bank, all_late, chance.sum(axis=1)) * unit.expert_bytes
+        yield "late_copies", np.where(in_bank, all_late, expected_runs(chance))
 
     @property
     def bank_bytes(self) -> int:
         """What the banks of all devices take."""
         return sum(bank.n_places * bank.expert_bytes for bank in set(self.banks.values()))
 
-    def missing(self, layer: int, n_tokens: int, admitted: float = 1.0) -> Floats:
-        """(experts,): how likely a ubatch uses each, and the bank does not have it, which takes in `admitted` of what
-        it misses."""
+    def missing(self, layers: Sequence[int], n_tokens: int, admitted: float = 1.0) -> Floats:
+        """(layers, experts): how likely a ubatch uses each, and the bank does not have it, which takes in `admitted` of
+        what it misses. One bank serves all of the layers."""
         assert self.use is not None
-        at = self.layout.moe_layers.index(layer)
+        at = [self.layout.moe_layers.index(layer) for layer in layers]
         used = self.use.chance_of_use(n_tokens)[at]
-        bank = self.banks.get(layer)
+        bank = self.banks.get(layers[0])
         if not self.fills_bank or bank is None:
             return np.asarray(used)
         is_token = n_tokens == 1
         of_bank = self.use.in_bank(bank.n_places, admitted, in_turn=is_token, layers=bank.layers)
-        held = of_bank[bank.layers.index(at)]
+        held = of_bank[[bank.layers.index(place) for place in at]]
         return np.asarray(used * (1 - held) * (1 - self.use.repeat * is_token))
+
+
+def _look(plan: Plan | None) -> tuple[object, ...]:
+    """What plans have in common that are alike but for what is hot."""
+    return (None,) if plan is None else (plan.when, plan.what, plan.divided, plan.hot is None)
 
 
 def decide(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -189,9 +190,13 @@ class ArmPredictor:
 
     def _asked(self, n_tokens: int, n_past: int) -> list[StepCopies]:
         """What the arm does for each step whose weights are streamed, in one ubatch."""
-        asked, _ = self._decider.ask(np.full(1, float(n_tokens)), np.full(1, float(n_past)))
-        found = (self._decider.copies(layer, step, asked) for layer, step in self.layout.units)
-        return [one for one in found if one is not None]
+        decider, by_step = self._decider, defaultdict(list)
+        asked, _ = decider.ask(np.full(1, float(n_tokens)), np.full(1, float(n_past)))
+        for layer, step in self.layout.units:
+            if decider.streams(layer, step):
+                by_step[step].append(layer)
+        groups = [(layers, step) for step, all_layers in by_step.items() for layers in decider.alike(all_layers, step)]
+        return [StepCopies.of(decider.copies(layers, step, asked)) for layers, step in groups]
 
     def _run_prompts(self, cells: Sequence[GridPoint], setting: Setting) -> _PromptRuns:
         ordered = sorted(dict.fromkeys(cells), key=lambda cell: -(-cell.n_prompt // cell.n_ubatch), reverse=True)
@@ -253,10 +258,11 @@ class ArmPredictor:
                 if place in known:
                     continue
                 known.add(place)
-                copies = self._decider.copies(layer, step.name, asked)
-                on_host = np.zeros_like(inside) if copies is None else copies.on_host[back]
+                on_host = uses_host = np.zeros_like(inside)
+                if self._decider.streams(layer, step.name):
+                    copies = StepCopies.of(self._decider.copies([layer], step.name, asked)[..., back])
+                    on_host, uses_host = copies.on_host[0], (copies.on_host | copies.divided)[0]
                 inside &= on_host | self._costs.in_range(step, points)
-                uses_host = on_host if copies is None else on_host | copies.divided[back]
                 for there in (one for one in kind.on_host.get(step.name, ()) if one.where == "host"):
                     inside &= ~uses_host | self._costs.in_range(there, points)
         return inside

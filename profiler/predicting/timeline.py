@@ -9,7 +9,7 @@ first, so that those still running are a slice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -27,13 +27,14 @@ Ints = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """A step of a layer, priced at every point, in ns. Without `copies` on the copy stream, `in_line` is all."""
+    """A step of a layer, priced at every point, in ns. Where nothing goes on the copy stream, `in_line` is all."""
 
     name: str
     device: int
     in_line: Floats
     """What passes on the compute stream: the step or its trip to the CPU, copies in line, the flags going out."""
-    copies: StepCopies | None = None
+    waits: Flags | None = None
+    """Whether the host must know the router's choice first."""
     ahead: Floats | None = None
     late: Floats | None = None
     """Copies on the copy stream: those that go ahead, and those that wait for the router."""
@@ -67,7 +68,7 @@ def price(layout: Layout, decider: Decider, costs: Costs, points: Points) -> Pri
 
 def _append(steps: list[StepTimes], step: StepTimes) -> None:
     """Add a step, to the one before it where both pass on one compute stream and wait for nothing."""
-    if steps and step.copies is None and steps[-1].copies is None and steps[-1].device == step.device:
+    if steps and step.waits is None and steps[-1].waits is None and steps[-1].device == step.device:
         steps[-1] = StepTimes(steps[-1].name, step.device, steps[-1].in_line + step.in_line)
     else:
         steps.append(step)
@@ -86,42 +87,46 @@ class _Rows:
         self._asked, self._back = decider.ask(self._points.n_tokens, points.n_past)
         self._known: dict[tuple[str, str, str], Floats] = {}
         self.none = np.zeros(len(points.n_tokens))
-        self._in_use = {} if decider.use is None else self._distinct(decider.use, layout.moe_layers)
+        self._moe_layers = layout.moe_layers
+        self._in_use = None if decider.use is None else self._distinct(decider.use)
         self._sharing = None if decider.use is None else Sharing(decider, costs, self._points)
 
-    def _distinct(self, use: ExpectedUse, moe_layers: Sequence[int]) -> dict[int, Floats]:
+    def _distinct(self, use: ExpectedUse) -> Floats:
+        """(layers with experts, points): how many of them are in use."""
         asked, back = np.unique(self._points.n_tokens, return_inverse=True)
-        table = np.stack([use.distinct(int(n)) for n in asked], axis=1)
-        return {layer: table[place][back] for place, layer in enumerate(moe_layers)}
+        return np.asarray(np.stack([use.distinct(int(n)) for n in asked], axis=1)[:, back])
 
-    def distinct(self, layer: int) -> Floats:
-        """(points,): how many of a layer's experts are in use."""
-        return self._in_use.get(layer, self.none)
-
-    def ns(self, step: Step, layer: int | None = None) -> Floats:
-        """(points,): what a step of a layer takes."""
-        if step.is_moe and layer is not None:
-            return np.where(self._is_any, self._costs.step_ns(step, self._points, self.distinct(layer)), 0.0)
+    def ns(self, step: Step, layers: Sequence[int] = ()) -> Floats:
+        """(points,): what a step takes; (layers, points) where that turns on the experts that each layer has in use."""
+        if step.is_moe and self._in_use is not None:
+            return self._moe_ns(step, self._in_use[[self._moe_layers.index(layer) for layer in layers]])
         key = (step.name, step.where, step.signature)
         if key not in self._known:
             self._known[key] = np.where(self._is_any, self._costs.step_ns(step, self._points, self.none), 0.0)
         return self._known[key]
 
-    def shared(self, kind: LayerKind, layer: int, copies: StepCopies) -> dict[str, Floats]:
-        """(points,) each part of a layer whose experts are divided, as `divided.Shared` names it; 0 where none are."""
-        assert self._sharing is not None
-        asked, back = np.unique(self.n_tokens[copies.divided], return_inverse=True)
-        found = [self._sharing.layer(kind, layer, int(n)) for n in asked]
-        parts = {}
-        for part in fields(Shared):
-            parts[part.name] = self.none.copy()
-            parts[part.name][copies.divided] = np.array([getattr(one, part.name) for one in found])[back]
+    def _moe_ns(self, step: Step, distinct: Floats) -> Floats:
+        n_layers, n_points = distinct.shape
+        at = self._points
+        every = replace(at, n_tokens=np.tile(at.n_tokens, n_layers), n_past=np.tile(at.n_past, n_layers))
+        ns = self._costs.step_ns(step, every, distinct.ravel()).reshape(n_layers, n_points)
+        return np.where(self._is_any, ns, 0.0)
+
+    def shared(self, kind: LayerKind, layers: Sequence[int], divided: Flags) -> dict[str, Floats]:
+        """(layers, points) each part of layers whose experts are `divided` (layers, points), as `divided.Shared` names
+        it; 0 where none are."""
+        parts = {part.name: np.zeros(divided.shape) for part in fields(Shared)}
+        for row, (layer, here) in enumerate(zip(layers, divided, strict=True)):
+            asked, back = np.unique(self.n_tokens[here], return_inverse=True)
+            assert self._sharing is not None
+            found = [self._sharing.layer(kind, layer, int(n)) for n in asked]
+            for name, values in parts.items():
+                values[row, here] = np.array([getattr(one, name) for one in found])[back]
         return parts
 
-    def copies(self, layer: int, step: str) -> StepCopies | None:
-        """What the arm does for a step of a layer; None: weights are resident."""
-        decided = self._decider.copies(layer, step, self._asked)
-        return None if decided is None else decided.at(self._back).where(self._is_any)
+    def copies(self, layers: Sequence[int], step: str) -> StepCopies:
+        """What the arm does for a step of layers whose weights are streamed alike."""
+        return StepCopies.of(self._decider.copies(layers, step, self._asked)[..., self._back] * self._is_any)
 
 
 class _Pricing:
@@ -134,13 +139,24 @@ class _Pricing:
         self._n_bytes = self._all.none.copy()
 
     def priced(self) -> PricedUbatches:
-        layout, rows, left = self._layout, self._all, self._all
+        layout, rows = self._layout, self._all
+        of_kind: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for layer, number in enumerate(layout.kind_of):
+            of_kind[number, layout.drops_rows(layer)].append(layer)
+        times: dict[tuple[int, str], StepTimes] = {}
+        left = rows
+        for (number, drops), layers in of_kind.items():
+            kind = layout.kinds[number]
+            of_layer = self._outputs if drops else rows
+            left = self._outputs if drops else left
+            for step in kind.steps:
+                for alike in self._decider.alike(layers, step.name):
+                    found = self._step(alike, kind, step, rows if step.name == "attn" else of_layer)
+                    times |= {(layer, step.name): one for layer, one in zip(alike, found, strict=True)}
         steps: list[StepTimes] = []
         for layer, number in enumerate(layout.kind_of):
-            kind = layout.kinds[number]
-            left = self._outputs if layout.drops_rows(layer) else rows
-            for step in kind.steps:
-                _append(steps, self._step(layer, kind, step, rows if step.name == "attn" else left))
+            for step in layout.kinds[number].steps:
+                _append(steps, times[layer, step.name])
         embed, (logits, sample) = rows.ns(layout.embed), map(self._outputs.ns, (layout.logits, layout.sample))
         for step, ns in ((layout.embed, embed), (layout.logits, logits), (layout.sample, sample)):
             self._busy[step.name] += ns
@@ -168,71 +184,84 @@ class _Pricing:
         n_rows = np.count_nonzero(inner) * self._all.n_tokens + last * left.n_tokens
         return np.asarray(n_rows * self._layout.move[1].row_bytes)
 
-    def _step(self, layer: int, kind: LayerKind, step: Step, rows: _Rows) -> StepTimes:
-        compute, device = rows.ns(step, layer), self._layout.device_of[layer]
+    def _step(self, layers: Sequence[int], kind: LayerKind, step: Step, rows: _Rows) -> Iterator[StepTimes]:
+        """A step of layers that are alike, for each of them."""
+        compute, devices = rows.ns(step, layers), [self._layout.device_of[layer] for layer in layers]
+        shape = len(layers), len(rows.none)
         flags: Floats | float = 0.0
         if step.name == "router" and kind.flags is not None:
             flags = rows.ns(kind.flags)
-            self._busy["copy flags"] += flags
-        copies = rows.copies(layer, step.name)
-        if copies is None:
-            self._busy[step.name] += compute
-            return StepTimes(step.name, device, compute + flags)
-        self._n_bytes += copies.n_bytes
-        self._busy[step.name] += np.where(copies.on_host | copies.divided, 0.0, compute)
-        trip = self._trip(self._layout.trip(layer, step.name), copies.on_host, layer, rows)
+            self._spend("copy flags", np.broadcast_to(flags, shape))
+        if not self._decider.streams(layers[0], step.name):
+            self._spend(step.name, np.broadcast_to(compute, shape))
+            for device, own in zip(devices, np.broadcast_to(compute + flags, shape), strict=True):
+                yield StepTimes(step.name, device, own)
+            return
+        copies = rows.copies(layers, step.name)
+        self._n_bytes += copies.n_bytes.sum(axis=0)
+        self._spend(step.name, np.where(copies.on_host | copies.divided, 0.0, compute))
+        trip = self._trip(layers, step, copies.on_host, rows)
         own = compute if trip is None else np.where(copies.on_host, trip, compute)
         if copies.divided.any():
-            own = np.where(copies.divided, self._divided(layer, kind, copies, rows), own)
+            own = np.where(copies.divided, self._divided(layers, kind, copies.divided, rows), own)
         own = own + flags
-        late_copies, n = (copies.late_bytes, copies.late_copies), len(self._layout.units[layer, step.name].parts)
+        late_copies = copies.late_bytes, copies.late_copies
+        n = len(self._layout.units[layers[0], step.name].parts)
         ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead", n)
         inline = np.where(copies.late_ahead, 0.0, self._copy_ns(*late_copies, "inline", n))
         late = np.where(copies.late_ahead, self._copy_ns(*late_copies, "ahead", n), 0.0)
-        self._busy["copies of weights"] += ahead + late + inline
+        self._spend("copies of weights", ahead + late + inline)
         own = (
             own
             + self._costs.inside_ns(copies.inside_bytes)
             + inline
             + np.where((inline > 0) & copies.waits, self._costs.routed_copy_delay_ns, 0.0)
         )
-        uses_host = copies.waits.any() and self._layout.n_devices > 1
-        if not (uses_host or ahead.any() or late.any()):
-            return StepTimes(step.name, device, own)
-        return StepTimes(step.name, device, own, copies, ahead, late)
+        uses_host = copies.waits if self._layout.n_devices > 1 else np.zeros_like(copies.waits)
+        uses_streams = np.asarray((uses_host | (ahead > 0) | (late > 0)).any(axis=1))
+        for row, device in enumerate(devices):
+            if uses_streams[row]:
+                yield StepTimes(step.name, device, own[row], copies.waits[row], ahead[row], late[row])
+            else:
+                yield StepTimes(step.name, device, own[row])
+
+    def _spend(self, name: str, ns: Floats) -> None:
+        """`ns` (layers, points) on one kind of step."""
+        self._busy[name] += ns.sum(axis=0)
 
     def _copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int) -> Floats:
         return np.where(n_bytes > 0, self._costs.copy_ns(n_bytes, n_copies, way, n_tensors), 0.0)
 
-    def _trip(self, trip: Sequence[Step] | None, on_host: Flags, layer: int, rows: _Rows) -> Floats | None:
+    def _trip(self, layers: Sequence[int], step: Step, on_host: Flags, rows: _Rows) -> Floats | None:
         """A step's way over the bus to the CPU and back; None where no point goes it."""
+        trip = self._layout.trip(layers[0], step.name)
         if trip is None or not on_host.any():
             return None
-        parts = [rows.ns(part, layer) for part in trip]
+        parts = [np.broadcast_to(rows.ns(part, layers), on_host.shape) for part in trip]
         for part, ns in zip(trip, parts, strict=True):
-            self._busy[f"{part.name} on host" if part.where == "host" else part.name] += np.where(on_host, ns, 0.0)
+            self._spend(f"{part.name} on host" if part.where == "host" else part.name, np.where(on_host, ns, 0.0))
             if part.where == "in":
-                self._n_bytes += np.where(on_host, rows.n_tokens * part.row_bytes, 0.0)
+                self._n_bytes += np.where(on_host, rows.n_tokens * part.row_bytes, 0.0).sum(axis=0)
         return np.asarray(np.sum(parts, axis=0))
 
-    def _divided(self, layer: int, kind: LayerKind, copies: StepCopies, rows: _Rows) -> Floats:
-        """(points,): a layer whose experts CPU and device share, from the activations' way out to the sum's way back.
-
-        Where the CPU has no part, only the way out is paid.
+    def _divided(self, layers: Sequence[int], kind: LayerKind, divided: Flags, rows: _Rows) -> Floats:
+        """(layers, points): layers whose experts CPU and device share, from the activations' way out to the sum's way
+        back. Where the CPU has no part, only the way out is paid.
         """
-        shared = rows.shared(kind, layer, copies)
+        shared = rows.shared(kind, layers, divided)
         out, *rest = (step for step in kind.on_host["experts"] if step.where != "host")
-        leave = np.where(copies.divided, rows.ns(out, layer), 0.0)
-        back = shared["host_share"] * sum(rows.ns(step, layer) for step in rest)
+        leave = np.where(divided, rows.ns(out), 0.0)
+        back = shared["host_share"] * sum(rows.ns(step) for step in rest)
         for name, ns in {
             "experts on host": shared["host"],
             "experts": shared["compute"],
             "copies of weights": shared["copies"],
             out.name: leave + back,
         }.items():
-            self._busy[name] += ns
+            self._spend(name, ns)
         row_bytes = sum(step.row_bytes for step in rest)
-        self._n_bytes += shared["copied_bytes"] + shared["host_share"] * rows.n_tokens * row_bytes
+        moved = shared["copied_bytes"] + shared["host_share"] * rows.n_tokens * row_bytes
+        self._n_bytes += moved.sum(axis=0)
         return np.asarray(leave + shared["later"] + back)
 
 
@@ -267,14 +296,14 @@ class Streams:
         return there
 
     def _step(self, step: StepTimes, routed_delay: float, at: Ints) -> None:
-        m, copies = len(at), step.copies
+        m = len(at)
         compute = self.compute[step.device, :m]
-        if copies is None:
+        if step.waits is None:
             compute += step.in_line[at]
             return
         assert step.ahead is not None
         assert step.late is not None
-        waits, ahead, late = copies.waits[at], step.ahead[at], step.late[at]
+        waits, ahead, late = step.waits[at], step.ahead[at], step.late[at]
         if waits.any():
             self.host[:m] = np.where(waits, np.maximum(self.host[:m], compute), self.host[:m])
         uses = ahead + late > 0
@@ -351,7 +380,7 @@ def token_times(priced: PricedUbatches, n_points: int, ends: Mapping[str, float]
     at = np.arange(n_points)
     streams = Streams(priced.layout.n_devices, n_points, priced.n_slots, 0.0)
     known = [np.zeros(n_points)]
-    for _ in range(3 if any(step.copies is not None for step in priced.steps) else 1):
+    for _ in range(3 if any(step.waits is not None for step in priced.steps) else 1):
         streams.run_ubatch(priced, at)
         known.append(streams.compute[priced.layout.device_of[-1]] + ends["token"])
         streams.compute[:] = np.maximum(streams.compute, known[-1])
