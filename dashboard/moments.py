@@ -12,8 +12,7 @@ from dashboard.choice import Choice
 from dashboard.passes import repetition_keys
 from dashboard.text import cell_key
 from profiler.findings import Finding, Moment
-from profiler.metrics.passes import is_measured
-from profiler.report.cells import cell_sizes
+from profiler.metrics.passes import cell_of, is_measured
 
 _AROUND: Final = 6  # times the moment's length are shown around it
 _LEAST_NS: Final = 20_000  # of what is shown
@@ -35,11 +34,11 @@ def _link(choice: Choice, moment: Moment) -> tuple[str, dict[str, str]] | None:
     if moment.pass_id is None:
         return ("See it on the timeline", query | _at("a", moment, 0)) if choice.sizes is None else None
     rows = choice.capture.passes
-    mine = rows[(rows["pass_id"] == moment.pass_id) & is_measured(rows)]
-    cells = cell_sizes(mine, choice.capture.manifest.arms)
-    if len(mine) != 1 or not cells or choice.a is None:
+    mine = rows[rows["pass_id"] == moment.pass_id]
+    if len(mine) != 1 or not is_measured(mine).all() or choice.a is None:
         return None
-    arm, cell, started = str(mine["arm"].iloc[0]), cells[0], mine["t_start"].iloc[0]
+    row = mine.iloc[0]
+    arm, cell, started = str(row["arm"]), cell_of(row), row["t_start"]
     query |= {"a": choice.a, "b": arm if arm not in choice.arms else choice.b or ""}
     query |= {"cell": cell_key(cell)}
     beside = rows[cell.rows_in(rows) & rows["arm"].isin([query["a"], query["b"]])]

@@ -13,7 +13,7 @@ from executor.units import format_count
 from profiler.arithmetic.stats import Comparison, Estimate
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES, Figure, Scope
-from profiler.metrics.passes import CellKey, by_cell
+from profiler.metrics.passes import CELL_KEYS, CellKey, by_cell
 
 Figures = dict[str, Estimate | None]  # by the names in FIGURES and of readings; null: the source cannot give it
 _PLACEMENT_SUFFIX: Final = re.compile(r"@(\d+)$")
@@ -96,7 +96,7 @@ class CellSizes(CellKey):
 
 def cell_sizes(passes: pd.DataFrame, arms: Sequence[ManifestArm]) -> list[CellSizes]:
     """Every cell with measured passes, in the order of the report's."""
-    order = arm_order(arms)
+    order, passes = arm_order(arms), passes[[*CELL_KEYS, "arm", "warmup"]]  # all columns are slow to take apart
     return [CellSizes(*key.sizes, arms=tuple(in_order(rows["arm"].unique(), order))) for key, rows in by_cell(passes)]
 
 

@@ -114,6 +114,7 @@ class ArmWork:
     """What some passes of an arm did in both phases."""
 
     arm: ManifestArm | None  # null: the manifest does not know it
+    host_layers: tuple[int, ...] | None  # with weights in host memory; null: the manifest does not say
     phases: Mapping[Phase, PhaseWork]
 
 
@@ -128,11 +129,12 @@ class WorkDone:
             self._policies[pass_id, phase] = (*self._policies.get((pass_id, phase), ()), policy)
         self._on_host = {phase: _on_host(frames[phase]) for phase in _PHASES}
         self._copied = {phase: frames[phase]["bytes_h2d"].to_dict() for phase in _PHASES}
-        self._arms = {arm.name: arm for arm in arms}
+        self._arms = {arm.name: (arm, arm.host_layers) for arm in arms}
 
     def of(self, arm: str, pass_ids: Sequence[int]) -> ArmWork:
         """What measured passes of an arm did."""
-        return ArmWork(self._arms.get(arm), {phase: self._in_phase(phase, pass_ids) for phase in _PHASES})
+        known, host_layers = self._arms.get(arm, (None, None))
+        return ArmWork(known, host_layers, {phase: self._in_phase(phase, pass_ids) for phase in _PHASES})
 
     def _in_phase(self, phase: Phase, pass_ids: Sequence[int]) -> PhaseWork:
         policies = {self._policies.get((pass_id, phase), ()) for pass_id in pass_ids}
@@ -154,7 +156,7 @@ def same_work(name: str, baseline: ArmWork, arm: ArmWork) -> str | None:
     compared.
     """
     first, second = baseline.arm, arm.arm
-    if first is None or second is None or first.requested == second.requested or not _placed_alike(first, second):
+    if first is None or second is None or first.requested == second.requested or not _placed_alike(baseline, arm):
         return None
     phases = [phase for phase in PHASES_OF.get(name, ()) if baseline.phases[phase].is_recorded]
     shared = [_shared(phase, baseline.phases[phase], arm.phases[phase]) for phase in phases]
@@ -187,7 +189,7 @@ def _on_host(frame: pd.DataFrame) -> dict[int, bool]:
     return dict(zip(found.index.tolist(), found.tolist(), strict=True))
 
 
-def _placed_alike(first: ManifestArm, second: ManifestArm) -> bool:
+def _placed_alike(first: ArmWork, second: ArmWork) -> bool:
     """Whether the manifest says that both kept the same layers in host memory."""
     is_alike = first.host_layers is not None and first.host_layers == second.host_layers
-    return is_alike and not (first.is_resident or second.is_resident)
+    return is_alike and not any(work.arm is not None and work.arm.is_resident for work in (first, second))
