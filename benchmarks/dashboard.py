@@ -1,17 +1,22 @@
 """The dashboard over large captures: what is on the screen after how long, and how many bytes it took.
 
-    python benchmarks/dashboard.py                     # 1 M and 10 M events; needs chromium
-    python benchmarks/dashboard.py --events 1e6
+    python -m benchmarks.dashboard                     # 1 M and 10 M events, and a sweep of 18 cells; needs chromium
+    python -m benchmarks.dashboard --events 1e6
+    python -m benchmarks.dashboard --events            # the sweep alone
     python -m benchmarks.dashboard --events 1e6 --sessions 20   # the memory of sessions at once; needs no browser
 
-Each capture holds two passes, `off` and `on`, of half the events each, so that the timeline shows all of them. A warm
-navigation opens the page anew in a browser that has been there before, against a server that has read the capture; a
-cold one is the first of all. Prints a table with the targets.
+Each capture of so many events holds two passes, `off` and `on`, of half the events each, so that the timeline shows all
+of them. A warm navigation opens the page anew in a browser that has been there before, against a server that has read
+the capture; a cold one is the first of all. The sweep (`benchmarks/sweep_capture.py`) is opened by a server that has
+shown another capture, so has imported what it needs, and once by one that has shown nothing. Of it the server's
+processor seconds are told too (Linux): they mind other programs less than the clock does. Prints a table with the
+targets.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import sys
@@ -26,7 +31,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.dashboard.browser import served
+from benchmarks.sweep_capture import write_sweep
+from tests.dashboard.browser import served, serving, settled
+from tests.profiler.makers import dense_off_on
 from tests.support import chromium_path
 
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ FIRST_CANVAS = """() => {
 }"""
 FIRST_CHART = "() => document.querySelector('[data-testid=stMetricValue]') && document.querySelector('.js-plotly-plot')"
 HEADLINE = "() => document.querySelector('[data-testid=stMetricValue]')"
+OTHER_TITLE = "(told) => ![told, undefined].includes(document.querySelector('[data-testid=stMain] h1')?.innerText)"
 ZOOMS = """async () => {
   const root = document.querySelector('[data-testid=stBidiComponentIsolated]').shadowRoot.querySelector('.timeline');
   const canvas = root.querySelector('canvas');
@@ -139,17 +147,24 @@ def _pass_columns(pass_id: int, n_events: int, *, ahead: bool) -> dict[str, Any]
 
 
 @contextmanager
-def opened(address: str) -> Iterator[Page]:
-    """A page of a fresh browser that has been at the address before."""
+def _browser() -> Iterator[Page]:
+    """A page of a fresh browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=["--no-sandbox"])
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.goto(f"{address}/import")  # reads no capture
-        page.wait_for_selector("[data-testid=stMain] h1", timeout=120_000)
-        yield page
+        yield browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
         browser.close()
+
+
+@contextmanager
+def opened(address: str, first: str = "import") -> Iterator[Page]:
+    """A page of a fresh browser that has been at the address before; `first` is what it looked at there."""
+    with _browser() as page:
+        page.goto(f"{address}/{first}")  # the import page reads no capture of one cell
+        page.wait_for_selector("[data-testid=stMain] h1", timeout=120_000)
+        settled(page)
+        yield page
 
 
 def largest_message(page: Page, address: str) -> int:
@@ -198,6 +213,55 @@ def measure(root: Path, n_events: int) -> list[Row]:
     ]
 
 
+def measure_sweep(root: Path) -> list[Row]:
+    """The rows of a sweep: its Overview's first open, and swaps of A and B. `root` holds it and a small capture."""
+    with serving(root) as (address, server), opened(address, "?capture=small") as page:
+        first = _overview(page, address, server)
+        swap, back = (_swap(page, server) for _ in range(2))
+    with serving(root) as (address, server), _browser() as page:
+        cold = _overview(page, address, server)
+    return [
+        ("Overview's first chart, first open", first[0], 2.0, "s"),
+        ("  until the page stands still", first[1], None, "s"),
+        ("  the server's processor", first[2], None, "s"),
+        ("as the server's first page of all, with imports", cold[0], None, "s"),
+        ("  until the page stands still", cold[1], None, "s"),
+        ("  the server's processor", cold[2], None, "s"),
+        ("swap of A and B, until the page stands still", swap[0], 0.5, "s"),
+        ("  the server's processor", swap[1], None, "s"),
+        ("swap back, until the page stands still", back[0], 0.5, "s"),
+        ("  the server's processor", back[1], None, "s"),
+    ]
+
+
+def _overview(page: Page, address: str, server: int) -> tuple[float, float, float]:
+    """Seconds until the first chart and until the page stands still, and processor seconds of the server."""
+    begin, worked = time.perf_counter(), processor_s(server)
+    (chart,) = seconds_until(page, f"{address}/?capture=sweep", FIRST_CHART)
+    settled(page)
+    return chart, time.perf_counter() - begin, processor_s(server) - worked
+
+
+def _swap(page: Page, server: int) -> tuple[float, float]:
+    """Seconds until the page stands still, and processor seconds of the server."""
+    page.wait_for_timeout(1000)
+    title = page.locator("[data-testid=stMain] h1").inner_text()
+    begin, worked = time.perf_counter(), processor_s(server)
+    page.locator(".st-key-swap button").click()
+    page.wait_for_function(OTHER_TITLE, arg=title, timeout=120_000)
+    settled(page)
+    return time.perf_counter() - begin, processor_s(server) - worked
+
+
+def processor_s(process: int) -> float:
+    """What a process and its threads have computed so far, in seconds; NaN where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
+
+
 def figure_sizes(root: Path) -> list[Row]:
     """The plotly figures of every page, as JSON."""
     from streamlit.testing.v1 import AppTest
@@ -244,9 +308,14 @@ def _without_fault(session: AppTest) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, help="only the memory that so many sessions at once take")
-    parser.add_argument("--events", type=float, nargs="+", default=[1e6, 1e7])
+    parser.add_argument("--events", type=float, nargs="*", default=[1e6, 1e7])
     failed = False
     options = parser.parse_args()
+    if not options.sessions:
+        with tempfile.TemporaryDirectory() as folder:
+            write_sweep(Path(folder) / "sweep")
+            dense_off_on(Path(folder) / "small")
+            failed |= tell("a sweep of 18 cells and 4 arms", measure_sweep(Path(folder)))
     for n_events in map(int, options.events):
         with tempfile.TemporaryDirectory() as folder:
             write_capture(Path(folder) / "big", n_events)
@@ -256,13 +325,18 @@ def main() -> int:
                 rows = measure(Path(folder), n_events)
             if not options.sessions and n_events <= 2_000_000:
                 rows += figure_sizes(Path(folder))
-        print(f"\n{n_events:,} events")
-        for name, value, target, unit in rows:
-            verdict = "" if target is None else ("ok" if value <= target else "MISSED")
-            aim = "" if target is None else f"<= {target:g} {unit}"
-            print(f"  {name:<48} {value:>9.3f} {unit:<3} {aim:>10}  {verdict}")
-            failed |= verdict == "MISSED"
+        failed |= tell(f"{n_events:,} events", rows)
     return int(failed)
+
+
+def tell(what: str, rows: list[Row]) -> bool:
+    """Prints the rows; whether a target was missed."""
+    print(f"\n{what}")
+    verdicts = ["" if target is None else "ok" if value <= target else "MISSED" for _, value, target, _ in rows]
+    for (name, value, target, unit), verdict in zip(rows, verdicts, strict=True):
+        aim = "" if target is None else f"<= {target:g} {unit}"
+        print(f"  {name:<48} {value:>9.3f} {unit:<3} {aim:>10}  {verdict}")
+    return "MISSED" in verdicts
 
 
 if __name__ == "__main__":

@@ -35,12 +35,19 @@ def unused_port() -> int:
 @contextmanager
 def served(root: Path) -> Iterator[str]:
     """`hprof dashboard` over the captures of `root`; gives its address."""
+    with serving(root) as (address, _):
+        yield address
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[tuple[str, int]]:
+    """The same, with the number of the server's process."""
     port = unused_port()
     command = [sys.executable, "-m", "hprof", "dashboard", str(root), "--no-browser", "--port", str(port)]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until_up(f"http://127.0.0.1:{port}/_stcore/health", server)
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", server.pid
         assert server.poll() is None, "the server died"
     finally:
         server.terminate()
