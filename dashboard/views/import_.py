@@ -44,9 +44,8 @@ def main() -> None:
 
 def chosen() -> list[Upload | TraceFile]:
     """What was uploaded and picked, in that order."""
-    limit = st.get_option("server.maxUploadSize")
-    uploaded = st.file_uploader(
-        f"Trace files, at most {limit:,} MiB each (they are held in memory while they are read)",
+    uploaded = st.file_uploader(  # which tells its own limit of a file's size
+        "Trace files (they are held in memory while they are read)",
         type=trace_root.ENDINGS,
         accept_multiple_files=True,
         key="upload",

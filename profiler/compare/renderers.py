@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 VERDICTS: Final = ("slower", "faster", "more", "less", "no difference", "inconclusive")
+DEFAULT_TOP: Final = 20
 _STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -77,11 +78,11 @@ def _placed(
     return Table(": ".join([" · ".join(shared), title] if shared else [title]), columns, rows)
 
 
-def reasons(result: CompareResult) -> list[str]:
+def reasons(changes: Sequence[Change]) -> list[str]:
     """Why verdicts are inconclusive, each reason once."""
     found = [
         change.against.reason
-        for change in result.changes
+        for change in changes
         if change.verdict == "inconclusive" and change.against is not None and change.against.reason
     ]
     return list(dict.fromkeys(found))
@@ -154,10 +155,17 @@ def _ratio(a: float, b: float) -> float:
     return b / a if a > 0 else math.inf
 
 
-def print_comparison(result: CompareResult, console: Console, top: int) -> None:
-    """Draw it on the terminal."""
+def print_comparison(
+    result: CompareResult, console: Console, top: int | None, how_to_see_more: str | None = None
+) -> None:
+    """Draw it on the terminal, with the `top` largest changes; None: what leads alone, if anything does.
+
+    how_to_see_more: the option that shows the changes which are left out.
+    """
     from rich.text import Text
 
+    leading = leading_changes(result.changes)
+    is_short = top is None and bool(leading)
     for name, side in (("A", result.a), ("B", result.b)):
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))
     for warning in result.warnings:
@@ -165,11 +173,15 @@ def print_comparison(result: CompareResult, console: Console, top: int) -> None:
     _print_tables(console, leading_table(result))
     if told := cause(result.changes):
         console.print(Text(told, style="bold"))
-    _print_tables(console, differences_table(result), changes_table(result, top), devices_table(result))
-    if not_judged := reasons(result):
+    _print_tables(console, differences_table(result))
+    if not is_short:
+        _print_tables(console, changes_table(result, top or DEFAULT_TOP), devices_table(result))
+    if not_judged := reasons(leading if is_short else result.changes):
         console.print(Text(f"Inconclusive: {'; '.join(not_judged)}.", style="dim"))
     console.print()
     console.print(Text(headline(result)))
+    if is_short and how_to_see_more:
+        console.print(Text(f"All {format_count(len(result.changes), 'figure')}: {how_to_see_more}.", style="dim"))
     for gate, line in zip(result.gates, gate_lines(result), strict=True):
         console.print(Text(line, style="red" if is_bad(gate) else "green"))
     if ground := gate_ground(result):
@@ -184,9 +196,9 @@ def _print_tables(console: Console, *tables: Table) -> None:
             console.print(part)
 
 
-def render_comment(result: CompareResult, top: int) -> str:
+def render_comment(result: CompareResult, top: int | None) -> str:
     """GitHub-flavoured markdown: the verdicts on top, details folded. Text of the captures cannot become markup."""
-    return "\n".join(_comment_lines(result, top)).rstrip() + "\n"
+    return "\n".join(_comment_lines(result, top or DEFAULT_TOP)).rstrip() + "\n"
 
 
 def render_json(result: CompareResult) -> str:
@@ -221,7 +233,7 @@ def _comment_lines(result: CompareResult, top: int) -> Iterator[str]:
     for table in (changes_table(result, top), devices_table(result)):
         if table.rows:
             yield from block_lines(table)
-    if not_judged := reasons(result):
+    if not_judged := reasons(result.changes):
         yield f"Inconclusive: {escape('; '.join(not_judged))}.\n"
     configuration = differences_table(result)
     if configuration.rows:

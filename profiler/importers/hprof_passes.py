@@ -37,6 +37,14 @@ def pass_ids(names: Sequence[object]) -> list[int]:
     return own if own and len(set(own)) == len(names) else list(range(len(names)))
 
 
+def boots(processes: Sequence[int]) -> list[int]:
+    """The boot of each pass, in the order of their starts: a process is one, in the order in which they began, as all
+    count their repetitions alike.
+    """
+    numbers = {process: boot for boot, process in enumerate(dict.fromkeys(processes))}
+    return [numbers[process] for process in processes]
+
+
 def pass_table(
     named: Sequence[Mapping[str, object]],
     ids: Sequence[int],

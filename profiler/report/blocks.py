@@ -161,10 +161,24 @@ def _sameness(cell: Cell) -> Iterator[str]:
     yield from cell.notes
 
 
-def _reasons(cell: Cell, load: str | None) -> Iterator[str]:
-    """Why no verdict is given, each reason once; of too few pairs, what was seen and what is missing."""
+def same_work_block(cells: Sequence[Cell]) -> Lines:
+    """What arms did alike by design wherever a verdict is `same work`, each thing once."""
+    found = [one.reason for cell in cells for _, _, one in _unjudged(cell) if one.is_same_work and one.reason]
+    alike = dict.fromkeys(part for reason in found for part in reason.partition(": ")[2].split("; "))
+    return Lines("note", [f"Same work: {'; '.join(alike)}."] if alike else [])
+
+
+def _unjudged(cell: Cell) -> Iterator[tuple[str, str, Comparison]]:
+    """Arm, figure and comparison wherever there is a reason for no verdict."""
     judged = [*cell.against_baseline.items(), *cell.against_own.items()]
-    compared = [(name, key, found) for name, arm in judged for key, found in arm.items() if found and found.reason]
+    return ((name, key, found) for name, arm in judged for key, found in arm.items() if found and found.reason)
+
+
+def _reasons(cell: Cell, load: str | None) -> Iterator[str]:
+    """Why no verdict is given, each reason once; of too few pairs, what was seen and what is missing. Of the same work
+    nothing is uncertain.
+    """
+    compared = [judged for judged in _unjudged(cell) if not judged[2].is_same_work]
     if (missing := missing_line(found for _, _, found in compared)) is not None:
         seen = [f"{name} {_seen(cell, key, one)}" for name, key, one in compared if one.n_missing]
         yield f"No verdict yet: {missing}. Seen: {'; '.join(seen)}."

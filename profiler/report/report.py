@@ -26,6 +26,7 @@ from profiler.report.blocks import (
     cell_blocks,
     device_blocks,
     residency_table,
+    same_work_block,
 )
 from profiler.report.cells import Cell
 from profiler.report.html import block_html
@@ -190,7 +191,9 @@ def _facts_as_json(report: Report) -> dict[str, Any]:
 
 def _cells(report: Report, room: Room) -> Iterator[Block]:
     load = report.measured.load_told() if report.measured.is_loaded else None
-    return (block for cell in report.cells for block in cell_blocks(cell, room, load))
+    for cell in report.cells:
+        yield from cell_blocks(cell, room, load)
+    yield same_work_block(report.cells)
 
 
 def _ordering(report: Report, _room: Room) -> Iterator[Block]:

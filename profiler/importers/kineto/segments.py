@@ -193,7 +193,10 @@ def segment(rows: pa.Table, launches: HostCalls) -> AnnotatedSegments:
     of_ubatch = passes.holding(own, ubatches.start, ubatches.end)
     ends = _ends(ubatches, in_ubatch, rows)
     ubatch_rows = hprof_passes.ubatch_table(ubatches.names, ubatches.start, ends, of_ubatch, passes.names, ids)
-    named = [_named(name, order) for order, name in enumerate(passes.names)]
+    boots = [0] * len(passes.names) if by_step else hprof_passes.boots(_processes(passes, rows, threads))
+    named = [
+        _named(name, order) | {"boot": boot} for order, (name, boot) in enumerate(zip(passes.names, boots, strict=True))
+    ]
     pass_rows = hprof_passes.pass_table(named, ids, windows, ubatch_rows)
     return AnnotatedSegments(context, pass_rows, ubatch_rows, DEFAULT_ARM if by_step else None)
 
@@ -206,6 +209,14 @@ def _stepping_processes(rows: pa.Table, launches: HostCalls) -> Int64:
         process = np.where(is_known(process), process, with_steps[0])
     _, number = distinct(process)
     return number
+
+
+def _processes(ranges: AnnotationRanges, rows: pa.Table, threads: Int64) -> list[int]:
+    """The process of each range."""
+    of_thread, first = np.unique(threads, return_index=True)
+    process = from_arrow(rows["process"])[first]
+    found: list[int] = process[np.searchsorted(of_thread, ranges.thread)].tolist()
+    return found
 
 
 def _named(name: PassName | ProfilerStep, order: int) -> dict[str, Any]:

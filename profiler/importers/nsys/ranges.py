@@ -215,10 +215,7 @@ def _next(hprof: HprofRanges) -> Int64:
 
 
 def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa.Table) -> pa.Table:
-    """One row a pass. It ends when its range and all the work that it launched have ended.
-
-    Each process of the trace is a boot, in the order in which they began: all count their repetitions alike.
-    """
+    """One row a pass, each process a boot. It ends when its range and all the work that it launched have ended."""
     numbers, spans = hprof.pass_ids(), hprof.passes.spans
     order = np.argsort(numbers, kind="stable")
     at = np.flatnonzero(is_known(pass_id))
@@ -226,10 +223,9 @@ def pass_table(hprof: HprofRanges, rows: EventRows, pass_id: Int64, ubatches: pa
     ends = spans.end.copy()
     np.maximum.at(ends, index, rows["end"][at])
     windows = list(zip(spans.start.tolist(), ends.tolist(), strict=True))
-    processes = hprof.passes.by_process.group.tolist()
-    boots = {process: boot for boot, process in enumerate(dict.fromkeys(processes))}
     asked = (hprof_passes.asked(name) for name in hprof.pass_names())
-    named = [one | {"boot": boots[process]} for one, process in zip(asked, processes, strict=True)]
+    boots = hprof_passes.boots(hprof.passes.by_process.group.tolist())
+    named = [one | {"boot": boot} for one, boot in zip(asked, boots, strict=True)]
     return hprof_passes.pass_table(named, numbers.tolist(), windows, ubatches)
 
 

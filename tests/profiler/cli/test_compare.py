@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hprof import main
-from tests.profiler.makers import dense_off_on, passes_without_events
+from tests.profiler.makers import dense_off_on, imported_without_passes, passes_without_events
 
 
 @pytest.fixture
@@ -18,11 +18,25 @@ def arms(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_the_answer_stands_first(arms: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *arms]) == 0
+    assert main(["compare", *arms, "--all"]) == 0
     out = capsys.readouterr().out
     order = ["TTFT", "prefill", "decode", "Why, ", "Configuration", "changes, largest first", "B against A: "]
     assert [out.index(text) for text in order] == sorted(out.index(text) for text in order)
     assert "faster" in out
+
+
+def test_the_first_screen_is_the_answer_and_says_how_to_see_the_rest(
+    arms: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *arms]) == 0
+    short = capsys.readouterr().out
+    assert "largest first" not in short
+    assert "All 16 figures: --all." in short
+    assert main(["compare", *arms, "--top", "1"]) == 0
+    assert "largest first (1 of" in capsys.readouterr().out
+    imported_without_passes(tmp_path / "trace")
+    assert main(["compare", str(tmp_path / "trace"), str(tmp_path / "trace")]) == 0
+    assert "h2d rate" in capsys.readouterr().out, "where nothing leads, all there is"
 
 
 def test_gates_set_the_exit_code(arms: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from profiler.arithmetic.stats import PairDesign
 from profiler.capture import Capture
 from profiler.compare import compare_captures
 from profiler.manifest import Manifest, ManifestArm
+from profiler.report.blocks import ON_A_PAGE, Lines, cell_blocks, same_work_block
 from profiler.report.build import build_report
 from profiler.report.cells import Cell
 from profiler.report.pairs import counted, judge
@@ -83,6 +84,15 @@ def test_no_verdict_where_both_arms_did_the_same_work(tmp_path: Path) -> None:
     found = _gated(tmp_path / "c", "off").against_baseline["gated"]["ttft_ns"]
     assert found is not None
     assert (found.verdict, found.reason) == ("inconclusive", "same work: prefill ran as off in both")
+
+
+def test_the_same_work_is_told_once_for_all_cells_and_not_as_inconclusive(tmp_path: Path) -> None:
+    cell = _gated(tmp_path / "c", "off")
+    blocks = list(cell_blocks(cell, ON_A_PAGE))
+    notes = [line for block in blocks if isinstance(block, Lines) for line in block.lines]
+    assert not [line for line in notes if "Inconclusive" in line or "same work" in line]
+    assert same_work_block([cell, cell]).lines == ["Same work: prefill ran as off in both; decode ran as off in both."]
+    assert same_work_block([]).lines == []
 
 
 @pytest.mark.parametrize(

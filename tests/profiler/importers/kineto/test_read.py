@@ -270,6 +270,22 @@ def test_hprof_ranges_restore_arm_pass_ubatch_layer_and_tensor(tmp_path: Path) -
     assert (row["ttft_ns"], row["decode_ns"]) == (301_000 - 5_000, None)
 
 
+@pytest.mark.parametrize("pids", [(4000, 5000), ("[TP00] 4000", "[TP01] 4000")])
+def test_each_process_with_ranges_of_hprof_is_a_boot(pids: tuple[Any, Any], tmp_path: Path) -> None:
+    """Merged traces of two runs, which both count their passes and repetitions from 0."""
+    events = []
+    for number, pid in enumerate(pids):
+        for place, arm in enumerate(("off", "on")):
+            name = PassName(place, arm, n_ubatch=8, n_depth=0, n_prompt=8, n_gen=0, repetition=0, warmup=False)
+            t, launch = 1000 * (2 * number + place), 2 * number + place + 1
+            events += [annotation(format_pass(name), t, 100, pid=pid), call(t + 10, 1, launch, pid=pid)]
+            events.append(kernel(t + 200, 50, correlation=launch))
+    found = rows(imported(tmp_path, events), "passes")
+    assert [(row["arm"], row["boot"], row["repetition"]) for row in found] == [
+        ("off", 0, 0), ("on", 0, 0), ("off", 1, 0), ("on", 1, 0),
+    ]  # fmt: skip
+
+
 def test_what_the_file_says_of_the_machine_reaches_the_manifest(tmp_path: Path) -> None:
     result = imported(
         tmp_path,
