@@ -126,8 +126,8 @@ def build_transfer_units(model: Model, placement: Placement, device: Device, loa
 def host_groups(model: Model, placement: Placement) -> list[tuple[int, StepKind, list[TensorInfo]]]:
     """The host tensors by layer and step, in the order in which a ubatch reaches them: one group a transfer unit."""
     groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
-    for tensor in model.tensors.values():
-        if tensor.layer is not None and placement.is_host(tensor.name):
+    for tensor in (model.tensors[name] for name in placement.host):
+        if tensor.layer is not None:
             kind = step_kind(tensor, model.shape.layers[tensor.layer])
             groups.setdefault((tensor.layer, kind), []).append(tensor)
     in_order = sorted(groups, key=lambda key: (key[0], _STEP_ORDER.index(key[1])))

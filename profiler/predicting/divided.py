@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, xlog1py, xlogy
 
 from executor.arrays import Floats
 from executor.policies.both import soonest
@@ -153,6 +152,8 @@ def _between(mean: float) -> Iterator[tuple[int, float]]:
 
 def _binomial(n: int, chance: float) -> Iterator[tuple[int, float]]:
     """How many of `n` may be missing, where each is with that chance."""
+    from scipy.special import gammaln, xlog1py, xlogy  # takes long to import, and only arms that divide ask for it
+
     numbers: NDArray[np.int_] = np.arange(n + 1)
     ways = gammaln(n + 1) - gammaln(numbers + 1) - gammaln(n - numbers + 1)
     chances = np.exp(ways + xlogy(numbers, chance) + xlog1py(n - numbers, -chance))

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from scipy.optimize import least_squares
-from scipy.special import ndtri
 
 from executor.arrays import Floats, Int64
 from executor.routing.routers import RandomRouting, Routing, TraceRouting
+from profiler.predicting.least_squares import least_misses
 
 if TYPE_CHECKING:
     from profiler.planning.plan import RunPlan
@@ -154,7 +153,7 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
     if not tells.any():
         tells, n_tokens, distinct = np.ones(len(_USUAL_N), np.bool_), _USUAL_N, _USUAL_SHARE * n_experts
     n_tokens, distinct = n_tokens[tells], distinct[tells]
-    ranks = ndtri((np.arange(n_experts) + 0.5) / n_experts)
+    ranks = _ranks(n_experts)
 
     def chances(sigma: float, dead: float) -> Floats:
         weights = np.exp(sigma * ranks)
@@ -167,8 +166,8 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
 
     start, most = ([1.0, 0.05], [6.0, 1 - n_used / n_experts - 1e-6])
     n_free = min(2, len(n_tokens))
-    found = least_squares(misses, start[:n_free], bounds=([0.0] * n_free, most[:n_free]))
-    sigma, dead = (*found.x, 0.0)[:2]
+    found, _ = least_misses(misses, start[:n_free], bounds=([0.0] * n_free, most[:n_free]))
+    sigma, dead = (*found, 0.0)[:2]
     rng = np.random.default_rng(0)
     of_layers = np.tile(chances(sigma, dead)[0], (n_layers, 1)) * (rng.random((n_layers, n_experts)) >= dead)
     return ExpectedUse(rng.permuted(of_layers, axis=1), n_used)
@@ -176,9 +175,16 @@ def use_of_observed(n_tokens: Floats, distinct: Floats, n_layers: int, n_experts
 
 def use_of_sigma(sigma: float, n_layers: int, n_experts: int, n_used: int) -> ExpectedUse:
     """Log-normal popularity of that width, without a dead share, differently drawn in each layer."""
-    weights = np.exp(sigma * ndtri((np.arange(n_experts) + 0.5) / n_experts))
+    weights = np.exp(sigma * _ranks(n_experts))
     of_layers = np.tile(inclusion_chances((weights / weights.sum())[None], n_used)[0], (n_layers, 1))
     return ExpectedUse(np.random.default_rng(0).permuted(of_layers, axis=1), n_used)
+
+
+def _ranks(n_experts: int) -> Floats:
+    """(experts,): where so many draws of a normal distribution lie, evenly."""
+    from scipy.special import ndtri  # takes long to import, and a routing model does not ask for it
+
+    return np.asarray(ndtri((np.arange(n_experts) + 0.5) / n_experts))
 
 
 def inclusion_chances(weights: Floats, n_used: float) -> Floats:

@@ -14,7 +14,6 @@ from typing import Final, cast
 import numpy as np
 import pandas as pd
 import torch
-from scipy.optimize import least_squares, nnls
 
 from executor.arrays import Flags, Floats
 from executor.devices.sim import SimMachine
@@ -22,7 +21,7 @@ from executor.errors import HprofError
 from executor.passes import Phase
 from profiler.predicting.costs import CopyWay, Points, RateCosts, Setting
 from profiler.predicting.layout import Layout, Step, step_work
-from profiler.predicting.least_squares import fit_relative
+from profiler.predicting.least_squares import fit_relative, least_misses, not_negative
 from profiler.predicting.samples import Samples, StepKey, key_of, mean_gaps
 
 OTHERS: Final[Mapping[Setting, tuple[Setting, ...]]] = {
@@ -245,7 +244,7 @@ def fit_copies(copies: pd.DataFrame) -> tuple[float, dict[CopyWay, float]]:
         matrix = np.stack([n_copies, n_bytes], axis=1)
         scale = matrix.max(axis=0)
         weighted = (matrix / scale * weight[:, None])[exact]
-        per_copy = float(nnls(weighted, (ns * weight)[exact])[0][0] / scale[0])
+        per_copy = float(not_negative(weighted, (ns * weight)[exact])[0] / scale[0])
     left = grouped.assign(ns=(ns - per_copy * n_copies) * grouped["size"], moved=n_bytes * grouped["size"])
     sums = left.groupby("way")[["ns", "moved"]].sum()
     rates = (sums["ns"] / sums["moved"]).to_dict()
@@ -302,5 +301,5 @@ def _fit_roofline(works: Floats, *, with_launch: bool) -> tuple[float, float, fl
         return np.asarray(np.log(np.maximum(flops / rate, n_bytes / speed) + launch * with_launch) - np.log(ns))
 
     start = np.log([np.max(flops / ns), np.max(n_bytes / ns), max(1.0, ns.min() / 2)])
-    rate, speed, launch = np.exp(least_squares(misses, start, loss="soft_l1").x)
+    rate, speed, launch = np.exp(least_misses(misses, start, loss="soft_l1")[0])
     return float(rate), float(speed), float(launch * with_launch)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from executor.arrays import Floats
 from executor.devices.factory import DeviceOptions
@@ -32,6 +31,7 @@ from profiler.manifest import is_number
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.expert_use import ExpectedUse, use_of_sigma
+from profiler.predicting.least_squares import least_misses
 from profiler.predicting.llama_cpp import LlamaCppCosts, LlamaCppMachine
 from profiler.predicting.measured import MeasuredCell, Miss, told_passes
 from profiler.predicting.predictor import ArmPredictor, Prediction
@@ -273,9 +273,9 @@ def fit_llama_rows(rows: Sequence[LlamaRow], prior: LlamaCppMachine) -> LlamaFit
         logs = [np.log(row.predicted_ns(machine, uses.get(row.router)) / row.ns) for row in rows]
         return np.concatenate([np.array(logs) / _SURE, moves])
 
-    found = least_squares(misses, np.zeros(len(widths)), diff_step=_STEP)
-    machine, sigmas = fit_of(found.x)
-    missed = np.expm1(found.fun[: len(rows)] * _SURE)
+    moves, left = least_misses(misses, np.zeros(len(widths)), diff_step=_STEP)
+    machine, sigmas = fit_of(moves)
+    missed = np.expm1(left[: len(rows)] * _SURE)
     return LlamaFit(machine, sigmas, 2 * float(np.sqrt(np.mean(missed**2))))
 
 

@@ -117,11 +117,10 @@ class Decider:
 
     def alike(self, layers: Sequence[int], step: str) -> Iterator[list[int]]:
         """Layers by what of a step's weights is streamed, and by the bank that serves them."""
-        found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        found: dict[tuple[object, int], list[int]] = defaultdict(list)
         for layer in layers:
             unit, bank = self.layout.units.get((layer, step)), self.banks.get(layer)
-            look = () if unit is None else tuple((part.info.short_name, part.info.n_bytes) for part in unit.parts)
-            found[look, id(bank)].append(layer)
+            found[() if unit is None else (unit.label, unit.n_bytes), id(bank)].append(layer)
         yield from found.values()
 
     def copies(self, layers: Sequence[int], step: str, asked: Floats) -> Floats:

@@ -24,7 +24,8 @@ from profiler.predicting.costs import Costs, Points, Setting
 from profiler.predicting.expert_use import ExpectedUse, expert_use
 from profiler.predicting.layout import Layout, build_layout, placed_layout
 from profiler.predicting.plans import KnownCopies, StepCopies, decide
-from profiler.predicting.timeline import CellTimes, PricedUbatches, price, run_prompts, token_times
+from profiler.predicting.pricing import PricedUbatches, price
+from profiler.predicting.timeline import CellTimes, run_prompts, token_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def _link_gb_s(arm: str, costs: Costs) -> float:
 
 @dataclass(slots=True)
 class KnownOfPlan:
-    """What does not depend on the placement: the layout but for its units, the experts in use, and what arms decide."""
+    """What depends on neither placement nor ubatch: the layout but for its units, the experts in use, and what arms
+    decide."""
 
     layout: Layout | None = None
     use: ExpectedUse | None = None

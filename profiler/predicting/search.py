@@ -52,7 +52,7 @@ class Search:
         self._request, self._objective, self._costs, self._use = request, objective, costs, use
         self._longest = max(max((cell.n_prompt for cell in request.cells), default=1), 1)
         self._plans: dict[int, _SizedPlan] = {}
-        self._known: dict[int, KnownOfPlan] = {}
+        self._known = KnownOfPlan()
 
     def under(self, budget_bytes: int) -> list[Candidate]:
         """Every candidate, the best first. Raises HprofError where nothing fits, with what would."""
@@ -198,7 +198,7 @@ class Search:
     def _predictor(self, arm: str, ub: int, policy: PolicyOptions, placement: Placement) -> ArmPredictor:
         plan = self._plan(ub).plan
         plan = replace(plan, session=replace(plan.session, policy=policy))
-        return ArmPredictor(plan, arm, placement, self._costs, self._use, self._known.setdefault(ub, KnownOfPlan()))
+        return ArmPredictor(plan, arm, placement, self._costs, self._use, self._known)
 
     def _candidate(self, arm: str, ub: int, policy: PolicyOptions, placement: Placement) -> Candidate:
         sized = self._plan(ub)

@@ -10,284 +10,58 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.arrays import Flags, Floats
-from profiler.predicting.costs import CopyWay, Costs, Points
-from profiler.predicting.divided import Shared, Sharing
-from profiler.predicting.expert_use import ExpectedUse
-from profiler.predicting.layout import LayerKind, Layout, Step
-from profiler.predicting.plans import Decider, StepCopies
+from profiler.predicting.pricing import PricedUbatches, StepTimes
 
 Ints = NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """A step of a layer, priced at every point, in ns. Where nothing goes on the copy stream, `in_line` is all."""
-
-    name: str
-    device: int
-    in_line: Floats
-    """What passes on the compute stream: the step or its trip to the CPU, copies in line, the flags going out."""
-    waits: Flags | None = None
-    """Whether the host must know the router's choice first."""
-    ahead: Floats | None = None
-    late: Floats | None = None
-    """Copies on the copy stream: those that go ahead, and those that wait for the router."""
-
-
-@dataclass(slots=True)
-class PricedUbatches:
-    """Every layer's steps at the points of some ubatches, under one arm."""
-
-    layout: Layout
-    steps: list[StepTimes]
-    """In order; neighbours on one device with nothing but `in_line` are one."""
-    embed: Floats
-    move: Floats
-    """Carrying the rows to the next device."""
-    last_move: Floats
-    """Carrying those that leave the last layer to the output's device."""
-    head: Floats
-    """The logits that are wanted, and sampling."""
-    n_slots: int
-    routed_delay: float
-    busy: dict[str, Floats] = field(default_factory=dict)
-    """(points,) time of each kind of step, all layers together; copies of weights by way."""
-    n_bytes: Floats = field(default_factory=lambda: np.zeros(0))
-
-
-def price(layout: Layout, decider: Decider, costs: Costs, points: Points) -> PricedUbatches:
-    """Ask the arm and the costs about every step of every layer."""
-    return _Pricing(layout, decider, costs, points).priced()
-
-
-def _append(steps: list[StepTimes], step: StepTimes) -> None:
-    """Add a step, to the one before it where both pass on one compute stream and wait for nothing."""
-    if steps and step.waits is None and steps[-1].waits is None and steps[-1].device == step.device:
-        steps[-1] = StepTimes(steps[-1].name, step.device, steps[-1].in_line + step.in_line)
-    else:
-        steps.append(step)
-
-
-class _Rows:
-    """What steps cost over some points' rows; what does not depend on the experts in use is asked once a kind of layer.
-
-    Where there are no rows, nothing costs anything.
-    """
-
-    def __init__(self, layout: Layout, decider: Decider, costs: Costs, points: Points) -> None:
-        self._costs, self._decider = costs, decider
-        self.n_tokens, self._is_any = points.n_tokens, points.n_tokens > 0
-        self._points = replace(points, n_tokens=np.maximum(points.n_tokens, 1))
-        self._asked, self._back = decider.ask(self._points.n_tokens, points.n_past)
-        self._known: dict[tuple[str, str, str], Floats] = {}
-        self.none = np.zeros(len(points.n_tokens))
-        self._moe_layers = layout.moe_layers
-        self._in_use = None if decider.use is None else self._distinct(decider.use)
-        self._sharing = None if decider.use is None else Sharing(decider, costs, self._points)
-
-    def _distinct(self, use: ExpectedUse) -> Floats:
-        """(layers with experts, points): how many of them are in use."""
-        asked, back = np.unique(self._points.n_tokens, return_inverse=True)
-        return np.asarray(np.stack([use.distinct(int(n)) for n in asked], axis=1)[:, back])
-
-    def ns(self, step: Step, layers: Sequence[int] = ()) -> Floats:
-        """(points,): what a step takes; (layers, points) where that turns on the experts that each layer has in use."""
-        if step.is_moe and self._in_use is not None:
-            return self._moe_ns(step, self._in_use[[self._moe_layers.index(layer) for layer in layers]])
-        key = (step.name, step.where, step.signature)
-        if key not in self._known:
-            self._known[key] = np.where(self._is_any, self._costs.step_ns(step, self._points, self.none), 0.0)
-        return self._known[key]
-
-    def _moe_ns(self, step: Step, distinct: Floats) -> Floats:
-        n_layers, n_points = distinct.shape
-        at = self._points
-        every = replace(at, n_tokens=np.tile(at.n_tokens, n_layers), n_past=np.tile(at.n_past, n_layers))
-        ns = self._costs.step_ns(step, every, distinct.ravel()).reshape(n_layers, n_points)
-        return np.where(self._is_any, ns, 0.0)
-
-    def shared(self, kind: LayerKind, layers: Sequence[int], divided: Flags) -> dict[str, Floats]:
-        """(layers, points) each part of layers whose experts are `divided` (layers, points), as `divided.Shared` names
-        it; 0 where none are."""
-        parts = {part.name: np.zeros(divided.shape) for part in fields(Shared)}
-        for row, (layer, here) in enumerate(zip(layers, divided, strict=True)):
-            asked, back = np.unique(self.n_tokens[here], return_inverse=True)
-            assert self._sharing is not None
-            found = [self._sharing.layer(kind, layer, int(n)) for n in asked]
-            for name, values in parts.items():
-                values[row, here] = np.array([getattr(one, name) for one in found])[back]
-        return parts
-
-    def copies(self, layers: Sequence[int], step: str) -> StepCopies:
-        """What the arm does for a step of layers whose weights are streamed alike."""
-        return StepCopies.of(self._decider.copies(layers, step, self._asked)[..., self._back] * self._is_any)
-
-
-class _Pricing:
-    """All steps at some points."""
-
-    def __init__(self, layout: Layout, decider: Decider, costs: Costs, points: Points) -> None:
-        self._layout, self._decider, self._costs = layout, decider, costs
-        self._all, self._outputs = (_Rows(layout, decider, costs, rows) for rows in (points, points.outputs()))
-        self._busy: dict[str, Floats] = defaultdict(self._all.none.copy)
-        self._n_bytes = self._all.none.copy()
-
-    def priced(self) -> PricedUbatches:
-        layout, rows = self._layout, self._all
-        of_kind: dict[tuple[int, bool], list[int]] = defaultdict(list)
-        for layer, number in enumerate(layout.kind_of):
-            of_kind[number, layout.drops_rows(layer)].append(layer)
-        times: dict[tuple[int, str], StepTimes] = {}
-        left = rows
-        for (number, drops), layers in of_kind.items():
-            kind = layout.kinds[number]
-            of_layer = self._outputs if drops else rows
-            left = self._outputs if drops else left
-            for step in kind.steps:
-                for alike in self._decider.alike(layers, step.name):
-                    found = self._step(alike, kind, step, rows if step.name == "attn" else of_layer)
-                    times |= {(layer, step.name): one for layer, one in zip(alike, found, strict=True)}
-        steps: list[StepTimes] = []
-        for layer, number in enumerate(layout.kind_of):
-            for step in layout.kinds[number].steps:
-                _append(steps, times[layer, step.name])
-        embed, (logits, sample) = rows.ns(layout.embed), map(self._outputs.ns, (layout.logits, layout.sample))
-        for step, ns in ((layout.embed, embed), (layout.logits, logits), (layout.sample, sample)):
-            self._busy[step.name] += ns
-        move, last_move = (self._move(each) for each in (rows, left))
-        self._n_bytes += self._moved_bytes(left)
-        return PricedUbatches(
-            layout,
-            steps,
-            embed,
-            move,
-            last_move,
-            logits + sample,
-            self._decider.n_slots,
-            self._costs.routed_copy_delay_ns,
-            dict(self._busy),
-            self._n_bytes,
-        )
-
-    def _move(self, rows: _Rows) -> Floats:
-        return np.asarray(sum(rows.ns(step) for step in self._layout.move)) if self._layout.n_devices > 1 else rows.none
-
-    def _moved_bytes(self, left: _Rows) -> Floats:
-        """What goes from device to device; only what is `left` to the output's."""
-        *inner, last = np.diff(self._layout.device_of) != 0
-        n_rows = np.count_nonzero(inner) * self._all.n_tokens + last * left.n_tokens
-        return np.asarray(n_rows * self._layout.move[1].row_bytes)
-
-    def _step(self, layers: Sequence[int], kind: LayerKind, step: Step, rows: _Rows) -> Iterator[StepTimes]:
-        """A step of layers that are alike, for each of them."""
-        compute, devices = rows.ns(step, layers), [self._layout.device_of[layer] for layer in layers]
-        shape = len(layers), len(rows.none)
-        flags: Floats | float = 0.0
-        if step.name == "router" and kind.flags is not None:
-            flags = rows.ns(kind.flags)
-            self._spend("copy flags", np.broadcast_to(flags, shape))
-        if not self._decider.streams(layers[0], step.name):
-            self._spend(step.name, np.broadcast_to(compute, shape))
-            for device, own in zip(devices, np.broadcast_to(compute + flags, shape), strict=True):
-                yield StepTimes(step.name, device, own)
-            return
-        copies = rows.copies(layers, step.name)
-        self._n_bytes += copies.n_bytes.sum(axis=0)
-        self._spend(step.name, np.where(copies.on_host | copies.divided, 0.0, compute))
-        trip = self._trip(layers, step, copies.on_host, rows)
-        own = compute if trip is None else np.where(copies.on_host, trip, compute)
-        if copies.divided.any():
-            own = np.where(copies.divided, self._divided(layers, kind, copies.divided, rows), own)
-        own = own + flags
-        late_copies = copies.late_bytes, copies.late_copies
-        n = len(self._layout.units[layers[0], step.name].parts)
-        ahead = self._copy_ns(copies.ahead_bytes, copies.ahead_copies, "ahead", n)
-        inline = np.where(copies.late_ahead, 0.0, self._copy_ns(*late_copies, "inline", n))
-        late = np.where(copies.late_ahead, self._copy_ns(*late_copies, "ahead", n), 0.0)
-        self._spend("copies of weights", ahead + late + inline)
-        own = (
-            own
-            + self._costs.inside_ns(copies.inside_bytes)
-            + inline
-            + np.where((inline > 0) & copies.waits, self._costs.routed_copy_delay_ns, 0.0)
-        )
-        uses_host = copies.waits if self._layout.n_devices > 1 else np.zeros_like(copies.waits)
-        uses_streams = np.asarray((uses_host | (ahead > 0) | (late > 0)).any(axis=1))
-        for row, device in enumerate(devices):
-            if uses_streams[row]:
-                yield StepTimes(step.name, device, own[row], copies.waits[row], ahead[row], late[row])
-            else:
-                yield StepTimes(step.name, device, own[row])
-
-    def _spend(self, name: str, ns: Floats) -> None:
-        """`ns` (layers, points) on one kind of step."""
-        self._busy[name] += ns.sum(axis=0)
-
-    def _copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int) -> Floats:
-        return np.where(n_bytes > 0, self._costs.copy_ns(n_bytes, n_copies, way, n_tensors), 0.0)
-
-    def _trip(self, layers: Sequence[int], step: Step, on_host: Flags, rows: _Rows) -> Floats | None:
-        """A step's way over the bus to the CPU and back; None where no point goes it."""
-        trip = self._layout.trip(layers[0], step.name)
-        if trip is None or not on_host.any():
-            return None
-        parts = [np.broadcast_to(rows.ns(part, layers), on_host.shape) for part in trip]
-        for part, ns in zip(trip, parts, strict=True):
-            self._spend(f"{part.name} on host" if part.where == "host" else part.name, np.where(on_host, ns, 0.0))
-            if part.where == "in":
-                self._n_bytes += np.where(on_host, rows.n_tokens * part.row_bytes, 0.0).sum(axis=0)
-        return np.asarray(np.sum(parts, axis=0))
-
-    def _divided(self, layers: Sequence[int], kind: LayerKind, divided: Flags, rows: _Rows) -> Floats:
-        """(layers, points): layers whose experts CPU and device share, from the activations' way out to the sum's way
-        back. Where the CPU has no part, only the way out is paid.
-        """
-        shared = rows.shared(kind, layers, divided)
-        out, *rest = (step for step in kind.on_host["experts"] if step.where != "host")
-        leave = np.where(divided, rows.ns(out), 0.0)
-        back = shared["host_share"] * sum(rows.ns(step) for step in rest)
-        for name, ns in {
-            "experts on host": shared["host"],
-            "experts": shared["compute"],
-            "copies of weights": shared["copies"],
-            out.name: leave + back,
-        }.items():
-            self._spend(name, ns)
-        row_bytes = sum(step.row_bytes for step in rest)
-        moved = shared["copied_bytes"] + shared["host_share"] * rows.n_tokens * row_bytes
-        self._n_bytes += moved.sum(axis=0)
-        return np.asarray(leave + shared["later"] + back)
 
 
 class Streams:
     """The running times of all devices' streams, in ns, an element a cell."""
 
-    def __init__(self, n_devices: int, n_cells: int, n_slots: int, begin_ns: float) -> None:
+    def __init__(self, priced: PricedUbatches, n_cells: int, begin_ns: float) -> None:
+        n_devices = priced.layout.n_devices
+        self._priced = priced
         self.compute = np.full((n_devices, n_cells), begin_ns)
         self.copy = np.zeros((n_devices, n_cells))
         self.host = np.zeros(n_cells)
-        self._slots: dict[tuple[int, str], _Slots] = defaultdict(lambda: _Slots(n_slots, n_cells))
+        self._slots: dict[tuple[int, str], _Slots] = defaultdict(lambda: _Slots(priced.n_slots, n_cells))
+        self._in_line = np.stack([step.in_line for step in priced.steps])
+        streamed = [step.streamed for step in priced.steps if step.streamed is not None]
+        self._streamed = [np.stack(parts) for parts in zip(*streamed, strict=True)]
 
-    def run_ubatch(self, priced: PricedUbatches, at: Ints) -> None:
-        """One ubatch of the first `len(at)` cells; `at` are its points in `priced`."""
-        m = len(at)
+    def run_ubatch(self, at: Ints) -> None:
+        """One ubatch of the first `len(at)` cells; `at` are its points."""
+        priced, m = self._priced, len(at)
         self.compute[0, :m] = np.maximum(self.compute[0, :m], self.host[:m]) + priced.embed[at]
-        here = 0
-        for step in priced.steps:
-            here = self._move(here, step.device, priced.move[at])
-            self._step(step, priced.routed_delay, at)
-        last = self._move(here, priced.layout.device_of[-1], priced.last_move[at])
+        here, copies = 0, iter(self._copies(at))
+        for step, in_line in zip(priced.steps, self._in_line[:, at], strict=True):
+            here = self._move(here, step.device, priced.move, at)
+            if step.streamed is None:
+                self.compute[step.device, :m] += in_line
+            else:
+                self._step(step, in_line, next(copies))
+        last = self._move(here, priced.layout.device_of[-1], priced.last_move, at)
         self.compute[last, :m] += priced.head[at]
 
-    def _move(self, here: int, there: int, ns: Floats) -> int:
+    def _copies(self, at: Ints) -> Iterator[_Copies]:
+        """Of each step that streams."""
+        if not self._streamed:
+            return
+        waits, ahead, late = (part[:, at] for part in self._streamed)
+        uses, goes_ahead = ahead + late > 0, ahead > 0
+        says = [is_so.tolist() for is_so in (waits.any(1), uses.any(1), uses.all(1), late.any(1), goes_ahead.all(1))]
+        yield from map(_Copies._make, zip(waits, ahead, late, uses, *says, strict=True))
+
+    def _move(self, here: int, there: int, ns: Floats, at: Ints) -> int:
         if here != there:
-            m = len(ns)
+            m, ns = len(at), ns[at]
             arrives = self.compute[here, :m] + ns
             self.compute[there, :m] = np.where(
                 ns > 0, np.maximum(self.compute[there, :m], arrives), self.compute[there, :m]
@@ -295,53 +69,70 @@ class Streams:
             self.compute[here, :m] = arrives
         return there
 
-    def _step(self, step: StepTimes, routed_delay: float, at: Ints) -> None:
-        m = len(at)
+    def _step(self, step: StepTimes, in_line: Floats, copies: _Copies) -> None:
+        m = len(in_line)
         compute = self.compute[step.device, :m]
-        if step.waits is None:
-            compute += step.in_line[at]
+        if copies.any_waits:
+            self.host[:m] = np.where(copies.waits, np.maximum(self.host[:m], compute), self.host[:m])
+        if not copies.any_uses:
+            compute += in_line
             return
-        assert step.ahead is not None
-        assert step.late is not None
-        waits, ahead, late = step.waits[at], step.ahead[at], step.late[at]
-        if waits.any():
-            self.host[:m] = np.where(waits, np.maximum(self.host[:m], compute), self.host[:m])
-        uses = ahead + late > 0
-        if uses.any():
-            ready = self._copy(step, ahead, late, waits, uses, routed_delay)
-            np.maximum(compute, ready, out=compute)
-        compute += step.in_line[at]
-        if uses.any():
-            self._slots[step.device, step.name].release(uses, compute)
+        slots = self._slots[step.device, step.name]
+        np.maximum(compute, self._copy(step.device, compute, copies, slots.next_free(m)), out=compute)
+        compute += in_line
+        slots.release(None if copies.all_use else copies.uses, compute)
 
-    def _copy(
-        self, step: StepTimes, ahead: Floats, late: Floats, waits: Flags, uses: Flags, routed_delay: float
-    ) -> Floats:
+    def _copy(self, device: int, compute: Floats, copies: _Copies, free: Floats) -> Floats:
         """When the copies of a step are complete; those ahead wait for their slot, late ones for the router too."""
-        m = len(ahead)
-        before, free = self.copy[step.device, :m], self._slots[step.device, step.name].next_free(m)
-        done = np.where(ahead > 0, np.maximum(before, free), before) + ahead
-        if late.any():
-            chosen = np.maximum(self.compute[step.device, :m] + routed_delay, free)
-            done = np.where(late > 0, np.where(waits, np.maximum(done, chosen), done) + late, done)
-        self.copy[step.device, :m] = np.where(uses, done, before)
-        return np.where(uses, done, 0.0)
+        before = self.copy[device, : len(free)]
+        if copies.all_ahead and not copies.any_late:
+            before[:] = np.maximum(before, free) + copies.ahead
+            return before
+        late, done = copies.late, np.where(copies.ahead > 0, np.maximum(before, free), before) + copies.ahead
+        if copies.any_late:
+            chosen = np.maximum(compute + self._priced.routed_delay, free)
+            done = np.where(late > 0, np.where(copies.waits, np.maximum(done, chosen), done) + late, done)
+        before[:] = np.where(copies.uses, done, before)
+        return np.where(copies.uses, done, 0.0)
+
+
+class _Copies(NamedTuple):
+    """What a step streams in one ubatch of some cells, (cells,), and what is so in any or all of them."""
+
+    waits: Flags
+    ahead: Floats
+    late: Floats
+    uses: Flags
+    any_waits: bool
+    any_uses: bool
+    all_use: bool
+    any_late: bool
+    all_ahead: bool
 
 
 class _Slots:
-    """One kind of step's slots on one device, in every cell: when each is free, and which is taken next."""
+    """One kind of step's slots on one device, in every cell: when each is free, and which is taken next: one number
+    until some cell does not use what others do."""
 
     def __init__(self, n_slots: int, n_cells: int) -> None:
         self._free = np.zeros((n_slots, n_cells))
-        self._next = np.zeros(n_cells, np.intp)
+        self._next: int | Ints = 0
 
     def next_free(self, n_cells: int) -> Floats:
         """When the slot that is taken next is free, in the first cells."""
+        if isinstance(self._next, int):
+            return self._free[self._next, :n_cells]
         return np.asarray(self._free[self._next[:n_cells], np.arange(n_cells)])
 
-    def release(self, uses: Flags, at_ns: Floats) -> None:
-        """The step has read the slot, in the first cells, of those that use one."""
-        cells = np.flatnonzero(uses)
+    def release(self, uses: Flags | None, at_ns: Floats) -> None:
+        """The step has read the slot, in the first cells, of those that use one; None: in all of them."""
+        if isinstance(self._next, int):
+            if uses is None:
+                self._free[self._next, : len(at_ns)] = at_ns
+                self._next = (self._next + 1) % len(self._free)
+                return
+            self._next = np.full(self._free.shape[1], self._next)
+        cells = np.arange(len(at_ns)) if uses is None else np.flatnonzero(uses)
         self._free[self._next[cells], cells] = at_ns[cells]
         self._next[cells] = (self._next[cells] + 1) % len(self._free)
 
@@ -362,12 +153,12 @@ def run_prompts(
 
     `ends`: `begin`, `sample` and `token` in ns.
     """
-    streams = Streams(priced.layout.n_devices, n_cells, priced.n_slots, ends["begin"])
+    streams = Streams(priced, n_cells, ends["begin"])
     last = streams.compute[priced.layout.device_of[-1]]
     taken = []
     for at in points_of:
         begun = streams.compute[0, : len(at)].copy()
-        streams.run_ubatch(priced, at)
+        streams.run_ubatch(at)
         taken.append(last[: len(at)] - begun)
     return CellTimes(last + ends["token"], last - ends["sample"], taken)
 
@@ -378,10 +169,10 @@ def token_times(priced: PricedUbatches, n_points: int, ends: Mapping[str, float]
     The host waits for each token; copies for the next one go on meanwhile: then it is the third of three that counts.
     """
     at = np.arange(n_points)
-    streams = Streams(priced.layout.n_devices, n_points, priced.n_slots, 0.0)
+    streams = Streams(priced, n_points, 0.0)
     known = [np.zeros(n_points)]
-    for _ in range(3 if any(step.waits is not None for step in priced.steps) else 1):
-        streams.run_ubatch(priced, at)
+    for _ in range(3 if any(step.streamed is not None for step in priced.steps) else 1):
+        streams.run_ubatch(at)
         known.append(streams.compute[priced.layout.device_of[-1]] + ends["token"])
         streams.compute[:] = np.maximum(streams.compute, known[-1])
     return np.asarray(known[-1] - known[-2])
