@@ -195,15 +195,22 @@ def _told(source: Source) -> str:
 
 
 def _by_each_other(sources: Sequence[Source]) -> dict[str, float | None]:
-    """What the fit is off by where no model was left to hold against it: each model, told by the others alone.
+    """What the fit is off by where no model was left to hold against it: each model, told by the others alone, if they
+    have all its kinds of step.
 
-    The worst of them counts, as a fit to fewer models still tells less than the one that is kept. None: of one model
-    alone nothing says it.
+    The worst of them counts, as a fit to fewer models still tells less than the one that is kept. None: nothing says
+    it, as of one model alone, or of one with experts beside one without.
     """
-    if len(sources) < 2:
-        return spread_of_misses((), _fit(sources))
-    found = [spread_of_misses([one], _fit([other for other in sources if other is not one])) for one in sources]
+    found = [spread_of_misses((), _fit(sources))]
+    for one in sources if len(sources) > 1 else ():
+        costs = _fit([other for other in sources if other is not one])
+        if _kinds_of_step(_fit([one])) <= _kinds_of_step(costs):
+            found.append(spread_of_misses([one], costs))
     return {name: max((s for one in found if (s := one[name]) is not None), default=None) for name in found[0]}
+
+
+def _kinds_of_step(costs: ProbedCosts) -> set[tuple[str, str, str]]:
+    return {(group.name, group.where, group.phase) for group in costs.groups}
 
 
 def _fit(sources: Sequence[Source]) -> ProbedCosts:

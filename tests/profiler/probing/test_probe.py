@@ -39,7 +39,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture(scope="module")
 def probed() -> Probe:
     dense_ones, experts = (dense(512, 1536), dense(1024, 3072)), mixed(256, 512, (32, 4, 256))
-    models = replace(USUAL["cpu"], fitted=(*dense_ones, experts), more=(), checked=(dense(768, 2048),))
+    checked = (dense(768, 2048),)
+    models = replace(USUAL["cpu"], fitted=(*dense_ones, experts), more=(), checked=checked, seconds=1e6)
     return probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
 
 
@@ -82,6 +83,16 @@ def test_a_probe_without_time_left_says_how_far_off_each_model_is_by_the_others(
     known = "off by, in each model told by the others alone: ttft ± "
     assert (known if n_models > 1 else "nothing says how far off it is: after") in told
     assert "no time was left to run one more" in told
+
+
+def test_a_model_with_steps_that_no_other_has_tells_nothing_of_itself() -> None:
+    """Experts are not told by a dense model, which stops no probe that ran out of time."""
+    models = replace(USUAL["cpu"], fitted=(dense(256, 512), mixed(256, 512, (8, 2, 256))), seconds=0.0)
+    hurried = probe(DeviceOptions("sim", machine=MACHINE), ("Q8_0",), models=models)
+    assert len(hurried.fitted_to) == 2
+    spread = hurried.spread["ttft"]
+    assert spread is not None  # the dense one's, by the other's dense layer
+    assert 0 < spread < 2
 
 
 def test_smaller_and_larger_weights_than_were_probed_are_outside(probed: Probe) -> None:
