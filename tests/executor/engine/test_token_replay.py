@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
 from tests.executor.policies.made_up import Divided
 
+N_PROMPT = 34  # a full ubatch and a small one
 N_GEN = 6
 Passes = list[tuple[PassResult, torch.Tensor]]
 
@@ -29,9 +30,9 @@ Passes = list[tuple[PassResult, torch.Tensor]]
 def three_passes(spec: str, arm: str = "full", **options: Any) -> Passes:
     """Of the same arm, the last like the first."""
     found: Passes = []
-    with open_session(spec, [arm], **{"dtype": torch.float32, **options}) as session:
+    with open_session(spec, [arm], **{"dtype": torch.float32, "layers": 4, **options}) as session:
         for repetition in (0, 1, 0):
-            result, logits = run_pass(session, arm, 64, N_GEN, repetition=repetition)
+            result, logits = run_pass(session, arm, N_PROMPT, N_GEN, repetition=repetition)
             assert logits is not None
             found.append((result, logits))
     return found
@@ -160,8 +161,8 @@ def test_a_token_without_room_for_its_recording_runs_step_by_step(
         return recorded
 
     monkeypatch.setattr(CpuDevice, "record_work", lambda device, *given: record_if_room(device, *given))
-    with open_session("tiny-moe", ["full"], dtype=torch.float32) as session:
-        found = [run_pass(session, "full", 64, N_GEN, repetition=repetition) for repetition in (0, 1, 0)]
+    with open_session("tiny-moe", ["full"], dtype=torch.float32, layers=4) as session:
+        found = [run_pass(session, "full", N_PROMPT, N_GEN, repetition=repetition) for repetition in (0, 1, 0)]
         warnings = session.warnings
     for (got, logits), (want, its_logits) in zip(found, wanted, strict=True):
         assert got.tokens == want.tokens
@@ -190,7 +191,7 @@ def test_what_breaks_a_tokens_recording_is_told(monkeypatch: pytest.MonkeyPatch)
 COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
 
 
-@pytest.mark.parametrize(("dtype", "holds"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize(("dtype", "ways"), [(torch.float32, [False]), (torch.bfloat16, [False, True])])
 @pytest.mark.parametrize(
     ("arm", "spec", "options"),
     [
@@ -207,20 +208,24 @@ COPIES = PolicyOptions(op_offload_min_batch=1, cache_bytes=4 << 20)
 )
 @pytest.mark.usefixtures("stepwise")
 def test_pieces_between_what_the_host_does(
-    arm: str, spec: str, options: Any, dtype: torch.dtype, holds: bool, monkeypatch: pytest.MonkeyPatch
+    arm: str, spec: str, options: Any, dtype: torch.dtype, ways: Sequence[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One after the other, and (of `ways`, True) held until the host is done."""
     options = {"overrides": "exps=CPU", "dtype": dtype, **options}
     wanted = three_passes(spec, arm, **options)
-    recorder = Recorder(holds=holds)
-    recorder.install(monkeypatch)
-    for (got, logits), (want, its_logits) in zip(three_passes(spec, arm, **options), wanted, strict=True):
-        assert got.tokens == want.tokens
-        assert torch.equal(logits, its_logits)
-        assert sorted(map(repr, got.experts)) == sorted(map(repr, want.experts))
-        assert got.bytes_h2d == want.bytes_h2d
-        assert weights_and_computed(got) == weights_and_computed(want)
-    assert recorder.n_replayed == recorder.n_recorded * (3 * (N_GEN - 1) - 1)
-    assert (recorder.n_held > 0) == (holds and arm == "cpu")
+    for holds in ways:
+        recorder = Recorder(holds=holds)
+        with monkeypatch.context() as within:
+            recorder.install(within)
+            found = three_passes(spec, arm, **options)
+        for (got, logits), (want, its_logits) in zip(found, wanted, strict=True):
+            assert got.tokens == want.tokens
+            assert torch.equal(logits, its_logits)
+            assert sorted(map(repr, got.experts)) == sorted(map(repr, want.experts))
+            assert got.bytes_h2d == want.bytes_h2d
+            assert weights_and_computed(got) == weights_and_computed(want)
+        assert recorder.n_replayed == recorder.n_recorded * (3 * (N_GEN - 1) - 1)
+        assert (recorder.n_held > 0) == (holds and arm == "cpu")
 
 
 def weights_and_computed(result: PassResult) -> Counter[tuple[Any, ...]]:
