@@ -221,12 +221,8 @@ def measure_sweep(root: Path) -> list[Row]:
     with serving(root) as (address, server), _browser() as page:
         cold = _overview(page, address, server)
     return [
-        ("Overview's first chart, first open", first[0], 2.0, "s"),
-        ("  until the page stands still", first[1], None, "s"),
-        ("  the server's processor", first[2], None, "s"),
-        ("as the server's first page of all, with imports", cold[0], None, "s"),
-        ("  until the page stands still", cold[1], None, "s"),
-        ("  the server's processor", cold[2], None, "s"),
+        *_rows_of("Overview's first chart, first open", first, 2.0),
+        *_rows_of("as the server's first page of all, with imports", cold, None),
         ("swap of A and B, until the page stands still", swap[0], 0.5, "s"),
         ("  the server's processor", swap[1], None, "s"),
         ("swap back, until the page stands still", back[0], 0.5, "s"),
@@ -234,12 +230,22 @@ def measure_sweep(root: Path) -> list[Row]:
     ]
 
 
-def _overview(page: Page, address: str, server: int) -> tuple[float, float, float]:
-    """Seconds until the first chart and until the page stands still, and processor seconds of the server."""
+def _rows_of(name: str, took: list[float], target: float | None) -> list[Row]:
+    """The rows of what `_overview` measured."""
+    names = (name, "  the server's processor until then", "  until the page stands still", "  the server's processor")
+    return [
+        (row, value, None if number else target, "s")
+        for number, (row, value) in enumerate(zip(names, took, strict=True))
+    ]
+
+
+def _overview(page: Page, address: str, server: int) -> list[float]:
+    """Seconds of the clock and of the server's processor, until the first chart and until the page stands still."""
     begin, worked = time.perf_counter(), processor_s(server)
     (chart,) = seconds_until(page, f"{address}/?capture=sweep", FIRST_CHART)
+    at_chart = processor_s(server) - worked
     settled(page)
-    return chart, time.perf_counter() - begin, processor_s(server) - worked
+    return [chart, at_chart, time.perf_counter() - begin, processor_s(server) - worked]
 
 
 def _swap(page: Page, server: int) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import streamlit as st
 from dashboard.trace_root import CaptureRef, Fingerprint
 from profiler.capture import Capture
 from profiler.findings import Finding, find
-from profiler.metrics import CaptureTables, Scope, layer_figures, load_tables, pass_figures, ubatch_figures
+from profiler.metrics import CaptureTables, Scope, layer_figures, load_tables, ubatch_figures
 from profiler.report.build import MeasuredCapture, build_report, measure
 from profiler.report.report import Report
 
@@ -131,14 +131,9 @@ def figures_of_passes(found: CaptureRef, scope: Scope = "pass") -> pd.DataFrame:
 def _figures_of_passes(key: bytes, fingerprint: Fingerprint, scope: Scope) -> pd.DataFrame:
     read = _tables(key, fingerprint)
     passes = read.passes.to_pandas().set_index("pass_id", drop=False)
-    figures = _figures_by_scope(key, fingerprint)[scope]
+    figures = _measured(key, fingerprint, with_events=True).figures[scope]
     joined: pd.DataFrame = passes.drop(columns=[name for name in figures if name in passes]).join(figures)
     return joined
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _figures_by_scope(key: bytes, fingerprint: Fingerprint) -> dict[Scope, pd.DataFrame]:
-    return pass_figures(*_tables(key, fingerprint))
 
 
 def figures_of_ubatches(found: CaptureRef) -> pd.DataFrame:

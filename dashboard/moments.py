@@ -12,10 +12,11 @@ from dashboard.choice import Choice
 from dashboard.passes import repetition_keys
 from dashboard.text import cell_key
 from profiler.findings import Finding, Moment
-from profiler.metrics.passes import cell_of, is_measured
+from profiler.metrics.passes import CELL_KEYS, cell_of, is_measured
 
 _AROUND: Final = 6  # times the moment's length are shown around it
 _LEAST_NS: Final = 20_000  # of what is shown
+_COLUMNS: Final = [*CELL_KEYS, "pass_id", "arm", "warmup", "boot", "repetition", "t_start"]
 
 
 def links(choice: Choice, finding: Finding) -> Iterator[tuple[str, dict[str, str]]]:
@@ -33,7 +34,7 @@ def _link(choice: Choice, moment: Moment) -> tuple[str, dict[str, str]] | None:
     query = {"capture": choice.found.name} | address.JUMP
     if moment.pass_id is None:
         return ("See it on the timeline", query | _at("a", moment, 0)) if choice.sizes is None else None
-    rows = choice.capture.passes
+    rows = choice.capture.passes[_COLUMNS]  # all columns are slow to take apart
     mine = rows[rows["pass_id"] == moment.pass_id]
     if len(mine) != 1 or not is_measured(mine).all() or choice.a is None:
         return None

@@ -11,18 +11,12 @@ import streamlit as st
 from dashboard import address, passes, placements, show
 from dashboard.choice import Choice, current
 from dashboard.empty_pages import NO_MEMORY
-from dashboard.figures.memory import MAX_BARS, PART_LABELS, over_time_figure, parts_figure
+from dashboard.figures.memory import MAX_BARS, PART_LABELS, parts_figure
+from dashboard.slots import SlotsOfPass, slots_of
 from dashboard.table_columns import in_one_unit
 from dashboard.text import about_layers, escape_markdown
 from executor.units import format_bytes, format_value
-from profiler.metrics.memory import (
-    HeldOverTime,
-    all_held,
-    held_over_time,
-    memory_parts,
-    slot_holdings,
-    typical_memory,
-)
+from profiler.metrics.memory import HeldOverTime, typical_memory
 from profiler.report.residency import Residency, all_residency
 
 
@@ -96,13 +90,11 @@ def over_time(choice: Choice) -> None:
         shown = passes.choose_repetition(choice, width=220)
         titles = {one.arm: one for one in shown}
         one = titles[address.segments("Arm", list(titles), "arm", escape_markdown, first=len(titles) - 1)]
-    line = passes.lines(choice, [one])[0]
-    held = slot_holdings(line)
-    if held.empty:
-        say_no_slots(choice, one.arm, is_recorded=len(line) > 0)
-        return
-    rows = choice.capture.passes
-    drawn_over_time(held_over_time(held), memory_parts(rows[rows["pass_id"] == one.pass_id]).iloc[0], held)
+    held = slots_of(choice, one)
+    if held is None:
+        say_no_slots(choice, one.arm, is_recorded=len(passes.lines(choice, [one])[0]) > 0)
+    else:
+        drawn_over_time(held)
 
 
 def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
@@ -115,24 +107,24 @@ def say_no_slots(choice: Choice, arm: str, *, is_recorded: bool) -> None:
         show.nothing("This source does not say which slot a copy went into, so it is not known what the slots held.")
 
 
-def drawn_over_time(steps: pd.DataFrame, parts: pd.Series, held: pd.DataFrame) -> None:
+def drawn_over_time(slots: SlotsOfPass) -> None:
     """Device memory above what each slot held, on one axis."""
-    found = all_held(steps, dict(parts))
-    n_slots, n_fillings = held["slot"].nunique(), len(held)
+    n_slots, n_fillings = slots.fillings["slot"].nunique(), len(slots.fillings)
     show.figure(
-        over_time_figure(found, held),
+        slots.figure,
         alt=f"over the pass, device memory (weights that stay and what the slots hold, at most "
-        f"{format_bytes(found.most_bytes)}) above what each of {n_slots} slots held: {n_fillings:,} fillings",
+        f"{format_bytes(slots.held.most_bytes)}) above what each of {n_slots} slots held: {n_fillings:,} fillings",
         key="held",
-        table=readable(held),
+        table=readable(slots.fillings),
         name="slots",
     )
     if n_fillings > MAX_BARS:
         st.caption(f"The first {MAX_BARS:,} of {n_fillings:,} fillings are drawn.")
-    show.sentences(peak_sentences(found))
+    show.sentences(peak_sentences(slots.held))
     with st.expander("Memory over time as a table"):
         table = pd.DataFrame(
-            in_one_unit({"time": steps["t_ns"]}, "ns") | in_one_unit({"held in slots": steps["bytes"]}, "bytes")
+            in_one_unit({"time": slots.steps["t_ns"]}, "ns")
+            | in_one_unit({"held in slots": slots.steps["bytes"]}, "bytes")
         )
         show.table(table, alt="what the slots held over the pass", key="held-steps", name="memory-over-time")
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
+
 from executor.errors import HprofError
 from executor.units import format_bytes
 from profiler.arithmetic.stats import DEFAULT_NOISE
@@ -13,7 +15,7 @@ from profiler.capture import Capture
 from profiler.facts import processors
 from profiler.findings import Finding, find
 from profiler.manifest import Manifest
-from profiler.metrics import CaptureTables, DeviceFigures, device_figures, load_tables, pass_figures
+from profiler.metrics import CaptureTables, DeviceFigures, Scope, device_figures, load_tables, pass_figures
 from profiler.metrics.ordering import check_ordering
 from profiler.ordering.check import check_capture
 from profiler.plain_text import printable
@@ -88,6 +90,7 @@ def build_report(
 class MeasuredCapture:
     """What a report takes from a capture's tables, whichever arm is the baseline."""
 
+    figures: dict[Scope, pd.DataFrame]  # `pass_figures`
     cells: CellArms
     is_routed: bool  # whether experts were chosen
     devices: list[DeviceFigures]
@@ -98,8 +101,10 @@ def measure(capture: Capture, tables: CaptureTables) -> MeasuredCapture:
     """What the capture's tables say. Events are not kept: of 10 M they would take another GB beside the findings."""
     manifest, n_impossible = capture.manifest, tables.recording.n_impossible
     impossible = [f"{n_impossible:,} events have impossible times and count nowhere."] if n_impossible else []
+    figures = pass_figures(*tables)
     return MeasuredCapture(
-        arm_passes(tables, pass_figures(*tables), manifest),
+        figures,
+        arm_passes(tables, figures, manifest),
         tables.experts.num_rows > 0,
         device_figures(tables.recording),
         [*impossible, *old_steps_warnings(manifest, tables.passes)],
