@@ -217,11 +217,22 @@ def segments_in(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Gro
         chosen = [slice(None)] if n_groups == 1 else [np.flatnonzero(groups == group) for group in range(n_groups)]
         # Rows of one group mostly come in the order of their starts, which those of all groups together do not.
         return _end_to_end([union(starts[rows], ends[rows]) for rows in chosen])
+    groups, starts, ends = _group_after_group(groups, starts, ends, n_groups)
     line = Line(groups, starts, ends, n_groups)
     found = line.union(groups, starts, ends)
     first = line.offsets(found.starts)
     owner = np.repeat(np.arange(n_groups), np.diff(first))
     return GroupedIntervals(first, line.times_of(found.starts, owner), line.times_of(found.ends, owner))
+
+
+def _group_after_group(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> tuple[Int64, Int64, Int64]:
+    """The same rows, those of a group together and in their order: which mostly is that of their times, so that no
+    other sort is due. numpy counts numbers of 16 bits, in a quarter of the time that it takes to sort times.
+    """
+    if n_groups > np.iinfo(np.uint16).max or bool((groups[1:] >= groups[:-1]).all()):
+        return groups, starts, ends
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    return groups[order], starts[order], ends[order]
 
 
 def regrouped(segments: GroupedIntervals, group_of: Int64, n_groups: int) -> GroupedIntervals:

@@ -14,6 +14,7 @@ from profiler.arithmetic.intervals import (
     Line,
     covered_length,
     intersect,
+    segments_in,
     subtract,
     union,
 )
@@ -78,6 +79,26 @@ def test_a_line_gives_each_group_the_union_it_has_alone(rows: list[tuple[int, in
         mine = owner == group
         assert line.times_of(found.starts[mine], owner[mine]).tolist() == alone.starts.tolist()
         assert line.times_of(found.ends[mine], owner[mine]).tolist() == alone.ends.tolist()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-GRID, GRID), st.integers(0, GRID)), max_size=20),
+    st.sampled_from([4, 20, 1 << 17]),
+)
+def test_segments_in_groups_are_the_unions_that_they_have_alone(
+    rows: list[tuple[int, int, int]], n_groups: int
+) -> None:
+    """Few groups, more than are looked through one by one, and more than 16 bits count."""
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    groups, starts = n_groups - 1 - table[:, 0], table[:, 1] * CELL_NS
+    ends = starts + table[:, 2] * CELL_NS
+    found = segments_in(groups, starts, ends, n_groups)
+    assert found.first[0] == found.first[n_groups - 4] == 0
+    assert found.first[n_groups] == len(found.starts) == len(found.ends)
+    for group in range(n_groups - 4, n_groups):
+        alone, mine = union(starts[groups == group], ends[groups == group]), slice(*found.first[group : group + 2])
+        assert (found.starts[mine].tolist(), found.ends[mine].tolist()) == (alone.starts.tolist(), alone.ends.tolist())
 
 
 def test_the_largest_times_do_not_overflow() -> None:
