@@ -18,7 +18,7 @@ from executor.errors import HprofError
 from profiler import DEFAULT_TRACES
 from profiler.capture import CaptureSummary, list_captures
 from profiler.cutting import cut_capture
-from profiler.importers import import_files
+from profiler.importers import TraceInput, import_files
 from profiler.importers.base import file_endings, without_ending
 from profiler.importers.cut import ArmRange
 from profiler.manifest import MANIFEST_NAME
@@ -194,9 +194,9 @@ def safe_name(file_name: str) -> str:
 
 def _import_into(root: TraceRoot, paths: Sequence[Path], arms: Sequence[str]) -> str:
     name = _free_name(root, without_ending(paths[0].name) or "trace")
-    named = list(zip(arms, paths, strict=True)) if arms else []
-    words = [word for arm, path in named for word in ("--arm", f"{arm}={path.name}")] or [path.name for path in paths]
-    import_files([] if named else paths, f"{root.url.rstrip('/')}/{name}", arms=named, argv=["hprof", "import", *words])
+    named = [TraceInput(path, arm) for arm, path in zip(arms, paths, strict=True)] if arms else []
+    words = [word for one in named for word in ("--arm", f"{one.arm}={one.path.name}")] or [path.name for path in paths]
+    import_files(named or paths, f"{root.url.rstrip('/')}/{name}", argv=["hprof", "import", *words])
     return name
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from executor.errors import HprofError
 from profiler.cli.options import force_option, json_option, output_option, whole_option
 from profiler.cli.printing import console
 from profiler.cli.report import show_report
@@ -86,14 +88,25 @@ def command(
     """
     if not files and not arms:
         raise click.UsageError("give a trace file or folder, or arms as --arm NAME=FILE.")
+    for name, path in arms:
+        if not path.exists():
+            raise HprofError(
+                f"--arm {name}={path}: there is no file {path}; an arm is a trace file of its own, or a stretch of one "
+                f"trace: hprof import FILE --range {name}=0ms:188ms."
+            )
+    if ranges and (len(files) != 1 or arms):
+        raise HprofError("--range cuts one trace into arms: give one trace file, and no --arm.")
     from profiler.cutting import cut_capture
-    from profiler.importers import import_files
+    from profiler.importers import ImportOptions, TraceInput, import_files
+    from profiler.importers.cut import cut_into_arms
     from profiler.manifest import MANIFEST_NAME
 
     with console(stderr=True).status("Reading the trace"):
-        if ranges and len(files) == 1 and not arms and (files[0] / MANIFEST_NAME).is_file():
-            path = cut_capture(files[0], ranges, output, force=force, argv=sys.argv)
+        if ranges and (files[0] / MANIFEST_NAME).is_file():
+            written = cut_capture(files[0], ranges, output, force=force, argv=sys.argv)
         else:
-            options: dict[str, Any] = {"kind": kind, "arms": arms, "ranges": ranges, "arm_by": arm_by}
-            path = import_files(files, output, **options, force=force, argv=sys.argv)
-    show_report(path, as_json=as_json, is_whole=is_whole)
+            cut = partial(cut_into_arms, ranges=ranges) if ranges else None
+            traces = [*(TraceInput(file, cut=cut) for file in files), *(TraceInput(file, arm) for arm, file in arms)]
+            options = ImportOptions(arm_by=arm_by)
+            written = import_files(traces, output, kind=kind, options=options, force=force, argv=sys.argv)
+    show_report(written, as_json=as_json, is_whole=is_whole)

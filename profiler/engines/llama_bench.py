@@ -36,7 +36,7 @@ from profiler.engines.boots import ProcessTurns, Turn, boot_fields, kept_when_en
 from profiler.engines.process import FinishedProgram, run_program
 from profiler.engines.recorded import check_recordable, record_processes
 from profiler.engines.repetitions import ProgressLines, with_repetitions
-from profiler.importers import Cut, import_files
+from profiler.importers import Cut, TraceInput, import_files
 from profiler.importers.llama_bench import KNOWN_TO_A_RUN, cannot_say, doubts, manifest_fields, usable_rows
 from profiler.importers.llama_bench.arms import arm_name, arm_settings, cell, pass_columns
 from profiler.importers.llama_bench.formats import parse_jsonl
@@ -146,9 +146,9 @@ class _BenchRun:
                 self.say(f"{arm.name}: under Nsight Systems")
                 report = Path(folder) / f"arm-{number}.nsys-rep"
                 self._end_well(arm, under=[str(self.nsys), *_NSYS, "-o", str(report)])
-                reports.append((arm.name, report))
+                reports.append(TraceInput(report, arm.name))
             self.say("importing the traces")
-            return import_files([], out, arms=reports, force=force, argv=argv, known=_BESIDE_TIMES)
+            return import_files(reports, out, force=force, argv=argv, known=_BESIDE_TIMES)
 
     def record(self, arm: EngineArm, variables: Mapping[str, str]) -> Cut | None:
         """Run an arm that is recorded; gives what makes passes of its repetitions, where this build tells of them."""

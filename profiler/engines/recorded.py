@@ -20,7 +20,7 @@ from executor.errors import HprofError
 from executor.units import listed
 from profiler.capture import Capture
 from profiler.engines.arms import EngineArm
-from profiler.importers import Cut, import_files
+from profiler.importers import Cut, TraceInput, import_files
 from profiler.metrics import load_tables, pass_figures
 from profiler.metrics.passes import by_cell, measured_passes
 from profiler.recording.session import Recording, RecordingSettings
@@ -72,12 +72,14 @@ def record_processes(
                 cuts |= {arm.name: cut} if cut is not None else {}
                 recording.finish()
             _tell_unrecorded(writer, recordings)
-            seen = [(name, recording.folder) for name, recording in recordings if recording.spools()]
+            seen = [
+                TraceInput(recording.folder, name, cuts.get(name))
+                for name, recording in recordings
+                if recording.spools()
+            ]
             if not seen:
                 return None
-            traces = import_files(
-                [], writer.path + ENDING, arms=seen, force=force, argv=argv, known=BESIDE_TIMES, cuts=cuts
-            )
+            traces = import_files(seen, writer.path + ENDING, force=force, argv=argv, known=BESIDE_TIMES)
         finally:
             for _, recording in recordings:
                 recording.remove()

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,13 +29,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from profiler.importers.combine import SourceFile
-    from profiler.importers.cut import ArmRange
     from profiler.storage.writer import CaptureWriter
 
-__all__ = ["FORMATS", "ImportOptions", "Imported", "Importer", "detect", "import_files", "read_file", "write_capture"]
+__all__ = [
+    "FORMATS",
+    "ImportOptions",
+    "Imported",
+    "Importer",
+    "TraceInput",
+    "detect",
+    "import_files",
+    "read_file",
+    "write_capture",
+]
 
 Cut = Callable[[Imported], Imported]
 _PART_ROWS: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInput:
+    """A trace to import.
+
+    arm: which arm it is; None: its rows say, or its name. cut: what makes passes of it, for who knows when they ran.
+    """
+
+    path: Path
+    arm: str | None = None
+    cut: Cut | None = None
 
 
 def read_file(path: Path, kind: str | None = None, options: ImportOptions | None = None) -> Imported:
@@ -54,61 +76,43 @@ def read_file(path: Path, kind: str | None = None, options: ImportOptions | None
 
 
 def import_files(
-    files: Sequence[Path],
+    traces: Sequence[Path | TraceInput],
     out: str | os.PathLike[str] | None = None,
     *,
     kind: str | None = None,
-    arms: Sequence[tuple[str, Path]] = (),
-    arm_by: Sequence[str] = (),
+    options: ImportOptions | None = None,
     force: bool = False,
     argv: Sequence[str] = (),
-    ranges: Sequence[ArmRange] = (),
-    host_work: bool = False,
     known: Mapping[str, object] | None = None,
-    cuts: Mapping[str, Cut] | None = None,
 ) -> str:
     """Read traces and write them as one capture at `out`, a folder or fsspec URL; gives its address.
 
     `out` is traces/<first file's stem> where it is left out.
 
-    files: traces that say themselves what they are. arms: (name, trace), one arm each; the first of all is the
-    baseline, and a name that comes again is one more boot of the same arm. arm_by: the llama-bench fields that
-    set arms apart (default: those that differ). ranges: stretches of the one trace of `files` that are arms.
-    host_work: see ImportOptions. known: fields of the manifest that the caller knows; they are put before what the
-    files say. cuts: arm -> what makes passes of its trace, for a caller who knows when they ran. Raises HprofError for
-    input that cannot be read or mixed,
-    and for an `out` that already holds something unless `force`.
+    traces: the first is the baseline; an arm that comes again is one more boot of it, and a bare path says itself what
+    it is. options: of all of them. known: fields of the manifest that the caller knows; they are put before what the
+    files say. Raises HprofError for input that cannot be read or mixed, and for an `out` that already holds something
+    unless `force`.
     """
     from profiler.importers.combine import SourceFile
 
-    wanted = [*((None, path) for path in files), *arms]
+    wanted = [one if isinstance(one, TraceInput) else TraceInput(one) for one in traces]
     if not wanted:
         raise HprofError("nothing to import: give a trace file, or arms as --arm NAME=FILE.")
-    out = out or Path(DEFAULT_TRACES) / without_ending(wanted[0][1].name)
+    out = out or Path(DEFAULT_TRACES) / without_ending(wanted[0].path.name)
     sources = []
-    for name, path in arms:
-        if not path.exists():
-            raise HprofError(
-                f"--arm {name}={path}: there is no file {path}; an arm is a trace file of its own, or a stretch of one "
-                f"trace: hprof import FILE --range {name}=0ms:188ms."
-            )
-    if ranges and (len(files) != 1 or arms):
-        raise HprofError("--range cuts one trace into arms: give one trace file, and no --arm.")
-    for arm, path in wanted:
-        imported = read_file(path, kind, ImportOptions(arm, tuple(arm_by), host_work))
-        if arm is not None and cuts and arm in cuts:
-            imported = cuts[arm](imported)
+    for one in wanted:
+        imported = read_file(one.path, kind, replace(options or ImportOptions(), arm=one.arm))
+        if one.cut is not None:
+            imported = one.cut(imported)
         # Of several files each is an arm, unless its own passes say more.
         passes = imported.tables.get("passes")
         says_more = passes is not None and passes.num_rows > 0 and imported.default_arm is None
-        named = arm or (None if len(wanted) == 1 or says_more else without_ending(path.name))
-        if ranges:
-            from profiler.importers.cut import cut_into_arms
-
-            imported = cut_into_arms(imported, ranges)
-        sources.append(SourceFile(readable(path.name), _size(path), readable(named) if named else None, imported))
+        named = one.arm or (None if len(wanted) == 1 or says_more else without_ending(one.path.name))
+        file_name, arm = readable(one.path.name), readable(named) if named else None
+        sources.append(SourceFile(file_name, _size(one.path), arm, imported))
     _check_one_source(sources)
-    warnings = _same_names([s.arm for s in sources[: len(files)]])
+    warnings = _same_names([source.arm for one, source in zip(wanted, sources, strict=True) if one.arm is None])
     return write_capture(sources, out, argv, force=force, known=known, warnings=warnings)
 
 

@@ -20,7 +20,7 @@ import torch
 
 from executor.errors import HprofError, plain
 from profiler.facts import describe_machine, result_variables
-from profiler.importers import import_files
+from profiler.importers import ImportOptions, TraceInput, import_files
 from profiler.storage.place import check_place
 
 DEFAULT_ARM: Final = "recorded"
@@ -109,9 +109,8 @@ def import_traces(
     arms: list[tuple[str, Path]], out: str | os.PathLike[str], known: dict[str, Any], *, force: bool
 ) -> str:
     """A capture of torch.profiler's traces, an arm each; of the host's operators where there is no CUDA device."""
-    return import_files(
-        [], out, kind="kineto", arms=arms, force=force, argv=sys.argv, host_work=not records_cuda(), known=known
-    )
+    traces, options = [TraceInput(path, name) for name, path in arms], ImportOptions(host_work=not records_cuda())
+    return import_files(traces, out, kind="kineto", options=options, force=force, argv=sys.argv, known=known)
 
 
 def recorded_fields(recorded_by: str, *, is_timed: bool = True) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dashboard.overview.ranking import ranked
 from dashboard.show import as_csv, as_parquet
 from executor.devices.factory import DeviceOptions
 from executor.units import format_ns
-from profiler.importers import import_files
+from profiler.importers import TraceInput, import_files
 from profiler.report.from_which_size import from_which_size
 from profiler.report.residency import all_residency
 from profiler.report.shown_cells import telling_figure
@@ -45,7 +45,7 @@ def predicted(path: Path) -> None:
 
 def one_import(path: Path) -> None:
     """One arm of another tool, whose passes have no sizes."""
-    import_files([], path, arms=[("off", KINETO)])
+    import_files([TraceInput(KINETO, "off")], path)
 
 
 MAKERS = {
@@ -284,8 +284,8 @@ def test_tables_hold_numbers(monkeypatch: pytest.MonkeyPatch, root: Path, captur
 def test_passes_that_an_import_took_from_events_are_compared_by_their_length(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    arms = [(arm, DATA / "kineto" / f"h200_llama8b_4layers_{arm}.json.gz") for arm in ("off", "on")]
-    import_files([], tmp_path / "ab", arms=arms)
+    arms = [TraceInput(DATA / "kineto" / f"h200_llama8b_4layers_{arm}.json.gz", arm) for arm in ("off", "on")]
+    import_files(arms, tmp_path / "ab")
     app = open_page(monkeypatch, tmp_path, "overview")
     assert (
         app.title[0].value.replace("\\", "")

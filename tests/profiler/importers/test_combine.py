@@ -9,7 +9,7 @@ import pytest
 
 from executor.errors import HprofError
 from profiler.capture import Capture
-from profiler.importers import import_files, read_file
+from profiler.importers import TraceInput, import_files, read_file
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
 from tests.profiler.importers.llama_bench.samples import as_json, jsonl, row
@@ -24,7 +24,7 @@ def _export(path: Path, offset_ns: int = 0, n_bytes: int | None = 1000) -> Path:
 
 def test_arms_are_passes_one_after_the_other(tmp_path: Path) -> None:
     off, on = _export(tmp_path / "a.sqlite", 10**12), _export(tmp_path / "b.sqlite")
-    capture = Capture.open(import_files([], tmp_path / "out", arms=[("off", off), ("on", on)]))
+    capture = Capture.open(import_files([TraceInput(off, "off"), TraceInput(on, "on")], tmp_path / "out"))
     passes = capture.table("passes").sort_by("order").to_pylist()
     assert [(p["pass_id"], p["arm"], p["order"], p["boot"], p["bytes_h2d"]) for p in passes] == [
         (0, "off", 0, 0, 1000),
@@ -46,7 +46,7 @@ def test_arms_are_passes_one_after_the_other(tmp_path: Path) -> None:
 def test_an_arm_that_is_a_file_lasts_as_long_as_its_devices_worked(tmp_path: Path) -> None:
     tables = {RUNTIME: [call(0, 500), call(1095, 9000)], MEMCPY: [copy(1000, 1040)], KERNEL: [kernel(1050, 1090)]}
     trace = write_export(tmp_path / "a.sqlite", tables)
-    capture = Capture.open(import_files([], tmp_path / "out", arms=[("off", trace)]))
+    capture = Capture.open(import_files([TraceInput(trace, "off")], tmp_path / "out"))
     (passed,) = capture.table("passes").to_pylist()
     assert (passed["t_start"], passed["t_end"]) == (1000, 1090)
     assert capture.table("events").num_rows == 4
@@ -56,21 +56,20 @@ def test_an_arm_that_is_a_file_lasts_as_long_as_its_devices_worked(tmp_path: Pat
 
 def test_two_arms_of_more_events_than_a_piece_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics cut large tables between passes; figures of devices, which span passes, are the same as of one table."""
-    arms = [("off", _export(tmp_path / "a.sqlite")), ("on", _export(tmp_path / "b.sqlite"))]
-    capture = Capture.open(import_files([], tmp_path / "whole", arms=arms))
+    arms = [TraceInput(_export(tmp_path / "a.sqlite"), "off"), TraceInput(_export(tmp_path / "b.sqlite"), "on")]
+    capture = Capture.open(import_files(arms, tmp_path / "whole"))
     whole = build_report(capture).to_json()
     monkeypatch.setattr(pieces, "_PIECE_ROWS", 1)
     assert build_report(capture).to_json() == whole
-    assert build_report(Capture.open(import_files([], tmp_path / "cut", arms=arms))).devices == (
-        build_report(capture).devices
-    )
+    assert build_report(Capture.open(import_files(arms, tmp_path / "cut"))).devices == (build_report(capture).devices)
     (device,) = whole["devices"]
     assert (device["compute"]["kernels"], device["copies"]["h2d"]["bytes"]) == (2, 2000)
 
 
 def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:
-    files = [(arm, _export(tmp_path / f"{number}.sqlite")) for number, arm in enumerate(("off", "on", "on", "off"))]
-    capture = Capture.open(import_files([], tmp_path / "out", arms=files))
+    arms = ("off", "on", "on", "off")
+    files = [TraceInput(_export(tmp_path / f"{number}.sqlite"), arm) for number, arm in enumerate(arms)]
+    capture = Capture.open(import_files(files, tmp_path / "out"))
     passes = capture.table("passes").sort_by("order").to_pylist()
     assert [(p["arm"], p["boot"]) for p in passes] == [("off", 0), ("on", 0), ("on", 1), ("off", 1)]
 
@@ -90,7 +89,7 @@ def test_an_arm_of_several_boots_is_followed_by_the_next_one(tmp_path: Path) -> 
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     first.write_text("".join(as_json([row(test_time=str(run))]) + "\n" for run in range(3)))
     second.write_text(as_json([row(test_time="later")]))
-    out = import_files([], tmp_path / "out", arms=[("off", first), ("off", second)])
+    out = import_files([TraceInput(first, "off"), TraceInput(second, "off")], tmp_path / "out")
     passes = Capture.open(out).table("passes").sort_by("order").to_pylist()
     assert [p["boot"] for p in passes if p["repetition"] == 0] == [0, 1, 2, 3]
 
@@ -98,8 +97,8 @@ def test_an_arm_of_several_boots_is_followed_by_the_next_one(tmp_path: Path) -> 
 def test_an_arm_begins_when_all_rows_of_the_one_before_have_ended(tmp_path: Path) -> None:
     """The host's rows go on long after the devices' last work, at which the pass ends."""
     tables = {RUNTIME: [call(0, 500), call(1095, 5_000_000)], KERNEL: [kernel(1050, 1090)]}
-    files = [(arm, write_export(tmp_path / f"{arm}.sqlite", tables)) for arm in ("off", "on")]
-    capture = Capture.open(import_files([], tmp_path / "out", arms=files))
+    files = [TraceInput(write_export(tmp_path / f"{arm}.sqlite", tables), arm) for arm in ("off", "on")]
+    capture = Capture.open(import_files(files, tmp_path / "out"))
     on = capture.table("passes").filter(pc.field("arm") == "on").to_pylist()[0]
     assert on["t_start"] >= 5_000_000 + 1050
 
@@ -107,7 +106,7 @@ def test_an_arm_begins_when_all_rows_of_the_one_before_have_ended(tmp_path: Path
 def test_arms_of_a_file_that_is_an_arm_keep_their_names_behind_its(tmp_path: Path) -> None:
     file = tmp_path / "pw.jsonl"
     file.write_text(jsonl([row(prefetch_weights=each) for each in (0, 1)]))
-    capture = Capture.open(import_files([], tmp_path / "out", arms=[("b1", file)]))
+    capture = Capture.open(import_files([TraceInput(file, "b1")], tmp_path / "out"))
     assert [arm.name for arm in capture.manifest.arms] == ["b1/off", "b1/on"]
     assert set(capture.table("passes")["arm"].to_pylist()) == {"b1/off", "b1/on"}
 
@@ -127,7 +126,7 @@ def test_plain_files_of_one_name_are_boots_and_a_warning_says_so(tmp_path: Path)
     assert [(p["arm"], p["boot"]) for p in capture.table("passes").to_pylist()] == [("trace", 0), ("trace", 1)]
     (warning,) = capture.manifest.warnings
     assert "2 files are named 'trace'" in warning
-    named = Capture.open(import_files([], tmp_path / "named", arms=[("trace", file) for file in files]))
+    named = Capture.open(import_files([TraceInput(file, "trace") for file in files], tmp_path / "named"))
     assert named.manifest.warnings == []
 
 
@@ -139,7 +138,7 @@ def test_one_plain_file_has_no_passes(tmp_path: Path) -> None:
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown(tmp_path: Path) -> None:
     capture = Capture.open(
-        import_files([], tmp_path / "out", arms=[("off", _export(tmp_path / "a.sqlite", n_bytes=None))])
+        import_files([TraceInput(_export(tmp_path / "a.sqlite", n_bytes=None), "off")], tmp_path / "out")
     )
     assert capture.table("passes")["bytes_h2d"].to_pylist() == [None]
 

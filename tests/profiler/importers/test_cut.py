@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import pytest
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.cutting import cut_capture
-from profiler.importers import import_files
-from profiler.importers.cut import ArmRange
+from profiler.importers import TraceInput, import_files
+from profiler.importers.cut import ArmRange, cut_into_arms
 from profiler.metrics import load_tables, pass_figures
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, nvtx, write_export
@@ -19,6 +21,10 @@ from tests.profiler.makers import dense_off_on
 from tests.support import ROOT
 
 _FIRST = 5_000  # of the trace's rows; ranges count from it
+
+
+def _import_cut(trace: Path, out: Path, ranges: Sequence[ArmRange]) -> str:
+    return import_files([TraceInput(trace, cut=partial(cut_into_arms, ranges=ranges))], out)
 
 
 def _trace(path: Path) -> Path:
@@ -35,7 +41,7 @@ _RANGES = [ArmRange("off", 900, 1950), ArmRange("on", 1950, 2900), ArmRange("off
 
 
 def test_a_stretch_is_a_pass_as_long_as_its_device_worked(tmp_path: Path) -> None:
-    capture = Capture.open(import_files([_trace(tmp_path / "a.sqlite")], tmp_path / "out", ranges=_RANGES))
+    capture = Capture.open(_import_cut(_trace(tmp_path / "a.sqlite"), tmp_path / "out", _RANGES))
     passes = [
         (p["pass_id"], p["arm"], p["repetition"], p["t_start"], p["t_end"], p["bytes_h2d"])
         for p in capture.table("passes").sort_by("pass_id").to_pylist()
@@ -50,7 +56,7 @@ def test_a_stretch_is_a_pass_as_long_as_its_device_worked(tmp_path: Path) -> Non
 
 def test_a_capture_is_cut_as_its_trace_would_be(tmp_path: Path) -> None:
     trace = _trace(tmp_path / "a.sqlite")
-    of_trace = Capture.open(import_files([trace], tmp_path / "cut", ranges=_RANGES))
+    of_trace = Capture.open(_import_cut(trace, tmp_path / "cut", _RANGES))
     of_capture = Capture.open(cut_capture(import_files([trace], tmp_path / "whole"), _RANGES))
     assert of_capture.name == "whole-arms"
     for table in ("events", "passes", "ubatches"):
@@ -69,7 +75,7 @@ def test_ubatches_count_from_0_in_each_arm(tmp_path: Path) -> None:
         rows["kernels"].append(kernel(at + 30, at + 500, number + 1))
     tables = {"NVTX_EVENTS": rows["ranges"], RUNTIME: rows["calls"], KERNEL: rows["kernels"]}
     ranges = [ArmRange("off", 0, 1900), ArmRange("on", 1900, 4000)]
-    capture = Capture.open(import_files([write_export(tmp_path / "a.sqlite", tables)], tmp_path / "out", ranges=ranges))
+    capture = Capture.open(_import_cut(write_export(tmp_path / "a.sqlite", tables), tmp_path / "out", ranges))
     kernels = [row for row in capture.table("events").sort_by("t_start").to_pylist() if row["kind"] == "compute"]
     assert [(row["pass_id"], row["ubatch"]) for row in kernels] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
@@ -82,7 +88,7 @@ def test_steps_of_torch_profiler_stay_passes(tmp_path: Path) -> None:
         events += [traces.kernel(t + 60, 30, correlation=step + 1)]
     trace = traces.write(tmp_path / "t.json", events)
     ranges = [ArmRange("on", 250_000, 400_000), ArmRange("off", 150_000, 250_000)]
-    capture = Capture.open(import_files([trace], tmp_path / "out", ranges=ranges))
+    capture = Capture.open(_import_cut(trace, tmp_path / "out", ranges))
     passes = capture.table("passes").sort_by("t_start").to_pylist()
     assert [(p["arm"], p["repetition"]) for p in passes] == [("off", 0), ("on", 0), ("on", 1)]
     assert [arm.name for arm in capture.manifest.arms] == ["on", "off"], "the first given is the baseline"
@@ -104,18 +110,18 @@ def test_steps_of_torch_profiler_stay_passes(tmp_path: Path) -> None:
 )
 def test_what_can_be_no_arm_is_refused_and_leaves_nothing(ranges: list[ArmRange], said: str, tmp_path: Path) -> None:
     with pytest.raises(HprofError, match=said):
-        import_files([_trace(tmp_path / "a.sqlite")], tmp_path / "out", ranges=ranges)
+        _import_cut(_trace(tmp_path / "a.sqlite"), tmp_path / "out", ranges)
     assert not (tmp_path / "out").exists()
 
 
 def test_who_names_its_arms_is_not_cut(tmp_path: Path) -> None:
     trace = _trace(tmp_path / "a.sqlite")
-    two = import_files([], tmp_path / "two", arms=[("off", trace), ("on", trace)])
+    two = import_files([TraceInput(trace, "off"), TraceInput(trace, "on")], tmp_path / "two")
     with pytest.raises(HprofError, match="names its own arms"):
         cut_capture(two, [ArmRange("off", 0, 5000)])
     with pytest.raises(HprofError, match="has arms already"):
         cut_capture(dense_off_on(tmp_path / "own").path, _RANGES)
-    cut = import_files([trace], tmp_path / "cut", ranges=_RANGES[:1])
+    cut = _import_cut(trace, tmp_path / "cut", _RANGES[:1])
     with pytest.raises(HprofError, match="was cut into arms already"):
         cut_capture(cut, _RANGES[1:])
 
@@ -130,4 +136,4 @@ def test_a_capture_that_is_cut_stays(tmp_path: Path) -> None:
 def test_rows_without_events_have_no_stretches(tmp_path: Path) -> None:
     rows = ROOT / "tests" / "data" / "llama-bench" / "smollm2.csv"
     with pytest.raises(HprofError, match="it holds no events"):
-        import_files([rows], tmp_path / "out", ranges=_RANGES)
+        _import_cut(rows, tmp_path / "out", _RANGES)

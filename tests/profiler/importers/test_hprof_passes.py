@@ -19,7 +19,7 @@ from executor.tracing.nvtx_names import (
     format_ubatch,
 )
 from profiler.capture import Capture
-from profiler.importers import import_files
+from profiler.importers import TraceInput, import_files
 from profiler.importers.base import Imported
 from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.nsys import exports
@@ -83,7 +83,7 @@ def _without_copies(path: Path) -> Path:
 
 def test_copies_that_were_called_and_not_recorded_are_unknown(tmp_path: Path) -> None:
     trace = _without_copies(tmp_path / "a.sqlite")
-    capture = import_files([], tmp_path / "out", arms=[("off", trace)])
+    capture = import_files([TraceInput(trace, "off")], tmp_path / "out")
     (row,) = Capture.open(capture).table("passes").to_pylist()
     assert row["bytes_h2d"] is None
     figures = hprof.open(capture).figures()
@@ -96,7 +96,7 @@ def test_copies_that_were_called_and_not_recorded_are_unknown(tmp_path: Path) ->
 
 def test_no_copy_is_0_bytes_where_nobody_asked_for_one(tmp_path: Path) -> None:
     trace = write_export(tmp_path / "a.sqlite", {RUNTIME: [call(100, 103, 9)], KERNEL: [kernel(200, 900, 9)]})
-    figures = hprof.open(import_files([], tmp_path / "out", arms=[("off", trace)])).figures()
+    figures = hprof.open(import_files([TraceInput(trace, "off")], tmp_path / "out")).figures()
     assert figures["bytes_h2d"].tolist() == [0]
 
 
