@@ -174,7 +174,7 @@ STAIRS = {
         {"manifest"},
         {"storage"},
         {"capture", "importers"},
-        {"metrics", "ordering", "cupti", "recording", "cutting"},
+        {"metrics", "ordering", "pass_kernels", "recording", "cutting"},
         {"findings", "planning", "engines", "watching", "doctor"},
         {"report", "running", "predicting"},
         {"compare", "export", "cluster", "probing"},

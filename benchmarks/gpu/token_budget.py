@@ -32,7 +32,7 @@ from executor.model import ModelShape
 from executor.passes import PassJob
 from executor.session import Session
 from profiler.arithmetic.intervals import union
-from profiler.cupti import cuda_trace
+from profiler.pass_kernels import cuda_trace
 
 SHAPES: Final[dict[str, Callable[[], ModelShape]]] = {"moe": moe_shape, "dense": dense_shape}
 PARTS: Final = ("speed", "kernels", "memory")

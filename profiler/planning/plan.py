@@ -13,7 +13,7 @@ from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.policies import make_policy
 from executor.session import SessionOptions
-from profiler.cupti import check_cupti
+from profiler.pass_kernels import check_cupti
 from profiler.planning.memory import check_needs, layers_on_host
 from profiler.planning.placed_arms import PlacedArms, device_of_layers, placed_arms
 from profiler.planning.request import RunRequest, distinct_cells

@@ -14,7 +14,7 @@ from executor.fault_names import FAULT_MEANINGS
 from executor.model import Model
 from executor.policies import arm_traits
 from profiler.arithmetic.stats import MIN_PAIRS
-from profiler.cupti import COST_WARNING
+from profiler.pass_kernels import COST_WARNING
 from profiler.planning.placed_arms import PlacedArms
 from profiler.planning.request import GridPoint, RunRequest
 

@@ -27,7 +27,7 @@ from executor.units import format_count
 from profiler.arithmetic.turns import arm_order, needs_warmup
 from profiler.capture import Capture
 from profiler.collection import no_collection, sparing_what_is_there
-from profiler.cupti import CuptiRecorder
+from profiler.pass_kernels import CuptiRecorder
 from profiler.planning.placed_arms import PlacedArms
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint

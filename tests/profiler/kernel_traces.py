@@ -39,7 +39,7 @@ def _work(record: EventRecord, shift_ns: int) -> list[Event]:
 
 
 class FakeTracing:
-    """`profiler.cupti.Tracing` for passes of the cpu device; `result` and `zero_unix_ns` are of the last."""
+    """`profiler.pass_kernels.Tracing` for passes of the cpu device; `result` and `zero_unix_ns` are of the last."""
 
     def __init__(self, *, is_empty: bool = False, **keys: Any) -> None:
         self.result: PassResult | None = None
