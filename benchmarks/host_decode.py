@@ -31,6 +31,7 @@ from executor.layers.router import Routed
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
 from executor.placement.place import place
+from executor.reference import KeptWeights
 from executor.weights.transfer_units import TransferUnit, build_transfer_units
 
 BF16 = torch.bfloat16
@@ -51,30 +52,11 @@ class DecodeRow:
     dequantised_s: float
 
 
-class Dequantised:
-    """The weights dequantised to bf16, each tensor by itself."""
-
-    def __init__(self, weights: HostWeights, model: Model, layer: int) -> None:
-        self._weights, self._model, self._prefix = weights, model, f"blk.{layer}."
-        self._kept = {t.name: weights.get(t.name) for t in model.tensors.values() if _is_read(t.name, self._prefix)}
-
-    def __call__(self, short_name: str) -> torch.Tensor:
-        return self._kept[self._prefix + short_name]
-
-    def maybe(self, short_name: str) -> torch.Tensor | None:
-        return self._kept.get(self._prefix + short_name)
-
-    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self(short_name)[ids]
-
-    def one(self, name: str, expert: int) -> torch.Tensor:
-        return self(name)[expert]
-
-    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
-        return self(name)
-
-    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self(name)[ids]
+def _dequantised(weights: HostWeights, model: Model, layer: int) -> KeptWeights:
+    """The weights in bf16, each tensor by itself."""
+    prefix = f"blk.{layer}."
+    names = [name for name in (tensor.name for tensor in model.tensors.values()) if _is_read(name, prefix)]
+    return KeptWeights({name.removeprefix(prefix): weights.get(name) for name in names})
 
 
 def _is_read(name: str, prefix: str) -> bool:
@@ -92,7 +74,7 @@ class Layers:
         with patch.object(stored, "is_available", return_value=False):
             self.pytorch = HostWeights(self.model, BF16, self.units)
             self.pytorch.prepare(self.units)
-        self.dequantised = [Dequantised(self.weights, self.model, layer) for layer in range(n_layers)]
+        self.dequantised = [_dequantised(self.weights, self.model, layer) for layer in range(n_layers)]
         self.moe = self.model.shape.layers[0].ffn
         self.x = torch.randn(1, self.model.shape.hidden, generator=torch.Generator().manual_seed(1)).to(BF16)
 

@@ -55,6 +55,31 @@ class ModelWeights:
         return raw.view(*info.shape[:-1], -1).to(self._device)
 
 
+class KeptWeights:
+    """`Weights` and `ExpertStack` of one layer whose dequantised tensors are kept, by short name."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def __call__(self, short_name: str) -> torch.Tensor:
+        return self.tensors[short_name]
+
+    def maybe(self, short_name: str) -> torch.Tensor | None:
+        return self.tensors.get(short_name)
+
+    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(short_name)[ids]
+
+    def one(self, name: str, expert: int) -> torch.Tensor:
+        return self(name)[expert]
+
+    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
+        return self(name)
+
+    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        return self(name)[ids]
+
+
 def forward(
     model: Model,
     tokens: Sequence[int],

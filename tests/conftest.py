@@ -72,6 +72,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That multiply stored bytes on a GPU: whether there are any depends on the machine."""
+    from executor.memory import scratch
+
+    monkeypatch.setattr(scratch, "reads_stored", lambda quant, n_rows, dtype: False)
+
+
+@pytest.fixture
 def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine without one. With one, hosts multiply weights as they are stored and keep nothing beside them."""
     from executor.host import stored

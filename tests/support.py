@@ -65,3 +65,8 @@ def one_sentence(error: BaseException) -> str:
     assert said.endswith("."), said
     assert "\n" not in said
     return said
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its path there."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

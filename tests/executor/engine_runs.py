@@ -14,7 +14,7 @@ from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimDevice, SimMachine
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
-from executor.passes import PassJob, PassResult
+from executor.passes import EventRecord, PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.routing.spec import routing_from_spec
@@ -112,3 +112,9 @@ def without_waits_of(stream: StreamName, monkeypatch: pytest.MonkeyPatch, index:
             wait(device, waiting, event)
 
     monkeypatch.setattr(SimDevice, "wait", wait_of_others)
+
+
+def copies(result: PassResult) -> list[EventRecord]:
+    """The copies of weights in the order in which they were issued."""
+    found = [event for event in result.events if event.kind == "h2d" and event.tensor is not None]
+    return sorted(found, key=lambda event: event.correlation_id or 0)

@@ -19,11 +19,6 @@ POISON = 12345.0
 
 
 @pytest.fixture
-def cuda() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-@pytest.fixture
 def fused_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails a test whose call falls back to PyTorch's operations."""
 

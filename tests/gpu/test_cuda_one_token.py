@@ -22,11 +22,6 @@ DENSE = AttentionShape(40, 8, 128, RopeShape(1e4, 128, interleaved=True))
 LARGE_HEADS = AttentionShape(8, 1, 256, RopeShape(1e4, 64), window=512)
 
 
-@pytest.fixture
-def cuda() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device())
-
-
 @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
 @pytest.mark.parametrize("n", [8, 130, 2048, 5120])
 def test_norm(cuda: torch.device, n: int, dtype: torch.dtype) -> None:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from executor.passes import EventRecord, PassResult
 from executor.policies.base import PolicyOptions
-from tests.executor.engine_runs import open_session, run_pass, unit_bytes, vram, weight_bytes
+from tests.executor.engine_runs import copies, open_session, run_pass, unit_bytes, vram, weight_bytes
 from tests.support import smollm2_path
 
 LAYERS = 3
 TINY_FFN_BYTES = 3 * 1536 * 512 // 32 * 34  # gate, up and down of one tiny-dense layer in Q8_0
 ACTIVATION_BYTES = 512 * 4  # one float32 row of the hidden size
-
-
-def copies(result: PassResult) -> list[EventRecord]:
-    """The copies of weights, in the order of their numbers."""
-    found = [e for e in result.events if e.kind == "h2d" and e.tensor is not None]
-    return sorted(found, key=lambda e: e.correlation_id or 0)
 
 
 @pytest.mark.parametrize("arm", ["off", "off-whole", "on", "gated"])

@@ -12,6 +12,7 @@ from executor.host import int4
 from executor.host.int4 import GROUP, is_affine, unpack_affine
 from executor.quants import fill_random, tensor_bytes
 from executor.quants.dispatch import dequantise
+from tests.executor.host.errors import relative_error
 
 TYPES = ["Q4_0", "Q4_1", "Q4_K"]
 pytestmark = pytest.mark.skipif(not int4.has_int4(), reason="this PyTorch has no packed int4 product on the CPU")
@@ -32,10 +33,6 @@ def stored(quant: str, n_rows: int, n_cols: int, mean: float = 0.0) -> torch.Ten
         return raw.view(n_rows, -1)
     weights = torch.randn(n_rows, n_cols, generator=torch.Generator().manual_seed(5)).add_(mean).numpy()
     return torch.from_numpy(quants.quantize(weights, GGMLQuantizationType[quant]))
-
-
-def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got.float() - want).norm() / want.norm())
 
 
 @pytest.mark.parametrize("quant", TYPES)

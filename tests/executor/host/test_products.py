@@ -28,9 +28,9 @@ from executor.model import DenseFfn, Model, MoeFfn
 from executor.models.load import load_model
 from executor.models.synthetic import QuantPlan, SyntheticSource, model_tensors
 from executor.placement.place import place
-from executor.quants.dispatch import in_dtype, rows_view
-from executor.quants.stored import Stored
+from executor.reference import KeptWeights, ModelWeights
 from executor.weights.transfer_units import TransferUnit, build_transfer_units
+from tests.executor.host.errors import relative_error
 
 BF16, F32 = torch.bfloat16, torch.float32
 FFN = DenseFfn(1)  # its width is its matrices'
@@ -46,35 +46,11 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return str(request.param)
 
 
-class Exact:
+def exact_weights(model: Model, layer: int) -> KeptWeights:
     """A layer's weights in float32, straight from the source."""
-
-    def __init__(self, model: Model, layer: int) -> None:
-        self._model, self._prefix = model, f"blk.{layer}."
-        self._kept: dict[str, torch.Tensor] = {}
-
-    def __call__(self, short_name: str) -> torch.Tensor:
-        if short_name not in self._kept:
-            info = self._model.tensors[self._prefix + short_name]
-            raw = torch.empty(info.n_bytes, dtype=torch.uint8)
-            self._model.source.read_into(info.name, raw)
-            self._kept[short_name] = in_dtype(Stored(rows_view(raw, info), info.quant), info, F32)
-        return self._kept[short_name]
-
-    def maybe(self, short_name: str) -> torch.Tensor | None:
-        return self(short_name) if self._prefix + short_name in self._model.tensors else None
-
-    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self(short_name)[ids]
-
-    def one(self, name: str, expert: int) -> torch.Tensor:
-        return self(name)[expert]
-
-    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
-        return self(name)
-
-    def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        return self(name)[ids]
+    weights, prefix = ModelWeights(model, layer, F32, torch.device("cpu")), f"blk.{layer}."
+    names = [name.removeprefix(prefix) for name in model.tensors if name.startswith(prefix)]
+    return KeptWeights({name: weights(name) for name in names})
 
 
 @contextmanager
@@ -86,16 +62,12 @@ def units_of(model: Model, overrides: str | None = None) -> Iterator[list[Transf
         device.close()
 
 
-def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got.float() - want).norm() / want.norm())
-
-
 @pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "BF16", "F16", "F32"])
 @pytest.mark.parametrize("n", [1, 80])  # 80 rows go around the packed product
 def test_a_dense_ffn_of_every_type(quant: str, n: int) -> None:
     model = load_model("tiny-dense", quant=quant, layers=1)
     x = torch.randn(n, model.shape.hidden, generator=torch.Generator().manual_seed(n)).to(BF16)
-    want = dense_ffn(x.float(), Exact(model, 0), FFN, 1e-5) - x.float()
+    want = dense_ffn(x.float(), exact_weights(model, 0), FFN, 1e-5) - x.float()
     with units_of(model) as units:
         for dtype, bound in ((BF16, 0.02), (F32, 1e-5)):
             weights = HostWeights(model, dtype, units)
@@ -113,7 +85,7 @@ def test_experts_of_every_kind(quant: str, n: int, dtype: torch.dtype) -> None:
     assert isinstance(moe, MoeFfn)
     routed = routed_rows(n, model.shape.hidden, moe, dtype)
     exact = Routed(routed.h.float(), routed.ids, routed.weights)
-    each = looped_experts(exact.h, exact.ids, Exact(model, 0), moe, None)
+    each = looped_experts(exact.h, exact.ids, exact_weights(model, 0), moe, None)
     want = (each * exact.weights.unsqueeze(-1)).sum(1)
     with units_of(model) as units:
         weights = HostWeights(model, dtype, units)
@@ -133,7 +105,7 @@ def test_biases_and_the_clamped_activation(n: int) -> None:
     model = with_gpt_oss_experts(load_model("tiny-moe", layers=1))
     moe = model.shape.layers[0].ffn
     assert isinstance(moe, MoeFfn)
-    routed, exact = routed_rows(n, model.shape.hidden, moe, BF16), Exact(model, 0)
+    routed, exact = routed_rows(n, model.shape.hidden, moe, BF16), exact_weights(model, 0)
     each = looped_experts(routed.h.float(), routed.ids, exact, moe, exact)
     want = (each * routed.weights.unsqueeze(-1)).sum(1)
     with units_of(model) as units:
@@ -207,7 +179,7 @@ def test_a_step_is_computed_whole_where_one_matrix_is_on_the_host() -> None:
         weights = HostWeights(model, F32, units)
         weights.prepare(units)
         got = host_ffn(x, weights.products(0, "ffn"), HostStepWeights(weights, 0), FFN, 1e-5)
-    assert relative_error(got, dense_ffn(x, Exact(model, 0), FFN, 1e-5)) < 1e-5
+    assert relative_error(got, dense_ffn(x, exact_weights(model, 0), FFN, 1e-5)) < 1e-5
 
 
 def test_preparation_leaves_the_number_of_threads_alone() -> None:

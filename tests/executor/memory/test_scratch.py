@@ -18,16 +18,12 @@ from executor.layers import dense, widened_experts
 from executor.memory import scratch
 from executor.model import Model, MoeFfn
 from executor.models.load import load_model
+from executor.reference import KeptWeights
 from executor.session import SessionOptions
 
 MIB = 1 << 20
 N_ROWS = 64
-
-
-@pytest.fixture(autouse=True)
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That multiply stored bytes: whether there are any depends on the machine."""
-    monkeypatch.setattr(scratch, "reads_stored", lambda quant, n_rows, dtype: False)
+pytestmark = pytest.mark.usefixtures("without_kernels")
 
 
 def options(**changes: Any) -> SessionOptions:
@@ -82,29 +78,22 @@ def held_by(step: Callable[[], object]) -> int:
     return live.peak
 
 
-class Dequantised:
-    """`Weights` and `ExpertStack` that make a matrix whenever one is asked for, as a device does."""
+class Dequantised(KeptWeights):
+    """A layer that makes a matrix whenever one is asked for, as a device does."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        flat = torch.tensor(0.01, dtype=torch.bfloat16)
+        layer = {name.removeprefix("blk.0."): info.shape for name, info in model.tensors.items()}
+        super().__init__({name: flat.expand(shape) for name, shape in layer.items()})  # of one number's memory
 
     def __call__(self, short_name: str) -> torch.Tensor:
-        return torch.full(self._model.tensors[f"blk.0.{short_name}"].shape, 0.01, dtype=torch.bfloat16)
-
-    def maybe(self, short_name: str) -> torch.Tensor | None:
-        return self(short_name) if f"blk.0.{short_name}" in self._model.tensors else None
-
-    def rows(self, short_name: str, ids: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        return self.tensors[short_name].clone(memory_format=torch.contiguous_format)
 
     def one(self, name: str, expert: int) -> torch.Tensor:
-        return torch.full(self._model.tensors[f"blk.0.{name}"].shape[1:], 0.01, dtype=torch.bfloat16)
-
-    def all(self, name: str, flags: torch.Tensor) -> torch.Tensor:
-        return self(name)
+        return self.tensors[name][expert].clone(memory_format=torch.contiguous_format)
 
     def chosen(self, name: str, ids: torch.Tensor) -> torch.Tensor:
-        return torch.full((len(ids), *self._model.tensors[f"blk.0.{name}"].shape[1:]), 0.01, dtype=torch.bfloat16)
+        return self.tensors[name][ids]
 
 
 def test_a_dense_ffn() -> None:

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from executor.arrays import Flags
-from executor.passes import EventRecord, PassResult
 from executor.policies import make_policy
 from executor.policies.base import Item, Plan, PolicyOptions
 from executor.policies.hot import Hot, LayerTimes, Popularity, size_class
-from tests.executor.engine_runs import open_session, run_pass, unit_bytes, weight_bytes
+from tests.executor.engine_runs import copies, open_session, run_pass, unit_bytes, weight_bytes
 from tests.executor.policies.made_up import (
     EXPERT_BYTES,
     N_EXPERTS,
@@ -121,12 +120,6 @@ def test_what_one_layer_hides_is_its_share_of_a_pass_of_several() -> None:
 
 
 # Recorded passes
-
-
-def copies(result: PassResult) -> list[EventRecord]:
-    """The copies of weights in the order in which they were issued."""
-    found = [e for e in result.events if e.kind == "h2d" and e.tensor is not None]
-    return sorted(found, key=lambda e: e.correlation_id or 0)
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])

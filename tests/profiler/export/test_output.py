@@ -18,7 +18,7 @@ from executor.errors import HprofError
 from profiler.export import FORMATS, Format, export
 from profiler.export.output import output_file, remove_left_over
 from tests.profiler.makers import dense_off_on, empty, moe_off_on, passes_without_events
-from tests.support import ROOT
+from tests.support import ROOT, contents
 
 
 @contextmanager
@@ -32,10 +32,6 @@ def _files_of_at_most(n_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("name", ["out", "out.gz"])
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path, form: Format, name: str) -> None:
@@ -43,12 +39,12 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path, form: Format
     out = tmp_path / "exports" / name
     out.parent.mkdir()
     export([old], form, out)
-    before = _contents(out.parent)
+    before = contents(out.parent)
     with _files_of_at_most(1000), pytest.raises(HprofError, match=r"cannot be written: File too large"):
         export([new], form, out, force=True)
-    assert _contents(out.parent) == before
+    assert contents(out.parent) == before
     export([new], form, out, force=True)
-    assert _contents(out.parent) != before
+    assert contents(out.parent) != before
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -74,7 +70,7 @@ def test_an_interrupted_export_leaves_the_file_that_was_there(
     monkeypatch.setattr("profiler.export.chrome.arrow_lines", stopped)
     with pytest.raises(stop):
         export([dense_off_on(tmp_path / "c")], "chrome", out, force=True)
-    assert _contents(out.parent) == {"out.json": b"mine"}
+    assert contents(out.parent) == {"out.json": b"mine"}
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -83,7 +79,7 @@ def test_tables_of_two_captures_never_lie_beside_each_other(
 ) -> None:
     out = tmp_path / "out"
     export([moe_off_on(tmp_path / "a")], form, out)
-    before = _contents(out)
+    before = contents(out)
 
     def no_figures(*_: object) -> None:
         raise HprofError("the last table cannot be made.")
@@ -91,7 +87,7 @@ def test_tables_of_two_captures_never_lie_beside_each_other(
     monkeypatch.setattr("profiler.export.tables.figures_table", no_figures)
     with pytest.raises(HprofError, match="last table"):
         export([dense_off_on(tmp_path / "b")], form, out, force=True)
-    assert _contents(out) == before
+    assert contents(out) == before
 
 
 KILLED = (
@@ -111,10 +107,10 @@ def test_what_a_killed_export_left_blocks_nothing_and_goes(tmp_path: Path) -> No
     moe_off_on(tmp_path / "killed")
     out = tmp_path / "out"
     assert _export_killed_by(signal.SIGKILL, tmp_path / "killed", out).returncode == -signal.SIGKILL
-    assert any(name.startswith(".experts.csv.") for name in _contents(out))
+    assert any(name.startswith(".experts.csv.") for name in contents(out))
     (out / ".events.csv.bak.1.tmp").write_text("of another file")
     export([dense_off_on(tmp_path / "c")], "csv", out)  # no `experts`
-    left_over = [name for name in _contents(out) if name.startswith(".")]
+    left_over = [name for name in contents(out) if name.startswith(".")]
     assert left_over == [".events.csv.bak.1.tmp"]
     assert (out / "events.csv").is_file()
 
@@ -132,7 +128,7 @@ def test_a_file_that_is_being_written_is_not_taken_for_left_over(tmp_path: Path)
     with output_file(out) as file:
         remove_left_over(out)
         file.write(b"whole")
-    assert _contents(tmp_path) == {"report.html": b"whole"}
+    assert contents(tmp_path) == {"report.html": b"whole"}
 
 
 def test_a_link_stays_a_link_and_permissions_stay(tmp_path: Path) -> None:

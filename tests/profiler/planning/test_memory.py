@@ -15,7 +15,6 @@ from executor.devices.base import DeviceKind
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
-from executor.memory import scratch
 from executor.models.load import load_model
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
@@ -36,13 +35,7 @@ from tests.profiler.runs import small_request
 
 GIB = 1 << 30
 PROMPT = GridPoint(512, 0, 512, 0)  # nothing is computed on the host
-pytestmark = pytest.mark.usefixtures("without_compiler")
-
-
-@pytest.fixture(autouse=True)
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That multiply stored bytes on a GPU: whether there are any depends on the machine."""
-    monkeypatch.setattr(scratch, "reads_stored", lambda quant, n_rows, dtype: False)
+pytestmark = pytest.mark.usefixtures("without_compiler", "without_kernels")
 
 
 def wanted(

@@ -22,13 +22,9 @@ from profiler.running.runner import kept_passes
 from profiler.storage.store import Store
 from profiler.storage.writer import CaptureWriter, PassKey, new_capture
 from tests.profiler import makers
-from tests.support import ROOT
+from tests.support import ROOT, contents
 
 TRACE = ROOT / "tests" / "data" / "llama-bench" / "smollm2.jsonl"
-
-
-def snapshot(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_the_old_capture_is_there_until_the_first_pass_of_the_new_one(tmp_path: Path) -> None:
@@ -46,7 +42,7 @@ def test_the_old_capture_is_there_until_the_first_pass_of_the_new_one(tmp_path: 
     done = Capture.open(tmp_path / "c")
     assert done.passes["arm"].tolist() == ["on"]
     assert done.table("events").num_rows == done.manifest.rows["events"] == 12
-    assert sorted(snapshot(tmp_path / "c")) == sorted(
+    assert sorted(contents(tmp_path / "c")) == sorted(
         ["manifest.json", *(f"{t}/all-{done.manifest.parts}000000.parquet" for t in ("events", "passes", "ubatches"))]
     )
 
@@ -56,11 +52,11 @@ def test_what_never_had_a_pass_leaves_the_old_one_to_the_byte(
     tmp_path: Path, end: Callable[[CaptureWriter], None]
 ) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     writer = new_capture(tmp_path / "c", force=True)
     writer.write_part("events", {"pass_id": [0], "kind": ["h2d"], "t_start": [0], "t_end": [1]}, "pass-000000")
     end(writer)
-    assert snapshot(tmp_path / "c") == before
+    assert contents(tmp_path / "c") == before
     end(new_capture(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
 
@@ -68,7 +64,7 @@ def test_what_never_had_a_pass_leaves_the_old_one_to_the_byte(
 @pytest.mark.parametrize("end", [lambda writer: writer.abandon(), lambda writer: writer.finish("interrupted")])
 def test_warm_ups_wait_for_the_first_measured_pass(tmp_path: Path, end: Callable[[CaptureWriter], None]) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     ended, writer = (new_capture(tmp_path / "c", force=True) for _ in range(2))
     for replacing in (ended, writer):
         replacing.plan_pass(0, PassKey("on", warmup=True))
@@ -78,7 +74,7 @@ def test_warm_ups_wait_for_the_first_measured_pass(tmp_path: Path, end: Callable
     writer.plan_pass(1, PassKey("on"))
     writer.record_pass(1, makers.dense_result())
     assert Capture.open(tmp_path / "c").passes["warmup"].tolist() == [True, False]
-    assert not before.keys() & snapshot(tmp_path / "c").keys() - {MANIFEST_NAME}
+    assert not before.keys() & contents(tmp_path / "c").keys() - {MANIFEST_NAME}
 
 
 def test_a_fresh_run_keeps_its_warm_ups(tmp_path: Path) -> None:
@@ -117,7 +113,7 @@ def test_a_run_on_a_full_disk_leaves_nothing_beside_the_old_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     for whole in range(100):
         writer = new_capture(tmp_path / "c", force=True)
         writer.plan_pass(0, PassKey("on"))
@@ -135,7 +131,7 @@ def test_a_run_on_a_full_disk_leaves_nothing_beside_the_old_capture(
                 writer.finish("interrupted")
             else:
                 break
-        assert snapshot(tmp_path / "c") == before
+        assert contents(tmp_path / "c") == before
     assert whole >= 4, "events, ubatches, passes and the manifest"
 
 
@@ -152,11 +148,11 @@ def test_a_run_that_was_replaced_while_it_wrote_leaves_no_part(tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(CaptureWriter, "_check_ours", replaced_just_after)
         first.record_pass(0, makers.dense_result())
-    assert "passes/pass-000000.parquet" in snapshot(tmp_path / "c")
+    assert "passes/pass-000000.parquet" in contents(tmp_path / "c")
     with pytest.raises(HprofError, match="was replaced by another run"):
         first.finish("interrupted")
     assert len(Capture.open(tmp_path / "c").passes) == 4
-    assert not [name for name in snapshot(tmp_path / "c") if "pass-" in name]
+    assert not [name for name in contents(tmp_path / "c") if "pass-" in name]
 
 
 def test_a_kill_at_any_write_leaves_one_whole_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,14 +201,14 @@ def _stops_after(n_calls: int, method: Callable[..., None]) -> Callable[..., Non
 )
 def test_a_refused_run_leaves_what_was_there(tmp_path: Path, refused: list[str]) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     assert hprof.main(["run", "-o", str(tmp_path / "c"), "--force", *refused]) == 2
-    assert snapshot(tmp_path / "c") == before
+    assert contents(tmp_path / "c") == before
 
 
 def test_an_import_on_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_files([TRACE], tmp_path / "c")
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     whole = 0
     while True:
         room = iter(range(whole))
@@ -229,7 +225,7 @@ def test_an_import_on_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypa
                 assert "No space left on device" in str(error)  # noqa: PT017
             else:
                 break
-            assert snapshot(tmp_path / "c") == before
+            assert contents(tmp_path / "c") == before
             with pytest.raises(HprofError, match="No space left"):
                 import_files([TRACE], tmp_path / "new")
             assert not (tmp_path / "new").exists()
@@ -276,13 +272,13 @@ def test_boots_replace_a_capture_too(tmp_path: Path) -> None:
     capture = Capture.open(tmp_path / "c")
     assert capture.manifest.state == "complete"
     assert set(capture.passes["boot"]) == {0, 1}
-    assert not [name for name in snapshot(tmp_path / "c") if name.endswith(".tmp")]
+    assert not [name for name in contents(tmp_path / "c") if name.endswith(".tmp")]
 
 
 @pytest.mark.parametrize("boots", ["1", "2"])
 def test_a_replacing_run_that_is_ended_before_its_first_pass(tmp_path: Path, boots: str) -> None:
     makers.dense_off_on(tmp_path / "c", n_pairs=1)
-    before = snapshot(tmp_path / "c")
+    before = contents(tmp_path / "c")
     run = ["run", "--device", "cpu", "-p", "4096", "-n", "1", "-ub", "32", "-r", "1", "--boots", boots, "--link-gb-s"]
     command = [sys.executable, "-P", "-m", "hprof", *run, "0.001", "-o", str(tmp_path / "c"), "--force"]
     process = subprocess.Popen(
@@ -297,4 +293,4 @@ def test_a_replacing_run_that_is_ended_before_its_first_pass(tmp_path: Path, boo
     assert process.returncode == 143, stderr
     assert stderr.startswith("hprof: terminated; no measured pass was finished, and ")
     assert stderr.count("\n") == 1
-    assert snapshot(tmp_path / "c") == before
+    assert contents(tmp_path / "c") == before
