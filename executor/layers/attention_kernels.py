@@ -202,7 +202,8 @@ class OneToken:
 def position_on_device(device: torch.device) -> PositionOnDevice:
     """A position's buffers on a device."""
     index = torch.zeros(1, dtype=torch.int64, device=device)
-    return PositionOnDevice(index, *(torch.arange(2, dtype=torch.int32, device=device) for _ in range(2)))
+    # not arange: on a simulated device that imports sympy, which takes half a second
+    return PositionOnDevice(index, *(torch.tensor([0, 1], dtype=torch.int32, device=device) for _ in range(2)))
 
 
 def rows_for(position: int, max_tokens: int) -> int:

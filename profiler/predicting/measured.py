@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -18,6 +19,7 @@ from profiler.predicting.samples import times_of_steps
 ArmCell = tuple[str, GridPoint]
 """An arm's label, and the cell that it ran in."""
 _KEYS: Final = ["arm", *CELL_KEYS]
+_FIGURES: Final = ("ttft_ns", "prefill_ns", "decode_ns", "bytes_h2d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +79,19 @@ def measured_cells(capture: Capture, *, with_steps: bool = False) -> dict[ArmCel
     """By arm and cell, the capture's measured passes; `with_steps`: with their time by kind of step."""
     passes = told_passes(capture)
     busy = _busy(capture, passes) if with_steps else {}
+    of_cell = passes[[*_KEYS, *_FIGURES]].astype(dict.fromkeys(_FIGURES, float)).groupby(_KEYS, observed=True)
+    medians, counts = of_cell[list(_FIGURES)].median(), of_cell.size()
     found = {}
-    for group, rows in passes.groupby(_KEYS):
+    for (group, *values), n in zip(medians.itertuples(name=None), counts, strict=True):
         arm, *sizes = cast("tuple[str, int, int, int, int]", group)
         key = arm, grid_point(sizes)
+        ttft, prefill, decode, n_bytes = (None if math.isnan(value) else value for value in values)
         found[key] = MeasuredCell(
-            ttft_ns=_median(rows["ttft_ns"]),
-            prefill_ns=_median(rows["prefill_ns"]),
-            decode_ns=_median(rows["decode_ns"]),
-            bytes_h2d=_median(rows["bytes_h2d"]),
-            n=len(rows),
+            ttft_ns=ttft,
+            prefill_ns=prefill,
+            decode_ns=decode,
+            bytes_h2d=n_bytes,
+            n=n,
             busy_prefill=busy.get((key, "prefill"), {}),
             busy_decode=busy.get((key, "decode"), {}),
         )
@@ -101,11 +106,6 @@ def grid_point(sizes: Iterable[float]) -> GridPoint:
 def relative(predicted: float | None, measured: float | None) -> list[float]:
     """How far a prediction is off, as a share of what was measured; nothing where one of them is not known."""
     return [predicted / measured - 1] if predicted is not None and measured else []
-
-
-def _median(values: pd.Series[float]) -> float | None:
-    known = values.dropna()
-    return float(known.median()) if len(known) else None
 
 
 def _busy(capture: Capture, passes: pd.DataFrame) -> dict[tuple[ArmCell, str], dict[str, float]]:

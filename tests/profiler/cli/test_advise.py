@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import orjson
 import pytest
 
@@ -20,6 +23,16 @@ def test_three_lines_answer_first(capsys: Printed) -> None:
     assert lines[0].startswith("set: --arms ")
     assert any(line.startswith("gives: TTFT") for line in lines[:4])
     assert any(line.startswith("sure: from rates alone") for line in lines[:6])
+
+
+def test_advice_by_rates_imports_nothing_that_it_does_not_need() -> None:
+    """Each takes half a second: sympy, which torch imports for a range on its meta device, and scipy, which fits."""
+    words = [*ASKED, *RATES]
+    told = (
+        f"import sys, hprof; hprof.main({words}); print('modules', *(one in sys.modules for one in ('scipy', 'sympy')))"
+    )
+    done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "modules False False"
 
 
 def test_json_has_the_best_and_the_front(capsys: Printed) -> None:
