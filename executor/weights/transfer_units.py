@@ -126,7 +126,8 @@ def build_transfer_units(model: Model, placement: Placement, device: Device, loa
 def host_groups(model: Model, placement: Placement) -> list[tuple[int, StepKind, list[TensorInfo]]]:
     """The host tensors by layer and step, in the order in which a ubatch reaches them: one group a transfer unit."""
     groups: dict[tuple[int, StepKind], list[TensorInfo]] = {}
-    for tensor in (model.tensors[name] for name in placement.host):
+    for name in placement.host & model.tensors.keys():  # a model may be cut to fewer layers than were placed
+        tensor = model.tensors[name]
         if tensor.layer is not None:
             kind = step_kind(tensor, model.shape.layers[tensor.layer])
             groups.setdefault((tensor.layer, kind), []).append(tensor)
