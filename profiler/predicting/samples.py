@@ -194,7 +194,8 @@ def _steps(
     kind_of = dict(enumerate(layout.kind_of))
     place = rows["layer"].map(kind_of).fillna(-1).astype(int)
     where = rows["kind"].map({"compute": "device", "cpu_compute": "host", "d2h": "out", "h2d": "in"})
-    step = pd.Series(list(zip(place, where, rows["name"], strict=True)), rows.index).map(keys)
+    told = zip(place.tolist(), where.tolist(), rows["name"].tolist(), strict=True)  # lists: Arrow iterates slowly
+    step = pd.Series([keys.get(one) for one in told], rows.index, dtype=object)
     used = rows.merge(experts[[*_LAYER, "distinct"]], on=_LAYER, how="left")
     is_one_row = rows["is_left"] & ~rows["name"].isin(["logits", "sample"])
     in_use = used["distinct"].fillna(0).to_numpy(np.float64)
