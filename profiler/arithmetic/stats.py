@@ -13,6 +13,7 @@ Student's of the processes' own ratios.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -169,10 +170,20 @@ def _median(ascending: Floats) -> float:
     return float(ascending[middle] if len(ascending) % 2 else (ascending[middle - 1] + ascending[middle]) / 2)
 
 
+def _median_of_ratio(values: Floats) -> float:
+    """The median that ratios are made of: of an even number the geometric mean of the middle two, beside 0 half the
+    larger. So times and the rates made of them have one ratio, the one way round or the other.
+    """
+    ascending = np.sort(values)
+    middle = len(ascending) // 2
+    low, high = float(ascending[(len(ascending) - 1) // 2]), float(ascending[middle])
+    return math.sqrt(low) * math.sqrt(high) if 0 < low < high else (low + high) / 2
+
+
 def boot_medians(values: Floats, boots: Floats) -> tuple[Floats, Floats]:
     """The boots, ascending, and the median of each one's values."""
     numbers = np.unique(boots)
-    return numbers, np.array([np.median(values[boots == number]) for number in numbers])
+    return numbers, np.array([_median_of_ratio(values[boots == number]) for number in numbers])
 
 
 @lru_cache(maxsize=256)
@@ -215,12 +226,14 @@ def compare(
     Values may be 0; where so many of the baseline's are that its median might be too, there is no interval.
     """
     n_pairs, unit = min(len(baseline), len(arm)), design.unit
-    if n_pairs == 0 or np.median(baseline) == 0:
+    if n_pairs == 0 or (of_baseline := _median_of_ratio(baseline)) == 0:
         return None
-    ratio = float(np.median(arm) / np.median(baseline))
+    ratio = _median_of_ratio(arm) / of_baseline
     interval = _bootstrap(baseline, arm, boots or (None, None), are_pairs=design.are_pairs) if n_pairs > 1 else None
     if unit == "results":
         interval = ratio, ratio
+    if interval is not None:
+        interval = min(interval[0], ratio), max(interval[1], ratio)  # logarithms round
     low, high = interval or (None, None)
     if grounds.different is not None:
         return Comparison(ratio, low, high, n_pairs, "inconclusive", f"{_OTHER_WORK}{grounds.different}", unit)
@@ -245,13 +258,14 @@ def _verdict(
         few = f"{n_pairs} of the {NEEDED[unit]} {unit} that a verdict needs"
         return "inconclusive", ONE_PROCESS if unit == "boots" and n_pairs == 1 else few
     low, high = interval
-    if 1 - noise <= low and high <= 1 + noise:
+    least = 1 / (1 + noise)  # a figure and its inverse are judged alike
+    if least <= low and high <= 1 + noise:
         return "no difference", None
-    if high < 1 and ratio < 1 - noise:
+    if high < 1 and ratio < least:
         return ("faster" if better == "lower" else "slower"), None
     if low > 1 and ratio > 1 + noise:
         return ("slower" if better == "lower" else "faster"), None
-    if high - low <= noise and any(low < edge < high for edge in (1 - noise, 1 + noise)):
+    if high - low <= noise and any(low < edge < high for edge in (least, 1 + noise)):
         at = f"the difference lies at the noise threshold of {noise * 100:g} %"
         return "inconclusive", f"{at}; more repetitions will hardly settle it"
     more = "more boots" if unit == "boots" else "repeat more often"
@@ -267,7 +281,9 @@ def _bootstrap(
     tail = _tail(min(n, n_arm))
     if np.isinf(ratios).mean() >= tail:
         return None
-    low, high = np.quantile(ratios, [tail, 1 - tail])
+    ends_at = [tail, 1 - tail]
+    is_above_0 = ratios.min() > 0  # then as logarithms, so that inverse figures have inverse ends
+    low, high = np.exp(np.quantile(np.log(ratios), ends_at)) if is_above_0 else np.quantile(ratios, ends_at)
     of_boots = _few_boots_interval(baseline, arm, boots[0]) if are_pairs and boots[0] is not None else None
     ends = [float(low), float(high), *(of_boots or ())]
     return min(ends), max(ends)
@@ -283,7 +299,10 @@ def _resampled(values: Floats, boots: Floats | None, stream: int) -> tuple[Float
 def _resampled_medians(values: bytes, boots: bytes | None, stream: int) -> tuple[Floats, int]:
     given = np.frombuffer(values)
     drawn, n = _drawn(len(given), None if boots is None else np.frombuffer(boots), stream)
-    medians = _medians(np.sort(given[drawn], axis=1))
+    if given.min() > 0:  # `_median_of_ratio`
+        medians = np.exp(_medians(np.sort(np.log(given)[drawn], axis=1)))
+    else:
+        medians = _medians(np.sort(given[drawn], axis=1))
     medians.setflags(write=False)
     return medians, n
 
@@ -296,7 +315,7 @@ def _few_boots_interval(baseline: Floats, arm: Floats, boots: Floats) -> tuple[f
     numbers = np.unique(boots)
     if not 1 < len(numbers) < MIN_PAIRS:
         return None
-    medians = np.array([[np.median(values[boots == one]) for values in (baseline, arm)] for one in numbers])
+    medians = np.array([[_median_of_ratio(values[boots == one]) for values in (baseline, arm)] for one in numbers])
     if not (medians > 0).all():
         return None
     logs = np.log(medians[:, 1] / medians[:, 0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiler.arithmetic.stats import (
     Comparison,
@@ -77,7 +79,7 @@ def test_wide_intervals_and_other_work_are_inconclusive() -> None:
     assert judged(BASE * 0.5, grounds=Grounds(different="other tokens")).reason == "different workload: other tokens"
 
 
-@pytest.mark.parametrize("factor", [0.990, 1.010])
+@pytest.mark.parametrize("factor", [0.9902, 1.0099])
 def test_a_narrow_interval_across_the_noise_threshold_is_not_called_wide(factor: float) -> None:
     arm = 100 * factor * np.linspace(0.998, 1.002, 10)
     found = compare(np.full(10, 100.0), arm, better="lower")
@@ -196,7 +198,7 @@ def test_what_sets_processes_apart_widens_the_interval() -> None:
     alone, nested = (compare(np.full(36, 100.0), arm, better="lower", boots=given) for given in (None, (boots, boots)))
     assert alone is not None
     assert nested is not None
-    assert alone.ratio == nested.ratio == pytest.approx(1.025)
+    assert alone.ratio == nested.ratio == pytest.approx((1.02 * 1.03) ** 0.5)
     assert (alone.low, nested.low) != (None, None)
     assert nested.high - nested.low > 2 * (alone.high - alone.low)  # type: ignore[operator]
 
@@ -246,3 +248,46 @@ def test_one_process_an_arm_needs_boots_and_same_work_needs_none() -> None:
     assert same.reason == "same work: decode ran as off in both"
     noisy = BASE * np.array([0.5, 1.5, 0.7, 1.3, 0.9, 1.1, 0.6, 1.4])
     assert judged(noisy, design=PairDesign(unit="boots")).reason == "the interval is too wide: more boots"
+
+
+_TIMES = st.lists(st.floats(1e3, 1e12), min_size=2, max_size=12)
+
+
+@given(_TIMES, st.data(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_rate_and_the_time_that_it_is_made_of_have_inverse_ratios(
+    times: list[float], data: st.DataObject, are_pairs: bool
+) -> None:
+    """TTFT and prefill of a prompt in one piece, be their number even or odd, of one process or of several."""
+    n = len(times)
+    a, b = np.array(times), np.array(data.draw(st.lists(st.floats(1e3, 1e12), min_size=n, max_size=n)))
+    boots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), float)
+    options = {"design": PairDesign(are_pairs), "boots": (boots, boots)}
+    ttft = compare(a, b, better="lower", **options)  # type: ignore[arg-type]
+    prefill = compare(512e9 / a, 512e9 / b, better="higher", **options)  # type: ignore[arg-type]
+    assert ttft is not None
+    assert prefill is not None
+    assert ttft.verdict == prefill.verdict
+    assert ttft.low is None or ttft.high is None or ttft.low <= ttft.ratio <= ttft.high
+    assert [1 / end if end else end for end in (prefill.ratio, prefill.high, prefill.low)] == pytest.approx(
+        [ttft.ratio, ttft.low, ttft.high], rel=1e-9
+    )
+
+
+def test_two_passes_have_one_ratio() -> None:
+    """Medians taken apart would give 0.84 and 0.82."""
+    a, b = np.array([1.0, 2.0]), np.array([1.0, 1.5])
+    ttft, prefill = compare(a, b, better="lower"), compare(1 / a, 1 / b, better="higher")
+    assert ttft is not None
+    assert prefill is not None
+    assert ttft.ratio == pytest.approx(0.75**0.5)
+    assert prefill.ratio == pytest.approx(1 / 0.75**0.5)
+
+
+def test_rounding_leaves_the_ratio_in_its_interval() -> None:
+    for factor in np.linspace(0.3, 3, 200):
+        found = compare(np.full(6, 0.7), np.full(6, 0.7 * factor), better="lower")
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= found.ratio <= found.high
