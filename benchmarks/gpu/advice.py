@@ -28,6 +28,7 @@ from benchmarks.gpu.llama_bench import EXPERTS_ON_HOST, FFN_ON_HOST
 from executor.devices.base import DeviceKind
 from executor.devices.factory import DeviceOptions
 from executor.errors import HprofError
+from executor.memory.budget import Budget
 from executor.models.load import load_model
 from executor.units import parse_bytes
 from profiler.capture import Capture
@@ -90,10 +91,10 @@ class Deadline:
         return time.perf_counter() < self._end
 
 
-def advised(request: RunRequest, budget_bytes: int, objective: Objective, probe: Probe) -> Advice:
+def advised(request: RunRequest, budget: Budget, objective: Objective, probe: Probe) -> Advice:
     """What advice there is, on the machine of the probe."""
     asked = replace(request, device=replace(request.device, kind="sim"), dtype=cast("Any", probe.dtype))
-    return advise(asked, budget_bytes, objective, probe.costs)
+    return advise(asked, budget, objective, probe.costs)
 
 
 def against_grid(
@@ -101,7 +102,7 @@ def against_grid(
 ) -> Iterator[dict[str, Any]]:
     """For each objective, what the first choice took beside the best of the grid."""
     device = DeviceOptions(cast("DeviceKind", probe.machine["device"]))
-    budget_bytes = parse_bytes(budget, "--budgets")
+    vram_budget = Budget((parse_bytes(budget, "--budgets"),))
     ubatches = [ub for ub in GRID_UBATCHES if ub <= n_prompt] or [n_prompt]
     request = RunRequest(
         cells=tuple(GridPoint(n_prompt, n_gen, ub, 0) for ub in ubatches),
@@ -109,13 +110,13 @@ def against_grid(
         model=model,
         layers=layers,
         arms=GRID_ARMS[load_model(model, layers=layers).has_experts],
-        placements=(PlacementOptions(vram_budget_bytes=budget_bytes),),
+        placements=(PlacementOptions(vram_budget=vram_budget),),
         repetitions=2,
     )
     grid = list(tried(run(request, folder / "grid")))
     known: dict[RunRequest, Tried] = {}
     for objective in OBJECTIVES:
-        advice = advised(replace(request, placements=(PlacementOptions(),)), budget_bytes, objective, probe)
+        advice = advised(replace(request, placements=(PlacementOptions(),)), vram_budget, objective, probe)
         asked = replace(verified_request(request, advice.best, repetitions=2), device=device, dtype="auto")
         if asked not in known:
             (known[asked],) = tried(run(asked, folder / objective))

@@ -13,8 +13,42 @@ from executor.errors import HprofError
 from executor.model import Model, TensorInfo
 from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
-from executor.units import spell_bytes
+from executor.units import parse_bytes, spell_bytes
 from executor.weights.transfer_units import StepKind, step_kind
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What each device may hold, in bytes: one figure for all of them, or one for each, in their order."""
+
+    n_bytes: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Budget:
+        """`24GiB`, or `12GiB,24GiB` for two devices. Raises HprofError for anything else."""
+        return cls(tuple(parse_bytes(part, option) for part in text.split(",")))
+
+    def of(self, n_devices: int) -> tuple[int, ...]:
+        """Each device's. Raises HprofError where there are other devices than figures."""
+        if len(self.n_bytes) not in (1, n_devices):
+            raise HprofError(
+                f"--vram-budget {self.spelled} has {len(self.n_bytes)} figures, and --n-devices is {n_devices}: give "
+                "one for each device, or one for all."
+            )
+        return self.n_bytes * n_devices if len(self.n_bytes) == 1 else self.n_bytes
+
+    def plus(self, n_bytes: int) -> Budget:
+        """As much more on each device."""
+        return Budget(tuple(own + n_bytes for own in self.n_bytes))
+
+    def within(self, most_bytes: int) -> Budget:
+        """At most so much on each device."""
+        return Budget(tuple(min(own, most_bytes) for own in self.n_bytes))
+
+    @property
+    def spelled(self) -> str:
+        """As `parse` reads it."""
+        return ",".join(map(spell_bytes, self.n_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +65,11 @@ class DeviceShare:
 def fit_to_budget(
     model: Model,
     policies: Mapping[str, Policy],
-    budget_bytes: int,
+    budget: Budget,
     shares: Sequence[DeviceShare],
     only: Collection[str] | None = None,
 ) -> dict[str, Placement]:
-    """Each arm's placement that keeps the most layers' FFN weights resident within `budget_bytes` on every device.
+    """Each arm's placement that keeps the most layers' FFN weights resident within the budget of every device.
 
     The first layers of each device stream, as with `-ncmoe`; `only` tensors of these short names, where they are given.
     Raises HprofError, with the least budget that would do for all arms, when even with all of them in host memory the
@@ -47,18 +81,23 @@ def fit_to_budget(
         arm: [_needs(policy, [sizes[i] for i in share.layers], share, len(shares)) for share in shares]
         for arm, policy in policies.items()
     }
-    _check(model, budget_bytes, {arm: max(map(min, found)) for arm, found in needs.items()}, len(shares))
+    budgets = budget.of(len(shares))
+    if needs:
+        _check(model, budget, {arm: [min(of_share) for of_share in found] for arm, found in needs.items()})
     placements = {}
     for arm, found in needs.items():
-        n_host = [next(n for n, need in enumerate(of_share) if need <= budget_bytes) for of_share in found]
-        placements[arm] = _placement(groups, shares, n_host, budget_bytes)
+        n_host = [
+            next(n for n, need in enumerate(of_share) if need <= own)
+            for of_share, own in zip(found, budgets, strict=True)
+        ]
+        placements[arm] = _placement(groups, shares, n_host, budget)
     return placements
 
 
-def least_budget(policy: Policy, model: Model, shares: Sequence[DeviceShare]) -> int:
-    """The least that does on every device: with all FFN weights in host memory, if that is what it takes."""
+def least_budgets(policy: Policy, model: Model, shares: Sequence[DeviceShare]) -> list[int]:
+    """The least that does on each device: with all FFN weights in host memory, if that is what it takes."""
     sizes = [sum(t.n_bytes for t in group) for group in _ffn_groups(model)]
-    return max(min(_needs(policy, [sizes[i] for i in share.layers], share, len(shares))) for share in shares)
+    return [min(_needs(policy, [sizes[i] for i in share.layers], share, len(shares))) for share in shares]
 
 
 def _needs(policy: Policy, sizes: Sequence[int], share: DeviceShare, n_shares: int) -> list[int]:
@@ -70,17 +109,27 @@ def _needs(policy: Policy, sizes: Sequence[int], share: DeviceShare, n_shares: i
     ]
 
 
-def _check(model: Model, budget_bytes: int, least: Mapping[str, int], n_devices: int) -> None:
-    worst = max(least, key=lambda arm: least[arm])
-    if least[worst] > budget_bytes:
+def _check(model: Model, budget: Budget, least: Mapping[str, Sequence[int]]) -> None:
+    """Raises HprofError where a device's budget is below the `least` that some arm needs there."""
+    n_devices = len(next(iter(least.values())))
+    if len(budget.n_bytes) == 1:
         where = "" if n_devices == 1 else " on a device"
-        fitting = [arm for arm, n_bytes in least.items() if n_bytes <= budget_bytes]
-        instead = f", or measure what fits, --arms {','.join(fitting)}" if fitting else ""
-        raise HprofError(
-            f"--vram-budget {spell_bytes(budget_bytes)} is too small for arm '{worst}' on {model.shape.name}, which "
-            f"needs {_mib(least[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
-            f"-ub or --layers{instead}."
-        )
+        wanted = [(where, budget.n_bytes[0], {arm: max(needs) for arm, needs in least.items()})]
+    else:
+        wanted = [
+            (f" on device {number}", own, {arm: needs[number] for arm, needs in least.items()})
+            for number, own in enumerate(budget.of(n_devices))
+        ]
+    for where, own, needs in wanted:
+        worst = max(needs, key=lambda arm: needs[arm])
+        if needs[worst] > own:
+            fitting = [arm for arm, n_bytes in needs.items() if n_bytes <= own]
+            instead = f", or measure what fits, --arms {','.join(fitting)}" if fitting else ""
+            raise HprofError(
+                f"--vram-budget {budget.spelled} is too small for arm '{worst}' on {model.shape.name}, which needs "
+                f"{_mib(needs[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
+                f"-ub or --layers{instead}."
+            )
 
 
 def _ffn_groups(model: Model, only: Collection[str] | None = None) -> list[list[TensorInfo]]:
@@ -100,11 +149,11 @@ def _mib(n_bytes: int) -> str:
 
 
 def _placement(
-    groups: Sequence[Sequence[TensorInfo]], shares: Sequence[DeviceShare], n_host: Sequence[int], budget_bytes: int
+    groups: Sequence[Sequence[TensorInfo]], shares: Sequence[DeviceShare], n_host: Sequence[int], budget: Budget
 ) -> Placement:
     layers = [layer for share, n in zip(shares, n_host, strict=True) for layer in share.layers[:n]]
     host = frozenset(t.name for layer in layers for t in groups[layer])
     counts = "+".join(map(str, n_host))
     layers_said = "layer" if counts == "1" else f"{counts} layers"
     told = f"FFN of the first {layers_said} in host memory" if host else "all of it fits"
-    return Placement(host, f"--vram-budget {spell_bytes(budget_bytes)} ({told})")
+    return Placement(host, f"--vram-budget {budget.spelled} ({told})")

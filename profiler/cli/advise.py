@@ -58,7 +58,8 @@ def command(ctx: click.Context, /, **_values: Any) -> None:
     hprof advise -m model.gguf --gpu rtx3090 --link gen4x16 --for llama.cpp
     hprof advise -m model.gguf --for llama.cpp --fit rows.jsonl --link gen5x16 --vram-budget 16GiB
 
-    The budget is that of each device; without it, a known GPU's memory is the budget. -ub is searched.
+    The budget is that of each device, or one for each (12GiB,24GiB); without it, a known GPU's memory is. -ub is
+    searched.
     """
     asked = AskedOptions.of(ctx)
     searched = _search(asked)
@@ -101,23 +102,25 @@ def searched_by(options: Sequence[str]) -> Searched:
 
 
 def _search(asked: AskedOptions) -> Searched:
-    from executor.units import format_bytes, parse_bytes
+    from executor.memory.budget import Budget
+    from executor.units import format_bytes, listed
     from profiler.cli.advise_output import llama_cpp_command
     from profiler.cli.ground import advice_ground
     from profiler.predicting.advise import advise
 
     ground = advice_ground(asked)
-    request, budget, machine = ground.request, asked.vram_budget, ground.request.device.machine
+    request, told, machine = ground.request, asked.vram_budget, ground.request.device.machine
     memory = machine.memory_bytes if machine is not None else None
-    if budget is None and memory is None:
+    if told is None and memory is None:
         raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
-    budget_bytes = parse_bytes(budget, "--vram-budget") if budget is not None else memory
-    assert budget_bytes is not None
+    budget = Budget.parse(told, "--vram-budget") if told is not None else Budget((memory or 0,))
     notes = list(ground.notes)
-    if memory is not None and budget_bytes > memory:
-        notes.append(f"A device has {format_bytes(memory)}: that is the budget, and not {format_bytes(budget_bytes)}.")
-        budget_bytes = memory
-    found = advise(request, budget_bytes, asked.objective, ground.costs, ground.use)
+    beyond = [own for own in budget.n_bytes if memory is not None and own > memory]
+    if memory is not None and beyond:
+        told_so = listed(map(format_bytes, beyond))
+        notes.append(f"A device has {format_bytes(memory)}: that is the budget, and not {told_so}.")
+        budget = budget.within(memory)
+    found = advise(request, budget, asked.objective, ground.costs, ground.use)
     is_for_llama = asked.engine == "llama.cpp"
     line = llama_cpp_command(found.best, request, has_prefetch=asked.prefetch_build)
     return Searched(request, found, ground.spread, notes, line if is_for_llama else None)

@@ -91,8 +91,9 @@ def llama_cpp_command(one: Candidate, request: RunRequest, *, has_prefetch: bool
     if not model.endswith(".gguf"):  # a preset or a config: llama.cpp reads GGUF alone
         model = f"{Path(model).name}.gguf"
     flags = [f"-m {shlex.quote(model)}", f"-ngl {_ALL_LAYERS}", "-fa 1", "-lm none"]
-    if request.tensor_split:
-        flags.append(f"-ts {'/'.join(f'{share:g}' for share in request.tensor_split)}")
+    n_devices = request.device.n_devices
+    if request.tensor_split or n_devices > 1:  # left out, llama.cpp goes by free memory
+        flags.append(f"-ts {'/'.join(f'{share:g}' for share in request.tensor_split or (1.0,) * n_devices)}")
     flags += [f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}", f"-p {longest.n_prompt}", f"-n {longest.n_gen}"]
     flags += [f"-d {longest.n_depth}"] if longest.n_depth else []
     if one.override is not None:
@@ -117,7 +118,8 @@ def advice_json(
         "source": "predicted",
         "model": advice.model,
         "objective": advice.objective,
-        "vram_budget_bytes": advice.budget_bytes,
+        "vram_budget_bytes": min(advice.budget.n_bytes),
+        "vram_budget_bytes_by_device": list(advice.budget.n_bytes),
         "spread": dict(spread),
         "notes": list(notes),
         "llama_cpp": llama_cpp,

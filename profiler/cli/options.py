@@ -157,7 +157,8 @@ _PLACEMENT: Final = [
     click.option(
         "--vram-budget",
         metavar="SIZE",
-        help="Keep as many layers' FFN weights resident as fit on each device, e.g. 24GiB; slots and bank count.",
+        help="Keep as many layers' FFN weights resident as fit on each device, e.g. 24GiB; slots and bank count. "
+        "One for each: 12GiB,24GiB.",
     ),
     click.option(
         *("-lm", "--load-mode"),

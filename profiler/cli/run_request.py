@@ -155,9 +155,9 @@ def _all_placements(asked: AskedOptions) -> tuple[PlacementOptions, ...]:
         return _placements(*chosen)
     if any(chosen):
         raise HprofError("--vram-budget chooses the placement itself: leave out -ot, -ncmoe and -ngl.")
-    from executor.units import parse_bytes
+    from executor.memory.budget import Budget
 
-    return (PlacementOptions(vram_budget_bytes=parse_bytes(asked.vram_budget, "--vram-budget")),)
+    return (PlacementOptions(vram_budget=Budget.parse(asked.vram_budget, "--vram-budget")),)
 
 
 def _shares(text: str | None) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from executor.errors import HprofError
-from executor.memory.budget import DeviceShare, fit_to_budget
+from executor.memory.budget import Budget, DeviceShare, fit_to_budget
 from executor.memory.footprint import footprint
 from executor.model import Model
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, first_resident_layer, layers_to_devices, place
@@ -64,7 +64,7 @@ class BudgetPlacements:
     """What fits on each device, by arm. `kept_bytes`: what the context, activations and scratch take of it at most."""
 
     by_arm: Mapping[str, Placement]
-    n_bytes: int
+    budget: Budget
     kept_bytes: int
 
 
@@ -77,8 +77,8 @@ def placed_arms(request: RunRequest, model: Model, session: SessionOptions) -> t
     for number, options in enumerate(request.placements, start=1):
         runs = tuple(arm for arm in request.arms if number == 1 or not arm_traits(arm).is_resident)
         suffix = "" if number == 1 else f"@{number}"
-        if runs and options.vram_budget_bytes is not None:
-            budgeted = under_budget(request, model, session, runs, options.vram_budget_bytes)
+        if runs and options.vram_budget is not None:
+            budgeted = under_budget(request, model, session, runs, options.vram_budget)
             setups.append(PlacedArms(suffix, budgeted.by_arm[runs[0]], runs, budgeted))
         elif runs:
             setups.append(PlacedArms(suffix, _place(request, model, options), runs))
@@ -108,14 +108,14 @@ def _place(request: RunRequest, model: Model, options: PlacementOptions) -> Plac
 
 
 def under_budget(
-    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget_bytes: int
+    request: RunRequest, model: Model, session: SessionOptions, arms: Iterable[str], budget: Budget
 ) -> BudgetPlacements:
     """The most resident layers that fit beside each arm's slots and bank, the states and the activations."""
     policies = {arm: make_policy(arm, request.policy) for arm in arms if not arm_traits(arm).is_resident}
     shares, kept_bytes = device_shares(request, model, session)
-    fitting = fit_to_budget(model, policies, budget_bytes, shares) if policies else {}
+    fitting = fit_to_budget(model, policies, budget, shares) if policies else {}
     by_arm = {arm: fitting.get(arm, EVERYTHING_RESIDENT) for arm in arms}
-    return BudgetPlacements(by_arm, budget_bytes, kept_bytes)
+    return BudgetPlacements(by_arm, budget, kept_bytes)
 
 
 def device_shares(request: RunRequest, model: Model, session: SessionOptions) -> tuple[list[DeviceShare], int]:

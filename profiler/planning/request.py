@@ -10,6 +10,7 @@ from itertools import product
 from typing import Literal
 
 from executor.devices.factory import DeviceOptions
+from executor.memory.budget import Budget
 from executor.passes import decode_steps
 from executor.policies.base import PolicyOptions
 from executor.weights.transfer_units import LoadMode
@@ -72,13 +73,13 @@ RecorderName = Literal["native", "cupti", "off"]
 class PlacementOptions:
     """One configuration of `-ot`, `-ncmoe` and `-ngl`. All unset: the FFN weights live in host memory.
 
-    With `vram_budget_bytes` each arm gets the placement that fits beside what it reserves.
+    With `vram_budget` each arm gets the placement that fits beside what it reserves.
     """
 
     overrides: str | None = None
     n_cpu_moe: int = 0
     n_gpu_layers: int | None = None
-    vram_budget_bytes: int | None = None
+    vram_budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)

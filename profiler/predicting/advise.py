@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from executor.memory.budget import Budget
 from executor.policies import FULL
 from profiler.planning.request import PlacementOptions, RunRequest
 from profiler.predicting.candidates import Candidate, Objective, pareto
@@ -21,7 +22,7 @@ class Advice:
 
     model: str
     objective: Objective
-    budget_bytes: int
+    budget: Budget
     ranked: tuple[Candidate, ...]
     crossover: tuple[int | None, int | None]
     next_gib: dict[str, float]
@@ -39,21 +40,21 @@ class Advice:
 
 
 def advise(
-    request: RunRequest, budget_bytes: int, objective: Objective, costs: Costs, use: ExpectedUse | None = None
+    request: RunRequest, budget: Budget, objective: Objective, costs: Costs, use: ExpectedUse | None = None
 ) -> Advice:
     """Search under a budget of memory on each device. `request` says all but the ubatch, which is searched.
 
     Raises HprofError where nothing fits the budget, with what would.
     """
     search = Search(request, objective, costs, use)
-    found = search.under(budget_bytes)
+    found = search.under(budget)
     return Advice(
         model=request.model,
         objective=objective,
-        budget_bytes=budget_bytes,
+        budget=budget,
         ranked=tuple(found),
         crossover=_crossover(found),
-        next_gib=search.next_gib(found[0], budget_bytes),
+        next_gib=search.next_gib(found[0], budget),
         threshold=search.threshold(found[0]),
     )
 

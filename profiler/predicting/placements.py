@@ -10,15 +10,15 @@ from executor.model import Model, layer_of, short_name_of
 from executor.placement.place import Placement
 
 
-def spread(model: Model, placement: Placement) -> Placement | None:
-    """As many layers in host memory, evenly spread over each run of layers that ask for the same; None: the same ones.
+def spread(model: Model, placement: Placement, device_of: Sequence[int]) -> Placement | None:
+    """As many layers of each device in host memory, spread evenly over those that ask for the same; None: no others.
 
     Where layers that stream lie between layers that do not, a copy ahead has several layers' compute to hide under.
     """
     on_host = placement.host_layers()
-    alike: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+    alike: dict[tuple[object, int], list[int]] = defaultdict(list)
     for layer, tensors in enumerate(_host_tensors(model, placement)):
-        alike[tensors].append(layer)
+        alike[tensors, device_of[layer]].append(layer)
     chosen = []
     for layers in alike.values():
         n = sum(layer in on_host for layer in layers)

@@ -14,11 +14,11 @@ from itertools import product
 from typing import Final, NamedTuple
 
 from executor.errors import HprofError
-from executor.memory.budget import DeviceShare, fit_to_budget, least_budget
+from executor.memory.budget import Budget, DeviceShare, fit_to_budget, least_budgets
 from executor.placement.place import Placement
 from executor.policies import FULL, arm_traits, make_policy
 from executor.policies.base import PolicyOptions
-from profiler.planning.placed_arms import device_shares
+from profiler.planning.placed_arms import device_of_layers, device_shares
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.candidates import Candidate, Objective, ranked
@@ -54,24 +54,24 @@ class Search:
         self._plans: dict[int, _SizedPlan] = {}
         self._known = KnownOfPlan()
 
-    def under(self, budget_bytes: int) -> list[Candidate]:
+    def under(self, budget: Budget) -> list[Candidate]:
         """Every candidate, the best first. Raises HprofError where nothing fits, with what would."""
         sizes = [ub for ub in _UBATCHES if ub < self._longest <= ub * _MOST_UBATCHES]
         sizes.append(min(self._longest, _UBATCHES[-1]))
         found: list[Candidate] = []
         refusal: HprofError | None = None
         for ub, arm in product(dict.fromkeys(sizes), self._request.arms):
-            for policy in self._policies(arm, ub, budget_bytes):
+            for policy in self._policies(arm, ub, budget):
                 try:
-                    found += self._placed(arm, ub, policy, budget_bytes)
+                    found += self._placed(arm, ub, policy, budget)
                 except HprofError as error:
                     refusal = refusal or error
         if not found:
             raise refusal or HprofError("there is nothing to choose among: give arms, prompts or tokens to generate.")
         best = ranked(found, self._objective)[:_REFINED]
-        return ranked([*found, *(one for rough in best for one in self._refined(rough, budget_bytes))], self._objective)
+        return ranked([*found, *(one for rough in best for one in self._refined(rough, budget))], self._objective)
 
-    def next_gib(self, best: Candidate, budget_bytes: int) -> dict[str, float]:
+    def next_gib(self, best: Candidate, budget: Budget) -> dict[str, float]:
         """What a GiB more would be worth to the best candidate, spent on layers, on slots, or on the cache."""
         arm, policy = "off" if best.arm == FULL else best.arm, best.policy
         options = {"resident layers": policy}
@@ -81,8 +81,8 @@ class Search:
             options["the cache"] = replace(policy, cache_bytes=policy.cache_bytes + _GIB)
         worth = {}
         for name, more in options.items():
-            (rough, *_) = ranked(self._placed(arm, best.n_ubatch, more, budget_bytes + _GIB), self._objective)
-            found = [rough, *self._refined(rough, budget_bytes + _GIB)]
+            (rough, *_) = ranked(self._placed(arm, best.n_ubatch, more, budget.plus(_GIB)), self._objective)
+            found = [rough, *self._refined(rough, budget.plus(_GIB))]
             worth[name] = 1 - min(one.cost(self._objective) for one in found) / best.cost(self._objective)
         return worth
 
@@ -100,14 +100,15 @@ class Search:
         pairs = zip(_THRESHOLDS, copied, on_host, strict=True)
         return next((n for n, a, b in pairs if (a.ttft_ns or 0.0) < (b.ttft_ns or 0.0)), None)
 
-    def _policies(self, arm: str, ub: int, budget_bytes: int) -> Iterator[PolicyOptions]:
+    def _policies(self, arm: str, ub: int, budget: Budget) -> Iterator[PolicyOptions]:
         """Caches to try: only where the arm has one."""
         traits, sized, plain = arm_traits(arm), self._plan(ub), self._request.policy
         caches = [0]
         if traits.has_cache:
             experts = sum(t.n_bytes for t in sized.plan.model.tensors.values() if "_exps" in t.name)
             beside = make_policy("off", plain)
-            left = max(0, budget_bytes - least_budget(beside, sized.plan.model, sized.shares))
+            least = least_budgets(beside, sized.plan.model, sized.shares)
+            left = max(0, min(own - n for own, n in zip(budget.of(len(least)), least, strict=True)))
             caches = [max(1, round(share * min(experts, left)) >> 20) for share in _CACHE_SHARES]
         for mib in dict.fromkeys(caches):
             yield replace(plain, slots=_SLOTS, cache_bytes=mib << 20)
@@ -121,21 +122,26 @@ class Search:
             self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
         return self._plans[ub]
 
-    def _placed(self, arm: str, ub: int, policy: PolicyOptions, budget_bytes: int) -> Iterator[Candidate]:
+    def _device_of(self, ub: int) -> list[int]:
+        """Of each layer."""
+        plan = self._plan(ub).plan
+        return device_of_layers(plan.request, plan.model)
+
+    def _placed(self, arm: str, ub: int, policy: PolicyOptions, budget: Budget) -> Iterator[Candidate]:
         """The first layers in host memory, and for arms that copy ahead as many evenly spread."""
-        first = self._fit(arm, ub, policy, budget_bytes)
+        first = self._fit(arm, ub, policy, budget)
         yield self._candidate(arm, ub, policy, first)
         if first.host and arm_traits(arm).copies in ("ahead", "chosen"):
-            other = spread(self._plan(ub).plan.model, first)
+            other = spread(self._plan(ub).plan.model, first, self._device_of(ub))
             if other is not None:
                 yield self._candidate(arm, ub, policy, other)
 
-    def _refined(self, rough: Candidate, budget_bytes: int) -> Iterator[Candidate]:
+    def _refined(self, rough: Candidate, budget: Budget) -> Iterator[Candidate]:
         """A candidate with one more slot, with less of a layer in host memory, and, where that is better, with another
         threshold or gate."""
         if rough.override is None:
             return
-        found = [*self._with_less_of_a_layer(rough, budget_bytes), *self._with_more_slots(rough, budget_bytes)]
+        found = [*self._with_less_of_a_layer(rough, budget), *self._with_more_slots(rough, budget)]
         yield from found
         best = ranked([rough, *found], self._objective)[0]
         for policy in self._gates_and_thresholds(best):
@@ -143,34 +149,34 @@ class Search:
             if ranked([best, one], self._objective)[0] is one:
                 yield one
 
-    def _with_less_of_a_layer(self, rough: Candidate, budget_bytes: int) -> Iterator[Candidate]:
-        for place in self._sub_layer(rough, budget_bytes):
+    def _with_less_of_a_layer(self, rough: Candidate, budget: Budget) -> Iterator[Candidate]:
+        for place in self._sub_layer(rough, budget):
             with suppress(HprofError):  # what a cache has for one layer's part may not serve a token
                 yield self._candidate(rough.arm, rough.n_ubatch, rough.policy, place)
 
-    def _with_more_slots(self, rough: Candidate, budget_bytes: int) -> list[Candidate]:
+    def _with_more_slots(self, rough: Candidate, budget: Budget) -> list[Candidate]:
         if "slots" not in arm_traits(rough.arm).reads or rough.slots >= _MORE_SLOTS:
             return []
         policy = replace(rough.policy, slots=_MORE_SLOTS)
         try:
-            return list(self._placed(rough.arm, rough.n_ubatch, policy, budget_bytes))
+            return list(self._placed(rough.arm, rough.n_ubatch, policy, budget))
         except HprofError:  # the budget has no room for it
             return []
 
-    def _sub_layer(self, rough: Candidate, budget_bytes: int) -> Iterator[Placement]:
+    def _sub_layer(self, rough: Candidate, budget: Budget) -> Iterator[Placement]:
         """Of one layer only what does not fit; and one tensor each of more layers, whose slots are small."""
         sized, ub = self._plan(rough.n_ubatch), rough.n_ubatch
         model = sized.plan.model
         if len(sized.shares) == 1:
-            room = budget_bytes - rough.vram_bytes - rough.reserve_bytes
+            room = budget.n_bytes[0] - rough.vram_bytes - rough.reserve_bytes
             yield from filter(None, [trimmed(model, rough.placement, room)])
         for names in thin(model, rough.placement):
             try:
-                first = self._fit(rough.arm, ub, rough.policy, budget_bytes, names)
+                first = self._fit(rough.arm, ub, rough.policy, budget, names)
             except HprofError:
                 continue  # so few bytes a layer do not make room enough
             if first.host:
-                yield spread(model, first) or first
+                yield spread(model, first, self._device_of(ub)) or first
 
     def _gates_and_thresholds(self, one: Candidate) -> Iterator[PolicyOptions]:
         """Other values that some ubatch lies between and the present ones."""
@@ -189,11 +195,11 @@ class Search:
             yield from (min(ub, cell.n_prompt), cell.n_prompt % ub, 1 if cell.n_decoded else 0)
 
     def _fit(
-        self, arm: str, ub: int, policy: PolicyOptions, budget_bytes: int, only: frozenset[str] | None = None
+        self, arm: str, ub: int, policy: PolicyOptions, budget: Budget, only: frozenset[str] | None = None
     ) -> Placement:
         sized = self._plan(ub)
         policies = {arm: make_policy(arm, policy)}
-        return fit_to_budget(sized.plan.model, policies, budget_bytes, sized.shares, only)[arm]
+        return fit_to_budget(sized.plan.model, policies, budget, sized.shares, only)[arm]
 
     def _predictor(self, arm: str, ub: int, policy: PolicyOptions, placement: Placement) -> ArmPredictor:
         plan = self._plan(ub).plan

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executor.units import format_bytes
+from executor.units import format_bytes, listed
 from profiler.manifest import Manifest, ManifestArm, is_count
 from profiler.metrics.memory import cost_in_layers
 
@@ -67,15 +67,23 @@ def residency(manifest: Manifest, arm: ManifestArm) -> Residency | None:
 
 def budget_lines(manifest: Manifest) -> list[str]:
     """What `--vram-budget` left for weights, slots and bank; nothing where none was given."""
-    sizes = [(row.get("budget_bytes"), row.get("kept_bytes")) for row in manifest.configurations]
+    sizes = [(_budget_text(row), row.get("kept_bytes")) for row in manifest.configurations]
     whole = dict.fromkeys(arm.requested or arm.name for arm in manifest.arms if arm.is_resident)
     beyond = "".join(f" `{name}` keeps everything resident, whatever the budget." for name in whole)
     return [
-        f"VRAM budget: {format_bytes(budget)} a device, {format_bytes(kept)} of it kept for the context, activations "
+        f"VRAM budget: {budget}, {format_bytes(kept)} of it kept for the context, activations "
         f"and a dequantised weight.{beyond}"
         for budget, kept in dict.fromkeys(sizes)
-        if is_count(budget) and is_count(kept)
+        if budget is not None and is_count(kept)
     ]
+
+
+def _budget_text(row: Mapping[str, object]) -> str | None:
+    """`24 GiB a device`, or what each has; None where the row has no budget."""
+    n_bytes, each = row.get("budget_bytes"), row.get("budget_bytes_by_device")
+    if isinstance(each, list) and each and all(map(is_count, each)):
+        return f"{listed(map(format_bytes, each))} by device"
+    return f"{format_bytes(n_bytes)} a device" if is_count(n_bytes) else None
 
 
 def all_residency(manifest: Manifest) -> dict[str, Residency]:

@@ -95,8 +95,11 @@ def _placement_fields(model: Model, setup: PlacedArms) -> dict[str, Any]:
     } | ({} if setup.budgeted is None else _budget_fields(setup.budgeted))
 
 
-def _budget_fields(budgeted: BudgetPlacements) -> dict[str, int]:
-    return {"budget_bytes": budgeted.n_bytes, "kept_bytes": budgeted.kept_bytes}
+def _budget_fields(budgeted: BudgetPlacements) -> dict[str, int | list[int]]:
+    """`budget_bytes`: a device's, the smallest where they differ; then `budget_bytes_by_device` has each."""
+    n_bytes = budgeted.budget.n_bytes
+    fields: dict[str, int | list[int]] = {"budget_bytes": min(n_bytes), "kept_bytes": budgeted.kept_bytes}
+    return fields | ({"budget_bytes_by_device": list(n_bytes)} if len(n_bytes) > 1 else {})
 
 
 def _grid_fields(plan: RunPlan) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor.errors import HprofError
-from executor.memory.budget import DeviceShare, fit_to_budget
+from executor.memory.budget import Budget, DeviceShare, fit_to_budget
 from executor.model import Model
 from executor.models.load import load_model
 from executor.placement.place import Placement
@@ -17,7 +17,7 @@ from executor.units import parse_bytes, spell_bytes
 def _fit(model: Model, arm: str, budget: int, working: int = 0) -> Placement:
     policy = make_policy(arm, PolicyOptions(cache_bytes=1 << 20))
     share = DeviceShare(range(len(model.shape.layers)), model.n_bytes + working)
-    return fit_to_budget(model, {arm: policy}, budget, [share])[arm]
+    return fit_to_budget(model, {arm: policy}, Budget((budget,)), [share])[arm]
 
 
 def _used(model: Model, arm: str, budget: int, working: int = 0) -> tuple[int, int]:
@@ -60,11 +60,11 @@ def test_too_small_a_budget_says_what_would_do_for_all_arms() -> None:
     policies = {arm: make_policy(arm, PolicyOptions()) for arm in ("off", "on")}
     shares = [DeviceShare(range(len(model.shape.layers)), model.n_bytes)]
     with pytest.raises(HprofError, match=r"--vram-budget 1kB is too small for arm 'on' .* needs \d+MiB") as caught:
-        fit_to_budget(model, policies, 1000, shares)
+        fit_to_budget(model, policies, Budget((1000,)), shares)
     least = int(str(caught.value).split("which needs ")[1].split("MiB")[0])
-    assert fit_to_budget(model, policies, least << 20, shares)
+    assert fit_to_budget(model, policies, Budget((least << 20,)), shares)
     with pytest.raises(HprofError):
-        fit_to_budget(model, policies, (least - 1) << 20, shares)
+        fit_to_budget(model, policies, Budget(((least - 1) << 20,)), shares)
 
 
 def test_too_small_a_budget_for_one_arm_names_those_that_fit() -> None:
@@ -74,16 +74,30 @@ def test_too_small_a_budget_for_one_arm_names_those_that_fit() -> None:
     layer_bytes = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
     bare = model.n_bytes - layer_bytes * len(model.shape.layers)
     with pytest.raises(HprofError, match=r"too small for arm 'on' .* or measure what fits, --arms off\."):
-        fit_to_budget(model, policies, bare + layer_bytes, shares)
+        fit_to_budget(model, policies, Budget((bare + layer_bytes,)), shares)
 
 
 def test_every_device_keeps_within_the_budget() -> None:
     model = load_model("tiny-moe")
     ffn = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
     shares = [DeviceShare([0, 1, 2, 3], 4 * ffn), DeviceShare([4, 5], 2 * ffn)]
-    placement = fit_to_budget(model, {"on": make_policy("on", PolicyOptions())}, 3 * ffn, shares)["on"]
+    on = {"on": make_policy("on", PolicyOptions())}
+    placement = fit_to_budget(model, on, Budget((3 * ffn,)), shares)["on"]
     assert placement.host_layers() == [0, 1, 2]  # 1 resident and 2 slots; the second device holds all of its own
     assert "first 3+0 layers" in placement.spelled
+
+
+def test_devices_may_have_a_budget_each() -> None:
+    model = load_model("tiny-moe")
+    ffn = sum(t.n_bytes for t in model.tensors.values() if t.layer == 0 and "_exps" in t.name)
+    shares = [DeviceShare([0, 1, 2], 3 * ffn), DeviceShare([3, 4, 5], 3 * ffn)]
+    off = {"off": make_policy("off", PolicyOptions())}
+    placement = fit_to_budget(model, off, Budget((3 * ffn, 2 * ffn)), shares)["off"]
+    assert placement.host_layers() == [3, 4]  # beside a slot
+    with pytest.raises(HprofError, match=r"too small for arm 'off' .* on device 1 even with"):
+        fit_to_budget(model, off, Budget((3 * ffn, ffn - 1)), shares)
+    with pytest.raises(HprofError, match=r"--vram-budget 1GiB,2GiB,3GiB has 3 figures, and --n-devices is 2"):
+        fit_to_budget(model, off, Budget.parse("1GiB,2GiB,3GiB", "--vram-budget"), shares)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,17 @@ def test_a_budget_is_no_more_than_the_card_has(capsys: Printed) -> None:
     assert all(one["vram_bytes"] + one["reserve_bytes"] <= 12 << 30 for one in found["best"])
 
 
+def test_devices_may_have_a_budget_each(capsys: Printed) -> None:
+    words = [*ASKED, *RATES, "--n-devices", "2", "--vram-budget", "16MiB,12MiB", "--for", "llama.cpp", "--arms", "off"]
+    assert hprof.main([*words, "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    assert found["vram_budget_bytes"] == 12 << 20
+    assert found["vram_budget_bytes_by_device"] == [16 << 20, 12 << 20]
+    assert " -ts 1/1 " in found["llama_cpp"]  # which llama.cpp would else choose by the memory that is free
+    assert hprof.main([*ASKED, *RATES, "--vram-budget", "16MiB,12MiB"]) == 2
+    assert "has 2 figures, and --n-devices is 1" in capsys.readouterr().err
+
+
 def test_verify_runs_the_best(capsys: Printed) -> None:
     rates = ["--gemm-tflop-s", "0.1", "--memory-gb-s", "10"]
     words = [*rates, "--vram-budget", "40MiB", "--device", "cpu", "--verify", "1", "--layers", "2", "--json"]

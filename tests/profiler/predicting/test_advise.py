@@ -9,7 +9,9 @@ import pytest
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
+from executor.memory.budget import Budget
 from executor.placement.place import place
+from profiler.planning.placed_arms import device_shares
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest, grid
 from profiler.predicting.advise import Advice, advise, verified_request
@@ -24,7 +26,7 @@ REQUEST = RunRequest(
 )
 DTYPE = plan_run(RunRequest(cells=CELLS, device=REQUEST.device, model="tiny-moe")).session.dtype
 COSTS = RateCosts(MACHINE, DTYPE)
-BUDGET = 29 << 20
+BUDGET = Budget((29 << 20,))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def advice() -> Advice:
 def test_the_best_come_first_and_fit(advice: Advice) -> None:
     costs = [one.cost("mix") for one in advice.ranked]
     assert costs == pytest.approx(sorted(costs), rel=0.003)
-    assert all(one.vram_bytes <= BUDGET for one in advice.ranked)
+    assert all(one.vram_bytes <= BUDGET.n_bytes[0] for one in advice.ranked)
     assert {one.n_ubatch for one in advice.ranked} == {64, 128, 256}
     assert {"off", "on", "cpu", "cache"} == {one.arm for one in advice.ranked}
 
@@ -100,21 +102,46 @@ def test_one_tensor_of_more_layers_may_be_in_host_memory_instead() -> None:
     assert list(thin(model, place(model.tensors, overrides="ffn_down_exps=CPU"))) == []
 
 
+ONE_DEVICE = [0] * 6
 REQUEST_OFF = RunRequest(cells=CELLS, device=REQUEST.device, model="tiny-moe", arms=("off",))
 
 
 def test_spread_layers_are_as_many_and_lie_apart() -> None:
     model = plan_run(REQUEST_OFF).model
     first = place(model.tensors, n_cpu_moe=2)
-    other = spread(model, first)
+    other = spread(model, first, ONE_DEVICE)
     assert other is not None
     assert len(other.host) == len(first.host)
     layers = other.host_layers()
     assert len(layers) == 2
     assert layers[1] - layers[0] > 1
     everything = place(model.tensors, n_cpu_moe=99)
-    assert spread(model, everything) is None
+    assert spread(model, everything, ONE_DEVICE) is None
     assert override_of(model, everything) == r"ffn_(down|gate|up)_exps=CPU"
+
+
+def test_layers_spread_within_their_device() -> None:
+    model = plan_run(REQUEST_OFF).model
+    first = place(model.tensors, overrides=r"blk\.(0|3|4)\.ffn_.*_exps=CPU")
+    other = spread(model, first, [0, 0, 0, 1, 1, 1, 1])
+    assert other is not None
+    assert [layer < 3 for layer in other.host_layers()] == [True, False, False]
+
+
+def test_devices_of_unequal_memory_each_keep_within_theirs() -> None:
+    budgets = (16 << 20, 12 << 20)
+    request = replace(REQUEST, device=replace(REQUEST.device, n_devices=2), arms=("off", "on"))
+    found = advise(request, Budget(budgets), "mix", COSTS)
+    for one in found.ranked:
+        plan = plan_run(verified_request(request, one, repetitions=1))
+        shares, _ = device_shares(plan.request, plan.model, plan.session)
+        for share, own in zip(shares, budgets, strict=True):
+            host = [plan.model.tensors[name] for name in one.placement.host]
+            here = [tensor for tensor in host if tensor.layer in share.layers]
+            largest = max((sum(t.n_bytes for t in here if t.layer == at) for at in share.layers), default=0)
+            slots = one.slots if one.arm == "on" else 1
+            assert share.full_bytes - sum(t.n_bytes for t in here) + slots * largest <= own
+    assert found.best.override is not None
 
 
 def test_what_is_verified_is_what_was_advised(advice: Advice) -> None:
@@ -126,10 +153,10 @@ def test_what_is_verified_is_what_was_advised(advice: Advice) -> None:
 
 def test_a_budget_that_nothing_fits_says_what_would() -> None:
     with pytest.raises(HprofError, match=r"is too small for arm .* give that much"):
-        advise(REQUEST, 1 << 20, "mix", COSTS)
+        advise(REQUEST, Budget((1 << 20,)), "mix", COSTS)
 
 
 def test_a_budget_for_everything_keeps_everything_resident() -> None:
-    found = advise(REQUEST_OFF, 1 << 30, "ttft", COSTS)
+    found = advise(REQUEST_OFF, Budget((1 << 30,)), "ttft", COSTS)
     assert {one.arm for one in found.ranked} == {"full"}
     assert found.best.override is None

@@ -97,6 +97,9 @@ def test_a_budget_says_what_is_kept_of_it() -> None:
         "VRAM budget: 24 GiB a device, 2 GiB of it kept for the context, activations and a dequantised weight."
     ]
     assert budget_lines(Manifest(placement={"configurations": "none"})) == []
+    each = {"budget_bytes": 24 * 2**30, "budget_bytes_by_device": [24 * 2**30, 48 * 2**30], "kept_bytes": 2 * 2**30}
+    [line] = budget_lines(Manifest(placement={"configurations": [each]}))
+    assert line.startswith("VRAM budget: 24 GiB and 48 GiB by device, 2 GiB of it kept")
     [line] = budget_lines(Manifest(placement={"configurations": rows[:1]}, arms=[arm("full")]))
     assert line.endswith("`full` keeps everything resident, whatever the budget.")
 

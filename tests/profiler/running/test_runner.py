@@ -10,6 +10,7 @@ import torch
 
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
+from executor.memory.budget import Budget
 from executor.policies.base import PolicyOptions
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, PlacementOptions
@@ -146,10 +147,10 @@ def test_one_arm_of_several_that_streams_nothing_has_a_note(tmp_path: Path) -> N
     """All of the model fits, but not beside a bank."""
     policy = PolicyOptions(cache_bytes=4 << 20)
     cached: dict[str, Any] = {"model": "tiny-moe", "layers": 6, "arms": ("off", "cache"), "policy": policy}
-    plan = plan_run(small_request(**cached, placements=(PlacementOptions(vram_budget_bytes=1 << 40),)))
+    plan = plan_run(small_request(**cached, placements=(PlacementOptions(vram_budget=Budget((1 << 40,))),)))
     (setup,) = plan.setups
     assert setup.budgeted is not None
-    whole = PlacementOptions(vram_budget_bytes=plan.model.n_bytes + setup.budgeted.kept_bytes)
+    whole = PlacementOptions(vram_budget=Budget((plan.model.n_bytes + setup.budgeted.kept_bytes,)))
     off, cache = make_capture(tmp_path / "c", small_request(**cached, placements=(whole,))).manifest.arms
     assert (off.notes, off.effective) == (["no weight is in host memory, so nothing is streamed"], "full")
     assert (cache.notes, cache.effective) == ([], "cache")
