@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Final, Literal
 
-from executor.units import format_bytes, format_gb_s, format_rate
+from executor.units import format_bytes, format_gb_s, format_rate, listed
 from profiler.facts import gpu_names
-from profiler.manifest import Manifest, is_number, is_run
+from profiler.manifest import Manifest, is_count, is_number, is_run
 
 Nature = Literal["measured", "simulated", "predicted", "recorded", "imported"]
 
@@ -48,7 +48,7 @@ class Provenance:
     machine: str | None
     link: str | None
     placement: str | None
-    budget_bytes: int | None
+    budget_bytes: Sequence[int]  # of all devices, or of each
     routing: str | None
     rates: Mapping[str, float] = field(default_factory=dict)  # of an imagined machine
     load: float | None = None  # running programs, on average over the minute before the run
@@ -76,7 +76,7 @@ class Provenance:
             f"{self.model}{quants}" if self.model else None,
             self.machine,
             self.link,
-            f"VRAM budget {format_bytes(self.budget_bytes)}" if self.budget_bytes else placement,
+            f"VRAM budget {listed(map(format_bytes, self.budget_bytes))}" if self.budget_bytes else placement,
             f"routing: {self.routing.partition(':')[0]}" if self.routing else None,
         ]
         timed = ", nothing was timed" if self.is_exact else ", not timed" if self.is_untimed else ""
@@ -114,7 +114,7 @@ class Provenance:
         }
 
 
-UNTOLD: Final = Provenance("measured", None, (), None, None, None, None, None)
+UNTOLD: Final = Provenance("measured", None, (), None, None, None, (), None)
 
 
 def what_was_measured(manifest: Manifest) -> Provenance:
@@ -188,9 +188,14 @@ def _placement(manifest: Manifest) -> str | None:
     return None
 
 
-def _budget(manifest: Manifest) -> int | None:
-    budgets = [row.get("budget_bytes") for row in manifest.configurations]
-    return next((budget for budget in budgets if isinstance(budget, int) and not isinstance(budget, bool)), None)
+def _budget(manifest: Manifest) -> list[int]:
+    """The first configuration's that has one: of all devices, or of each."""
+    for row in manifest.configurations:
+        each, of_all = row.get("budget_bytes_by_device"), row.get("budget_bytes")
+        found = [one for one in (each if isinstance(each, list) else [of_all]) if is_count(one)]
+        if found:
+            return found
+    return []
 
 
 def _has_experts(model: Mapping[str, object]) -> bool:

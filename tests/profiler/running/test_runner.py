@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from executor.devices.factory import DeviceOptions
 from executor.engine.pass_run import PassRun
 from executor.errors import HprofError
 from executor.memory.budget import Budget
@@ -15,6 +17,8 @@ from executor.policies.base import PolicyOptions
 from profiler.planning.plan import plan_run
 from profiler.planning.request import GridPoint, PlacementOptions
 from profiler.report.build import build_report
+from profiler.report.measured import what_was_measured
+from profiler.report.residency import budget_lines
 from profiler.running.runner import CapturePosition, InterruptedRunError, run_capture
 from profiler.storage.writer import CaptureWriter
 from tests.gguf_models import model_path
@@ -154,6 +158,15 @@ def test_one_arm_of_several_that_streams_nothing_has_a_note(tmp_path: Path) -> N
     off, cache = make_capture(tmp_path / "c", small_request(**cached, placements=(whole,))).manifest.arms
     assert (off.notes, off.effective) == (["no weight is in host memory, so nothing is streamed"], "full")
     assert (cache.notes, cache.effective) == ([], "cache")
+
+
+def test_a_budget_for_each_device_is_told(tmp_path: Path) -> None:
+    budget, devices = Budget((1 << 30, 2 << 30)), DeviceOptions("sim", 2)
+    request = small_request(model="tiny-moe", layers=4, placements=(PlacementOptions(vram_budget=budget),))
+    manifest = make_capture(tmp_path / "c", replace(request, device=devices)).manifest
+    assert list(what_was_measured(manifest).budget_bytes) == [1 << 30, 2 << 30]
+    [line] = budget_lines(manifest)
+    assert line.startswith("VRAM budget: 1 GiB and 2 GiB by device")
 
 
 def test_a_changed_load_mode_is_a_note_and_a_warning(tmp_path: Path) -> None:
