@@ -99,18 +99,20 @@ def run(
 
 
 def compare(
-    a: str | OpenedCapture, b: str | OpenedCapture, *, noise: float = 0.01, fail_on: Sequence[str] = ()
+    a: str | OpenedCapture, b: str | OpenedCapture, *, noise: float = 0.01, fail_on: str | Sequence[str] = ()
 ) -> Compared:
     """Hold capture B against A, as `hprof compare` does; either may be a part, "traces/run#on,ub=512".
 
-    fail_on: limits such as "ttft>+5%", which `.failed()` answers. Raises `hprof.HprofError` for what cannot be matched.
+    fail_on: one limit or several, such as "ttft>+5%", which `.failed()` answers. Raises `hprof.HprofError` for what
+    cannot be matched.
     """
     _refuse_foreign_packages()
     from hprof.compared import Compared
     from profiler.compare import compare_captures
 
     sides = [side if isinstance(side, str) else side.path for side in (a, b)]
-    return Compared(compare_captures(*sides, noise=noise, fail_on=fail_on))
+    limits = [fail_on] if isinstance(fail_on, str) else fail_on
+    return Compared(compare_captures(*sides, noise=noise, fail_on=limits))
 
 
 def list(folder: str | PathLike[str] = "traces") -> pd.DataFrame:  # noqa: A001 - as `hprof.open`

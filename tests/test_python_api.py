@@ -132,6 +132,8 @@ def test_captures_are_compared_and_limits_answered(dense: OpenedCapture) -> None
     assert found.failed()  # two pairs decide nothing
     assert not found.failed(allow_inconclusive=True)
     assert "B against A" in repr(found)
+    alone = hprof.compare(f"{path}#off", f"{path}#on", fail_on="ttft>+5%")
+    assert [gate.expression for gate in alone.result.gates] == ["ttft>+5%"], "one limit needs no list"
     assert hprof.compare(dense, dense).to_frame()["a"].notna().all()
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from profiler.recording.session import Graphs, Recording
 
 
-_NOTHING: Final = "hprof: no process started CUDA or used NVTX (or none that --process chooses): nothing was recorded."
+_NOTHING: Final = (
+    "hprof: no process started CUDA or used NVTX (or none that --process chooses): nothing was recorded; "
+    "`hprof doctor` says whether there is a GPU here, and `hprof run --engine command` times programs without one."
+)
 
 
 def _variables(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -104,7 +104,7 @@ def check_ending(done: FinishedProgram, binary: str, arm: EngineArm, words: Sequ
     if refused := _REFUSED.search(done.errors) or _REFUSED.search(done.output):
         raise HprofError(f"{at}: {_refusal(binary, refused[1], words)}")
     if done.code != 0:
-        raise HprofError(f"{at}: {done.ending}, its last words: {done.last_words!r}; run it by hand to see why.")
+        raise HprofError(f"{at}: {done.ending}, {done.last_words}; run it by hand to see why.")
 
 
 def _refusal(binary: str, flag: str, words: Sequence[str]) -> str:

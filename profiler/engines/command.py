@@ -121,8 +121,8 @@ class _CommandRun:
                     raise HprofError(f"arm {turn.arm.name}: {no_number(rule, reading.text)}")
                 if turn.boot == 0:
                     raise HprofError(
-                        f"arm {turn.arm.name}: no line of what it printed matches {rule.spelled}, its last words: "
-                        f"{done.last_words!r}; correct the expression."
+                        f"arm {turn.arm.name}: no line of what it printed matches {rule.spelled}, "
+                        f"{done.last_words}; correct the expression."
                     )
                 self.n_missing[turn.arm.name, rule.name] += 1
 
@@ -157,4 +157,4 @@ def _check_ending(done: FinishedProgram, arm: EngineArm, timeout_s: float) -> No
     if done.timed_out:
         raise HprofError(f"{at}: not done after {timeout_s:g} s, so it was ended; give it less to do, or --timeout.")
     if done.code != 0:
-        raise HprofError(f"{at}: {done.ending}, its last words: {done.last_words!r}; run it by hand to see why.")
+        raise HprofError(f"{at}: {done.ending}, {done.last_words}; run it by hand to see why.")

@@ -32,11 +32,11 @@ class FinishedProgram:
 
     @property
     def last_words(self) -> str:
-        """The last line that says something, from stderr if there is one, else stdout."""
+        """`its last words: 'out of memory'`: the last line that says something, of stderr, else of stdout."""
         for text in (self.errors, self.output):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
-                return lines[-1][:300]
+                return f"its last words: {lines[-1][:300]!r}"
         return "it printed nothing"
 
     @property

@@ -158,6 +158,12 @@ def test_readings_of_a_strangers_manifest_are_taken_for_what_they_are(tmp_path: 
     assert cell.arms["a"].median("self") is None
 
 
+def test_a_silent_process_is_not_given_last_words(tmp_path: Path) -> None:
+    request = CommandRequest(parse_commands(["a=sh -c 'exit 4'"]), boots=1)
+    with pytest.raises(HprofError, match=r"exit code 4, it printed nothing; run it by hand"):
+        run_commands(request, tmp_path / "out")
+
+
 def test_a_failing_process_is_one_sentence_and_those_before_it_stay(tmp_path: Path) -> None:
     good, bad = printing("fine"), "sh -c 'echo out; echo broke >&2; exit 3'"
     request = CommandRequest(parse_commands([f"a={good}", f"b={bad}"]), boots=2)
