@@ -279,7 +279,7 @@ def _bootstrap(
     above, n_arm = _resampled(arm, boots[0], 0) if are_pairs else _resampled(arm, boots[1], 1)
     ratios = np.divide(above, below, out=np.full(len(below), np.inf), where=below > 0)
     tail = _tail(min(n, n_arm))
-    if np.isinf(ratios).mean() >= tail:
+    if np.isinf(ratios).sum() > int(tail * (len(ratios) - 1)):  # the upper end would lie between values of which one is
         return None
     ends_at = [tail, 1 - tail]
     is_above_0 = ratios.min() > 0  # then as logarithms, so that inverse figures have inverse ends
