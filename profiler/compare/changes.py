@@ -107,7 +107,10 @@ class OpenedSide:
             found = found[found["arm"] == self.arm]
         if found.empty and (self.arm is not None or self.wanted):
             arms = ", ".join(map(repr, measured["arm"].unique())) or "none"
-            raise HprofError(f"{self.spec} names no measured pass of the capture; its arms are {arms}.")
+            named = dict.fromkeys(cell.named(list(self.wanted)) for cell, _ in by_cell(measured))
+            sizes = ", ".join(filter(None, named))
+            there = f"; it has {sizes}" if sizes else ""
+            raise HprofError(f"{self.spec} names no measured pass of the capture; its arms are {arms}{there}.")
         return found
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -95,6 +96,10 @@ class Change:
     def cell(self) -> str:
         """The cell, both sides' where they differ."""
         return _both(self.cell_a.flags, self.cell_b.flags)
+
+    def named(self, keys: Sequence[str]) -> str:
+        """The cell by its sizes of these keys, `ub=64`."""
+        return _both(self.cell_a.named(keys), self.cell_b.named(keys))
 
     @property
     def arm(self) -> str:

@@ -13,6 +13,7 @@ from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceC
 from profiler.compare.gate import level_told
 from profiler.compare.leading import MAX_PLACES, cause, leading_changes
 from profiler.compare.setting_words import setting_name, setting_value
+from profiler.metrics.passes import varied_keys
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
 from profiler.report.markdown import block_lines, escape
@@ -67,14 +68,18 @@ def changes_table(result: CompareResult, top: int) -> Table:
 def _placed(
     result: CompareResult, title: str, columns: list[str], shown: Sequence[Change], rows: list[list[str]]
 ) -> Table:
-    """A table of changes; the cell and arm that all share stand in the title, others in columns of their own."""
+    """A table of changes; the cell and arm that all share stand in the title, others in columns of their own,
+    cells by the sizes that vary."""
     shared: list[str] = []
+    keys = varied_keys([cell for change in result.changes for cell in (change.cell_a, change.cell_b)])
+    in_short = {change.cell: change.named(keys) or change.cell for change in result.changes}
     for name, places in (("arm", [c.arm for c in result.changes]), ("cell", [c.cell for c in result.changes])):
         if len(set(places)) == 1:
             shared.insert(0, places[0])
         else:
             columns = [name, *columns]
-            rows = [[getattr(change, name), *row] for change, row in zip(shown, rows, strict=True)]
+            told = [getattr(change, name) for change in shown]
+            rows = [[in_short.get(place, place), *row] for place, row in zip(told, rows, strict=True)]
     return Table(": ".join([" · ".join(shared), title] if shared else [title]), columns, rows)
 
 

@@ -97,6 +97,13 @@ class CellKey:
         return mine
 
 
+def varied_keys(cells: Sequence[CellKey]) -> list[str]:
+    """The sizes that tell these cells apart, the ubatch first; the ubatch alone where none does."""
+    varied = {key for key in CELL_KEYS if len({getattr(cell, key) for cell in cells}) > 1}
+    order = ("n_ubatch", "n_depth", "n_prompt", "n_gen")
+    return [key for key in order if key in varied] or ["n_ubatch"]
+
+
 def take_sizes(text: str) -> tuple[dict[str, int], str]:
     """The sizes in `on,ub=512,d=0`, by the keys of CELL_KEYS, and what is left: `on`."""
     sizes = {_SIZE_OF_NAME[flag]: int(value) for flag, value in _NAMED_SIZE.findall(text)}

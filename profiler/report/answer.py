@@ -16,6 +16,7 @@ from executor.units import format_count, format_factor, format_value, listed
 from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
+from profiler.metrics.passes import varied_keys
 from profiler.report.arm_reasons import told_decode, told_price, told_why, told_work
 from profiler.report.blocks import Block, Heading, Lines, Table
 from profiler.report.cells import Cell, telling_cell
@@ -29,7 +30,6 @@ from profiler.report.shown_cells import (
     shown_cells,
     telling_figure,
     told_comparison,
-    varied_keys,
 )
 from profiler.report.summary import summarise
 from profiler.report.sweep import ArmCrossover

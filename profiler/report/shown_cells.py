@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison
-from profiler.metrics.passes import CELL_KEYS, take_sizes
+from profiler.metrics.passes import take_sizes, varied_keys
 from profiler.report.cells import Cell
 from profiler.report.report import Report
 from profiler.report.summary import summarise
@@ -124,10 +124,3 @@ def _is_named(cell: Cell, name: str) -> bool:
     if rest or not sizes:
         raise HprofError(f"--cell '{name}' names no sizes: write ub=512 or ub=512,d=0, of p, n, ub and d.")
     return cell.has(sizes)
-
-
-def varied_keys(cells: Sequence[Cell]) -> list[str]:
-    """The sizes that tell these cells apart, the ubatch first; the ubatch alone where none does."""
-    varied = {key for key in CELL_KEYS if len({getattr(cell, key) for cell in cells}) > 1}
-    order = ("n_ubatch", "n_depth", "n_prompt", "n_gen")
-    return [key for key in order if key in varied] or ["n_ubatch"]

@@ -15,7 +15,7 @@ from executor.errors import HprofError
 from executor.passes import EventRecord, UbatchRecord
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
-from profiler.compare.renderers import differences_table, headline
+from profiler.compare.renderers import changes_table, differences_table, headline
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
@@ -338,6 +338,19 @@ def test_arms_of_one_run_that_did_the_same_by_design_get_no_verdict(tmp_path: Pa
     apart = _change(compare_captures(f"{run}#off,ub=4", f"{run}#gated,ub=8"), "ttft_ns").against
     assert apart is not None
     assert apart.verdict == "faster"
+
+
+def test_tables_name_cells_by_what_tells_them_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for ns, path in zip((1000, 900), paths, strict=True):
+        writer = new_capture(path, arms=[ManifestArm("off")])
+        for order in range(12):
+            writer.plan_pass(order, PassKey("off", (4, 8)[order % 2], 0, 8, 2, order // 2, order, 0))
+            writer.record_pass(order, replace(dense_result(), ttft_ns=ns))
+        writer.finish()
+    result = compare_captures(*map(str, paths))
+    assert changes_table(result, 9).columns[0] == "cell"
+    assert {row[0] for row in changes_table(result, 9).rows} == {"ub=4", "ub=8"}
 
 
 def test_a_gate_does_not_pass_on_what_an_unfinished_side_lacks(tmp_path: Path) -> None:
