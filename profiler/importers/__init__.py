@@ -112,6 +112,7 @@ def import_files(
         file_name, arm = readable(one.path.name), readable(named) if named else None
         sources.append(SourceFile(file_name, _size(one.path), arm, imported))
     _check_one_source(sources)
+    _check_once([(source.arm, one.path) for one, source in zip(wanted, sources, strict=True)])
     warnings = _same_names([source.arm for one, source in zip(wanted, sources, strict=True) if one.arm is None])
     return write_capture(sources, out, argv, force=force, known=known, warnings=warnings)
 
@@ -184,6 +185,19 @@ def _size(path: Path) -> int:
     """Bytes of the file, or of the files in the folder; a link that leads nowhere has none."""
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _check_once(files: Sequence[tuple[str | None, Path]]) -> None:
+    """Refuse a file that comes again as the same arm: it would count as one more process that agrees with the first."""
+    seen: set[tuple[str | None, str]] = set()
+    for arm, path in files:
+        key = (arm, os.path.realpath(path))
+        if key in seen:
+            told = "" if arm is None else f" for arm {arm!r}"
+            raise HprofError(
+                f"{path} is given twice{told}, and a file is one process: give it once, or another process's file."
+            )
+        seen.add(key)
 
 
 def _check_one_source(sources: Sequence[SourceFile]) -> None:

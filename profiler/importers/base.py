@@ -59,6 +59,7 @@ class Imported:
     dropped: Counter[str] = field(default_factory=Counter)  # reason -> rows that were left out
     warnings: list[str] = field(default_factory=list)  # sentences to show beside the figures
     default_arm: str | None = None  # the arm of its passes where the file itself names none
+    is_cut_off: bool = False  # whether rows are missing at its end, so that it cannot say how long it lasted
 
 
 class Importer(Protocol):

@@ -42,7 +42,12 @@ def combine(sources: Sequence[SourceFile]) -> list[Imported]:
         tables = dict(source.imported.tables)
         if source.arm is not None:
             extra = source.imported.manifest_fields.get("extra", {})
-            tables = _as_arm(tables, source.arm, is_unrecorded="unrecorded_copies" in extra)
+            tables = _as_arm(
+                tables,
+                source.arm,
+                is_unrecorded="unrecorded_copies" in extra,
+                is_cut_off=source.imported.is_cut_off,
+            )
         tables = _booted(tables, boots)
         span = span_of(tables)
         if span is not None:
@@ -94,15 +99,18 @@ def _arms(sources: Sequence[SourceFile]) -> list[ManifestArm]:
     return list(found.values())
 
 
-def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool) -> dict[str, pa.Table]:
+def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool, is_cut_off: bool) -> dict[str, pa.Table]:
+    """The tables with passes of this arm. A pass of a file that shows no device's work, or not all of it, has neither
+    times nor events: part of a pass would be taken for a faster one."""
     passes = tables.get("passes")
     if passes is not None and passes.num_rows:
         return tables | {"passes": _renamed(passes, arm)}
-    span = work_span_of(tables) or span_of(tables) or (0, 0)
+    span = None if is_cut_off else work_span_of(tables)
     row: dict[str, Any] = {"pass_id": 0, "arm": arm, "repetition": 0, "boot": 0, "warmup": False}
-    row |= {"t_start": span[0], "t_end": span[1]}
+    if span is not None:
+        row |= {"t_start": span[0], "t_end": span[1]}
     whole = {"passes": pa.Table.from_pylist([row], schema=PASSES)}
-    if (events := tables.get("events")) is not None:
+    if span is not None and (events := tables.get("events")) is not None:
         whole["events"] = with_column(events, "pass_id", pa.repeat(pa.scalar(0, pa.int32()), events.num_rows))
         whole["passes"] = with_bytes_h2d(whole["passes"], whole["events"], is_unrecorded=is_unrecorded)
     return tables | whole

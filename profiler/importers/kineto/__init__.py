@@ -99,6 +99,7 @@ def read(path: Path, options: ImportOptions) -> Imported:
             *remark_duplicate_rows(events),
         ],
         default_arm=segments.default_arm,
+        is_cut_off=stream.lacks_events,
     )
 
 

@@ -159,6 +159,7 @@ class EventStream:
         self.metadata: dict[str, Any] = {}
         self.dropped: Counter[str] = Counter()
         self.lost: str | None = None
+        self.lacks_events = False  # whether events are among what was lost
         self.is_bare_array = False
         self.text_times = False
         self._source = source
@@ -286,6 +287,7 @@ class EventStream:
         cause = self._source.truncated or "the file ends inside its array of events"
         # the Chrome format lets a bare array go without its closing bracket
         if self._source.truncated or not self.is_bare_array or _bare(rest):
+            self.lacks_events = True
             self.lost = f"{cause}: whole events before that point were kept, the last {len(rest)} bytes were not"
 
     def _read_tail(self) -> None:

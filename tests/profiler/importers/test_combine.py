@@ -12,6 +12,7 @@ from profiler.capture import Capture
 from profiler.importers import TraceInput, import_files, read_file
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
+from tests.profiler.importers.kineto import traces
 from tests.profiler.importers.llama_bench.samples import as_json, jsonl, row
 from tests.profiler.importers.nsys.exports import KERNEL, MEMCPY, RUNTIME, call, copy, kernel, write_export
 from tests.profiler.importers.nsys.test_stats import HEADER_AND_ROW
@@ -134,6 +135,41 @@ def test_one_plain_file_has_no_passes(tmp_path: Path) -> None:
     capture = Capture.open(import_files([_export(tmp_path / "a.sqlite")], tmp_path / "out"))
     assert capture.table("passes").num_rows == 0
     assert capture.table("events")["pass_id"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off"])
+def test_a_trace_without_all_of_its_work_is_a_boot_of_unknown_figures(tmp_path: Path, damage: str) -> None:
+    """A pass of 0 ns, or of the half that is left, would count as a faster one."""
+    work = [traces.h2d(100, 50), *(traces.kernel(200 + 20 * number, 10) for number in range(9))]
+    whole = [traces.write(tmp_path / f"{name}.json", work) for name in ("off", "on")]
+    broken = traces.write(tmp_path / "off-1.json", [] if damage == "empty" else work)
+    if damage == "cut off":
+        broken.write_text(broken.read_text()[:1500])
+    files = [TraceInput(whole[0], "off"), TraceInput(whole[1], "on"), TraceInput(broken, "off")]
+    capture = Capture.open(import_files(files, tmp_path / "out"))
+    passes = capture.table("passes").sort_by("order").to_pylist()
+    assert [(p["arm"], p["boot"], p["bytes_h2d"]) for p in passes] == [
+        ("off", 0, 100),
+        ("on", 0, 100),
+        ("off", 1, None),
+    ]
+    assert (passes[2]["t_start"], passes[2]["t_end"]) == (None, None)
+    (cell,) = build_report(capture).to_json()["cells"]
+    off = cell["arms"]["off"]
+    assert (off["wall_ns"]["median"], off["wall_ns"]["n"]) == (270_000, 1)
+    assert (off["busy_copy_ns"]["median"], off["bytes_h2d"]["median"]) == (50_000, 100)
+    assert any(warning.startswith("off-1.json: ") for warning in capture.manifest.warnings)
+
+
+@pytest.mark.parametrize("arm", ["off", None])
+def test_a_file_given_twice_is_not_two_boots(tmp_path: Path, arm: str | None) -> None:
+    file = _export(tmp_path / "a.sqlite")
+    (tmp_path / "again.sqlite").symlink_to(file)
+    files = [TraceInput(file, arm), TraceInput(tmp_path / "again.sqlite" if arm else file, arm)]
+    with pytest.raises(HprofError, match="is given twice for arm"):
+        import_files(files, tmp_path / "out")
+    both = import_files([TraceInput(file, "off"), TraceInput(file, "on")], tmp_path / "both")
+    assert Capture.open(both).n_passes == 2
 
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown(tmp_path: Path) -> None:
