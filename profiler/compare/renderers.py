@@ -175,7 +175,8 @@ def print_comparison(
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))
     for warning in result.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    _print_tables(console, leading_table(result))
+    leads = leading_table(result)
+    _print_tables(console, leads)
     if told := cause(result.changes):
         console.print(Text(told, style="bold"))
     _print_tables(console, differences_table(result))
@@ -185,7 +186,7 @@ def print_comparison(
         console.print(Text(f"Inconclusive: {'; '.join(not_judged)}.", style="dim"))
     console.print()
     console.print(Text(headline(result)))
-    if is_short and how_to_see_more:
+    if is_short and how_to_see_more and len(result.changes) > len(leads.rows):
         console.print(Text(f"All {format_count(len(result.changes), 'figure')}: {how_to_see_more}.", style="dim"))
     for gate, line in zip(result.gates, gate_lines(result), strict=True):
         console.print(Text(line, style="red" if is_bad(gate) else "green"))

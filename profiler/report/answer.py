@@ -17,7 +17,7 @@ from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
 from profiler.metrics.passes import varied_keys
-from profiler.report.arm_reasons import told_decode, told_price, told_why, told_work
+from profiler.report.arm_reasons import PHASES, told_decode, told_other_phase, told_price, told_why, told_work
 from profiler.report.blocks import Block, Heading, Lines, Table
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
@@ -34,7 +34,6 @@ from profiler.report.shown_cells import (
 from profiler.report.summary import summarise
 from profiler.report.sweep import ArmCrossover
 from profiler.report.verdicts import (
-    TELLING,
     as_fast,
     bounds_as_fast,
     command_for_verdict,
@@ -46,6 +45,7 @@ from profiler.report.verdicts import (
 )
 
 _DECODE: Final = "decode_tokens_per_s"
+_MODEL: Final = "model_filename"
 _TRACES: Final = ("kineto", "cupti", "nsys")  # sources that hold copies and kernels where there were any
 _OPEN: Final = "?"  # in the table, where too little was measured for a verdict
 
@@ -165,6 +165,8 @@ class _Answer:
         self._resident = {arm.name for arm in report.arms if arm.is_resident}
         others = dict.fromkeys(name for cell in self._cells for name in cell.arms if name != self._baseline)
         self._others = list(others)
+        # named where llama-bench's rows are of several
+        self._models = list(dict.fromkeys(str(a.options[_MODEL]) for a in report.arms if _MODEL in a.options))
         self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
         self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
         self._decoding = [name for name in self._arms if self._decodes_faster(name)]
@@ -199,6 +201,8 @@ class _Answer:
         if not self._arms:
             yield self._alone()
             return
+        if len(self._models) > 1:
+            yield f"The arms ran {listed(self._models)}: a ratio between two of them compares models, not settings."
         for name in self._paying[: self._room.told]:
             yield self._sentence(cell, name)
         if more := self._paying[self._room.told :]:
@@ -214,9 +218,13 @@ class _Answer:
             yield f"{listed(alike)} did the same work as {self._baseline}{self._phase()}{but}."
         if apart := [name for name in rest if not self._judged(name)]:
             yield f"Not run at a size that {self._baseline} ran at, so not compared: {listed(apart)}."
-        if never := [name for name in rest if name not in (*unsettled, *alike, *apart)]:
-            told = [f"{name} ({self._factors(name)})" for name in never]
-            yield f"Not shown to be faster than {self._baseline}{self._phase()}: {', '.join(told)}."
+        left = [name for name in rest if name not in (*unsettled, *alike, *apart)]
+        slower = [name for name in left if {verdict_word(one) for one in self._judged(name)} == {"slower"}]
+        never = [name for name in left if name not in slower]
+        for words, names in (("Slower than", slower), ("Not shown to be faster than", never)):
+            if told := [f"{name} ({self._factors(name)})" for name in names]:
+                yield f"{words} {self._baseline}{self._phase()}: {', '.join(told)}."
+        yield from told_other_phase(self._compared, cell, self._arms[: self._room.told])
 
     def _alone(self) -> str:
         """Where no arm is a choice beside the baseline."""
@@ -232,7 +240,7 @@ class _Answer:
         """From which size an arm pays; of one size, how fast it is there."""
         told = told_comparison(cell, name)
         over = from_which_size(self._compared, cell, self._baseline, name)
-        if over is not None and len(over.sizes) > 1:
+        if over is not None and len(over.sizes) > 1 and over.figure != _DECODE:  # decode has no ubatch
             return over.in_short(name)
         if told is None:
             return f"{name} was not compared with {self._baseline}."
@@ -260,10 +268,9 @@ class _Answer:
         cells = shown_cells(self._cells, self._crossovers, self._best, self._room.cells)
         names = self._shown
         keys = varied_keys(self._cells)
-        figures = {telling_figure(cell) for cell in self._cells}
-        figure = figures.pop() if len(figures) == 1 else None
-        of = FIGURES[figure].label if figure is not None else "speed"
-        rate = " t/s" if figure is not None and FIGURES[figure].unit == "tokens/s" else ""
+        figures = {figure: FIGURES[figure] for cell in self._cells if (figure := telling_figure(cell)) is not None}
+        of = next(iter(figures.values())).label if len(figures) == 1 else "speed"
+        rate = " t/s" if {figure.unit for figure in figures.values()} == {"tokens/s"} else ""
         in_rate = f" in{rate}" if rate else ""
         left_out = len(self._cells) - len(cells)
         more = f" ({format_count(left_out, 'more row')}: --all)" if left_out else ""
@@ -309,10 +316,10 @@ class _Answer:
             yield f"For verdicts in place of {_OPEN}: {command}"
 
     def _phase(self) -> str:
-        """What the telling figure is about, where decode was timed as well."""
-        is_prefill = telling_figure(telling_cell(self._cells)) == TELLING[0]
-        has_decode = any(cell.arms[cell.baseline].median(_DECODE) is not None for cell in self._cells)
-        return " in prefill" if is_prefill and has_decode else ""
+        """What the telling figure is about, where the other phase was timed as well."""
+        timed = {key for key in PHASES for cell in self._cells if cell.arms[cell.baseline].median(key) is not None}
+        figure = telling_figure(telling_cell(self._cells))
+        return f" in {PHASES[figure]}" if len(timed) > 1 and figure is not None and figure in PHASES else ""
 
     def _costs(self) -> Iterator[str]:
         """The memory that the arms that pay take."""
@@ -328,10 +335,10 @@ class _Answer:
 
     def _set(self) -> Iterator[str]:
         """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there; where no arm has
-        a verdict yet, among those that lack one. Nothing for one arm of another tool: no choice of hprof's.
+        a verdict yet, among those that lack one. Nothing for one arm of another tool, or several models: no choice.
         """
         is_choice = bool(self._others) or (self._report.source == "hprof" and len(self._cells) > 1)
-        if not is_choice:
+        if not is_choice or len(self._models) > 1:
             return
         unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
         telling = telling_cell(self._cells)

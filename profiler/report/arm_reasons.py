@@ -9,10 +9,12 @@ from executor.units import format_bytes, format_count, format_factor, format_ns,
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
 from profiler.report.residency import Residency
-from profiler.report.shown_cells import best_and_worst
-from profiler.report.verdicts import as_fast, verdict_word
+from profiler.report.shown_cells import best_and_worst, telling_figure, told_comparison
+from profiler.report.verdicts import as_fast, factor_range, verdict_word
 
 _DECODE: Final = "decode_tokens_per_s"
+PHASES: Final[Mapping[str, str]] = {"prefill_tokens_per_s": "prefill", _DECODE: "decode"}
+"""What a rate is about, in a word."""
 _ACTIVATIONS: Final = 0.1  # of an arm's bytes that are weights
 _AS_MANY: Final = 0.01  # a byte count that differs by less reads as the same one
 
@@ -109,3 +111,22 @@ def told_decode(cell: Cell, names: Sequence[str], keys: Sequence[str]) -> Iterat
     told += [f"{listed(same)} did the same work"] if same else []
     depth = f" at depth {cell.n_depth:,}" if cell.n_depth is not None and "n_depth" in keys else ""
     yield f"Decode{depth}: {'; '.join(told)}."
+
+
+def told_other_phase(cells: Sequence[Cell], telling: Cell, names: Sequence[str]) -> Iterator[str]:
+    """`In decode: on (0.995 x as fast, no difference).` Of cells that timed the phase which the telling cell did not,
+    as llama-bench times prompt and generation apart. The verdict is told where all cells share one.
+    """
+    figure = telling_figure(telling)
+    for other in [key for key in PHASES if figure in PHASES and key != figure]:
+        told: list[str] = []
+        for name in names:
+            found = [one for cell in cells if (one := told_comparison(cell, name)) is not None]
+            judged = [comparison for comparison, key in found if key == other]
+            if not judged:
+                continue
+            words = {"" if one.n_missing else f", {verdict_word(one)}" for one in judged}
+            fast = factor_range([as_fast(one.ratio, other) for one in judged])
+            told.append(f"{name} ({fast}{words.pop() if len(words) == 1 else ''})")
+        if told:
+            yield f"In {PHASES[other]}: {', '.join(told)}."

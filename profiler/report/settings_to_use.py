@@ -38,14 +38,15 @@ def told_settings(cell: Cell, best: str | None, arms: Sequence[ManifestArm], sou
     policy = {arm.name: arm.requested or arm.name for arm in arms if arm.traits is not None}
     name = best or cell.baseline
     chosen = policy.get(name, name)
-    words = [f"-ub {cell.n_ubatch}"] if cell.n_ubatch else []
+    words = [f"-ub {cell.n_ubatch}"] if cell.n_ubatch and cell.n_prompt != 0 else []  # decode alone has no ubatch
     why = ", for no arm was shown to beat it" if best is None and is_certain and len(cell.arms) > 1 else ""
     if source != "hprof":
         return f"{said}: {' '.join([name, *words])}{why}."
     set_here = f"{said}: {' '.join([f'--arms {chosen}', *words])}{why}."
     if chosen in _LLAMA_CPP:
         known = _LLAMA_CPP[chosen]
-        return f"{set_here} llama.cpp: {' '.join([*words, *([known.flags] if known.flags else [])])} ({known.builds})."
+        flags = " ".join([*words, *([known.flags] if known.flags else [])]) or "no flag"
+        return f"{set_here} llama.cpp: {flags} ({known.builds})."
     has = dict.fromkeys(policy[arm] for arm in cell.arms if arm in policy and not _is_resident(arm, arms))
     told = [_told(arm) for arm in has if arm in _LLAMA_CPP]
     of_them = f"; of these arms it has {listed(told)}" if told else ""

@@ -54,3 +54,10 @@ def test_a_limit_that_names_nothing_is_told_the_readings(tmp_path: Path) -> None
         compare_captures(*sides, fail_on=["step_m>+5%"])
     with pytest.raises(HprofError, match=r"the figures are step_ms, tok/s, ttft"):
         compare_captures(*sides, fail_on=["qqqq>+5%"])
+
+
+def test_nothing_is_offered_where_all_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["compare", printed(tmp_path / "a", 10, 100), printed(tmp_path / "b", 20, 150)])
+    out = capsys.readouterr().out
+    assert "tok/s" in out
+    assert "--all" not in out

@@ -126,7 +126,7 @@ def test_an_arm_that_pays_has_its_crossover_and_interval(tmp_path: Path) -> None
     told = joined(swept(tmp_path / "c", {"on": RISING, "gated": [1.1] * 6, "cpu": [0.5] * 6}))
     assert "on pays from a ubatch of about 184 tokens." in told
     assert "gated pays at every ubatch measured, 64 to 2,048 tokens: 1.10 x as fast as off." in told
-    assert "Not shown to be faster than off: cpu (0.50 x as fast)." in told
+    assert "Slower than off: cpu (0.50 x as fast)." in told
     for size in SIZES:
         assert f"ub={size} " in told
     assert "Set: --arms on -ub 2048. llama.cpp: -ub 2048 -pw 1 (pull request 21067, in no release)." in told
@@ -317,3 +317,53 @@ def test_a_capture_below_the_current_folder_is_named_from_there(
     assert f"hprof report {tmp_path / 'c'} --all" in joined(report)
     monkeypatch.chdir(tmp_path)
     assert "hprof report c --all" in joined(report)
+
+
+def timed_apart(
+    path: Path, faster: Mapping[str, Mapping[str, float]], *, ub: Sequence[int] = (512,), **options: str
+) -> Report:
+    """Prompt and generation in cells of their own, as llama-bench times them: `faster[arm][phase]` times as fast as
+    `off`, in six processes. options: `model_filename` of each arm."""
+    arms = ["off", *faster]
+    written = [ManifestArm(name, options={"model_filename": options[name]} if options else {}) for name in arms]
+    writer = new_capture(path, source="llama-bench", arms=written)
+    order = 0
+    for phase, n_prompt, n_gen in (("prefill", 4096, 0), ("decode", 0, 16)):
+        for n_ubatch in ub if phase == "decode" else (512,):
+            for boot in range(6):
+                for name in arms:
+                    factor = faster.get(name, {"prefill": 1.0, "decode": 1.0}).get(phase)
+                    if factor is None:
+                        continue
+                    took = {f"{phase}_ns": round(1_000_000 / factor) + boot}
+                    writer.add_pass_row(order, PassKey(name, n_ubatch, 0, n_prompt, n_gen, 0, order, boot), **took)
+                    order += 1
+    writer.finish()
+    return build_report(Capture.open(path))
+
+
+def test_prompt_and_generation_that_were_timed_apart_are_told_apart(tmp_path: Path) -> None:
+    told = joined(timed_apart(tmp_path / "c", {"on": {"prefill": 1.25, "decode": 0.5}}))
+    assert "on is 1.25 x as fast as off in prefill: faster." in told
+    assert "In decode: on (0.50 x as fast, slower)." in told
+    assert "Speed: off in t/s, the others as many times as fast:" in told
+    assert "Set: on -ub 512." in told
+
+
+def test_decode_has_no_ubatch_to_set(tmp_path: Path) -> None:
+    """More arms were run in decode, so it is what is told: which of its ubatches came out first is chance."""
+    faster = {"on": {"decode": 2.0}, "x": {"prefill": 1.25, "decode": 0.5}}
+    told = joined(timed_apart(tmp_path / "c", faster, ub=(512, 2048)))
+    assert "In prefill: x (1.25 x as fast, faster)." in told
+    assert "on is 2.00 x as fast as off in decode: faster. x is 0.50 x as fast as off in decode: slower." in told
+    assert "Set: on." in told
+
+
+def test_arms_of_several_models_are_no_choice_of_settings(tmp_path: Path) -> None:
+    faster = {"on": {"prefill": 1.25, "decode": 1.0}}
+    told = joined(timed_apart(tmp_path / "c", faster, off="dense.gguf", on="moe.gguf"))
+    assert "The arms ran dense.gguf and moe.gguf: a ratio between two of them compares models" in told
+    assert "Set" not in told
+    alike = joined(timed_apart(tmp_path / "d", faster, off="dense.gguf", on="dense.gguf"))
+    assert "compares models" not in alike
+    assert "Set: on" in alike
