@@ -67,7 +67,7 @@ def run(
     model: str | PathLike[str] = "tiny-dense",
     path: str | PathLike[str] | None = None,
     *,
-    arms: Sequence[str] = ("off", "on"),
+    arms: str | Sequence[str] = ("off", "on"),
     n_prompt: Sizes = 512,
     n_gen: Sizes = 16,
     n_ubatch: Sizes = (32, 256),
@@ -89,7 +89,8 @@ def run(
     from hprof.opened import OpenedCapture
     from profiler.cli.run import run_words
 
-    words = ["-m", fspath(model), "--arms", ",".join(arms), "-r", str(repetitions), "--boots", str(boots)]
+    named = arms if isinstance(arms, str) else ",".join(arms)  # "off,on" as the command has it
+    words = ["-m", fspath(model), "--arms", named, "-r", str(repetitions), "--boots", str(boots)]
     for option, sizes in {"-p": n_prompt, "-n": n_gen, "-ub": n_ubatch, "-d": n_depth}.items():
         words += [option, ",".join(map(str, [sizes] if isinstance(sizes, int) else sizes))]
     words += ["--device", device] if device is not None else []

@@ -11,14 +11,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard.figures.size_axes import SweepArms
-from dashboard.figures.sweep import ratio_figure, sweep_figure
+from dashboard.figures.sweep import arms_figure, arms_ratio_figure, ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, spent_figure
+from dashboard.text import for_plotly
 from executor.errors import HprofError, did_you_mean
 from executor.units import listed
 from profiler.compare.gate import ALIASES
 from profiler.export.tracks import typical_passes
 from profiler.metrics.devices import typical_time_spent
 from profiler.metrics.layers import typical_layers
+from profiler.metrics.passes import varied_keys
 from profiler.metrics.timeline import load_timeline
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.report import Report
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from hprof.opened import OpenedCapture
 
 Picture = Literal["factors", "sweep", "time", "layers", "timeline"]
+_TITLE_HEIGHT: Final = 30
+_OF_A_CELL: Final = ("time", "layers", "timeline")
 _PICTURES: Final[tuple[str, ...]] = get_args(Picture)
 
 
@@ -48,7 +52,20 @@ def draw(capture: OpenedCapture, picture: Picture, figure: str | None, arm: str 
         "layers": drawn.layers,
         "timeline": drawn.timeline,
     }
-    return figures[picture]()
+    return _titled(figures[picture](), drawn.about(picture))
+
+
+def _titled(figure: go.Figure, about: str) -> go.Figure:
+    """A picture that leaves the dashboard says itself what it is of."""
+    top, height = figure.layout.margin.t or 0, figure.layout.height + _TITLE_HEIGHT
+    if figure.layout.legend.yref == "container":
+        figure.update_layout(legend={"y": 1 - _TITLE_HEIGHT / height})
+    figure.update_layout(
+        title={"text": for_plotly(about), "font": {"size": 13}, "x": 0, "y": 1, "yanchor": "top", "pad": {"t": 10}},
+        margin={"t": top + _TITLE_HEIGHT},
+        height=height,
+    )
+    return figure
 
 
 @dataclass(frozen=True)
@@ -60,7 +77,14 @@ class _Drawn:
 
     @cached_property
     def _cell(self) -> Cell:
-        return telling_cell(self.report.cells)
+        return telling_cell([cell for cell in self.report.cells if self.arm in cell.arms] or self.report.cells)
+
+    def about(self, picture: Picture) -> str:
+        """`SIMULATED: mine, ub=512`: whether anything was timed, the capture, and the cell where one alone is drawn."""
+        nature = f"{self.report.measured.first_word}: " if self.report.measured.is_exact else ""
+        cell = self._cell.named(varied_keys(self.report.cells)) if picture in _OF_A_CELL else ""
+        arm = f"arm {self.arm or self._cell.baseline}" if picture == "layers" else ""
+        return nature + ", ".join(part for part in (self.capture.name, cell, arm) if part)
 
     @cached_property
     def _name(self) -> str:
@@ -91,6 +115,8 @@ class _Drawn:
 
     def sweep(self) -> go.Figure:
         axis, rows = self._along
+        if rows[axis].isna().all():  # of callables or commands: their sizes are their own
+            return arms_figure(rows, self._name, self._arms)
         return sweep_figure(rows, self._name, axis, self._arms)
 
     def factors(self) -> go.Figure:
@@ -98,6 +124,8 @@ class _Drawn:
         factors = factors_as_fast(rows, self._name)
         if factors.empty:
             raise HprofError(f"{self.capture.path} holds no arm against {self._cell.baseline}; plot('sweep') shows it.")
+        if rows[axis].isna().all():
+            return arms_ratio_figure(factors, self._arms)
         found: dict[str, Crossover] = {}
         if axis != DEPTH and self._arms.b is not None:
             at = crossover(rows[rows["arm"] == self._arms.b])
@@ -131,7 +159,9 @@ class _Drawn:
 
     def layers(self) -> go.Figure:
         arm = self.arm or self._cell.baseline
+        of_the_cell = self._of_the_cell(self.capture.passes)["pass_id"]
         rows = self.capture.figures("layer", arm=arm)
+        rows = rows[rows["pass_id"].isin(of_the_cell)]
         if rows.empty:
             raise HprofError(f"{self.capture.path} says of no event which layer it belongs to (docs/importing.md).")
         return layer_figure(typical_layers(rows[rows["ubatch"] == rows["ubatch"].min()]))

@@ -13,6 +13,8 @@ import pytest
 import hprof
 from executor.errors import HprofError
 from hprof.opened import OpenedCapture
+from profiler.manifest import ManifestArm
+from profiler.storage.writer import PassKey, new_capture
 from tests.dashboard.test_hostile import hostile
 from tests.profiler import makers
 from tests.profiler.cli.test_hostile import EVIL
@@ -108,6 +110,45 @@ def test_pictures_are_the_dashboards(swept: OpenedCapture, picture: str, drawn: 
 
 def test_layers_of_an_arm_are_drawn(swept: OpenedCapture) -> None:
     assert len(swept.plot("layers", arm="on").data) > 1
+
+
+def test_layers_are_those_of_one_cell(swept: OpenedCapture) -> None:
+    drawn = swept.plot("layers", arm="on")
+    assert drawn.layout.title.text == "SIMULATED: swept, ub=128, arm on"
+    passes = swept.passes
+    of_the_cell = passes[(passes["n_ubatch"] == 128) & (passes["arm"] == "on")]["pass_id"]
+    rows = swept.figures("layer", arm="on")
+    rows = rows[rows["pass_id"].isin(of_the_cell) & (rows["ubatch"] == 0)]
+    [compute] = [trace for trace in drawn.data if str(trace.name).startswith("C: compute")]
+    assert list(compute.y) == pytest.approx(list(rows.groupby("layer")["compute_ns"].median() / 1e6))
+
+
+def test_a_picture_says_of_what_it_is(swept: OpenedCapture, dense: OpenedCapture) -> None:
+    assert swept.plot("factors").layout.title.text == "SIMULATED: swept"
+    assert swept.plot("time").layout.title.text == "SIMULATED: swept, ub=128"
+    assert dense.plot("sweep").layout.title.text == "dense"
+
+
+def test_arms_without_sizes_are_drawn_side_by_side(tmp_path: Path) -> None:
+    """Callables and commands have no ubatch to stand over."""
+    writer = new_capture(tmp_path / "ab", source="python", arms=[ManifestArm("off"), ManifestArm("on")])
+    for order in range(12):
+        arm, repetition = ("off", "on")[order % 2], order // 2
+        took = 2_000_000 if arm == "off" else 1_000_000
+        key = PassKey(arm, repetition=repetition, order=order, boot=0)
+        writer.add_pass_row(order, key, t_start=0, t_end=took + repetition)
+    writer.finish()
+    capture = hprof.open(tmp_path / "ab")
+    [on] = capture.plot("factors").data
+    assert list(on.x) == ["on"]
+    assert on.y[0] == pytest.approx(2.0, rel=1e-3)
+    drawn = {str(trace.x[0]): float(trace.y[0]) for trace in capture.plot("sweep").data}
+    assert drawn == pytest.approx({"off": 2.0, "on": 1.0}, rel=1e-3)
+
+
+def test_arms_may_be_one_string(tmp_path: Path) -> None:
+    capture = hprof.run("tiny-dense", tmp_path / "c", arms="off,full", device="sim", n_prompt=32, n_ubatch=32, n_gen=0)
+    assert capture.arms == ["off", "full"]
 
 
 def test_a_timeline_has_both_arms_lanes(swept: OpenedCapture) -> None:

@@ -141,6 +141,33 @@ def sweep_figure(rows: pd.DataFrame, figure_name: str, axis: str, arms: SweepArm
     return figure
 
 
+def arms_ratio_figure(rows: pd.DataFrame, arms: SweepArms) -> go.Figure:
+    """`ratio_figure` where no size is known, as of callables: a point with its interval an arm, and a line at 1."""
+    renamed = rows.drop(columns=["median", "low", "high"], errors="ignore")
+    renamed = renamed.rename(columns={"fast": "median", "fast_low": "low", "fast_high": "high"})
+    figure = _points(renamed, 1.0, f"times as fast as {for_plotly(arms.a)}", arms)
+    figure.add_hline(y=1, line={"color": GREY, "width": 1.5})
+    return figure
+
+
+def arms_figure(rows: pd.DataFrame, figure_name: str, arms: SweepArms) -> go.Figure:
+    """`sweep_figure` where no size is known: a point with its interval an arm."""
+    return _points(rows, SCALES.get(figure_name, 1.0), axis_title(figure_name), arms)
+
+
+def _points(rows: pd.DataFrame, scale: float, title: str, arms: SweepArms) -> go.Figure:
+    """rows: one an arm, with `median`, `low` and `high`; in their order, from 0 up."""
+    figure = go.Figure()
+    for arm in [name for name in arms.names if (rows["arm"] == name).any()]:
+        mine = rows[rows["arm"] == arm]
+        drawn = arm_line(np.array([for_plotly(arm)]), mine["median"].to_numpy() * scale, arm, arms)
+        figure.add_scatter(**drawn, error_y=_intervals(mine, scale))
+    styled(figure, height=340, legend=False)
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(title=title, rangemode="tozero")
+    return figure
+
+
 def _intervals(mine: pd.DataFrame, scale: float) -> dict[str, Any]:
     median = mine["median"].to_numpy()
     return {
