@@ -78,7 +78,8 @@ def reasons_lines(choice: Choice, cell: Cell) -> list[str]:
     compared = [found for found in cell.against_baseline.get(choice.b or "", {}).values() if found is not None]
     told = []
     if (missing := missing_line(compared)) is not None:
-        command = command_for_verdict(choice.capture.manifest.argv, compared)
+        manifest = choice.capture.manifest
+        command = command_for_verdict(manifest.argv, compared, manifest.source)
         told.append(f"No verdict yet: {missing}{f' ({command})' if command else ''}.")
     reasons = dict.fromkeys(found.reason for found in compared if found.reason and not found.n_missing)
     return [*told, *([f"No verdict on some: {'; '.join(map(str, reasons))}."] if reasons else [])]

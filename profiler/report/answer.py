@@ -45,7 +45,7 @@ from profiler.report.verdicts import (
 )
 
 _DECODE: Final = "decode_tokens_per_s"
-_MODEL: Final = "model_filename"
+_MODEL: Final = "model_filename"  # of arms, where llama-bench's rows are of several
 _TRACES: Final = ("kineto", "cupti", "nsys")  # sources that hold copies and kernels where there were any
 _OPEN: Final = "?"  # in the table, where too little was measured for a verdict
 
@@ -165,7 +165,6 @@ class _Answer:
         self._resident = {arm.name for arm in report.arms if arm.is_resident}
         others = dict.fromkeys(name for cell in self._cells for name in cell.arms if name != self._baseline)
         self._others = list(others)
-        # named where llama-bench's rows are of several
         self._models = list(dict.fromkeys(str(a.options[_MODEL]) for a in report.arms if _MODEL in a.options))
         self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
         self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
@@ -310,9 +309,10 @@ class _Answer:
             yield f"Arms: {', '.join(told)}."
 
     def _pending(self) -> Iterator[str]:
-        """The command that would give the verdicts that are not due yet."""
+        """The command that would give the verdicts that are not due yet; of several models none would."""
         found = [one for name in self._arms for one in self._judged(name)]
-        if (command := command_for_verdict(self._report.argv, found)) is not None:
+        command = command_for_verdict(self._report.argv, found, self._report.source)
+        if command is not None and len(self._models) < 2:
             yield f"For verdicts in place of {_OPEN}: {command}"
 
     def _phase(self) -> str:

@@ -98,12 +98,15 @@ def missing_line(found: Iterable[Comparison]) -> str | None:
     return f"{lacking.pairs} of the {NEEDED[lacking.unit]} {_COUNTED[lacking.unit]} that it needs"
 
 
-def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison]) -> str | None:
-    """The run's own command with as many repetitions (or boots) as a verdict needs, into a folder of its own.
+def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison], source: str = "hprof") -> str | None:
+    """The run's own command with as many repetitions (or boots) as a verdict needs, into a folder of its own; of files
+    of llama-bench, which are a process each, how as many are imported.
 
     None where no run made the capture, or nothing is missing.
     """
     lacking = next((one for one in found if one.n_missing), None)
+    if lacking is not None and source == "llama-bench" and not is_run(argv):
+        return f"{NEEDED['boots']} files an arm by one name, hprof import --arm off=1.jsonl --arm off=2.jsonl ..."
     if lacking is None or not is_run(argv):
         return None
     option = _OPTION[lacking.unit]

@@ -192,7 +192,7 @@ def test_one_process_an_arm_says_how_many_more(tmp_path: Path) -> None:
     report = build_report(makers.passes_without_events(tmp_path / "c"))
     told = joined(report)
     assert "1 of the 6 processes an arm that it needs" in told
-    assert "For verdicts" not in told, "hprof did not run it"
+    assert "For verdicts in place of ?: 6 files an arm by one name, hprof import --arm off=1.jsonl" in told
 
 
 def test_simulated_and_predicted_come_first(tmp_path: Path) -> None:
