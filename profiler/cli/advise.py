@@ -13,7 +13,7 @@ import click
 from executor.errors import HprofError
 from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import engine_option, predict_options
+from profiler.cli.options import engine_option, named, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _MOST_VERIFIED: Final = 16
     shell_complete=complete_captures,
     multiple=True,
     metavar="CAPTURE",
+    callback=named,
     help="Fit to this capture of hprof run; for llama.cpp, to rows of llama-bench too (a file).",
 )
 @click.option(
@@ -114,7 +115,7 @@ def _search(asked: AskedOptions) -> Searched:
     if told is None and memory is None:
         raise HprofError("advise needs a budget of device memory: give --vram-budget, e.g. 24GiB, or --gpu.")
     budget = Budget.parse(told, "--vram-budget") if told is not None else Budget((memory or 0,))
-    notes = list(ground.notes)
+    notes = [*_searched_anyway(asked), *ground.notes]
     beyond = [own for own in budget.n_bytes if memory is not None and own > memory]
     if memory is not None and beyond:
         told_so = listed(map(format_bytes, beyond))
@@ -124,6 +125,27 @@ def _search(asked: AskedOptions) -> Searched:
     is_for_llama = asked.engine == "llama.cpp"
     line = llama_cpp_command(found.best, request, has_prefetch=asked.prefetch_build)
     return Searched(request, found, ground.spread, notes, line if is_for_llama else None)
+
+
+_SEARCHED: Final = {
+    "n_ubatch": "-ub",
+    "slots": "--slots",
+    "moe_cache_mib": "--moe-cache-mib",
+    "override_tensor": "-ot",
+    "n_cpu_moe": "-ncmoe",
+    "n_gpu_layers": "-ngl",
+}
+
+
+def _searched_anyway(asked: AskedOptions) -> list[str]:
+    """A sentence on what was given and is searched instead; none where that is nothing."""
+    from executor.units import listed
+
+    given = [flag for name, flag in _SEARCHED.items() if name in asked.typed]
+    if not given:
+        return []
+    does = "does" if len(given) == 1 else "do"
+    return [f"{listed(given)} {does} nothing here: that is what is searched (hprof predict takes it as given)."]
 
 
 def _verify(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
+from executor.errors import HprofError
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import json_option, noise_option
+from profiler.cli.options import json_option, named, noise_option, refuse_other_format
 from profiler.cli.printing import console, say
 
 
 @click.command()
-@click.argument("a", shell_complete=complete_captures)
-@click.argument("b", shell_complete=complete_captures)
+@click.argument("a", callback=named, shell_complete=complete_captures)
+@click.argument("b", callback=named, shell_complete=complete_captures)
 @click.option("--fail-on", multiple=True, metavar="LIMIT", help='Exit 1 beyond it, e.g. "ttft>+5%"; repeatable.')
 @click.option("--allow-inconclusive", is_flag=True, help="Let limits that cannot be decided pass.")
 @click.option("--all", "show_all", is_flag=True, help="Show all changes, not the answer alone.")
@@ -40,6 +41,9 @@ def command(
     hprof compare traces/before traces/after --fail-on "ttft>+5%" --fail-on "decode<-3%"
     hprof compare traces/run#off traces/run#on --format md > comment.md
     """
+    refuse_other_format(as_json=as_json, form=form)
+    if top is not None and show_all:
+        raise HprofError(f"--top {top} and --all contradict each other: give one of them.")
     from profiler.compare import compare_captures
 
     result = compare_captures(a, b, noise=noise, fail_on=fail_on)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from executor.errors import HprofError
 from executor.fault_names import FAULT_MEANINGS
 from executor.units import LARGEST_COUNT
 from profiler.cli.completion import complete_arms, complete_models, complete_quants
@@ -30,6 +31,23 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+def named(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """A callback for names of files and folders: an empty one, as an unset variable of a shell gives, would stand for
+    the folder that one happens to be in."""
+    values = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(one, str) and not one.strip() for one in values):
+        what = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.make_metavar(context)
+        raise HprofError(f"{what.removesuffix('...')} is empty: give a path or an address.")
+    return value
+
+
+def refuse_other_format(*, as_json: bool, form: str) -> None:
+    """Raise HprofError where `--json` stands beside a `--format` that was typed and is another."""
+    source = click.get_current_context().get_parameter_source("form")
+    if as_json and form != "json" and source is click.core.ParameterSource.COMMANDLINE:
+        raise HprofError(f"--json and --format {form} contradict each other: give one of them.")
+
+
 def json_option(command: Command) -> Command:
     """`--json`, as the parameter `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
@@ -44,7 +62,7 @@ def whole_option(command: Command) -> Command:
 def output_option(command: Command) -> Command:
     """`-o/--output DIR`, as the parameter `output` (None where it is left out)."""
     text = "The capture's folder, or an fsspec URL.  [default: traces/<name>]"
-    return click.option("-o", "--output", metavar="DIR", show_default=False, help=text)(command)
+    return click.option("-o", "--output", metavar="DIR", show_default=False, callback=named, help=text)(command)
 
 
 def force_option(command: Command) -> Command:
@@ -317,7 +335,10 @@ def predict_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add what a prediction shares with a run, everything but how passes are repeated, recorded and shown, and
     `--probe`."""
     probe = click.option(
-        "--probe", metavar="FILE", help="Predict by this file of hprof probe.  [default: this machine's]"
+        "--probe",
+        metavar="FILE",
+        callback=named,
+        help="Predict by this file of hprof probe.  [default: this machine's]",
     )
     outputs = [output_option, force_option, probe]
     for option in reversed([*_MODEL, *_GRID, *_PLACEMENT, *_ARMS, *_DEVICE, *_MACHINE, *outputs]):

@@ -11,7 +11,7 @@ import click
 from executor.errors import HprofError
 from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import engine_option, predict_options
+from profiler.cli.options import engine_option, named, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _FROM_RATES: Final = "From rates alone: nothing says how far off they are, so no
     "fits",
     multiple=True,
     metavar="CAPTURE",
+    callback=named,
     shell_complete=complete_captures,
     help="Fit to all cells of this capture of hprof run; for llama.cpp, to rows of llama-bench too (a file).",
 )
@@ -36,6 +37,7 @@ _FROM_RATES: Final = "From rates alone: nothing says how far off they are, so no
     "--against",
     shell_complete=complete_captures,
     metavar="CAPTURE",
+    callback=named,
     help="Show how far off it is there; without --fit or --probe, fitted to three of its cells.",
 )
 @click.pass_context

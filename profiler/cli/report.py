@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import dask_option, json_option, noise_option, whole_option
+from profiler.cli.options import dask_option, json_option, named, noise_option, refuse_other_format, whole_option
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("captures", metavar="CAPTURE...", nargs=-1, required=True, shell_complete=complete_captures)
+@click.argument(
+    "captures", metavar="CAPTURE...", nargs=-1, required=True, callback=named, shell_complete=complete_captures
+)
 @click.option(
     "--format",
     "form",
@@ -59,6 +61,7 @@ def command(
     hprof report traces/tiny-dense --format md > report.md
     hprof report --dask tcp://host:8786 s3://bucket/traces --json
     """
+    refuse_other_format(as_json=as_json, form=form)
     from profiler.capture import expand_captures
     from profiler.report.shown_cells import with_cells
 

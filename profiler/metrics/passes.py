@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from executor.errors import HprofError
+
 CELL_FLAGS: Final = {"n_prompt": "-p", "n_gen": "-n", "n_ubatch": "-ub", "n_depth": "-d"}
 CELL_KEYS: Final = list(CELL_FLAGS)
 _SIZE_NAMES: Final = {name: flag.removeprefix("-") for name, flag in CELL_FLAGS.items()}
@@ -105,8 +107,14 @@ def varied_keys(cells: Sequence[CellKey]) -> list[str]:
 
 
 def take_sizes(text: str) -> tuple[dict[str, int], str]:
-    """The sizes in `on,ub=512,d=0`, by the keys of CELL_KEYS, and what is left: `on`."""
-    sizes = {_SIZE_OF_NAME[flag]: int(value) for flag, value in _NAMED_SIZE.findall(text)}
+    """The sizes in `on,ub=512,d=0`, by the keys of CELL_KEYS, and what is left: `on`.
+
+    Raises HprofError for two values of one size.
+    """
+    sizes: dict[str, int] = {}
+    for flag, value in _NAMED_SIZE.findall(text):
+        if sizes.setdefault(_SIZE_OF_NAME[flag], int(value)) != int(value):
+            raise HprofError(f"'{text}' gives {flag} twice, and a cell has one: name one cell at a time.")
     return sizes, _NAMED_SIZE.sub("", text).strip(",")
 
 
