@@ -41,6 +41,7 @@ from profiler.report.verdicts import (
     missing_line,
     told_as_fast,
     told_factor,
+    told_without_gain,
     verdict_word,
 )
 
@@ -217,12 +218,12 @@ class _Answer:
             yield f"{listed(alike)} did the same work as {self._baseline}{self._phase()}{but}."
         if apart := [name for name in rest if not self._judged(name)]:
             yield f"Not run at a size that {self._baseline} ran at, so not compared: {listed(apart)}."
-        left = [name for name in rest if name not in (*unsettled, *alike, *apart)]
-        slower = [name for name in left if {verdict_word(one) for one in self._judged(name)} == {"slower"}]
-        never = [name for name in left if name not in slower]
-        for words, names in (("Slower than", slower), ("Not shown to be faster than", never)):
-            if told := [f"{name} ({self._factors(name)})" for name in names]:
-                yield f"{words} {self._baseline}{self._phase()}: {', '.join(told)}."
+        left: dict[str, list[str]] = {}
+        for name in [name for name in rest if name not in (*unsettled, *alike, *apart)]:
+            words = told_without_gain({verdict_word(one) for one in self._judged(name)})
+            left.setdefault(words, []).append(f"{name} ({self._factors(name)})")
+        for words, told in left.items():
+            yield f"{words} {self._baseline}{self._phase()}: {', '.join(told)}."
         yield from told_other_phase(self._compared, cell, self._arms[: self._room.told])
 
     def _alone(self) -> str:
@@ -334,9 +335,8 @@ class _Answer:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
-        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there; where no arm has
-        a verdict yet, among those that lack one. Nothing for one arm of another tool, or several models: no choice.
-        """
+        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there (or, without any
+        verdict yet, those that lack one). Nothing for one arm of another tool, or several models: no choice."""
         is_choice = bool(self._others) or (self._report.source == "hprof" and len(self._cells) > 1)
         if not is_choice or len(self._models) > 1:
             return

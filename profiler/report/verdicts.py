@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from executor.units import format_factor
@@ -96,6 +96,13 @@ def missing_line(found: Iterable[Comparison]) -> str | None:
     if lacking is None:
         return None
     return f"{lacking.pairs} of the {NEEDED[lacking.unit]} {_COUNTED[lacking.unit]} that it needs"
+
+
+def told_without_gain(words: Set[str]) -> str:
+    """How an arm that is faster nowhere stands to the baseline, by the words of its verdicts: `Slower than`."""
+    if words == {"slower"}:
+        return "Slower than"
+    return "As fast as" if words == {"no difference"} else "Not shown to be faster than"
 
 
 def command_for_verdict(argv: Sequence[str], found: Iterable[Comparison], source: str = "hprof") -> str | None:

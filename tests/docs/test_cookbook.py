@@ -30,7 +30,7 @@ def held(command: str, output: str) -> set[str]:
         assert found
         return found
     assert command.startswith("hprof run --engine command")
-    timed = r"^(Measured|The machine was loaded|on |Not shown|Slower than|Set|on a quiet one|all ).*\n?"
+    timed = r"^(Measured|The machine was loaded|on |Not shown|As fast as|Slower than|Set|on a quiet one|all ).*\n?"
     said = re.sub(timed, "", output, flags=re.MULTILINE)
     said = re.sub(r"( --all) \(.*\)$", r"\1", said, flags=re.MULTILINE)  # a slow machine has warnings to count
     return {re.sub(r" {2,}", " ", line) for line in said.splitlines()}

@@ -350,6 +350,12 @@ def test_prompt_and_generation_that_were_timed_apart_are_told_apart(tmp_path: Pa
     assert "Set: on -ub 512." in told
 
 
+def test_equal_builds_are_said_to_be_equal(tmp_path: Path) -> None:
+    told = joined(timed_apart(tmp_path / "c", {"pr": {"prefill": 1.0, "decode": 1.0}}))
+    assert "As fast as off in prefill: pr (1.000 x as fast)." in told
+    assert "In decode: pr (1.000 x as fast, no difference)." in told
+
+
 def test_decode_has_no_ubatch_to_set(tmp_path: Path) -> None:
     """More arms were run in decode, so it is what is told: which of its ubatches came out first is chance."""
     faster = {"on": {"decode": 2.0}, "x": {"prefill": 1.25, "decode": 0.5}}
