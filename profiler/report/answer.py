@@ -217,7 +217,7 @@ class _Answer:
             but = f"; {listed(faster)} decoded faster" if faster else ""
             yield f"{listed(alike)} did the same work as {self._baseline}{self._phase()}{but}."
         if apart := [name for name in rest if not self._judged(name)]:
-            yield f"Not run at a size that {self._baseline} ran at, so not compared: {listed(apart)}."
+            yield f"Not compared with {self._baseline}, for no size has times of both: {listed(apart)}."
         left: dict[str, list[str]] = {}
         for name in [name for name in rest if name not in (*unsettled, *alike, *apart)]:
             words = told_without_gain({verdict_word(one) for one in self._judged(name)})

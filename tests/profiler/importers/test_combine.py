@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+import hprof
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import TraceInput, import_files, read_file
@@ -159,6 +160,15 @@ def test_a_trace_without_all_of_its_work_is_a_boot_of_unknown_figures(tmp_path: 
     assert (off["wall_ns"]["median"], off["wall_ns"]["n"]) == (270_000, 1)
     assert (off["busy_copy_ns"]["median"], off["bytes_h2d"]["median"]) == (50_000, 100)
     assert any(warning.startswith("off-1.json: ") for warning in capture.manifest.warnings)
+
+
+def test_an_arm_of_unknown_times_is_not_said_to_have_run_at_other_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = [("off", []), ("on", [traces.kernel(1, 9)])]
+    files = [f"--arm={name}={traces.write(tmp_path / f'{name}.json', events)}" for name, events in arms]
+    assert hprof.main(["import", *files, "-o", str(tmp_path / "out")]) == 0
+    assert "Not compared with off, for no size has times of both: on." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("arm", ["off", None])

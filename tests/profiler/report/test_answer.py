@@ -295,7 +295,7 @@ def test_a_cell_that_the_baseline_did_not_run_is_no_comparison_with_it(tmp_path:
     report = two_baselines(tmp_path / "c")
     told = joined(report)
     assert "b was 2.00 x as fast as a in prefill; no verdict yet" in told
-    assert "Not run at a size that a ran at, so not compared: c." in told
+    assert "Not compared with a, for no size has times of both: c." in told
     rows = {line.split()[0]: line.split()[1:] for line in answer(report).splitlines() if line.startswith("p=")}
     assert rows["p=0,n=16"] == ["32,000", "t/s"], "b's own speed, under b"
     assert rows["p=4096,n=0"][:2] == ["2,048,000", "2.00"]
