@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Result = TypeVar("Result")
+_MOST_NAMED: Final = 3  # captures of a folder that was opened as one
 
 
 class Capture:
@@ -284,6 +285,13 @@ def _summary(path: str, name: str) -> CaptureSummary:
 def _why_none(store: Store) -> str:
     if not store.exists():
         return f"{store.where()} does not exist; `hprof list` shows the captures in a folder."
+    inside = [readable(name) for name in store.entries() if _has_manifest(store, name)]
+    if inside:
+        more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
+        return (
+            f"{store.where()} is no capture but a folder that holds captures: {', '.join(inside[:_MOST_NAMED])}{more}; "
+            f"open one of them, such as {store.where(inside[0])}."
+        )
     return (
         f"{store.where()} is no capture (it holds no {MANIFEST_NAME}); "
         "turn another tool's trace into one with `hprof import`."

@@ -68,6 +68,20 @@ def test_what_is_no_capture_says_what_to_do(tmp_path: Path, name: str, said: str
         Capture.open(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("n_captures", "said"), [(1, "captures: c0; open"), (5, "captures: c0, c1, c2 and 2 more; open")]
+)
+def test_a_folder_of_captures_names_them(tmp_path: Path, n_captures: int, said: str) -> None:
+    (tmp_path / "aside").mkdir()
+    for number in range(n_captures):
+        makers.imported_without_passes(tmp_path / f"c{number}")
+    with pytest.raises(HprofError) as error:
+        hprof.open(tmp_path)
+    assert said in str(error.value)
+    assert str(error.value).endswith(f"open one of them, such as {tmp_path / 'c0'}.")
+    assert "aside" not in str(error.value)
+
+
 def test_an_address_that_nobody_can_read() -> None:
     with pytest.raises(HprofError, match="no way to read"):
         Capture.open("gopher://example.com/x")
