@@ -118,6 +118,11 @@ class AB:
             raise HprofError(f"hprof.ab: the arms ran already, for {self.capture}; begin another hprof.ab.")
         if not self._arms:
             raise HprofError("hprof.ab: there is no arm to run; add two with ab.arm(name, function).")
+        if len(self._arms) == 1:
+            raise HprofError(
+                f"hprof.ab: {self._arms[0].name} is the only arm, with nothing to compare it with; add another with "
+                "ab.arm(name, function)."
+            )
         writer = new_capture(self._path, force=self._force, source=SOURCE, argv=sys.argv, **self._fields())
         with kept_when_ended(writer), sparing_what_is_there():
             _TimedRuns(self._arms, self._repetitions, writer).run()

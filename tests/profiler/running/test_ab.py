@@ -126,6 +126,7 @@ def test_what_cannot_be_run_is_one_sentence(tmp_path: Path) -> None:
 def test_arms_run_once_inside_a_block_or_at_its_end(tmp_path: Path) -> None:
     with hprof.ab(tmp_path / "out", repetitions=1, record=False) as ab:
         ab.arm("off", int)
+        ab.arm("on", int)
         assert ab.run() == ab.capture
     with pytest.raises(HprofError, match=r"the arms ran already, for .*out; begin another"):
         ab.run()
@@ -145,6 +146,7 @@ def test_a_call_that_runs_nothing_is_no_arm(tmp_path: Path, step: Any) -> None:
     with pytest.raises(HprofError, match="arm a is a coroutine or generator"):
         ab.arm("a", step)
     ab.arm("b", lambda: step())
+    ab.arm("c", int)
     with pytest.raises(HprofError, match=r"a call of arm b gave a (coroutine|generator), which has yet to run"):
         ab.run()
 
@@ -154,9 +156,19 @@ def test_what_comes_too_late_or_cannot_be_called(tmp_path: Path) -> None:
     with pytest.raises(HprofError, match="before=3 is nothing that can be called"):
         ab.arm("a", int, before=3)  # type: ignore[arg-type]
     ab.arm("a", int)
+    ab.arm("b", int)
     ab.run()
     with pytest.raises(HprofError, match="the arms ran already"):
-        ab.arm("b", int)
+        ab.arm("c", int)
+
+
+def test_one_arm_alone_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with (
+        pytest.raises(HprofError, match=r"a is the only arm, .*; add another with ab\.arm"),
+        hprof.ab(tmp_path / "out") as ab,
+    ):
+        ab.arm("a", int)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("repetitions", ["6", 2.5, 0, None])
