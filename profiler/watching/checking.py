@@ -83,7 +83,8 @@ def _cuda_runtime() -> Runtime:
     if not torch.cuda.is_available():
         raise HprofError(
             f"hprof.check() watches CUDA streams and torch {torch.__version__} sees no GPU: "
-            "run it where there is one, or check a capture with `hprof check`"
+            "run it where there is one, or check a run of hprof's own, made by `hprof run --record-ordering`, with "
+            "`hprof check`."
         )
     from profiler.watching.cuda import CudaRuntime
 
