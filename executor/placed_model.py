@@ -127,6 +127,8 @@ class DeviceShard:
     slots: dict[StepKind, list[torch.Tensor]] = field(default_factory=dict)
     given_ids: dict[int, torch.Tensor] = field(default_factory=dict)
     """A synthetic router's choice for a pass, (max_tokens, n_used) a layer, at a fixed address."""
+    has_no_sums: bool = False
+    """Whether the first of the host's rows of `added` is known to be zero."""
 
     @property
     def flags(self) -> torch.Tensor:

@@ -140,6 +140,11 @@ class RoutedFlags:
         ids = self.ids(ubatch, layer) if self._placed.is_simulated else None
         return 1.0 if ids is None else float(experts[ids.numpy()].mean())
 
+    def last_ranked(self, ubatch: Ubatch, layer: int, n: int) -> Flags | None:
+        """The `n` experts that a lone token ranks last, (n_experts,), where ids are known before the pass runs."""
+        ids, moe = self.ids(ubatch, layer) if self._placed.is_simulated else None, self._placed.moe(layer)
+        return None if ids is None or moe is None else _flags_of_ids(ids[:, -n:], moe.n_experts)
+
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""
         return [self._record(read.ubatch, layer) for (_, layer), read in self._read.items()]

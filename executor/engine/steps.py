@@ -213,16 +213,20 @@ class StepRunner:
         """Copied and computed on the device, or divided between device and host."""
         item = self._launches.item(ubatch, layer, "experts")
         assert item is not None
-        streamer = self._launches.streamer(layer)
-        on_host = None
+        streamer, used = self._launches.streamer(layer), None
         if streamer.may_divide(item):
             on_host = self._experts_on_host(ubatch, layer, moe)
             on_host.prepare()  # while the device gets there
-        used = self._routed.wait(ubatch, layer) if streamer.needs_routing(item) else None
-        divided = None if on_host is None or used is None else streamer.divide(item, used)
-        if on_host is not None and used is not None and divided is not None:
-            self._divided_experts(ubatch, layer, moe, item, used, divided, on_host, reached, following)
-            return
+            if (n_there := streamer.n_for_host(item, moe.n_used)) > 0:
+                self._host_first(ubatch, layer, moe, item, n_there, on_host, reached, following)
+                return
+            used = self._routed.wait(ubatch, layer)
+            if (divided := streamer.divide(item, used)) is not None:
+                self._begin_divided(ubatch, layer, moe, divided, on_host, reached)
+                self._beside_host(ubatch, layer, moe, item, used, divided, on_host, following)
+                return
+        elif streamer.needs_routing(item):
+            used = self._routed.wait(ubatch, layer)
         takes_in = following is not None and host_part(self._placed, self._policy, layer, ubatch.n_tokens) == "divided"
         work, staged = self._experts_work(ubatch, layer, moe), self._stage_experts(ubatch, layer, item, used)
         self._launch_experts(ubatch, layer, moe, work, staged, closes=not takes_in)
@@ -232,7 +236,43 @@ class StepRunner:
         if following is not None:
             following.queue()
 
-    def _divided_experts(
+    def _host_first(
+        self,
+        ubatch: Ubatch,
+        layer: int,
+        moe: MoeFfn,
+        item: Item,
+        n_there: int,
+        on_host: ExpertsOnHost,
+        reached: Event,
+        following: Following | None,
+    ) -> None:
+        """Divide a lone token's experts by their ranks: the host begins before anything else is made of the choice."""
+        work = self._work_beside(ubatch, layer, moe, n_there, n_there / moe.n_used)
+        on_host.begin_last_ranked(reached, work, n_there)
+        used = self._routed.wait(ubatch, layer)
+        divided = self._routed.last_ranked(ubatch, layer, n_there)
+        if divided is None:
+            divided = on_host.last_ranked(reached, n_there)
+        self._launches.streamer(layer).divide_as(item, divided)
+        self._beside_host(ubatch, layer, moe, item, used, divided, on_host, following)
+
+    def _begin_divided(
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, divided: Flags, on_host: ExpertsOnHost, reached: Event
+    ) -> None:
+        """The host goes first: its other threads work while this one queues the copies, which takes longer than to
+        begin."""
+        n_there = int(np.count_nonzero(divided))  # all of them are in use
+        work = self._work_beside(ubatch, layer, moe, n_there, self._routed.share(ubatch, layer, divided))
+        on_host.begin_only(reached, work, divided, n_there)
+
+    def _work_beside(self, ubatch: Ubatch, layer: int, moe: MoeFfn, n_there: int, share: float) -> Work:
+        placed, tensors = self._placed, self._placed.tensors(layer, "experts")
+        return self._count(
+            experts_work, tensors, moe, ubatch.n_tokens, n_there, placed.host.dtype, host_bytes, share=share
+        )
+
+    def _beside_host(
         self,
         ubatch: Ubatch,
         layer: int,
@@ -241,24 +281,15 @@ class StepRunner:
         used: Flags,
         divided: Flags,
         on_host: ExpertsOnHost,
-        reached: Event,
         following: Following | None,
     ) -> None:
-        """The host computes the `divided` experts while the others of those in use are copied and computed here.
-
-        The host goes first: its other threads work while this one queues the copies, which takes longer than to begin.
-        """
+        """The host computes the `divided` experts while the others of those in use are copied and computed here."""
         placed, tensors = self._placed, self._placed.tensors(layer, "experts")
-        share = self._routed.share(ubatch, layer, divided)
-        n_there = int(np.count_nonzero(divided))  # all of them are in use
-        host_work = self._count(
-            experts_work, tensors, moe, ubatch.n_tokens, n_there, placed.host.dtype, host_bytes, share=share
-        )
-        on_host.begin_only(reached, host_work, divided, n_there)
         staged = self._stage_experts(ubatch, layer, item, used)
-        n_here = int(np.count_nonzero(used)) - n_there
+        n_here = int(np.count_nonzero(used)) - int(np.count_nonzero(divided))
         if n_here:
-            work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=1 - share)
+            share = 1 - self._routed.share(ubatch, layer, divided)
+            work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=share)
             self._launch_experts(ubatch, layer, moe, work, staged, closes=False)
         self._launches.streamer(layer).release(item)
         self._follow(ubatch, layer, following).behind(placed.shard(layer).device, on_host, ubatch)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Int64
 from executor.devices.base import CopyRange, Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostExperts, HostStepWeights, host_ffn, prepare_host_experts
 from executor.layers.moe import combine
@@ -115,6 +115,7 @@ class ExpertsOnHost:
         self._all: HostExperts | None = None
         self._some: HostExperts | None = None
         self._only = np.zeros(moe.n_experts, dtype=np.bool_)
+        self._chosen = _first_row(self._on_host.routed(moe.n_used).ids)
         self._complete: Callable[[], None] | None = None
         self._n_begun: int | None = None
 
@@ -129,7 +130,29 @@ class ExpertsOnHost:
         if self._all is None:
             self._all = self._experts()
         self._complete = self._n_begun = None
+        self._shard.has_no_sums = False
         self._trip.begin(sent, self._all, work, lambda: Touched(reads=self._read(), writes=[added]))
+
+    def begin_last_ranked(self, sent: Event, work: Work, n_begun: int) -> None:
+        """The host computes those `n_begun` that a lone token's router ranked last, beside what is issued until `end`.
+
+        Nothing is asked between the router's choice and the host's work: `last_ranked` tells which they were.
+        """
+        prepared, chosen = self.prepare(), self._chosen
+        self._n_begun, self._complete, self._shard.has_no_sums = n_begun, prepared.end, False
+
+        def compute() -> None:
+            self._only[:] = last_of(chosen, n_begun, self._only.size)
+            prepared.begin()
+
+        self._trip.begin(sent, compute, work, lambda: Touched(reads=self._read()))
+
+    def last_ranked(self, sent: Event, n: int) -> Flags:
+        """The `n` experts that a lone token's router ranked last, (n_experts,), once its choice is on the host."""
+        device, ids = self._shard.device, self._on_host.routed(self._moe.n_used).ids
+        device.synchronize(sent)
+        device.on_thread("read the router's choice", lambda: Touched(reads=[ids]))
+        return last_of(self._chosen, n, self._moe.n_experts)
 
     def prepare(self) -> HostExperts:
         """Whatever `begin_only` can do before it is known which experts: once."""
@@ -141,6 +164,7 @@ class ExpertsOnHost:
         """The host computes `only` these `n_begun` (n_experts,), beside what is issued until `end`."""
         prepared = self.prepare()
         self._only[:], self._n_begun, self._complete = only, n_begun, prepared.end
+        self._shard.has_no_sums = False
         self._trip.begin(sent, prepared.begin, work, lambda: Touched(reads=self._read()))
 
     def end(self) -> Event:
@@ -153,12 +177,15 @@ class ExpertsOnHost:
         self._trip.note(ubatch, self._n_begun)
 
     def skip(self, sent: Event) -> None:
-        """The host computes none: its sums are zero for what the device takes in next."""
+        """The host computes none of a lone token's: its sums are zero for what the device takes in next."""
+        if self._shard.has_no_sums:
+            return
         device, added, done = self._shard.device, self._on_host.added, self._shard.device.event()
         device.wait("host", sent)  # what came before has read them
         device.launch("host", partial(_clear, added), Work(), touches=lambda: Touched(writes=[added]))
         device.record("host", done)
         device.wait("compute", done)
+        self._shard.has_no_sums = True
 
     def take_in(self, ubatch: Ubatch) -> None:
         """Bring the sums back and add them to the residual stream, and then what a shared expert adds."""
@@ -185,6 +212,18 @@ class ExpertsOnHost:
     def _read(self) -> list[torch.Tensor]:
         routed = self._on_host.routed(self._moe.n_used)
         return [routed.h, routed.ids, routed.weights]
+
+
+def last_of(chosen: Int64, n: int, n_experts: int) -> Flags:
+    """The last `n` of a token's choices (n_used,), as flags (n_experts,)."""
+    flags = np.zeros(n_experts, dtype=np.bool_)
+    flags[chosen[chosen.size - n :]] = True
+    return flags
+
+
+def _first_row(ids: torch.Tensor) -> Int64:
+    """What memory holds now and later, (n_used,); nothing in a simulation, which has none."""
+    return np.empty(0, dtype=np.int64) if ids.is_meta else ids[0].numpy()
 
 
 def _clear(sums: torch.Tensor) -> None:

@@ -127,6 +127,14 @@ class Policy(ABC):
     def plan(self, item: Item) -> Plan:
         """Decide about one item. Called once an item, before any of its bytes move."""
 
+    def n_for_host(self, item: Item, n_missing: int) -> int:
+        """How many of `n_missing` experts the host computes, where the item's plan is `divided`.
+
+        Asked in the place of `divide` where a lone token misses all that its router will choose, so that the host can
+        begin as soon as it has: those that the router ranked last are the host's.
+        """
+        return 0
+
     def divide(self, item: Item, missing: Flags) -> Flags | None:
         """Which experts of `missing` the host computes, where the item's plan is `divided`; None: none of them.
 

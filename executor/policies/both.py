@@ -14,8 +14,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from executor.arrays import Flags
+from executor.arrays import Flags, Floats
 from executor.passes import EventRecord, PassResult
 from executor.policies.base import DIVIDED_SELECTIVE, Item, Plan, PolicyOptions, Regime
 from executor.policies.hot import Popularity, size_class
@@ -93,23 +94,22 @@ class SideTimes:
             for n_experts in self._seen.keys() - found.keys():
                 self._seen[n_experts].mean *= fmean(changes)
 
-    def expected(self, n_experts: int) -> float | None:
-        """Ns for so many; None before any was measured."""
-        if n_experts == 0:
-            return 0.0
+    def expected(self, n_experts: npt.ArrayLike) -> Floats:
+        """Ns for each of these numbers, in their shape; infinite before any was measured, and 0 for none."""
+        asked = np.asarray(n_experts)
         if not self._seen:
-            return None
+            return np.where(asked == 0, 0.0, np.inf)
         numbers = np.array(sorted(self._seen))
         means = np.array([self._seen[n].mean for n in numbers.tolist()])
-        weights = np.array([self._seen[n].weight for n in numbers.tolist()])
         if numbers.size == 1:
-            return float(means[0] / numbers[0] * n_experts)
+            return np.asarray(asked * (means[0] / numbers[0]))
+        weights = np.array([self._seen[n].weight for n in numbers.tolist()])
         centre, middle = np.average(numbers, weights=weights), np.average(means, weights=weights)
         spread = float(np.sum(weights * (numbers - centre) ** 2))
         slope = max(0.0, float(np.sum(weights * (numbers - centre) * (means - middle))) / spread)
         beside = (means - middle - slope * (numbers - centre)) * weights / (weights + _DOUBT)
-        there = middle + slope * (n_experts - centre) + np.interp(n_experts, numbers, beside)
-        return max(0.0, float(there))
+        there = middle + slope * (asked - centre) + np.interp(asked, numbers, beside)
+        return np.where(asked == 0, 0.0, np.maximum(0.0, there))
 
 
 class TimesTogether:
@@ -132,23 +132,22 @@ class TimesTogether:
         self._all_host.learn((one.n_host, one.layer_ns) for one in layers if one.n_host and not one.n_device)
         self._all_device.learn((one.n_device, one.layer_ns) for one in layers if one.n_device and not one.n_host)
         if divided:
-            self._beyond.learn([one.layer_ns - (self._later(one.n_host, one.n_device) or 0.0) for one in divided])
+            later = self._later([one.n_host for one in divided], [one.n_device for one in divided])
+            self._beyond.learn((np.array([one.layer_ns for one in divided]) - later).tolist())
 
-    def expected(self, n_host: int, n_missing: int) -> float:
-        """The layer's ns where the host takes so many of those missing; infinite where nothing is known of that."""
-        alone = None
-        if n_host == 0:
-            alone = self._all_device.expected(n_missing)
-        elif n_host == n_missing:
-            alone = self._all_host.expected(n_missing)
-        if alone is not None:
-            return alone
-        later = self._later(n_host, n_missing - n_host)
-        return np.inf if later is None else later + (self._beyond.mean if n_host else 0.0)
+    def expected(self, n_missing: int) -> Floats:
+        """The layer's ns by how many of those missing the host takes, (n_missing + 1,); infinite: nothing is known."""
+        n_host = np.arange(n_missing + 1)
+        found = self._later(n_host, n_missing - n_host) + np.where(n_host > 0, self._beyond.mean, 0.0)
+        for n, side in ((0, self._all_device), (n_missing, self._all_host)):
+            alone = side.expected(n_missing)
+            if np.isfinite(alone):
+                found[n] = alone
+        return found
 
     def best_for_host(self, n_missing: int) -> int | None:
         """How many of the missing experts the host takes, so that the layer ends soonest; None: nothing is known."""
-        return soonest([self.expected(n, n_missing) for n in range(n_missing + 1)])
+        return soonest(self.expected(n_missing).tolist())
 
     def others(self, n_missing: int, best: int) -> list[tuple[int, int]]:
         """What else to look at now and then: other numbers for the host, and once in how many layers each.
@@ -157,21 +156,20 @@ class TimesTogether:
         cost, the more seldom it is tried; what would cost a single pass too much is not, as what lies beside the choice
         tells where to go.
         """
-        between = range(1, n_missing)
-        divided = min(between, key=lambda n: self.expected(n, n_missing), default=0)
+        expected = self.expected(n_missing).tolist()
+        divided = min(range(1, n_missing), key=expected.__getitem__, default=0)
         numbers = {0, n_missing, divided, max(0, best - 1), min(n_missing, best + 1)}
-        least, found = self.expected(best, n_missing), []
+        least, found = expected[best], []
         for n in sorted(numbers - {best}):
-            more = self.expected(n, n_missing) / least - 1 if least else 0.0
+            more = expected[n] / least - 1 if least else 0.0
             if not math.isfinite(more):
                 found.append((n, _LOOK_EVERY))
             elif more <= _LOOK_MOST or abs(n - best) == 1:
                 found.append((n, max(_LOOK_EVERY, math.ceil(more / _LOOK_COST))))
         return found
 
-    def _later(self, n_host: int, n_device: int) -> float | None:
-        host, device = self._host.expected(n_host), self._device.expected(n_device)
-        return None if host is None or device is None else max(host, device)
+    def _later(self, n_host: npt.ArrayLike, n_device: npt.ArrayLike) -> Floats:
+        return np.maximum(self._host.expected(n_host), self._device.expected(n_device))
 
 
 def soonest(expected_ns: Sequence[float]) -> int | None:
@@ -220,9 +218,23 @@ class Both(Off):
     def plan(self, item: Item) -> Plan:
         return DIVIDED_SELECTIVE if item.is_moe and item.ubatch.n_tokens <= MOST_TOKENS else super().plan(item)
 
+    def n_for_host(self, item: Item, n_missing: int) -> int:
+        unit, n_tokens = item.unit, item.ubatch.n_tokens
+        self._expert_bytes[unit.layer] = unit.expert_bytes
+        turn = item.ubatch.n_past // n_tokens
+        if self._warmup is not None and self._warmup < _TRIES:
+            return int(n_missing * _PARTS[(turn + unit.layer + _STRIDE * self._warmup) % len(_PARTS)])
+        key = (size_class(n_tokens), unit.expert_bytes, n_missing)
+        if key not in self._best:
+            self._best[key] = _Choice.of(self._times.get(key[:2]), n_missing)
+        choice = self._best[key]
+        if self._warmup is not None:  # the last: what lies beside it
+            return min(n_missing, max(0, choice.best + (turn + unit.layer) % 3 - 1))
+        return choice.at(turn, unit.layer, self._n_passes)
+
     def divide(self, item: Item, missing: Flags) -> Flags | None:
         experts = missing.nonzero()[0]
-        n_host = self._number_for_host(item, experts.size)
+        n_host = self.n_for_host(item, experts.size)
         if n_host == 0:
             return None
         order = self._by_popularity(item)
@@ -240,20 +252,6 @@ class Both(Off):
         if self._warmup != 0:
             self._learn_times(result)
             self._best.clear()
-
-    def _number_for_host(self, item: Item, n_missing: int) -> int:
-        unit, n_tokens = item.unit, item.ubatch.n_tokens
-        self._expert_bytes[unit.layer] = unit.expert_bytes
-        turn = item.ubatch.n_past // n_tokens
-        if self._warmup is not None and self._warmup < _TRIES:
-            return int(n_missing * _PARTS[(turn + unit.layer + _STRIDE * self._warmup) % len(_PARTS)])
-        key = (size_class(n_tokens), unit.expert_bytes, n_missing)
-        if key not in self._best:
-            self._best[key] = _Choice.of(self._times.get(key[:2]), n_missing)
-        choice = self._best[key]
-        if self._warmup is not None:  # the last: what lies beside it
-            return min(n_missing, max(0, choice.best + (turn + unit.layer) % 3 - 1))
-        return choice.at(turn, unit.layer, self._n_passes)
 
     def _by_popularity(self, item: Item) -> np.ndarray | None:
         """Each expert's rank (n_experts,), the likeliest first; None before any was seen."""
@@ -290,9 +288,13 @@ class _Choice:
         return cls(best, times.others(n_missing, best))
 
     def at(self, turn: int, layer: int, n_passes: int) -> int:
-        """The number for a layer of a ubatch: its place says whether another than the best is looked at."""
+        """The number for a layer of a ubatch: its place says whether another than the best is looked at.
+
+        Where the host has nothing to do otherwise, all layers of a ubatch are: its threads sleep, and the first layer
+        only wakes them up.
+        """
         by_turn, by_layer, by_number, by_pass = _SPREAD
-        place = (1 + turn) * by_turn + layer * by_layer + n_passes * by_pass
+        place = (1 + turn) * by_turn + n_passes * by_pass + (layer * by_layer if self.best else 0.0)
         for n, every in self.others:
             if (place + n * by_number) % 1.0 < 1 / every:
                 return n

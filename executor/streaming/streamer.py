@@ -236,6 +236,26 @@ class Streamer:
         """Whether `divide` may name experts, so that the host has to have the activations."""
         return item.is_moe and self._pending_copy(item).plan.divided
 
+    def n_for_host(self, item: Item, n_used: int) -> int:
+        """How many of a lone token's `n_used` experts the host computes, whichever the router chooses.
+
+        0: none, or that depends on what is missing, which `divide` tells. Else `divide_as` takes those that it were.
+        """
+        pending = self._pending_copy(item)
+        if not pending.plan.divided or pending.plan.what == "bank" or item.ubatch.n_tokens > 1:
+            return 0
+        return self._policy.n_for_host(item, n_used)
+
+    def divide_as(self, item: Item, on_host: Flags) -> None:
+        """The host computes these experts (n_experts,), which are in use.
+
+        Call it before `fetch`, which copies the others. Raises ValueError where the arm's traits do not say that it
+        divides.
+        """
+        if self._substitutes is None:
+            raise ValueError(f"arm '{self._policy.name}' divides experts, and its traits do not say that it does")
+        self._pending_copy(item).on_host = on_host
+
     def divide(self, item: Item, used: Flags) -> Flags | None:
         """The experts of `used` (n_experts,) that the host computes; None where all are left to the device.
 
@@ -249,9 +269,9 @@ class Streamer:
         on_host = self._policy.divide(item, missing)
         if on_host is None or not on_host.any():
             return None
-        if (on_host > missing).any() or self._substitutes is None:
-            raise ValueError(f"arm '{self._policy.name}' divides experts that are not missing, or must not divide any")
-        pending.on_host = on_host
+        if (on_host > missing).any():
+            raise ValueError(f"arm '{self._policy.name}' divides experts that are not missing")
+        self.divide_as(item, on_host)
         return on_host
 
     def fetch(self, item: Item, used: Flags | None) -> StagedWeights:

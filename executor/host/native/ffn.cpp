@@ -76,21 +76,13 @@ struct Group {
 
 class Run : public Job {
    public:
-    Run(const Layer& layer, const Tokens& tokens) : layer_(layer), tokens_(tokens) {
-        group();
-        hidden_ = layer.gate.n_cols;
-        n_ff_ = layer.gate.n_rows;
-        grow(rows_, static_cast<size_t>(tokens.n) * hidden_);
-        grow(inner_, pairs_.size() * n_ff_);
-        read_rows();
-        set_whole_rows(layer.gate, whole_gate_);
-        if (has_own_rows(layer.up)) set_whole_rows(layer.up, whole_up_);
-        if (integers_of(layer.down)) grow(whole_inner_, pairs_.size() * n_integers(n_ff_));
-    }
+    Run(const Layer& layer, const Tokens& tokens)
+        : layer_(layer), tokens_(tokens), hidden_(layer.gate.n_cols), n_ff_(layer.gate.n_rows) {}
 
-    int n_phases() const override { return 2; }
+    int n_phases() const override { return 3; }
 
     int n_chunks(int phase) const override {
+        if (phase == kBegin) return 1;
         return phase == kIn ? static_cast<int>(groups_.size()) * chunks(n_ff_, kRowsIn) : chunks(layer_.down.n_rows, kRowsOut);
     }
 
@@ -99,11 +91,22 @@ class Run : public Job {
 
     void work(int phase, int chunk) override {
         thread_local Scratch scratch;
+        if (phase == kBegin) return read_tokens();
         phase == kIn ? gate_and_up(chunk, scratch) : down(chunk, scratch);
     }
 
    private:
-    static constexpr int kIn = 0;  // gate and up; then down
+    static constexpr int kBegin = 0, kIn = 1;  // what all chunks read, by whoever is free; gate and up; then down
+
+    void read_tokens() {
+        group();
+        grow(rows_, static_cast<size_t>(tokens_.n) * hidden_);
+        grow(inner_, pairs_.size() * n_ff_);
+        read_rows();
+        set_whole_rows(layer_.gate, whole_gate_);
+        if (has_own_rows(layer_.up)) set_whole_rows(layer_.up, whole_up_);
+        if (integers_of(layer_.down)) grow(whole_inner_, pairs_.size() * n_integers(n_ff_));
+    }
 
     template <class T>
     static void grow(Vector<T>& numbers, size_t n) {
@@ -294,7 +297,7 @@ class Run : public Job {
 
     const Layer& layer_;
     const Tokens& tokens_;
-    int hidden_ = 0, n_ff_ = 0;
+    int hidden_, n_ff_;
     std::vector<int> pairs_;  // choices, token * n_used + rank
     std::vector<Group> groups_;
     Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;

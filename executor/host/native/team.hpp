@@ -35,22 +35,20 @@ class Team {
             std::lock_guard<std::mutex> lock(mutex_);
             is_over_.store(true);
         }
-        changed_.notify_all();
+        opened_.notify_all();
+        wanted_.notify_all();
         for (std::thread& helper : helpers_) helper.join();
     }
 
     // Let up to `n_helpers` threads begin; the job must stay until `end`.
     void begin(Job& job, int n_helpers) {
         hire(n_helpers);
-        n_helpers_.store(n_helpers, std::memory_order_relaxed);
+        want(n_helpers);
         job_ = &job;
         phase_ = -1;
         is_busy_.store(true, std::memory_order_relaxed);
         open_next_phase();
-        if (n_asleep_.load() > 0) {  // after the phase was opened: a helper counts itself before it looks a last time
-            std::lock_guard<std::mutex> lock(mutex_);
-            changed_.notify_all();
-        }
+        wake(1);
     }
 
     // Help until all is done.
@@ -77,13 +75,33 @@ class Team {
         }
     }
 
+    void want(int n_helpers) {
+        const int before = n_helpers_.load(std::memory_order_relaxed);
+        if (n_helpers == before) return;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            n_helpers_.store(n_helpers);
+        }
+        if (n_helpers > before) wanted_.notify_all();
+    }
+
+    // Let so many of those that sleep wake up, if there is work: each then wakes others. To wake all takes the one who
+    // does it as long as a layer, on a virtual machine.
+    void wake(int n) {
+        if (n_asleep_.load() == 0 || left_of(claims_.load()) == 0) return;  // who counts itself looks once more
+        { std::lock_guard<std::mutex> lock(mutex_); }                       // and has looked, or sleeps
+        for (int i = 0; i < n; ++i) opened_.notify_one();
+    }
+
     void serve(int number) {
         auto until = std::chrono::steady_clock::now() + kAwake;
         while (!is_over_.load(std::memory_order_relaxed)) {
-            if (is_wanted(number) && (take_chunks() || is_busy_.load(std::memory_order_relaxed))) {
+            if (!is_wanted(number)) stand_by(number);
+            if (take_chunks() || is_busy_.load(std::memory_order_relaxed)) {
                 until = std::chrono::steady_clock::now() + kAwake;
             } else if (std::chrono::steady_clock::now() > until) {
                 sleep(number);
+                wake(2);
                 until = std::chrono::steady_clock::now() + kAwake;
             }
             pause_and_yield();
@@ -93,8 +111,14 @@ class Team {
     void sleep(int number) {
         std::unique_lock<std::mutex> lock(mutex_);
         n_asleep_.fetch_add(1);
-        changed_.wait(lock, [&] { return is_over_.load() || (is_wanted(number) && left_of(claims_.load()) > 0); });
+        opened_.wait(lock, [&] { return is_over_.load() || !is_wanted(number) || left_of(claims_.load()) > 0; });
         n_asleep_.fetch_sub(1);
+    }
+
+    // Apart from those that sleep, lest it be woken in the place of one that is wanted.
+    void stand_by(int number) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wanted_.wait(lock, [&] { return is_over_.load() || is_wanted(number); });
     }
 
     bool is_wanted(int number) const { return number < n_helpers_.load(std::memory_order_relaxed); }
@@ -150,7 +174,7 @@ class Team {
     std::atomic<int> n_asleep_{0};
     std::atomic<bool> is_over_{false};
     std::mutex mutex_;
-    std::condition_variable changed_;
+    std::condition_variable opened_, wanted_;
     std::vector<std::thread> helpers_;
 };
 
