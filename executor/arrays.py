@@ -10,3 +10,10 @@ Int64 = NDArray[np.int64]
 """Times in nanoseconds, bytes, ids and row numbers."""
 Flags = NDArray[np.bool_]
 """Which rows or experts something holds for."""
+
+
+def flags_of(numbers: Int64, n: int) -> Flags:
+    """Flags (n,) that hold for these numbers."""
+    flags = np.zeros(n, dtype=np.bool_)
+    flags[numbers] = True
+    return flags

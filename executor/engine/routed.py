@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.arrays import Flags
+from executor.arrays import Flags, flags_of
 from executor.devices.base import Event, Touched
 from executor.passes import ExpertsRecord, Ubatch, pack_flags
 from executor.placed_model import PlacedModel
@@ -122,7 +122,9 @@ class RoutedFlags:
         moe = self._placed.moe(layer)
         assert moe is not None
         if self._known is None:
-            return _flags_of_ids(self.ids(ubatch, layer), moe.n_experts)
+            ids = self.ids(ubatch, layer)
+            assert ids is not None
+            return flags_of(ids.numpy().ravel(), moe.n_experts)
         row: NDArray[np.uint8] = self._known[ubatch.number, layer, : moe.n_experts]
         return row.astype(np.bool_)
 
@@ -140,10 +142,14 @@ class RoutedFlags:
         ids = self.ids(ubatch, layer) if self._placed.is_simulated else None
         return 1.0 if ids is None else float(experts[ids.numpy()].mean())
 
-    def last_ranked(self, ubatch: Ubatch, layer: int, n: int) -> Flags | None:
-        """The `n` experts that a lone token ranks last, (n_experts,), where ids are known before the pass runs."""
+    def chosen(self, ubatch: Ubatch, layer: int, n_last: int) -> tuple[Flags, Flags] | None:
+        """All experts of a lone token and the `n_last` that it ranks last, (n_experts,), where ids are known before the
+        pass runs."""
         ids, moe = self.ids(ubatch, layer) if self._placed.is_simulated else None, self._placed.moe(layer)
-        return None if ids is None or moe is None else _flags_of_ids(ids[:, -n:], moe.n_experts)
+        if ids is None or moe is None:
+            return None
+        row = ids[0].numpy()
+        return flags_of(row, moe.n_experts), flags_of(row[-n_last:], moe.n_experts)
 
     def records(self) -> list[ExpertsRecord]:
         """One record a MoE layer and ubatch that ran. Call after the pass."""
@@ -164,10 +170,3 @@ class RoutedFlags:
             misses=copied.n_misses,
             used=pack_flags(used),
         )
-
-
-def _flags_of_ids(ids: torch.Tensor | None, n_experts: int) -> Flags:
-    assert ids is not None
-    flags = np.zeros(n_experts, dtype=np.bool_)
-    flags[ids.numpy().ravel()] = True
-    return flags

@@ -250,10 +250,9 @@ class StepRunner:
         """Divide a lone token's experts by their ranks: the host begins before anything else is made of the choice."""
         work = self._work_beside(ubatch, layer, moe, n_there, n_there / moe.n_used)
         on_host.begin_last_ranked(reached, work, n_there)
-        used = self._routed.wait(ubatch, layer)
-        divided = self._routed.last_ranked(ubatch, layer, n_there)
-        if divided is None:
-            divided = on_host.last_ranked(reached, n_there)
+        if self._placed.is_simulated:  # whose clock waits
+            self._routed.wait(ubatch, layer)
+        used, divided = self._routed.chosen(ubatch, layer, n_there) or on_host.chosen(reached, n_there)
         self._launches.streamer(layer).divide_as(item, divided)
         self._beside_host(ubatch, layer, moe, item, used, divided, on_host, following)
 

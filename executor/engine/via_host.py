@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from executor.arrays import Flags, Int64
+from executor.arrays import Flags, Int64, flags_of
 from executor.devices.base import CopyRange, Event, ReplayKey, Touched, Touches, Work, whole_copy_range
 from executor.host.steps import HostExperts, HostStepWeights, host_ffn, prepare_host_experts
 from executor.layers.moe import combine
@@ -136,23 +136,24 @@ class ExpertsOnHost:
     def begin_last_ranked(self, sent: Event, work: Work, n_begun: int) -> None:
         """The host computes those `n_begun` that a lone token's router ranked last, beside what is issued until `end`.
 
-        Nothing is asked between the router's choice and the host's work: `last_ranked` tells which they were.
+        Nothing is asked between the router's choice and the host's work: `chosen` tells which they were.
         """
         prepared, chosen = self.prepare(), self._chosen
         self._n_begun, self._complete, self._shard.has_no_sums = n_begun, prepared.end, False
 
         def compute() -> None:
-            self._only[:] = last_of(chosen, n_begun, self._only.size)
+            self._only[:] = flags_of(chosen[-n_begun:], self._only.size)
             prepared.begin()
 
         self._trip.begin(sent, compute, work, lambda: Touched(reads=self._read()))
 
-    def last_ranked(self, sent: Event, n: int) -> Flags:
-        """The `n` experts that a lone token's router ranked last, (n_experts,), once its choice is on the host."""
+    def chosen(self, sent: Event, n_last: int) -> tuple[Flags, Flags]:
+        """All experts of a lone token and the `n_last` that its router ranked last, (n_experts,), once they are known
+        here."""
         device, ids = self._shard.device, self._on_host.routed(self._moe.n_used).ids
         device.synchronize(sent)
         device.on_thread("read the router's choice", lambda: Touched(reads=[ids]))
-        return last_of(self._chosen, n, self._moe.n_experts)
+        return flags_of(self._chosen, self._only.size), flags_of(self._chosen[-n_last:], self._only.size)
 
     def prepare(self) -> HostExperts:
         """Whatever `begin_only` can do before it is known which experts: once."""
@@ -212,13 +213,6 @@ class ExpertsOnHost:
     def _read(self) -> list[torch.Tensor]:
         routed = self._on_host.routed(self._moe.n_used)
         return [routed.h, routed.ids, routed.weights]
-
-
-def last_of(chosen: Int64, n: int, n_experts: int) -> Flags:
-    """The last `n` of a token's choices (n_used,), as flags (n_experts,)."""
-    flags = np.zeros(n_experts, dtype=np.bool_)
-    flags[chosen[chosen.size - n :]] = True
-    return flags
 
 
 def _first_row(ids: torch.Tensor) -> Int64:

@@ -46,7 +46,7 @@ class Team {
         want(n_helpers);
         job_ = &job;
         phase_ = -1;
-        is_busy_.store(true, std::memory_order_relaxed);
+        is_busy_.store(true);
         open_next_phase();
         wake(1);
     }
@@ -85,11 +85,11 @@ class Team {
         if (n_helpers > before) wanted_.notify_all();
     }
 
-    // Let so many of those that sleep wake up, if there is work: each then wakes others. To wake all takes the one who
-    // does it as long as a layer, on a virtual machine.
+    // Let so many of those that sleep wake up while a job lasts, whether or not a chunk is left of its present phase:
+    // each then wakes others. To wake all takes the one who does it as long as a layer, on a virtual machine.
     void wake(int n) {
-        if (n_asleep_.load() == 0 || left_of(claims_.load()) == 0) return;  // who counts itself looks once more
-        { std::lock_guard<std::mutex> lock(mutex_); }                       // and has looked, or sleeps
+        if (n_asleep_.load() == 0 || !is_busy_.load()) return;  // who counts itself looks once more
+        { std::lock_guard<std::mutex> lock(mutex_); }           // and has looked, or sleeps
         for (int i = 0; i < n; ++i) opened_.notify_one();
     }
 
@@ -111,7 +111,7 @@ class Team {
     void sleep(int number) {
         std::unique_lock<std::mutex> lock(mutex_);
         n_asleep_.fetch_add(1);
-        opened_.wait(lock, [&] { return is_over_.load() || !is_wanted(number) || left_of(claims_.load()) > 0; });
+        opened_.wait(lock, [&] { return is_over_.load() || !is_wanted(number) || is_busy_.load(); });
         n_asleep_.fetch_sub(1);
     }
 
