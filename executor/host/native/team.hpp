@@ -59,7 +59,7 @@ class Team {
     }
 
    private:
-    static constexpr std::chrono::microseconds kAwake{2000};  // a layer that others serve: waking up costs up to hundreds
+    static constexpr std::chrono::microseconds kAwake{10000};  // a token in which the host has one layer: waking all up takes as long as several
 
     static void pause_and_yield() {
         for (int i = 0; i < 8; ++i) _mm_pause();  // some 140 cycles each

@@ -17,6 +17,7 @@ from executor.engine.via_host import ExpertsOnHost
 from executor.passes import PassJob, PassResult
 from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
+from executor.policies.hot import Hot
 from executor.policies.both import Both
 from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
@@ -211,6 +212,7 @@ def test_pieces_between_what_the_host_does(
     arm: str, spec: str, options: Any, dtype: torch.dtype, ways: Sequence[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other, and (of `ways`, True) held until the host is done."""
+    monkeypatch.setattr(Hot, "n_hidden", lambda *_: 8)  # else it follows from what passes took
     options = {"overrides": "exps=CPU", "dtype": dtype, **options}
     wanted = three_passes(spec, arm, **options)
     for holds in ways:

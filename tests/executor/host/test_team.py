@@ -34,7 +34,7 @@ int main() {
         team.begin(job, n_helpers);
         team.end();
         std::printf("%zu ", job.seen.size());
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // all of them sleep
+        std::this_thread::sleep_for(std::chrono::milliseconds(40));  // all of them sleep
     }
 }
 """
