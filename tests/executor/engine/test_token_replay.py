@@ -17,8 +17,8 @@ from executor.engine.via_host import ExpertsOnHost
 from executor.passes import PassJob, PassResult
 from executor.policies import ARMS
 from executor.policies.base import PolicyOptions
-from executor.policies.hot import Hot
 from executor.policies.both import Both
+from executor.policies.hot import Hot
 from tests.executor.engine.recording_cpu import Recorder
 from tests.executor.engine_runs import open_session, run_pass
 from tests.executor.policies.made_up import Divided
