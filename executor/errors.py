@@ -37,6 +37,10 @@ class PinningRefusedError(HprofError):
         self.pinned_bytes = pinned_bytes
 
 
+class CacheTooSmallError(HprofError):
+    """An expert cache that could not serve a single token."""
+
+
 def first_line(error: BaseException, max_length: int = 160) -> str:
     """What another library's error says, to be quoted inside a sentence: its first line, cut; its class where it says
     nothing."""

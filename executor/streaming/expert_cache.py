@@ -16,7 +16,7 @@ import torch
 
 from executor.arrays import Flags, Int64
 from executor.devices.base import CopyRange, Device, Touched, whole_copy_range
-from executor.errors import HprofError
+from executor.errors import CacheTooSmallError
 from executor.policies.base import Eviction
 from executor.units import format_bytes
 from executor.weights.transfer_units import TransferUnit
@@ -254,7 +254,7 @@ def _laid_out_for(unit: TransferUnit, n_places: int) -> TransferUnit:
 def build_banks(
     device: Device, units: Sequence[TransferUnit], n_bytes: int, eviction: Eviction, n_used: Mapping[int, int]
 ) -> dict[int, ExpertCacheBuffer]:
-    """One bank a group of expert units of equal shape, by unit number. Raises HprofError as `shared_out` does."""
+    """One bank a group of expert units of equal shape, by unit number. Raises as `shared_out` does."""
     banks: dict[int, ExpertCacheBuffer] = {}
     for group, n_places in shared_out(units, n_bytes, n_used):
         bank = ExpertCacheBuffer(device, group, n_places, eviction)
@@ -267,7 +267,7 @@ def shared_out(
 ) -> Iterator[tuple[list[TransferUnit], int]]:
     """Groups of expert units of equal shape, each with the places of its bank; the budget is shared by their bytes.
 
-    `n_used` says how many experts one token of a layer needs. Raises HprofError when a group's share holds
+    `n_used` says how many experts one token of a layer needs. Raises CacheTooSmallError when a group's share holds
     fewer: it would serve nothing.
     """
     groups: dict[tuple[int, ...], list[TransferUnit]] = {}
@@ -282,7 +282,7 @@ def shared_out(
         needed = max(n_used[unit.layer] for unit in group)
         if n_places < needed:
             enough = -(-needed * group[0].expert_bytes * total // of_group)
-            raise HprofError(_too_small(n_bytes, n_places, needed, enough))
+            raise CacheTooSmallError(_too_small(n_bytes, n_places, needed, enough))
         yield group, n_places
 
 

@@ -240,7 +240,7 @@ def decide(
     """The arm's policy, ready to be asked. `compute_ns(n_tokens, n_past)`: what a layer computes for a ubatch.
     `known`: what deciders of the same plan, which differ in placement or slots alone, decided already.
 
-    Raises HprofError where its cache is too small to serve a token, as a run would.
+    Raises CacheTooSmallError where its cache is too small to serve a token, as a run would.
     """
     policy = make_policy(arm, options)
     inner = getattr(policy, "inner", policy)

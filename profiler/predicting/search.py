@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple
 
-from executor.errors import HprofError
+from executor.errors import CacheTooSmallError, HprofError
 from executor.memory.budget import Budget, DeviceShare, fit_to_budget, least_budgets
 from executor.placement.place import Placement
 from executor.policies import FULL, arm_traits, make_policy
@@ -108,7 +108,8 @@ class Search:
             experts = sum(t.n_bytes for t in sized.plan.model.tensors.values() if "_exps" in t.name)
             beside = make_policy("off", plain)
             least = least_budgets(beside, sized.plan.model, sized.shares)
-            left = max(0, min(own - n for own, n in zip(budget.of(len(least)), least, strict=True)))
+            # each device gets an even part, so that the one with the least room decides
+            left = len(least) * max(0, min(own - n for own, n in zip(budget.of(len(least)), least, strict=True)))
             caches = [max(1, round(share * min(experts, left)) >> 20) for share in _CACHE_SHARES]
         for mib in dict.fromkeys(caches):
             yield replace(plain, slots=_SLOTS, cache_bytes=mib << 20)
@@ -151,7 +152,7 @@ class Search:
 
     def _with_less_of_a_layer(self, rough: Candidate, budget: Budget) -> Iterator[Candidate]:
         for place in self._sub_layer(rough, budget):
-            with suppress(HprofError):  # what a cache has for one layer's part may not serve a token
+            with suppress(CacheTooSmallError):  # its share for one layer's part may not serve a token
                 yield self._candidate(rough.arm, rough.n_ubatch, rough.policy, place)
 
     def _with_more_slots(self, rough: Candidate, budget: Budget) -> list[Candidate]:

@@ -160,3 +160,11 @@ def test_a_budget_for_everything_keeps_everything_resident() -> None:
     found = advise(REQUEST_OFF, Budget((1 << 30,)), "ttft", COSTS)
     assert {one.arm for one in found.ranked} == {"full"}
     assert found.best.override is None
+
+
+def test_a_cache_over_two_devices_has_the_room_of_both() -> None:
+    """11.5 of 16 MiB go to what stays on each device: a bank of 9 MiB, half of it on each, fits."""
+    request = replace(REQUEST, device=replace(REQUEST.device, n_devices=2), arms=("cache",))
+    found = advise(request, Budget((16 << 20,)), "decode", COSTS)
+    assert max(one.cache_mib for one in found.ranked) == found.best.cache_mib == 9
+    plan_run(verified_request(request, found.best, repetitions=1))  # as a run would count it
