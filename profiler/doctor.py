@@ -19,7 +19,7 @@ from executor.devices.known import KnownLink, known_links
 from executor.errors import HprofError, first_line
 from executor.units import format_bytes, format_gb_s, format_rate
 from executor.version import __version__
-from profiler.facts import command_output
+from profiler.facts import command_output, describe_gpus
 
 _PACKAGES: Final = ("executor", "profiler", "dashboard")
 _ROOT: Final = Path(__file__).resolve().parents[1]
@@ -56,7 +56,7 @@ def examine(folder: str) -> Iterator[HealthCheck]:
 def software_checks() -> Iterator[HealthCheck]:
     """hprof itself, then other tools."""
     yield packages_check({name: package_place(name) for name in _PACKAGES}, _ROOT)
-    yield recorder_check()
+    yield recorder_check(has_gpu=bool(describe_gpus()))
     yield nsys_check(shutil.which("nsys"))
     yield nvtx_check(importlib.util.find_spec("nvtx") is not None)
 
@@ -78,8 +78,8 @@ def packages_check(places: Mapping[str, Path | None], root: Path) -> HealthCheck
     return HealthCheck("hprof", "broken", f"{versions} Hidden by another project's: {', '.join(hidden)}.", advice)
 
 
-def recorder_check() -> HealthCheck:
-    """Whether `hprof record` can compile its library; it is not compiled here."""
+def recorder_check(*, has_gpu: bool) -> HealthCheck:
+    """Whether `hprof record` has what it records, and can compile its library; it is not compiled here."""
     from executor.compiling import find_compiler
     from profiler.recording.cupti_files import find_headers, find_libraries
 
@@ -92,7 +92,11 @@ def recorder_check() -> HealthCheck:
     if missing:
         return HealthCheck("hprof record", "absent", "It records CUDA programs.", f"install {', '.join(missing)}.")
     majors = " and ".join(str(one.cuda_major) for one in headers)
-    return HealthCheck("hprof record", "ok", f"A compiler and CUPTI for CUDA {majors} are here.")
+    fact = f"A compiler and CUPTI for CUDA {majors} are here"
+    if not has_gpu:
+        advice = "time programs with hprof run --engine command; hprof.record() in Python records CPU operators."
+        return HealthCheck("hprof record", "absent", f"{fact}, but no GPU: it would find NVTX ranges alone.", advice)
+    return HealthCheck("hprof record", "ok", f"{fact}.")
 
 
 def nsys_check(path: str | None) -> HealthCheck:
@@ -116,8 +120,6 @@ def nvtx_check(is_there: bool) -> HealthCheck:
 def gpu_checks() -> Iterator[HealthCheck]:
     """CUDA, then each GPU's link, measured by copies of pinned memory."""
     import torch
-
-    from profiler.facts import describe_gpus
 
     gpus = describe_gpus()
     n_seen = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from profiler.doctor import (
     memory_check,
     nsys_check,
     packages_check,
+    recorder_check,
 )
 
 H200 = {"name": "NVIDIA H200", "memory_mib": 143_771, "driver": "580.1", "pcie_generation": 5, "pcie_width": 16}
@@ -102,3 +104,16 @@ def test_this_machine_is_told_in_lines_and_in_json(tmp_path: Path, capsys: pytes
     assert all(f"{check['name']}: " in lines for check in checks)
     assert {"hprof", "cuda", "nsys", "load", "disk"} <= {check["name"] for check in checks}
     assert main(["doctor", str(Path(__file__))]) == 1
+
+
+@pytest.mark.parametrize(("has_gpu", "state"), [(True, "ok"), (False, "absent")])
+def test_without_a_gpu_the_recorder_has_nothing_to_record(
+    has_gpu: bool, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = [SimpleNamespace(cuda_major=13)]
+    for name, found in (("find_headers", headers), ("find_libraries", ["libcupti.so"])):
+        monkeypatch.setattr(f"profiler.recording.cupti_files.{name}", lambda found=found: found)
+    monkeypatch.setattr("executor.compiling.find_compiler", lambda: "g++")
+    check = recorder_check(has_gpu=has_gpu)
+    assert check.state == state
+    assert ("hprof run --engine command" in (check.advice or "")) is not has_gpu
