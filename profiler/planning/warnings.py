@@ -13,6 +13,7 @@ from executor.errors import HprofError
 from executor.fault_names import FAULT_MEANINGS
 from executor.model import Model
 from executor.policies import arm_traits
+from executor.units import listed
 from profiler.arithmetic.stats import MIN_PAIRS
 from profiler.pass_kernels import COST_WARNING
 from profiler.planning.placed_arms import PlacedArms
@@ -39,7 +40,7 @@ def plan_warnings(request: RunRequest, model: Model, setups: tuple[PlacedArms, .
     ]
     found += dict.fromkeys(note for setup in setups for note in setup.placement.notes)
     found += _meant_as_one(request, setups)
-    found += _small_ubatches(request, setups)
+    found += _small_ubatches(request, setups, model)
     found += _short_prompts(request.cells)
     found += _arms_without_experts(request.arms, model)
     if request.device.kind == "sim" and request.routing is None and model.has_experts and not model.is_synthetic:
@@ -103,17 +104,18 @@ def _meant_as_one(request: RunRequest, setups: Sequence[PlacedArms]) -> list[str
     return [f"Two configurations have no weight in common; {_JOINING}."]
 
 
-def _small_ubatches(request: RunRequest, setups: Sequence[PlacedArms]) -> list[str]:
-    """Cells in which no FFN or expert weight is ever copied, so that all arms without a cache do the same."""
+def _small_ubatches(request: RunRequest, setups: Sequence[PlacedArms], model: Model) -> list[str]:
+    """Cells in which no FFN or expert weight is ever copied, so that arms which go by the ubatch do the same."""
     least = request.policy.op_offload_min_batch
     hosts = [setup.placement_of(arm).host for setup in setups for arm in setup.arms]
     cells = [cell for cell in request.cells if (min(cell.n_ubatch, cell.n_prompt) or 1) < least]
-    traits = [arm_traits(arm) for arm in request.arms]
-    asks = any("op_offload_min_batch" in one.reads for one in traits)
+    traits = {arm: arm_traits(arm) for arm in request.arms}
+    asks = any("op_offload_min_batch" in one.reads for one in traits.values())
     if not (cells and asks and any("ffn_" in name for host in hosts for name in host)):
         return []
     sizes = _listed(f"-p {cell.n_prompt} -ub {cell.n_ubatch}" for cell in cells)
-    but = " but those with a cache" if any(one.has_cache for one in traits) else ""
+    others = [arm for arm, one in traits.items() if model.has_experts and (one.has_cache or one.divides)]
+    but = f" but {listed(others)}" if others else ""
     return [
         f"{sizes}: no ubatch has the {least} tokens of --op-offload-min-batch, so every arm{but} uses FFN weights in "
         "host memory on the CPU and copies none."

@@ -51,10 +51,18 @@ def test_ubatches_below_the_offload_threshold_are_the_same_in_every_arm() -> Non
     assert warnings(**small, placements=(PlacementOptions("attn=CPU"),)) == []  # attention is always copied
 
 
-def test_the_cache_serves_small_ubatches() -> None:
-    changes: dict[str, Any] = {"model": "tiny-moe", "arms": ("off", "cache"), "cells": (GridPoint(64, 2, 16, 0),)}
-    [told] = warnings(**changes, policy=PolicyOptions(cache_bytes=64 << 20))
-    assert "every arm but those with a cache uses" in told
+@pytest.mark.parametrize(
+    ("model", "arms", "every"),
+    [
+        ("tiny-moe", ("off", "cache"), "every arm but cache uses"),
+        ("tiny-moe", ("off", "both", "both+cache"), "every arm but both and both+cache uses"),
+        ("tiny-dense", ("off", "both"), "every arm uses"),
+    ],
+)
+def test_small_ubatches_are_served_by_a_cache_and_divided(model: str, arms: tuple[str, ...], every: str) -> None:
+    changes: dict[str, Any] = {"model": model, "arms": arms, "cells": (GridPoint(64, 2, 16, 0),)}
+    told, *_ = warnings(**changes, policy=PolicyOptions(cache_bytes=64 << 20))
+    assert every in told
 
 
 def test_a_prompt_shorter_than_a_ubatch() -> None:
