@@ -130,6 +130,19 @@ def against_grid(
         }  # fmt: skip
 
 
+def free_bytes() -> int:
+    """What a process finds free on the GPU, beside its own context: a margin is left of that.
+
+    The GPU's nominal size is more: taken from it, a margin is too large and the peer gets less than the budget.
+    RuntimeError where there is no GPU.
+    """
+    asked = "import torch; print(torch.cuda.mem_get_info()[0])"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"no GPU says how much memory it has free: {done.stderr[-300:]}")
+    return int(done.stdout)
+
+
 def bench(program: Path, model: Path, flags: Sequence[str], environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """llama-bench's rows. RuntimeError where it fails."""
     command = [str(program.resolve()), "-m", str(model), *flags]
@@ -219,24 +232,26 @@ def grid_command(
 
 @main.command("llama-cpp")
 @click.option("--llama-bench", "program", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--memory", default="141GiB", help="Of the GPU.")
+@click.option("--memory", help="That the GPU has free.  [default: as a process sees it that has just begun]")
 @click.option("--budgets", default="4GiB,8GiB,12GiB")
 @click.option("--seconds", default=_SECONDS, help="After so many nothing more begins.")
 @click.argument("models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def llama_command(program: Path, memory: str, budgets: str, seconds: float, models: tuple[Path, ...]) -> None:
+def llama_command(program: Path, memory: str | None, budgets: str, seconds: float, models: tuple[Path, ...]) -> None:
     """Advice for llama.cpp against its own fit; a line of JSON each, then the geometric mean."""
     logs: list[float] = []
     rows: dict[Path, list[dict[str, Any]]] = {}
     deadline, left = Deadline(seconds), []
+    n_free = None if memory is None else parse_bytes(memory, "--memory")
     with tempfile.TemporaryDirectory() as folder:
         for model, budget in product(models, budgets.split(",")):
             if not deadline.has_time():
                 left.append(f"{model} {budget}")
                 continue
             try:
+                n_free = n_free or free_bytes()
                 if model not in rows:
                     rows[model] = measured_rows(program, model)
-                row = against_fit(program, model, budget, parse_bytes(memory, "--memory"), rows[model], Path(folder))
+                row = against_fit(program, model, budget, n_free, rows[model], Path(folder))
             except RuntimeError as error:
                 click.echo(json.dumps({"model": str(model), "budget": budget, "error": str(error)}))
                 continue
