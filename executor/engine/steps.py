@@ -213,20 +213,14 @@ class StepRunner:
         """Copied and computed on the device, or divided between device and host."""
         item = self._launches.item(ubatch, layer, "experts")
         assert item is not None
-        streamer, used = self._launches.streamer(layer), None
+        streamer, used, divided = self._launches.streamer(layer), None, None
         if streamer.may_divide(item):
-            on_host = self._experts_on_host(ubatch, layer, moe)
-            on_host.prepare()  # while the device gets there
-            if (n_there := streamer.n_for_host(item, moe.n_used)) > 0:
-                self._host_first(ubatch, layer, moe, item, n_there, on_host, reached, following)
-                return
-            used = self._routed.wait(ubatch, layer)
-            if (divided := streamer.divide(item, used)) is not None:
-                self._begin_divided(ubatch, layer, moe, divided, on_host, reached)
-                self._beside_host(ubatch, layer, moe, item, used, divided, on_host, following)
-                return
+            used, divided = self._begun_on_host(ubatch, layer, moe, item, reached)
         elif streamer.needs_routing(item):
             used = self._routed.wait(ubatch, layer)
+        if used is not None and divided is not None:
+            self._beside_host(ubatch, layer, moe, item, used, divided, following)
+            return
         takes_in = following is not None and host_part(self._placed, self._policy, layer, ubatch.n_tokens) == "divided"
         work, staged = self._experts_work(ubatch, layer, moe), self._stage_experts(ubatch, layer, item, used)
         self._launch_experts(ubatch, layer, moe, work, staged, closes=not takes_in)
@@ -236,34 +230,31 @@ class StepRunner:
         if following is not None:
             following.queue()
 
-    def _host_first(
-        self,
-        ubatch: Ubatch,
-        layer: int,
-        moe: MoeFfn,
-        item: Item,
-        n_there: int,
-        on_host: ExpertsOnHost,
-        reached: Event,
-        following: Following | None,
-    ) -> None:
-        """Divide a lone token's experts by their ranks: the host begins before anything else is made of the choice."""
-        work = self._work_beside(ubatch, layer, moe, n_there, n_there / moe.n_used)
-        on_host.begin_last_ranked(reached, work, n_there)
-        if self._placed.is_simulated:  # whose clock waits
-            self._routed.wait(ubatch, layer)
-        used, divided = self._routed.chosen(ubatch, layer, n_there) or on_host.chosen(reached, n_there)
-        self._launches.streamer(layer).divide_as(item, divided)
-        self._beside_host(ubatch, layer, moe, item, used, divided, on_host, following)
+    def _begun_on_host(
+        self, ubatch: Ubatch, layer: int, moe: MoeFfn, item: Item, reached: Event
+    ) -> tuple[Flags, Flags | None]:
+        """Which experts are in use, and which of them the host has begun to compute; None: none of them.
 
-    def _begin_divided(
-        self, ubatch: Ubatch, layer: int, moe: MoeFfn, divided: Flags, on_host: ExpertsOnHost, reached: Event
-    ) -> None:
-        """The host goes first: its other threads work while this one queues the copies, which takes longer than to
-        begin."""
-        n_there = int(np.count_nonzero(divided))  # all of them are in use
-        work = self._work_beside(ubatch, layer, moe, n_there, self._routed.share(ubatch, layer, divided))
-        on_host.begin_only(reached, work, divided, n_there)
+        The host goes first: its other threads work while this one queues the copies, which takes longer than to begin.
+        A lone token's experts are divided by their ranks where that is enough, before anything else is made of them.
+        """
+        streamer, on_host = self._launches.streamer(layer), self._experts_on_host(ubatch, layer, moe)
+        on_host.prepare()  # while the device gets there
+        if (n_there := streamer.n_for_host(item, moe.n_used)) > 0:
+            work = self._work_beside(ubatch, layer, moe, n_there, n_there / moe.n_used)
+            on_host.begin_last_ranked(reached, work, n_there)
+            if self._placed.is_simulated:  # whose clock waits
+                self._routed.wait(ubatch, layer)
+            used, ranked_last = self._routed.chosen(ubatch, layer, n_there) or on_host.chosen(reached, n_there)
+            streamer.divide_as(item, ranked_last)
+            return used, ranked_last
+        used = self._routed.wait(ubatch, layer)
+        divided = streamer.divide(item, used)
+        if divided is not None:
+            n_there = int(np.count_nonzero(divided))  # all of them are in use
+            work = self._work_beside(ubatch, layer, moe, n_there, self._routed.share(ubatch, layer, divided))
+            on_host.begin_only(reached, work, divided, n_there)
+        return used, divided
 
     def _work_beside(self, ubatch: Ubatch, layer: int, moe: MoeFfn, n_there: int, share: float) -> Work:
         placed, tensors = self._placed, self._placed.tensors(layer, "experts")
@@ -279,7 +270,6 @@ class StepRunner:
         item: Item,
         used: Flags,
         divided: Flags,
-        on_host: ExpertsOnHost,
         following: Following | None,
     ) -> None:
         """The host computes the `divided` experts while the others of those in use are copied and computed here."""
@@ -291,6 +281,7 @@ class StepRunner:
             work = self._count(experts_work, tensors, moe, ubatch.n_tokens, n_here, placed.dtype, share=share)
             self._launch_experts(ubatch, layer, moe, work, staged, closes=False)
         self._launches.streamer(layer).release(item)
+        on_host = self._experts_on_host(ubatch, layer, moe)
         self._follow(ubatch, layer, following).behind(placed.shard(layer).device, on_host, ubatch)
 
     def _stage_experts(self, ubatch: Ubatch, layer: int, item: Item, used: Flags | None) -> StagedWeights:
