@@ -40,6 +40,8 @@ def combine(sources: Sequence[SourceFile]) -> list[Imported]:
     boots: Counter[str] = Counter()
     for source in sources:
         tables = dict(source.imported.tables)
+        if source.imported.is_cut_off:
+            tables = _of_unknown_figures(tables)
         if source.arm is not None:
             extra = source.imported.manifest_fields.get("extra", {})
             tables = _as_arm(
@@ -97,6 +99,24 @@ def _arms(sources: Sequence[SourceFile]) -> list[ManifestArm]:
         else:
             found.setdefault(source.arm, replace(own[0], name=source.arm) if own else ManifestArm(source.arm))
     return list(found.values())
+
+
+_MEASURED: Final = ("t_start", "t_end", "ttft_ns", "prefill_ns", "decode_ns", "sampling_ns", "n_decoded", "bytes_h2d")
+
+
+def _of_unknown_figures(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables of a cut-off file: its passes stay as boots without times and bytes, and its events are of none.
+
+    A file is not written in the order of time: any pass may lack some of its work, and would be taken for a faster one.
+    """
+    if (passes := tables.get("passes")) is None:
+        return tables
+    for name in _MEASURED:
+        passes = with_column(passes, name, pa.nulls(passes.num_rows, passes.schema.field(name).type))
+    known = {name: table for name, table in tables.items() if name != "ubatches"} | {"passes": passes}
+    if (events := tables.get("events")) is not None:
+        known["events"] = with_column(events, "pass_id", pa.nulls(events.num_rows, pa.int32()))
+    return known
 
 
 def _as_arm(tables: dict[str, pa.Table], arm: str, *, is_unrecorded: bool, is_cut_off: bool) -> dict[str, pa.Table]:

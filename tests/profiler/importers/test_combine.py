@@ -162,6 +162,38 @@ def test_a_trace_without_all_of_its_work_is_a_boot_of_unknown_figures(tmp_path: 
     assert any(warning.startswith("off-1.json: ") for warning in capture.manifest.warnings)
 
 
+@pytest.mark.parametrize("arm", ["off", None])
+def test_no_pass_of_a_cut_off_trace_has_figures(tmp_path: Path, arm: str | None) -> None:
+    """Steps that it names, too: the file is not in the order of time, and each may lack kernels."""
+    events = []
+    for step in range(6):
+        t = step * 100
+        events += [
+            traces.annotation(f"ProfilerStep#{step}", t, 50),
+            traces.call(t + 10, 1, step + 1, tid=77),
+            traces.kernel(t + 60, 30, correlation=step + 1),
+        ]
+    trace = traces.write(tmp_path / "a.json", events)
+    whole = Capture.open(import_files([TraceInput(trace, arm)], tmp_path / "whole"))
+    assert whole.table("passes")["t_end"].null_count == 0
+    trace.write_text(trace.read_text()[:-400])
+    capture = Capture.open(import_files([TraceInput(trace, arm)], tmp_path / "out"))
+    passes = capture.table("passes").to_pylist()
+    assert passes
+    assert {(p["t_start"], p["t_end"], p["bytes_h2d"]) for p in passes} == {(None, None, None)}
+    events_left = capture.table("events")
+    assert events_left.num_rows
+    assert events_left["pass_id"].null_count == events_left.num_rows
+    assert not [
+        f
+        for cell in build_report(capture).to_json()["cells"]
+        for a in cell["arms"].values()
+        for f in a.values()
+        if isinstance(f, dict) and f.get("n")
+    ]
+    assert any("ends inside" in warning for warning in capture.manifest.warnings)
+
+
 def test_an_arm_of_unknown_times_is_not_said_to_have_run_at_other_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
