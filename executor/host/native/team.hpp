@@ -59,7 +59,8 @@ class Team {
     }
 
    private:
-    static constexpr std::chrono::microseconds kAwake{10000};  // a token in which the host has one layer: waking all up takes as long as several
+    // A token in which the host has one layer: to wake all up takes as long as several.
+    static constexpr std::chrono::milliseconds kAwake{10};
 
     static void pause_and_yield() {
         for (int i = 0; i < 8; ++i) _mm_pause();  // some 140 cycles each
