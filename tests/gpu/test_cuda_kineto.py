@@ -231,8 +231,7 @@ def test_recorder_cupti_puts_kernels_into_their_steps(capture: Capture) -> None:
     in_step = kernels.ubatch.notna().groupby(kernels.pass_id).mean()
     print(f"\n{len(kernels):,} kernels in {len(steps):,} steps; least share inside a step: {in_step.min():.4f}")
     assert set(in_step.index) == set(capture.passes.pass_id)
-    # .93 to .98 of a tiny model's were: between steps a ubatch begins, clocks are stamped, logits are kept
-    assert in_step.min() >= 0.9, f"kernels inside steps, by pass:\n{in_step}"
+    assert in_step.min() >= 0.95, f"kernels inside steps, by pass:\n{in_step}"
     # a step is (pass, ubatch, layer) here: mixer and FFN of one layer share these
     layers = (
         steps[steps.layer.notna()]
