@@ -50,9 +50,6 @@ class Cached(Policy):
             return self.inner.plan(item)
         return DIVIDED_FROM_BANK if self.traits.divides else FROM_BANK
 
-    def n_for_host(self, item: Item, n_missing: int) -> int:
-        return self.inner.n_for_host(item, n_missing)
-
     def divide(self, item: Item, missing: Flags) -> Flags | None:
         return self.inner.divide(item, missing)
 
