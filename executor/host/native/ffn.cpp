@@ -74,10 +74,17 @@ struct Group {
     int expert, from, to;
 };
 
+// Memory that an owner keeps from layer to layer: fresh memory costs more than what is done with it.
+struct Kept {
+    Floats rows, inner;
+    Vector<Integers> whole_gate, whole_up, whole_inner;  // up's, where it reads rows in another form
+};
+
 class Run : public Job {
    public:
-    Run(const Layer& layer, const Tokens& tokens)
-        : layer_(layer), tokens_(tokens), hidden_(layer.gate.n_cols), n_ff_(layer.gate.n_rows) {}
+    Run(const Layer& layer, const Tokens& tokens, Kept& kept)
+        : layer_(layer), tokens_(tokens), hidden_(layer.gate.n_cols), n_ff_(layer.gate.n_rows), rows_(kept.rows),
+          inner_(kept.inner), whole_gate_(kept.whole_gate), whole_up_(kept.whole_up), whole_inner_(kept.whole_inner) {}
 
     int n_phases() const override { return 3; }
 
@@ -284,33 +291,21 @@ class Run : public Job {
         }
     }
 
-    // Kept from layer to layer: fresh memory costs more than what is done with it.
-    struct Kept {
-        Floats rows, inner;
-        Vector<Integers> whole_gate, whole_up, whole_inner;  // up's, where it reads rows in another form
-    };
-
-    static Kept& of_thread() {
-        thread_local Kept kept;
-        return kept;
-    }
-
     const Layer& layer_;
     const Tokens& tokens_;
     int hidden_, n_ff_;
     std::vector<int> pairs_;  // choices, token * n_used + rank
     std::vector<Group> groups_;
-    Floats &rows_ = of_thread().rows, &inner_ = of_thread().inner;
-    Vector<Integers>&whole_gate_ = of_thread().whole_gate, &whole_up_ = of_thread().whole_up;
-    Vector<Integers>& whole_inner_ = of_thread().whole_inner;  // of the same
+    Floats &rows_, &inner_;
+    Vector<Integers>&whole_gate_, &whole_up_, &whole_inner_;
 };
 
-// What one thread began, and who works on it.
+// What one thread began, and who works on it. A thread may end while they do.
 class Owner {
    public:
     void begin(const Layer& layer, const Tokens& tokens, int n_helpers) {
         end();  // an owner that was interrupted did not
-        team_.begin(run_.emplace(layer, tokens), n_helpers);
+        team_.begin(run_.emplace(layer, tokens, kept_), n_helpers);
     }
 
     void end() { team_.end(); }
@@ -321,8 +316,9 @@ class Owner {
     }
 
    private:
+    Kept kept_;
     std::optional<Run> run_;
-    Team team_;  // last: its helpers use the other
+    Team team_;  // last: its helpers use the others
 };
 
 }  // namespace

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -237,6 +241,49 @@ def test_what_an_interrupted_owner_left_running_disturbs_nobody() -> None:
         call.begin()
         call.end()
         assert torch.equal(got, want)
+
+
+ENDING_OWNERS = """
+import os, threading, time
+import torch
+from executor.host.stored import StoredFfn
+from tests.executor.host.test_stored import choices, experts_of
+
+ffn = StoredFfn(experts_of(("Q8_0",) * 3, 1024, 1024), "silu", n_used=4)
+ids, weights = choices(48, 4)
+rows = torch.randn(48, 1024, generator=torch.Generator().manual_seed(5))
+torch.set_num_threads(2)
+want = ffn(rows, ids, weights)
+threads = "/proc/self/task"
+n_before = len(os.listdir(threads))
+for after_ms in range(10):
+    out = torch.zeros_like(rows)
+    call = ffn.prepared(out, rows, ids, weights)
+
+    def begin_and_end_soon():
+        torch.get_num_threads()
+        torch.set_num_threads(2)
+        call.begin()
+        time.sleep(after_ms / 5e3)
+
+    owner = threading.Thread(target=begin_and_end_soon)
+    owner.start()
+    owner.join()
+    while len(os.listdir(threads)) > n_before:
+        time.sleep(1e-3)
+    assert torch.equal(out, want) or not out.any(), "all of it or nothing"
+print("done")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc, which lists a process's threads")
+def test_an_owner_may_end_while_its_helpers_work() -> None:
+    """As the host's stream of a `cpu` device does after Ctrl-C; memory is overwritten as it is freed."""
+    command = [sys.executable, "-c", ENDING_OWNERS]
+    done = subprocess.run(
+        command, env={**os.environ, "MALLOC_PERTURB_": "165"}, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("done\n", 0), done.stderr
 
 
 def test_no_bit_depends_on_the_number_of_threads() -> None:
