@@ -23,6 +23,7 @@ from profiler.report.measured import what_was_measured
 
 _MAX_ROWS: Final = 10_000
 _MAX_CHARS: Final = 300
+_MAX_FAULTS: Final = 3
 _DIGITS: Final = 4
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
 
@@ -59,6 +60,8 @@ def head(title: str, choice: Choice) -> None:
         state = "was interrupted" if manifest.state == "interrupted" else "is still running, or was killed"
         rest = ": these are the passes that were completed" if choice.sizes else ""
         st.warning(f"The capture {state}{rest}.", icon=":material/warning:")
+    for fault in manifest.faults[:_MAX_FAULTS]:
+        st.warning(escape_markdown(fault), icon=":material/warning:")
 
 
 def figure(

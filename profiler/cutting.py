@@ -54,4 +54,12 @@ def _as_read(capture: Capture) -> Imported:
         raise HprofError(f"{capture.name} was cut into arms already; cut the trace or capture that it was made from.")
     tables = {name: capture.table(name) for name in TABLES if capture.n_rows(name)}
     fields = {name: getattr(told, name) for name in _KEPT_FIELDS} | {"arms": list(told.arms)}
-    return Imported(told.source, tables, fields, list(told.cannot_say), Counter(told.dropped), list(told.warnings))
+    return Imported(
+        told.source,
+        tables,
+        fields,
+        list(told.cannot_say),
+        Counter(told.dropped),
+        list(told.warnings),
+        faults=told.faults,
+    )

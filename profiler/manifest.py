@@ -19,6 +19,7 @@ State = Literal["running", "complete", "interrupted"]
 
 MANIFEST_NAME: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+FAULTS: Final = "faults"  # the key of `extra` that `Manifest.faults` reads
 _MAX_DEPTH: Final = 64
 
 
@@ -119,6 +120,12 @@ class Manifest:
         """What of hprof's own recorded it: `hprof record`, `hprof.record`, `hprof.ab`, `hprof run --record`."""
         said = self.extra.get("recorded_by")
         return said if isinstance(said, str) and said else None
+
+    @property
+    def faults(self) -> list[str]:
+        """Those of `warnings` without which no figure of it is to be read, so that they are told first."""
+        found = self.extra.get(FAULTS)
+        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
     @property
     def is_untimed(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from executor.errors import HprofError
+from executor.units import listed
 from profiler import DEFAULT_TRACES
 from profiler.importers.base import (
     FORMATS,
@@ -23,6 +24,7 @@ from profiler.importers.base import (
     trace_format,
     without_ending,
 )
+from profiler.importers.same_content import same_content
 from profiler.plain_text import readable
 
 if TYPE_CHECKING:
@@ -112,9 +114,9 @@ def import_files(
         file_name, arm = readable(one.path.name), readable(named) if named else None
         sources.append(SourceFile(file_name, _size(one.path), arm, imported))
     _check_one_source(sources)
-    _check_once([(source.arm, one.path) for one, source in zip(wanted, sources, strict=True)])
+    faults = _faults_of_copies([(one.path, _arms_of(source)) for one, source in zip(wanted, sources, strict=True)])
     warnings = _same_names([source.arm for one, source in zip(wanted, sources, strict=True) if one.arm is None])
-    return write_capture(sources, out, argv, force=force, known=known, warnings=warnings)
+    return write_capture(sources, out, argv, force=force, known=known, warnings=warnings, faults=faults)
 
 
 def write_capture(
@@ -125,14 +127,18 @@ def write_capture(
     force: bool = False,
     known: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
+    faults: Sequence[str] = (),
 ) -> str:
-    """Write what was read as one capture at `out`; gives its address. The other parameters as for `import_files`."""
+    """Write what was read as one capture at `out`; gives its address.
+
+    warnings, faults: of all sources together, as `Imported` has them of one; faults are warnings as well. The other
+    parameters as for `import_files`.
+    """
     from profiler.importers.combine import combine, manifest_fields
     from profiler.storage.writer import new_capture
 
     combined = combine(sources)
-    fields = manifest_fields(sources)
-    fields["warnings"] = [*warnings, *fields["warnings"]]
+    fields = manifest_fields(sources, warnings, faults)
     writer = new_capture(out, force=force, at_once=True, argv=list(argv), **_with_known(fields, known or {}))
     try:
         _write(writer, combined)
@@ -187,21 +193,36 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _check_once(files: Sequence[tuple[str | None, Path]]) -> None:
-    """Refuse a file that comes again as the same arm: it would count as one more process that agrees with the first."""
-    seen: set[tuple[str | None, str]] = set()
-    for arm, path in files:
-        key = (arm, os.path.realpath(path))
-        if key in seen:
+def _arms_of(source: SourceFile) -> set[str | None]:
+    """The arms of its passes; None of a file that is of no arm."""
+    passes = source.imported.tables.get("passes")
+    own = set() if source.arm is not None or passes is None else set(passes["arm"].to_pylist())
+    return own or {source.arm}
+
+
+def _faults_of_copies(files: Sequence[tuple[Path, set[str | None]]]) -> list[str]:
+    """A sentence for each two arms that are one file, or a file and its copy, whose ratio judges nothing.
+
+    Raises HprofError where they are of one arm: they would count as processes that agree with each other.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for before, after in same_content([path for path, _ in files]):
+        (earlier, arms), (path, others) = files[before], files[after]
+        is_file = path.resolve() == earlier.resolve()
+        if shared := arms & others:
+            arm = min(shared, key=str)
             told = "" if arm is None else f" for arm {arm!r}"
-            raise HprofError(
-                f"{path} is given twice{told}, and a file is one process: give it once, or another process's file."
-            )
-        seen.add(key)
+            why = f"is given twice{told}" if is_file else f"holds the same bytes as {earlier}, given{told} too"
+            raise HprofError(f"{path} {why}, and a file is one process: give it once, or another process's file.")
+        of = path.name if is_file else f"{earlier.name} and {path.name}, which hold the same bytes"
+        pair = (listed(sorted(map(str, arms))), listed(sorted(map(str, others))))
+        told = f"{pair[0]} and {pair[1]} were read from {of}: one trace beside itself, whose ratio judges nothing."
+        found.setdefault(pair, readable(told))
+    return list(found.values())
 
 
 def _check_one_source(sources: Sequence[SourceFile]) -> None:
     kinds = {source.imported.source: source.file_name for source in sources}
     if len(kinds) > 1:
-        listed = " and ".join(f"{name} ({kind})" for kind, name in kinds.items())
-        raise HprofError(f"one capture holds traces of one tool, not {listed}; import them into a capture each.")
+        told = listed([f"{name} ({kind})" for kind, name in kinds.items()])
+        raise HprofError(f"one capture holds traces of one tool, not {told}; import them into a capture each.")

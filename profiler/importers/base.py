@@ -58,6 +58,7 @@ class Imported:
     cannot_say: list[str] = field(default_factory=list)  # a sentence for each thing the source could not say
     dropped: Counter[str] = field(default_factory=Counter)  # reason -> rows that were left out
     warnings: list[str] = field(default_factory=list)  # sentences to show beside the figures
+    faults: list[str] = field(default_factory=list)  # those of `warnings` that are told before any figure
     default_arm: str | None = None  # the arm of its passes where the file itself names none
     is_cut_off: bool = False  # whether rows are missing at its end, so that it cannot say how long it lasted
 
@@ -139,9 +140,14 @@ def check_file(path: Path) -> None:
 
 def check_unpacked(path: Path) -> None:
     """Refuse a packed file of a format that is read as it lies there."""
-    if path.is_file() and _first_bytes(path, 2) == GZIP_MAGIC:
+    if path.is_file() and is_packed(path):
         packed = " and ".join(kind for kind in FORMATS if trace_format(kind).reads_gzip)
         raise HprofError(f"{path} is packed with gzip, and only {packed} is read so; gunzip it first.")
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as gzip does."""
+    return _first_bytes(path, len(GZIP_MAGIC)) == GZIP_MAGIC
 
 
 def read_head(path: Path) -> bytes:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from profiler.importers.base import Imported
 from profiler.importers.hprof_passes import with_bytes_h2d
-from profiler.manifest import ManifestArm
+from profiler.manifest import FAULTS, ManifestArm
 from profiler.schema import CPU_COMPUTE, DEVICE_WORK, PASSES, has_role
 
 _GAP_NS: Final = 1_000_000
@@ -60,8 +60,11 @@ def combine(sources: Sequence[SourceFile]) -> list[Imported]:
     return combined
 
 
-def manifest_fields(sources: Sequence[SourceFile]) -> dict[str, Any]:
-    """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops.
+def manifest_fields(
+    sources: Sequence[SourceFile], warnings: Sequence[str] = (), faults: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The manifest of all files together: the first one's facts, everybody's arms, remarks and drops; and `warnings`
+    and `faults` of them together.
 
     A file that does not say when it was recorded leaves that unknown: the time of the import is none of its facts.
     """
@@ -78,6 +81,9 @@ def manifest_fields(sources: Sequence[SourceFile]) -> dict[str, Any]:
     fields["dropped"] = dict(sum((s.imported.dropped for s in sources), Counter[str]()))
     for name in ("warnings", "cannot_say"):
         fields[name] = _remarks([(source.file_name, getattr(source.imported, name)) for source in sources])
+    fields["warnings"] = [*faults, *warnings, *fields["warnings"]]
+    if told_first := [*faults, *_remarks([(source.file_name, source.imported.faults) for source in sources])]:
+        fields["extra"][FAULTS] = told_first
     return fields
 
 

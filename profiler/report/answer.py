@@ -82,7 +82,7 @@ def answer_blocks(report: Report, room: AnswerRoom) -> Iterator[Block]:
     if report.state != "complete":
         yield Heading(report.capture, report.state)
     yield Lines("fact", list(_circumstances(report, room)))
-    yield Lines("fault", list(_faults(report)))
+    yield Lines("fault", [*report.faults[: room.told], *_faults(report)])
     if report.cells and report.measured.is_untimed:
         yield Lines("answer", ["Recorded beside runs that were timed: what the arms did is to be read here, no times."])
         yield Lines("fact", list(_seen(telling_cell(report.cells), room)))

@@ -72,6 +72,7 @@ def build_report(
         check=check_capture(capture) if findings is None and capture.n_rows("ordering") else None,
         noticed=what_was_noticed(manifest, cells, ordering),
         warnings=[*capture.warnings, *doubts],
+        faults=manifest.faults,
         notes=[*(str(note) for note in _list(manifest.model.get("notes"))), *allocation_notes(manifest)],
         cannot_say=manifest.cannot_say,
         has_unrecorded_copies=manifest.has_unrecorded_copies,

@@ -67,6 +67,7 @@ class Report:
     devices: list[DeviceFigures]
     findings: Sequence[Finding]
     warnings: list[str]
+    faults: list[str]  # those of `warnings` without which no figure is to be read
     notes: list[str]  # what is approximated
     cannot_say: list[str]
     dropped: dict[str, int]  # rows of the source that were left out, by reason

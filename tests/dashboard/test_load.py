@@ -101,6 +101,23 @@ def test_several_traces_become_the_arms_of_one_capture(tmp_path: Path) -> None:
     ]
 
 
+def test_an_upload_and_its_copy_are_told_to_be_one_trace(tmp_path: Path) -> None:
+    sample = (ROOT / "tests" / "data" / "llama-bench" / "smollm2.jsonl").read_bytes()
+    root = trace_root.TraceRoot(str(tmp_path))
+
+    def sources() -> list[trace_root.Upload]:
+        return [upload("a.jsonl", sample), upload("copy.jsonl", sample)]
+
+    name = trace_root.import_traces(root, sources(), ["off", "on"])
+    (fault,) = load.open_capture(trace_root.find_capture(root, name)).manifest.faults
+    assert fault.startswith("off and on were read from a.jsonl and copy.jsonl, which hold the same bytes: ")
+    with pytest.raises(
+        HprofError, match=r"^copy\.jsonl holds the same bytes as a\.jsonl, given for arm 'off' too, and"
+    ):
+        trace_root.import_traces(root, sources(), ["off", "off"])
+    assert len(trace_root.captures(root)) == 1
+
+
 def test_upload_is_imported_beside_what_is_there(tmp_path: Path) -> None:
     sample = (ROOT / "tests" / "data" / "llama-bench" / "smollm2.jsonl").read_bytes()
     root = trace_root.TraceRoot(str(tmp_path))

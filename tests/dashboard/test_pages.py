@@ -348,3 +348,12 @@ def test_layers_of_an_arm_that_copies_ahead_say_what_they_are_worth(
     path.write_bytes(orjson.dumps(manifest))
     assert "copies ahead" not in said(open_page(monkeypatch, tmp_path, "layers", capture="c", arm="off"))
     assert "on copies ahead" in said(open_page(monkeypatch, tmp_path, "layers", capture="c", arm="on"))
+
+
+def test_what_makes_figures_worth_nothing_is_told_above_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Here two arms that are one file."""
+    import_files([TraceInput(KINETO, "off"), TraceInput(KINETO, "on")], tmp_path / "one")
+    told = f"off and on were read from {KINETO.name}: one trace beside itself, whose ratio judges nothing."
+    for page in ("overview", "timeline"):
+        app = open_page(monkeypatch, tmp_path, page, capture="one")
+        assert told in [warning.value.replace("\\", "") for warning in app.warning]

@@ -31,6 +31,7 @@ from profiler.importers.cupti_spool.tables import SpoolTables
 from profiler.importers.nsys.build import SourceSays, build
 from profiler.importers.nsys.facts import StreamLabels
 from profiler.importers.nsys.recorded import TraceRows
+from profiler.importers.same_content import same_content
 
 _MAX_PROCESSES: Final = 4096
 
@@ -51,6 +52,11 @@ def read(path: Path, _options: ImportOptions) -> Imported:
             "its files one by one, or record with a lower --max-bytes."
         )
     files = [read_spool(one) for one in paths]
+    for earlier, later in same_content(paths):
+        raise HprofError(
+            f"{path} holds {paths[later].name}, which has the same bytes as {paths[earlier].name}, and a spool is one "
+            "process: take one of them away."
+        )
     tables = SpoolTables(files)
     tables.warnings += warnings
     return build(tables, _says(tables, files))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ import hprof
 from executor.errors import HprofError
 from profiler.capture import Capture
 from profiler.importers import TraceInput, import_files, read_file
+from profiler.importers.base import trace_format
 from profiler.metrics import load_tables, pass_figures, pieces
 from profiler.report.build import build_report
 from tests.profiler.importers.kineto import traces
@@ -70,7 +72,7 @@ def test_two_arms_of_more_events_than_a_piece_are_reported(tmp_path: Path, monke
 
 def test_an_arm_given_again_is_its_next_boot(tmp_path: Path) -> None:
     arms = ("off", "on", "on", "off")
-    files = [TraceInput(_export(tmp_path / f"{number}.sqlite"), arm) for number, arm in enumerate(arms)]
+    files = [TraceInput(_export(tmp_path / f"{number}.sqlite", number), arm) for number, arm in enumerate(arms)]
     capture = Capture.open(import_files(files, tmp_path / "out"))
     passes = capture.table("passes").sort_by("order").to_pylist()
     assert [(p["arm"], p["boot"]) for p in passes] == [("off", 0), ("on", 0), ("on", 1), ("off", 1)]
@@ -121,9 +123,9 @@ def test_several_plain_files_are_arms_called_after_them(tmp_path: Path) -> None:
 
 def test_plain_files_of_one_name_are_boots_and_a_warning_says_so(tmp_path: Path) -> None:
     files = []
-    for folder in ("off", "on"):
+    for number, folder in enumerate(("off", "on")):
         (tmp_path / folder).mkdir()
-        files.append(_export(tmp_path / folder / "trace.sqlite"))
+        files.append(_export(tmp_path / folder / "trace.sqlite", number))
     capture = Capture.open(import_files(files, tmp_path / "out"))
     assert [(p["arm"], p["boot"]) for p in capture.table("passes").to_pylist()] == [("trace", 0), ("trace", 1)]
     (warning,) = capture.manifest.warnings
@@ -212,6 +214,58 @@ def test_a_file_given_twice_is_not_two_boots(tmp_path: Path, arm: str | None) ->
         import_files(files, tmp_path / "out")
     both = import_files([TraceInput(file, "off"), TraceInput(file, "on")], tmp_path / "both")
     assert Capture.open(both).n_passes == 2
+
+
+@pytest.mark.parametrize("kind", ["nsys", "llama-bench", "kineto", "cupti-spool"])
+def test_a_copy_of_a_file_is_no_other_process(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six copies would be six processes that agree: a verdict out of one."""
+    endings = {"nsys": "sqlite", "llama-bench": "jsonl", "kineto": "json", "cupti-spool": "hspool"}
+    files = [tmp_path / f"{number}.{endings[kind]}" for number in range(6)]
+    for file in files:
+        file.write_bytes(trace_format(kind).sample())
+    with pytest.raises(
+        HprofError, match=r"1\.\w+ holds the same bytes as .*0\.\w+, given for arm 'off' too, and a file is"
+    ):
+        import_files([TraceInput(file, "off") for file in files], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    arms = [f"--arm={name}={file}" for name, file in zip(("off", "on"), files, strict=False)]
+    assert hprof.main(["import", *arms, "-o", str(tmp_path / "both")]) == 0
+    told = f"off and on were read from {files[0].name} and {files[1].name}, which hold the same bytes"
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in Capture.open(tmp_path / "both").manifest.warnings[0]
+
+
+def test_what_a_copy_is_called_and_packed_in_does_not_matter(tmp_path: Path) -> None:
+    trace = traces.write(tmp_path / "a.json", [traces.kernel(1, 9)])
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    with pytest.raises(HprofError, match=r"b\.json\.gz holds the same bytes as"):
+        import_files([TraceInput(trace, "off"), TraceInput(tmp_path / "b.json.gz", "off")], tmp_path / "out")
+    other = traces.write(tmp_path / "c.json", [traces.kernel(2, 9)])
+    assert other.stat().st_size == trace.stat().st_size
+    both = import_files([TraceInput(trace, "off"), TraceInput(other, "off")], tmp_path / "both")
+    assert Capture.open(both).manifest.warnings == []
+
+
+def test_a_copy_whose_rows_say_the_arm_is_no_other_process(tmp_path: Path) -> None:
+    rows = [row(n_prompt=64, n_cpu_moe=layers) for layers in (0, 24)]
+    files = [tmp_path / name for name in ("a.jsonl", "copy-of-a.jsonl")]
+    for file in files:
+        file.write_text(jsonl(rows))
+    with pytest.raises(HprofError, match=r"copy-of-a\.jsonl holds the same bytes"):
+        import_files(files, tmp_path / "out")
+
+
+def test_a_spool_is_in_the_folder_that_holds_it(tmp_path: Path) -> None:
+    sample = trace_format("cupti-spool").sample()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "1-0.hspool").write_bytes(sample)
+    (tmp_path / "alone.hspool").write_bytes(sample)
+    with pytest.raises(HprofError, match="holds the same bytes"):
+        import_files([TraceInput(folder, "off"), TraceInput(tmp_path / "alone.hspool", "off")], tmp_path / "out")
+    (folder / "copy.hspool").write_bytes(sample)
+    with pytest.raises(HprofError, match=r"run holds copy\.hspool, which has the same bytes as 1-0\.hspool"):
+        read_file(folder)
 
 
 def test_a_size_that_is_not_known_makes_the_sum_unknown(tmp_path: Path) -> None:
