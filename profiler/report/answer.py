@@ -4,10 +4,9 @@ set, and where the rest is. Blocks as any report's, for as much room as a render
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
 from profiler.report.report import Report
 from profiler.report.sensitivity import told_sensitivity
-from profiler.report.settings_to_use import told_settings
+from profiler.report.settings_to_use import Standings, pays_in, told_choice
 from profiler.report.shown_cells import (
     by_speed,
     shown_arms,
@@ -168,7 +167,8 @@ class _Answer:
         self._others = list(others)
         self._models = list(dict.fromkeys(str(a.options[_MODEL]) for a in report.arms if _MODEL in a.options))
         self._arms = by_speed(self._compared, [name for name in others if name not in self._resident])
-        self._paying = [name for name in self._arms if any(_pays_in(cell, name) for cell in self._compared)]
+        self._paying = [name for name in self._arms if any(pays_in(cell, name) for cell in self._compared)]
+        self._unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
         self._decoding = [name for name in self._arms if self._decodes_faster(name)]
         self._crossovers: list[ArmCrossover] = report.crossovers
         self._shown = shown_arms(self._cells, self._crossovers, self._baseline, self._resident, room.arms)
@@ -208,7 +208,7 @@ class _Answer:
         if more := self._paying[self._room.told :]:
             yield f"{listed(more)} {'pays' if len(more) == 1 else 'pay'} too, but less."
         rest = [name for name in self._arms if name not in self._paying]
-        unsettled = [name for name in rest if any(found.n_missing for found in self._judged(name))]
+        unsettled = [name for name in rest if name in self._unsettled]
         for name in unsettled[: self._room.told]:
             yield self._sentence(cell, name)
         alike = [name for name in rest if (judged := self._judged(name)) and all(one.is_same_work for one in judged)]
@@ -335,41 +335,16 @@ class _Answer:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
-        """The flags of the fastest arm and ubatch of the telling workload, among arms that pay there (or, without any
-        verdict yet, those that lack one). Nothing for one arm of another tool, or several models: no choice."""
+        """What to set. Nothing for one arm of another tool, or several models: no choice."""
         is_choice = bool(self._others) or (self._report.source == "hprof" and len(self._cells) > 1)
         if not is_choice or len(self._models) > 1:
             return
-        unsettled = [name for name in self._arms if any(found.n_missing for found in self._judged(name))]
-        telling = telling_cell(self._cells)
-        alike = [
-            cell for cell in self._cells if replace(cell.key, n_ubatch=None) == replace(telling.key, n_ubatch=None)
-        ]
-        speeds = {
-            (at, name): _speed(cell, name)
-            for at, cell in enumerate(alike)
-            for name in (self._baseline, *(self._paying or unsettled))
-            if name == self._baseline or not self._paying or _pays_in(cell, name)
-        }
-        at, name = max(speeds, key=lambda key: speeds[key])
-        is_certain = bool(self._paying) or not unsettled
-        best = name if name != self._baseline else next(iter(self._decoding), None)
-        yield told_settings(alike[at], best, self._report.arms, self._report.source, is_certain=is_certain)
-
-
-def _pays_in(cell: Cell, name: str) -> bool:
-    """Whether the arm was found faster than the baseline in this very cell."""
-    told = told_comparison(cell, name)
-    return told is not None and told[0].verdict == "faster"
-
-
-def _speed(cell: Cell, name: str) -> float:
-    """The arm's telling figure, so that more is faster; least where it has none."""
-    figure = telling_figure(cell)
-    median = cell.arms[name].median(figure) if figure is not None and name in cell.arms else None
-    if median is None or figure is None:
-        return -math.inf
-    return -median if FIGURES[figure].better == "lower" else median
+        yield told_choice(
+            self._cells,
+            Standings(self._baseline, self._paying, self._unsettled, self._decoding),
+            self._report.arms,
+            self._report.source,
+        )
 
 
 def _meaning(arm: ManifestArm | None) -> str | None:
