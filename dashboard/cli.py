@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from profiler import DEFAULT_TRACES
+from profiler.cli.options import WholeRange, named
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORT = 8501
@@ -12,8 +13,8 @@ OPENS_BROWSER = "--open-browser"  # the server's own flag: Streamlit opens one o
 
 
 @click.command()
-@click.argument("traces", default=DEFAULT_TRACES, metavar="[TRACES]")
-@click.option("--port", type=click.IntRange(1, 65535), help="Default: 8501, or the next free one.")
+@click.argument("traces", default=DEFAULT_TRACES, metavar="[TRACES]", callback=named)
+@click.option("--port", type=WholeRange(1, 65535), help="Default: 8501, or the next free one.")
 @click.option("--host", default="127.0.0.1", help="The address to listen on.")
 @click.option(
     "--allow-host", "names", metavar="NAME", multiple=True, help="A name that browsers may call it by; repeatable."

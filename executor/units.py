@@ -26,7 +26,7 @@ _MAX_NS: Final = 2**53
 
 def parse_bytes(text: str, option: str) -> int:
     """`24GiB`, `24G` (the same), `500 MB` or a plain number, in bytes. Raises HprofError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
     n_bytes = float(match[1]) * _UNITS[match[2]] if match is not None and match[2] in _UNITS else math.inf
     if n_bytes > _MAX_BYTES:
         raise HprofError(
@@ -45,7 +45,7 @@ def spell_bytes(n_bytes: int) -> str:
 
 def parse_ns(text: str, option: str) -> int:
     """`188.5ms`, `2 s`, `40us` or `1500ns` in nanoseconds; 0 needs no unit. Raises HprofError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)?", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)?", text.strip().lower(), re.ASCII)
     scale = {unit: each for each, unit in _TIMES} | {"µs": 1e3}
     if match is None or (match[2] is None and float(match[1]) != 0):
         raise HprofError(f"{option} '{text[:80]}' is not a time: write 188.5ms, 2s, 40us or 1500ns.")

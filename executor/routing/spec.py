@@ -5,6 +5,7 @@ A trace is CSV `pos,layer,id0,id1,…`, one row a token and MoE layer, read with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -79,9 +80,9 @@ def _parameter(item: str, known: list[str], spec: str) -> tuple[str, float]:
         raise HprofError(f"--routing {spec[:80]}: {key[:40]!r} is no parameter of it; it takes {', '.join(known)}.")
     low, high = _RANGES[key]
     try:
-        value = float(text)
+        value = float(text) if text.isascii() else math.nan
     except ValueError:
-        value = float("nan")
+        value = math.nan
     if not low <= value < high:
         raise HprofError(
             f"--routing {spec[:80]}: {key} is {text[:40]!r}, but must be a number from {low:g} to below {high:g}."

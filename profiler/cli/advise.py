@@ -13,7 +13,7 @@ import click
 from executor.errors import HprofError
 from profiler.cli.asked import AskedOptions
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import engine_option, named, predict_options
+from profiler.cli.options import WholeRange, engine_option, named, predict_options
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _MOST_VERIFIED: Final = 16
 )
 @click.option(
     "--verify",
-    type=click.IntRange(0, _MOST_VERIFIED),
+    type=WholeRange(0, _MOST_VERIFIED),
     default=0,
     help="Run the best so many; tell how well it knew.",
 )

@@ -86,6 +86,7 @@ class AskedOptions:
     link_latency_us = _Option["float | None"]()
     threads = _Option["int | None"]()
     dtype = _Option["DtypeName"]()
+    flash_attn = _Option["str | None"](None)
     gpu = _Option["str | None"]()
     link = _Option["str | None"]()
     device_memory = _Option["str | None"]()

@@ -6,7 +6,7 @@ import click
 
 from executor.errors import HprofError
 from profiler.cli.completion import complete_captures
-from profiler.cli.options import json_option, named, noise_option, refuse_other_format
+from profiler.cli.options import WholeRange, json_option, named, noise_option, refuse_other_format
 from profiler.cli.printing import console, say
 
 
@@ -16,7 +16,7 @@ from profiler.cli.printing import console, say
 @click.option("--fail-on", multiple=True, metavar="LIMIT", help='Exit 1 beyond it, e.g. "ttft>+5%"; repeatable.')
 @click.option("--allow-inconclusive", is_flag=True, help="Let limits that cannot be decided pass.")
 @click.option("--all", "show_all", is_flag=True, help="Show all changes, not the answer alone.")
-@click.option("--top", type=click.IntRange(1), help="Show so many changes, the largest first.")
+@click.option("--top", type=WholeRange(1), help="Show so many changes, the largest first.")
 @click.option("--format", "form", type=click.Choice(["table", "md", "json"]), default="table", help="How to show it.")
 @json_option
 @noise_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from profiler import DEFAULT_TRACES
-from profiler.cli.options import json_option
+from profiler.cli.options import json_option, named
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _STYLES: Final = {"ok": "green", "absent": "dim", "poor": "yellow", "broken": "r
 
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", default=DEFAULT_TRACES)
+@click.argument("folder", metavar="[DIR]", default=DEFAULT_TRACES, callback=named)
 @json_option
 def command(folder: str, as_json: bool) -> int:
     """Look at this machine: GPUs, pinned memory, the link's speed, CUPTI, nsys, load, memory, disk, hidden packages.

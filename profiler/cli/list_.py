@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from profiler import DEFAULT_TRACES
-from profiler.cli.options import json_option
+from profiler.cli.options import json_option, named
 from profiler.cli.printing import UNLIMITED, console, say
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", metavar="[DIR]", default=DEFAULT_TRACES)
+@click.argument("folder", metavar="[DIR]", default=DEFAULT_TRACES, callback=named)
 @json_option
 def command(folder: str, as_json: bool) -> None:
     """List the captures in a folder (default: traces), newest first.

@@ -109,7 +109,7 @@ def _offload_min_batch(default: int) -> int:
     text = os.environ.get(OFFLOAD_VARIABLE)
     if text is None:
         return default
-    if not text.strip().isdigit() or int(text) > LARGEST_COUNT:
+    if not (text.isascii() and text.strip().isdigit()) or int(text) > LARGEST_COUNT:
         raise HprofError(
             f"The variable {OFFLOAD_VARIABLE} is {text[:60]!r}, not a number of tokens: correct or unset it."
         )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from executor.devices.known import find_gpu, find_link
 from executor.devices.sim import SimMachine
 from executor.errors import HprofError
+from executor.units import listed
 from profiler.cli.asked import AskedOptions
 
 _RATES: Final = {
@@ -18,30 +19,44 @@ _RATES: Final = {
     "host_gflop_s": "--host-gflop-s",
     "host_memory_gb_s": "--host-memory-gb-s",
 }
+_OF_A_GPU: Final = {
+    "gemm_tflop_s": "--gemm-tflop-s",
+    "memory_gb_s": "--memory-gb-s",
+    "device_memory": "--device-memory",
+}  # what a row of the table says
 MACHINE_FLAGS: Final = {"gpu": "--gpu", "device_memory": "--device-memory"} | _RATES
 """The options of this kind that serve `sim` alone, by parameter; a link's speed serves `cpu` too."""
 
 
 def imagined(asked: AskedOptions) -> dict[str, str]:
-    """The names of the table's rows that were asked for, for the manifest."""
-    named = {"gpu": asked.gpu, "link": asked.link}
-    return {f"imagined_{name}": value for name, value in named.items() if value is not None}
+    """The names of the table's rows that were asked for, for the manifest, and which of a row's rates are others."""
+    others = [flag for name, flag in _OF_A_GPU.items() if asked.values[name] is not None]
+    gpu = f"{asked.gpu} (but for {listed(others)})" if asked.gpu is not None and others else asked.gpu
+    return {f"imagined_{name}": value for name, value in (("gpu", gpu), ("link", asked.link)) if value is not None}
 
 
 def link_gb_s(asked: AskedOptions) -> float | None:
-    """The link's speed, from its own flag or from the table; None where neither is given."""
-    own = asked.link_gb_s
-    return find_link(asked.link).gb_s if own is None and asked.link is not None else own
+    """The link's speed, from its own flag or from the table; None where neither is given, and HprofError for both."""
+    if asked.link is None:
+        return asked.link_gb_s
+    if asked.link_gb_s is not None:
+        raise HprofError(
+            f"--link {asked.link} and --link-gb-s {asked.link_gb_s:g} both say how fast the link is: give one of them."
+        )
+    return find_link(asked.link).gb_s
 
 
 def sim_machine(asked: AskedOptions) -> SimMachine:
     """The machine that the options describe: what a rate's own flag says, else the GPU's row, else the usual.
 
-    The link's speed and latency are the device's own options. Raises HprofError for a GPU that the table lacks, and
-    for a memory size that is none.
+    The link's speed and latency are the device's own options. Raises HprofError for a GPU that the table lacks, for one
+    of which the flags leave nothing, and for a memory size that is none.
     """
     rates: dict[str, Any] = {}
     if asked.gpu is not None:
+        if all(asked.values[name] is not None for name in _OF_A_GPU):
+            flags = listed(_OF_A_GPU.values())
+            raise HprofError(f"--gpu {asked.gpu} does nothing beside {flags}, which say all of it: leave it out.")
         gpu = find_gpu(asked.gpu)
         rates |= {"gemm_tflop_s": gpu.gemm_tflop_s, "memory_gb_s": gpu.memory_gb_s, "memory_bytes": gpu.memory_bytes}
     if asked.device_memory is not None:

@@ -21,14 +21,49 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _MAX_SEED: Final = 2**32 - 1
 
 
+class WholeRange(click.IntRange):
+    """An IntRange that refuses digits of other scripts, which Python reads and no other program on the line does."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        _refuse_other_digits(self, value, param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
 class FiniteRange(click.FloatRange):
-    """A FloatRange that refuses nan, which no bound compares with, and infinity."""
+    """A FloatRange that refuses nan, which no bound compares with, infinity, and digits of other scripts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        _refuse_other_digits(self, value, param, ctx)
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+def _refuse_other_digits(
+    kind: click.ParamType[Any], value: Any, param: click.Parameter | None, ctx: click.Context | None
+) -> None:
+    if isinstance(value, str) and not value.isascii():
+        kind.fail(f"{value!r} is not a number: write it with the digits 0 to 9.", param, ctx)
+
+
+class OnceOption(click.Option):
+    """An option of one value, which llama-bench would take a list of: given again it is refused, not replaced."""
+
+    def __init__(self, *args: Any, instead: str, **settings: Any) -> None:
+        """instead: what to do, ends the sentence; `{}` in it stands for the second value."""
+        super().__init__(*args, **settings | {"multiple": True})
+        self._instead = instead
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        found = self.resolve_envvar_value(ctx)
+        return None if found is None else (found,)  # click would cut a path at its blanks
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        values = super().process_value(ctx, value)
+        if len(values) > 1:
+            raise HprofError(f"{self.opts[0]} is given {len(values)} times: {self._instead.format(values[1])}.")
+        return values[0]
 
 
 def named(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
@@ -37,7 +72,7 @@ def named(context: click.Context, parameter: click.Parameter, value: Any) -> Any
     values = value if isinstance(value, tuple) else (value,)
     if any(isinstance(one, str) and not one.strip() for one in values):
         what = parameter.opts[-1] if isinstance(parameter, click.Option) else parameter.make_metavar(context)
-        raise HprofError(f"{what.removesuffix('...')} is empty: give a path or an address.")
+        raise HprofError(f"{what.removesuffix('...').strip('[]')} is empty: give a path or an address.")
     return value
 
 
@@ -72,9 +107,7 @@ def force_option(command: Command) -> Command:
 
 def seed_option(command: Command) -> Command:
     """`--seed N`, as the parameter `seed`."""
-    return click.option("--seed", type=click.IntRange(0, _MAX_SEED), default=0, help="Seed of all random choices.")(
-        command
-    )
+    return click.option("--seed", type=WholeRange(0, _MAX_SEED), default=0, help="Seed of all random choices.")(command)
 
 
 def noise_option(command: Command) -> Command:
@@ -118,13 +151,15 @@ _MOST_THREADS: Final = 1024  # thread libraries end the process where the system
 def threads_option(command: Command) -> Command:
     """`-t/--threads N`, as the parameter `threads` (None where it is left out)."""
     text = "Cores for compute.  [default: all but one]"
-    return click.option("-t", "--threads", type=click.IntRange(1, _MOST_THREADS), help=text)(command)
+    return click.option("-t", "--threads", type=WholeRange(1, _MOST_THREADS), help=text)(command)
 
 
 _MODEL: Final = [
     click.option(
         *("-m", "--model", "--config", "model"),
-        default="tiny-dense",
+        cls=OnceOption,
+        instead="one run is of one model; give one here, and run again for {}",
+        default=["tiny-dense"],
         shell_complete=complete_models,
         help="A GGUF file, a Hugging Face config.json, or a preset (`hprof models` lists them).",
     ),
@@ -134,7 +169,7 @@ _MODEL: Final = [
         shell_complete=complete_quants,
         help="Store a preset's weights in this type, or llama.cpp's mixture, e.g. Q4_K_M.",
     ),
-    click.option("--layers", type=click.IntRange(min=1), help="Run only the first so many layers."),
+    click.option("--layers", type=WholeRange(min=1), help="Run only the first so many layers."),
     click.option("--routing", metavar="SPEC", help="Who chooses experts: model, lognormal, zipf, uniform, trace:FILE."),
 ]
 _GRID: Final = [
@@ -150,9 +185,9 @@ _GRID: Final = [
 ]
 _REPEATS: Final = [
     click.option(
-        "-r", "--repetitions", type=click.IntRange(1, 100_000), default=6, help="Measured passes an arm and cell."
+        "-r", "--repetitions", type=WholeRange(1, 100_000), default=6, help="Measured passes an arm and cell."
     ),
-    click.option("--boots", type=click.IntRange(1, 100), default=1, help="Repeat all of it in fresh processes."),
+    click.option("--boots", type=WholeRange(1, 100), default=1, help="Repeat all of it in fresh processes."),
 ]
 _PLACEMENT: Final = [
     click.option(
@@ -197,19 +232,17 @@ _ARMS: Final = [
         help="Copy policies to compare, the first is the baseline:",
     ),
     click.option("-pw", "--prefetch-weights", metavar="0,1", help="The same as --arms off,on.  [default: 0,1]"),
-    click.option("--slots", type=click.IntRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
+    click.option("--slots", type=WholeRange(2, 64), default=2, help="Device buffers that prefetch rotates."),
     click.option(
-        "--gate-min-batch", type=click.IntRange(0, LARGEST_COUNT), default=512, help="`gated` prefetches from here up."
+        "--gate-min-batch", type=WholeRange(0, LARGEST_COUNT), default=512, help="`gated` prefetches from here up."
     ),
     click.option(
         "--op-offload-min-batch",
-        type=click.IntRange(0, LARGEST_COUNT),
+        type=WholeRange(0, LARGEST_COUNT),
         default=32,
         help="Below it a ubatch's FFN and expert weights in host memory are used on the CPU, not copied.",
     ),
-    click.option(
-        "--moe-cache-mib", type=click.IntRange(0, _MOST_MIB), default=0, help="Size of the expert cache's bank."
-    ),
+    click.option("--moe-cache-mib", type=WholeRange(0, _MOST_MIB), default=0, help="Size of the expert cache's bank."),
     click.option(
         "--cache-policy", type=click.Choice(["lru", "frequency"]), default="lru", help="What the cache keeps."
     ),
@@ -227,7 +260,7 @@ _MACHINE: Final = [
 ]
 _DEVICE: Final = [
     click.option("--device", type=click.Choice(["cpu", "cuda", "sim"]), help="[default: cuda where there is one]"),
-    click.option("--n-devices", type=click.IntRange(1, 64), default=1, help="Split the layers over so many devices."),
+    click.option("--n-devices", type=WholeRange(1, 64), default=1, help="Split the layers over so many devices."),
     click.option(
         "-ts", "--tensor-split", metavar="N/N", help="Each device's share of the layers, e.g. 3/1 (llama-server's 3,1)."
     ),

@@ -58,6 +58,8 @@ def command(ctx: click.Context, /, **_values: Any) -> None:
     from profiler.plain_text import printable
 
     asked = AskedOptions.of(ctx)
+    if asked.force and asked.output is None:
+        raise HprofError("--force replaces the capture at -o, and none is kept here: add -o DIR, or leave --force out.")
     forecast, plan = (_of_llama_cpp if asked.engine == "llama.cpp" else _forecast)(asked)
     assumed = [] if asked.fits or asked.against else _unasked(asked)
     notes = [*assumed, *(f"{note}." for note in plan.model.shape.notes)]

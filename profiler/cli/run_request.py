@@ -17,7 +17,7 @@ from profiler.cli.asked import AskedOptions
 from profiler.cli.machine_options import link_gb_s, sim_machine
 from profiler.planning.request import PlacementOptions, RecorderName, RunRequest, grid
 
-_ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?")
+_ITEM: Final = re.compile(r"(-?\d{1,20})(?:-(\d{1,20})(?:([+*])(\d{1,20}))?)?", re.ASCII)
 MAX_VALUES: Final = 256
 
 
@@ -62,6 +62,7 @@ def _check_range(item: str, option: str, first: int, last: int, operator: str, s
 
 def build_request(asked: AskedOptions) -> RunRequest:
     """The request that the options spell. Raises HprofError, naming the option, for what is no list or range."""
+    _check_flash_attention(asked.flash_attn)
     return RunRequest(
         cells=tuple(
             grid(
@@ -86,7 +87,7 @@ def build_request(asked: AskedOptions) -> RunRequest:
         all_logits=asked.all_logits,
         routing=asked.routing,
         seed=asked.seed,
-        recorder=_recorder(asked.recorder, no_record=asked.no_record),
+        recorder=_recorder(asked),
         record_ordering=asked.record_ordering,
         inject=_fault(asked.inject, is_recorded=asked.record_ordering),
         boots=asked.boots,
@@ -111,10 +112,22 @@ def _device(asked: AskedOptions) -> DeviceOptions:
     )
 
 
-def _recorder(name: RecorderName, *, no_record: bool) -> RecorderName:
-    if no_record and name == "cupti":
-        raise HprofError("--no-record and --recorder cupti exclude each other: give one of them.")
-    return "off" if no_record else name
+_FLASH_ATTENTION: Final = ("1", "on", "true", "auto", "0", "off", "false")
+
+
+def _check_flash_attention(text: str | None) -> None:
+    if text is not None and text.lower() not in _FLASH_ATTENTION:
+        raise HprofError(
+            f"-fa {text[:60]}: give 1, 0, on, off or auto as llama.cpp has them, or leave it out; attention is always "
+            "fused here."
+        )
+
+
+def _recorder(asked: AskedOptions) -> RecorderName:
+    name = asked.recorder
+    if asked.no_record and name != "off" and "recorder" in asked.typed:
+        raise HprofError(f"--no-record and --recorder {name} exclude each other: give one of them.")
+    return "off" if asked.no_record else name
 
 
 def _fault(name: str | None, *, is_recorded: bool) -> str | None:
@@ -170,7 +183,7 @@ def _shares(text: str | None) -> tuple[float, ...]:
             f"llama-bench, such as {'3/1' if '/' in text else text[:80].replace(',', '/')}."
         )
     try:
-        shares = tuple(float(part) for part in text.split("/"))
+        shares = tuple(float(part) for part in text.split("/")) if text.isascii() else ()
     except ValueError:
         shares = ()
     if not shares or not all(0 < share < 1e9 for share in shares):

@@ -31,7 +31,9 @@ ALIASES: Final = {
     "vram": "vram_peak_bytes",
 }
 _MAX_NAMED: Final = 8  # figures that a gate without its own offers
-_EXPRESSION: Final = re.compile(r"^\s*([A-Za-z][\w./% -]{0,39}?)\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$")
+_EXPRESSION: Final = re.compile(
+    r"^\s*([A-Za-z][\w./% -]{0,39}?)\s*([<>])\s*([+-]?\d{1,6}(?:\.\d{1,6})?)\s*%\s*$", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)

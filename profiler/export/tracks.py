@@ -22,7 +22,7 @@ from profiler.metrics.passes import CELL_KEYS, measured_passes
 from profiler.metrics.timeline import Timeline, load_timeline
 
 ALL: Final = "all"
-_RANGE: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
+_RANGE: Final = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$", re.ASCII)
 
 
 def chosen_passes(capture: Capture, text: str | None) -> list[int] | None:

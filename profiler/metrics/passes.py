@@ -16,7 +16,7 @@ CELL_KEYS: Final = list(CELL_FLAGS)
 _SIZE_NAMES: Final = {name: flag.removeprefix("-") for name, flag in CELL_FLAGS.items()}
 _SIZE_OF_NAME: Final = {flag: name for name, flag in _SIZE_NAMES.items()}
 # an arm's own name may hold commas and equals signs: only these are taken out of it
-_NAMED_SIZE: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)")
+_NAMED_SIZE: Final = re.compile(r"(?:^|,)(p|n|ub|d)=(\d{1,9})(?=,|$)", re.ASCII)
 
 
 def is_warmup(passes: pd.DataFrame) -> pd.Series[bool]:

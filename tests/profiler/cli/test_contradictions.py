@@ -36,6 +36,15 @@ def refused(capsys: Captured, *words: str) -> str:
         (["compare", "{}", "{}", "--json", "--format", "md"], "--json and --format md contradict"),
         (["compare", "{}", "{}", "--all", "--top", "3"], "--top 3 and --all contradict"),
         (["compare", "{}#off,ub=4,ub=8", "{}"], "gives ub twice"),
+        (["predict", "--force"], "--force replaces the capture at -o, and none is kept here: add -o DIR"),
+        (["run", "--device", "sim", "-fa", "banana"], "-fa banana: give 1, 0, on, off or auto"),
+        (["predict", "-fa", "0,1"], "-fa 0,1: give 1, 0, on, off or auto"),
+        (
+            ["run", "--device", "sim", "--no-record", "--recorder", "native"],
+            "--no-record and --recorder native exclude",
+        ),
+        (["run", "-m", "tiny-dense", "-m", "tiny-moe"], "-m is given 2 times: one run is of one model; give one here"),
+        (["predict", "-m", "tiny-dense", "--config", "tiny-moe"], "and run again for tiny-moe"),
     ],
 )
 def test_contradictions_are_refused(capture: str, capsys: Captured, words: list[str], said: str) -> None:
@@ -61,6 +70,9 @@ def test_what_agrees_is_not(capture: str, words: list[str]) -> None:
         (["advise", "--fit", "", "--vram-budget", "1GiB"], "--fit is empty"),
         (["run", "--device", "sim", "-o", ""], "--output is empty"),
         (["import", "{}", "-o", ""], "--output is empty"),
+        (["doctor", ""], "DIR is empty"),
+        (["list", ""], "DIR is empty"),
+        (["dashboard", ""], "TRACES is empty"),
     ],
 )
 def test_an_empty_name_is_no_folder(
@@ -78,3 +90,29 @@ def test_advise_says_what_it_searches_whatever_is_given(capsys: Captured) -> Non
     assert "-ub and -ncmoe do nothing here" in " ".join(capsys.readouterr().out.split())
     assert hprof.main(words) == 0
     assert "nothing here" not in capsys.readouterr().out
+
+
+def test_a_model_of_the_environment_is_one_with_its_blanks(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPROF_PREDICT_MODEL", "my model.gguf")
+    assert "my model.gguf" in refused(capsys, "predict")
+    monkeypatch.setenv("HPROF_PREDICT_MODEL", "tiny-dense")
+    assert hprof.main(["predict", "--device", "sim"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "-p", "５12"], "-p '５12' is not a number"),
+        (["run", "--device", "sim", "--device-memory", "５G"], "--device-memory '５G' is not a size"),
+        (["run", "-ts", "３/1"], "-ts '３/1' is not a list of shares"),
+        (["run", "--device", "sim", "-m", "tiny-moe", "--routing", "zipf:s=１"], "is '１', but must be a number"),
+        (["run", "--layers", "４"], "'４' is not a number: write it with the digits 0 to 9"),
+        (["run", "--link-gb-s", "４"], "'４' is not a number: write it with the digits 0 to 9"),
+        (["import", "{}", "--range", "off=０ms:5ms"], "--range '０ms'"),
+        (["report", "{}", "--cell", "ub=４"], "names no sizes"),
+        (["compare", "{}", "{}", "--fail-on", "ttft>５%"], "--fail-on"),
+    ],
+)
+def test_digits_of_other_scripts_are_no_numbers(capture: str, capsys: Captured, words: list[str], said: str) -> None:
+    assert hprof.main([word.format(capture) for word in words]) == 2
+    assert said in capsys.readouterr().err

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+import pytest
 
 import hprof
 from profiler.capture import Capture
 
+Captured = pytest.CaptureFixture[str]
 RUN = ["run", "-m", "tiny-dense", "-p", "64", "-n", "0", "-ub", "64", "-r", "1", "--arms", "off", "--json"]
 
 
@@ -28,8 +30,28 @@ def test_a_known_machine_and_a_rate_of_its_own(tmp_path: Path) -> None:
     assert found["memory_bytes"] == 24 * 2**30
 
 
-def test_a_links_own_flag_goes_before_its_name(tmp_path: Path) -> None:
-    assert rates(tmp_path / "a", "--link", "gen4x16", "--link-gb-s", "3")["link_gb_s"] == 3
+def test_a_gpus_name_tells_which_of_its_rates_are_others(tmp_path: Path, capsys: Captured) -> None:
+    rates(tmp_path / "a", "--gpu", "rtx4090", "--memory-gb-s", "7", "--device-memory", "12GiB")
+    assert hprof.main(["report", str(tmp_path / "a")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "rtx4090 (but for --memory-gb-s and --device-memory); link" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--link", "gen4x16", "--link-gb-s", "3"], "--link gen4x16 and --link-gb-s 3 both say how fast the link is"),
+        (
+            ["--gpu", "rtx4090", "--gemm-tflop-s", "1", "--memory-gb-s", "2", "--device-memory", "3GiB"],
+            "--gpu rtx4090 does nothing beside --gemm-tflop-s, --memory-gb-s and --device-memory",
+        ),
+    ],
+)
+def test_a_name_that_flags_leave_nothing_of_is_refused(
+    tmp_path: Path, capsys: Captured, flags: list[str], said: str
+) -> None:
+    assert hprof.main([*RUN, "--device", "sim", *flags, "-o", str(tmp_path / "a")]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_slower_products_take_longer(tmp_path: Path) -> None:
