@@ -66,14 +66,14 @@ def held_gib(choice: Choice) -> float:
 
 def answer(found: Searched) -> None:
     """What to set, what it gives, how sure that is, and what would help."""
-    blocks = [
-        block for block in advice_blocks(found.advice, found.spread, found.notes, None, ()) if isinstance(block, Lines)
-    ]
-    notes, *leading, closing = blocks
+    told = advice_blocks(found.advice, found.spread, found.notes, found.llama_cpp, ())
+    notes, to_set, gives, *typed, closing = [block for block in told if isinstance(block, Lines)]
     show.sentences([f"{note[:1].upper()}{note[1:]}" for note in notes.lines])
-    st.markdown("  \n".join(_led(line) for block in leading for line in block.lines))
-    if found.llama_cpp is not None:
-        st.code(found.llama_cpp, language="bash", wrap_lines=True)
+    st.markdown("  \n".join(_led(line) for block in (to_set, gives) for line in block.lines))
+    for block in typed:
+        sentence, command = block.lines
+        show.sentences([sentence])
+        st.code(command, language="bash", wrap_lines=True)
     show.sentences(list(closing.lines))
 
 

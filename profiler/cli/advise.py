@@ -17,6 +17,7 @@ from profiler.cli.options import WholeRange, engine_option, named, predict_optio
 from profiler.cli.printing import console, say
 
 if TYPE_CHECKING:
+    from profiler.cli.advise_output import LlamaCppCommands
     from profiler.planning.request import RunRequest
     from profiler.predicting.advise import Advice
     from profiler.predicting.candidates import Candidate
@@ -69,28 +70,28 @@ def command(ctx: click.Context, /, **_values: Any) -> None:
     from profiler.cli.advise_output import advice_blocks, advice_json
     from profiler.report.terminal import print_block
 
-    line = searched.llama_cpp
+    typed = searched.llama_cpp
     if asked.as_json:
         import orjson
 
-        say(orjson.dumps(advice_json(found, spread, notes, line, verified), option=orjson.OPT_INDENT_2).decode())
+        say(orjson.dumps(advice_json(found, spread, notes, typed, verified), option=orjson.OPT_INDENT_2).decode())
         return
     out = console()
-    for block in advice_blocks(found, spread, notes, line, verified):
+    for block in advice_blocks(found, spread, notes, typed, verified):
         print_block(block, out)
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What was found, for which request, and how sure it is. `notes` must be said first; `llama_cpp`: the command to
-    type, where that engine was asked for.
+    """What was found, for which request, and how sure it is. `notes` must be said first; `llama_cpp`: the commands
+    to type, where that engine was asked for.
     """
 
     request: RunRequest
     advice: Advice
     spread: dict[str, float | None]
     notes: list[str]
-    llama_cpp: str | None
+    llama_cpp: LlamaCppCommands | None
 
 
 def searched_by(options: Sequence[str]) -> Searched:
@@ -105,7 +106,7 @@ def searched_by(options: Sequence[str]) -> Searched:
 def _search(asked: AskedOptions) -> Searched:
     from executor.memory.budget import Budget
     from executor.units import format_bytes, listed
-    from profiler.cli.advise_output import llama_cpp_command
+    from profiler.cli.advise_output import llama_cpp_commands
     from profiler.cli.ground import advice_ground
     from profiler.predicting.advise import advise
 
@@ -123,8 +124,8 @@ def _search(asked: AskedOptions) -> Searched:
         budget = budget.within(memory)
     found = advise(request, budget, asked.objective, ground.costs, ground.use)
     is_for_llama = asked.engine == "llama.cpp"
-    line = llama_cpp_command(found.best, request, has_prefetch=asked.prefetch_build)
-    return Searched(request, found, ground.spread, notes, line if is_for_llama else None)
+    typed = llama_cpp_commands(found.best, request, has_prefetch=asked.prefetch_build)
+    return Searched(request, found, ground.spread, notes, typed if is_for_llama else None)
 
 
 _SEARCHED: Final = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,16 +38,18 @@ _ALL_LAYERS: Final = 999  # more than any model has, the output counted
 
 
 def advice_blocks(
-    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: str | None, verified: Verified
+    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: LlamaCppCommands | None, verified: Verified
 ) -> Iterator[Block]:
-    """`notes`, where there are any; what to set, what it gives, how sure; then the best few, and what would help."""
+    """`notes`, where there are any; what to set, in the words of whom it is for, what it gives, how sure, and for
+    llama.cpp how to measure it; then the best few, and what would help.
+    """
     best = advice.best
     sure = _sure(best, spread, "--fit ROWS" if llama_cpp is not None else "hprof probe, --fit CAPTURE or --verify N")
     yield Lines("fact", notes)
-    yield Lines("command", [f"set: {settings(best)}"])
+    yield Lines("command", [f"set: {settings(best) if llama_cpp is None else llama_cpp.server}"])
     yield Lines("fact", [f"gives: {_gives(best, spread)}", f"sure: {sure}"])
     if llama_cpp is not None:
-        yield Lines("command", ["type:", llama_cpp])
+        yield Lines("command", [f"{llama_cpp.differ}:", llama_cpp.bench])
     ttft = "TTFT" if len(best.predictions) == 1 else "TTFT, sum"  # of all prompts, as the objective counts it
     columns = ["", "-ub", "slots", "cache MiB", "CPU below", "on host"]
     columns += [ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
@@ -83,34 +86,55 @@ def _rules(one: Candidate) -> Iterator[tuple[str, int]]:
             yield flag, value
 
 
-def llama_cpp_command(one: Candidate, request: RunRequest, *, has_prefetch: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class LlamaCppCommands:
+    """What to type into llama.cpp for one setting: to serve by it, and to measure it."""
+
+    server: str
+    bench: str
+    differ: str  # a sentence on how the flags of the two differ
+
+
+def llama_cpp_commands(one: Candidate, request: RunRequest, *, has_prefetch: bool) -> LlamaCppCommands:
     """The candidate as llama.cpp's own flags; `-pw` and `--moe-cache-mib` only for a build that has them."""
     traits = arm_traits(one.arm)
     longest = max(request.cells, key=lambda cell: cell.n_prompt)
     model = str(request.model)
     if not model.endswith(".gguf"):  # a preset or a config: llama.cpp reads GGUF alone
         model = f"{Path(model).name}.gguf"
-    flags = [f"-m {shlex.quote(model)}", f"-ngl {_ALL_LAYERS}", "-fa 1", "-lm none"]
-    n_devices = request.device.n_devices
-    if request.tensor_split or n_devices > 1:  # left out, llama.cpp goes by free memory
-        flags.append(f"-ts {'/'.join(f'{share:g}' for share in request.tensor_split or (1.0,) * n_devices)}")
-    flags += [f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}", f"-p {longest.n_prompt}", f"-n {longest.n_gen}"]
-    flags += [f"-d {longest.n_depth}"] if longest.n_depth else []
-    if one.override is not None:
-        flags.append(f'-ot "{one.override}"')
+    shares: tuple[float, ...] = request.tensor_split
+    if not shares and request.device.n_devices > 1:  # left out, llama.cpp goes by free memory
+        shares = (1.0,) * request.device.n_devices
     threads = request.device.n_threads
+    flags = [f"-ngl {_ALL_LAYERS}", "-fa 1", "--load-mode none", f"-ub {one.n_ubatch}", f"-b {max(2048, one.n_ubatch)}"]
     flags += [f"-t {threads}"] if threads else []
     if has_prefetch:
         flags.append(f"-pw {int(traits.copies in ('ahead', 'chosen'))}")
         flags += [f"--moe-cache-mib {one.cache_mib}"] if traits.has_cache else []
+    test = [f"-p {longest.n_prompt}", f"-n {longest.n_gen}", *([f"-d {longest.n_depth}"] if longest.n_depth else [])]
+    context = max(cell.n_depth + cell.n_prompt + cell.n_gen for cell in request.cells)
     least = _NEVER if traits.computes_on_host else one.policy.op_offload_min_batch
     is_usual = one.override is None or least == _USUAL.op_offload_min_batch
     variable = "" if is_usual else f"GGML_OP_OFFLOAD_MIN_BATCH={least} "
-    return f"{variable}llama-bench {' '.join(flags)}"
+
+    def command(program: str, size: Sequence[str], between_overrides: str, between_shares: str) -> str:
+        words = [f"{variable}{program}", f"-m {shlex.quote(model)}", *size, *flags]
+        words += [f"-ts {between_shares.join(f'{share:g}' for share in shares)}"] if shares else []
+        words += [f'-ot "{one.override.replace(";", between_overrides)}"'] if one.override is not None else []
+        return " ".join(words)
+
+    apart = [f"{listed([word.split()[0] for word in test])} in place of -c"]
+    apart += ["; in -ot"] if one.override is not None and ";" in one.override else []
+    apart += ["/ in -ts"] if shares else []
+    return LlamaCppCommands(
+        command("llama-server", [f"-c {context}"], ",", ","),
+        command("llama-bench", test, ";", "/"),
+        f"llama-cli takes the same flags, and llama-bench too, with {listed(apart)}",
+    )
 
 
 def advice_json(
-    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: str | None, verified: Verified
+    advice: Advice, spread: Spread, notes: Sequence[str], llama_cpp: LlamaCppCommands | None, verified: Verified
 ) -> dict[str, Any]:
     """Plain values."""
     return {
@@ -122,7 +146,8 @@ def advice_json(
         "vram_budget_bytes_by_device": list(advice.budget.n_bytes),
         "spread": dict(spread),
         "notes": list(notes),
-        "llama_cpp": llama_cpp,
+        "llama_cpp": llama_cpp.bench if llama_cpp is not None else None,
+        "llama_cpp_server": llama_cpp.server if llama_cpp is not None else None,
         "best": [candidate_json(one) for one in advice.ranked[:_SHOWN]],
         "pareto": [candidate_json(one) for one in advice.pareto()],
         "crossover_n_ubatch": {"in_line_up_to": advice.crossover[0], "ahead_from": advice.crossover[1]},

@@ -23,7 +23,7 @@ def test_the_front_is_the_commands(
     shutil.copytree(ROOT / "traces" / "example", tmp_path / "example")
     app = open_page(monkeypatch, tmp_path, "advise")
     assert app.title[0].value == "What should I set?"
-    assert "**Set:**" in said(app)
+    assert "**Set:** `--arms" in said(app)
     (table,) = (one.value for one in app.dataframe if "TTFT, ms" in one.value)
     command = shlex.split(next(block.value for block in app.code if "hprof advise" in block.value))
     words = [str(tmp_path / "example") if word == "example" else word for word in command[1:]]
@@ -61,3 +61,13 @@ def test_pages_that_have_nothing_say_why(
     assert set(found) <= {*faint, "timeline", "sweep", "memory", "what-if", "advise"}
     for page, reason in faint.items():
         assert reason in said(open_page(monkeypatch, tmp_path, page)), "the page says the same"
+
+
+def test_for_llama_cpp_the_page_speaks_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "traces" / "example", tmp_path / "example")
+    app = open_page(monkeypatch, tmp_path, "advise", **{"for": "llama.cpp"})
+    to_set = next(block.value for block in app.markdown if block.value.startswith("**Set:**"))
+    assert "llama-server -m" in to_set
+    assert "--arms" not in to_set
+    assert "llama-cli takes the same flags, and llama-bench too" in said(app)
+    assert any("llama-bench -m" in block.value for block in app.code)

@@ -48,10 +48,32 @@ def test_json_has_the_best_and_the_front(capsys: Printed) -> None:
 def test_llama_cpp_gets_a_command_without_flags_that_it_lacks(capsys: Printed) -> None:
     assert hprof.main(["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", *RATES, "--for", "llama.cpp", "--json"]) == 0
     command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
-    assert "llama-bench -m tiny-moe.gguf -ngl 999 -fa 1 -lm none -ub " in command
+    assert "llama-bench -m tiny-moe.gguf -p 96 -n 8 -ngl 999 -fa 1 --load-mode none -ub " in command
     assert "-pw" not in command
     assert hprof.main([*ASKED, *RATES, "--for", "llama.cpp", "--prefetch-build", "--json"]) == 0
     assert "-pw " in orjson.loads(capsys.readouterr().out)["llama_cpp"]
+
+
+def test_what_llama_cpp_is_to_do_is_told_in_its_own_words(capsys: Printed) -> None:
+    """One command to serve by, and one to measure: the same flags, but for how they join overrides and shares."""
+    words = ["advise", "-m", "tiny-moe", "-p", "96", "-n", "8", "-d", "64", *RATES, "--vram-budget", "20MiB"]
+    words += ["--arms", "off", "--for", "llama.cpp"]
+    assert hprof.main([*words, "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    override = found["best"][0]["override_tensor"]
+    assert ";" in override
+    assert hprof.main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [to_set] = [line for line in lines if line.startswith("set: ")]
+    assert to_set == f"set: {found['llama_cpp_server']}"
+    assert "--arms" not in to_set
+    assert "llama-server -m tiny-moe.gguf -c 168 -ngl 999" in to_set
+    assert override.replace(";", ",") in to_set
+    measured = lines[lines.index(found["llama_cpp"]) - 1]
+    assert measured == (
+        "llama-cli takes the same flags, and llama-bench too, with -p, -n and -d in place of -c and ; in -ot:"
+    )
+    assert f'-ot "{override}"' in found["llama_cpp"]
 
 
 def test_what_is_copied_from_the_screen_has_no_line_breaks(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +93,12 @@ def test_what_is_copied_from_the_screen_has_no_line_breaks(capsys: Printed, monk
 def test_llama_cpp_s_command_has_the_split_and_the_depth_that_were_asked_for(capsys: Printed) -> None:
     words = [*ASKED, *RATES, "--for", "llama.cpp", "-d", "64", "--n-devices", "2", "-ts", "3/1", "--json"]
     assert hprof.main(words) == 0
-    command = orjson.loads(capsys.readouterr().out)["llama_cpp"]
-    assert " -ts 3/1 " in command
-    assert " -d 64" in command
+    found = orjson.loads(capsys.readouterr().out)
+    assert " -ts 3/1 " in found["llama_cpp"]
+    assert " -ts 3,1 " in found["llama_cpp_server"]
+    assert " -d 64" in found["llama_cpp"]
+    assert hprof.main(words[:-1]) == 0
+    assert "in place of -c and / in -ts:" in capsys.readouterr().out
 
 
 def test_a_budget_is_no_more_than_the_card_has(capsys: Printed) -> None:
