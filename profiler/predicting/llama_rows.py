@@ -6,6 +6,8 @@ rows ask for it.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -210,7 +212,7 @@ def _rows_of(rows: Sequence[BenchRow], models: Mapping[str, RunRequest], origin:
             continue
         cell = GridPoint(row.n_prompt, row.n_gen, row.n_ubatch, row.n_depth)
         plan = plan_run(replace(request, cells=(cell,), arms=("off",), placements=(_placement(settings),)))
-        _check_size(settings.get("model_n_params"), plan.model, f"{origin}/{name}")
+        _check_size(settings.get("model_n_params"), plan.model, request.layers, f"{origin}/{name}")
         _check_speed(min(row.samples_ns), cell, plan.model, f"{origin}/{name}")
         one = LlamaRow(plan, float(np.mean(row.samples_ns)), _threads(settings), f"{origin}/{name}")
         is_pinned = settings.get("load_mode", settings.get("use_mmap")) in _PINNED
@@ -218,13 +220,37 @@ def _rows_of(rows: Sequence[BenchRow], models: Mapping[str, RunRequest], origin:
             yield one
 
 
-def _check_size(n_told: object, model: Model, origin: str) -> None:
-    """Raises HprofError where a row's model is of another size than `model`: its times say nothing of this one's."""
-    if is_number(n_told) and not 1 / _SAME_SIZE <= n_told / model.n_parameters <= _SAME_SIZE:
-        raise HprofError(
-            f"{origin} was measured with a model of {n_told / 1e6:,.0f} million parameters, and {model.shape.name} has "
-            f"{model.n_parameters / 1e6:,.0f}: give rows of the model that -m names."
-        )
+def _check_size(n_told: object, model: Model, cut_to: int | None, origin: str) -> None:
+    """Raises HprofError where a row's model is of another size than `model`: its times say nothing of this one's.
+
+    cut_to: `--layers`, where `model` was cut by it.
+    """
+    if not is_number(n_told) or _is_as_large(n_told, model.n_parameters):
+        return
+    ours, fix = model.shape.name, "give rows of the model that -m names"
+    if cut_to is not None:
+        ours = f"{ours} cut to {format_count(cut_to, 'layer')}"
+        fix = f"leave --layers {cut_to} out, or {fix}"
+    elif (n_layers := _layers_of_size(n_told, model)) is not None:
+        fix = f"{fix}, or --layers {n_layers} where theirs was cut to so many"
+    raise HprofError(
+        f"{origin} was measured with a model of {n_told / 1e6:,.0f} million parameters, and {ours} has "
+        f"{model.n_parameters / 1e6:,.0f}: {fix}."
+    )
+
+
+def _is_as_large(n_told: float, n_parameters: float) -> bool:
+    return 1 / _SAME_SIZE <= n_told / n_parameters <= _SAME_SIZE
+
+
+def _layers_of_size(n_told: float, model: Model) -> int | None:
+    """To how many of its layers the model would have to be cut to be so large; None where no number is near."""
+    sizes = Counter[int | None]()
+    for tensor in model.tensors.values():
+        sizes[tensor.layer] += math.prod(tensor.shape)
+    totals = [sizes[None] + sum(sizes[layer] for layer in range(n)) for n in range(1, len(model.shape.layers))]
+    nearest = min(range(len(totals)), key=lambda at: abs(totals[at] - n_told), default=None)
+    return nearest + 1 if nearest is not None and _is_as_large(n_told, totals[nearest]) else None
 
 
 def _check_speed(ns: float, cell: GridPoint, model: Model, origin: str) -> None:

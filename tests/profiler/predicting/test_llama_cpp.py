@@ -136,6 +136,21 @@ def test_rows_of_another_model_are_refused(tmp_path: Path) -> None:
         read_llama_rows(path, {"": request})
 
 
+def test_rows_of_a_model_cut_to_fewer_layers_are_refused_with_layers_named(tmp_path: Path) -> None:
+    plan = planned("tiny-moe", GridPoint(64, 0, 32, 0))
+    n_layers, whole = len(plan.model.shape.layers), plan.model.n_parameters
+    cut = request_of("tiny-moe", "Q4_0", n_layers // 2)
+    of_half = plan_run(replace(cut, cells=(GridPoint(64, 0, 32, 0),))).model.n_parameters
+    path = bench_rows(tmp_path, [TESTS[0] | {"model_n_params": of_half}])
+    told = rf"give rows of the model that -m names, or --layers {n_layers // 2} where theirs was cut"
+    with pytest.raises(HprofError, match=told):
+        read_llama_rows(path, {"": request_of("tiny-moe", "Q4_0")})
+    assert len(read_llama_rows(path, {"": cut})) == 1
+    path = bench_rows(tmp_path, [TESTS[0] | {"model_n_params": whole}])
+    with pytest.raises(HprofError, match=rf"and tiny-moe cut to {n_layers // 2} layers has .*: leave --layers"):
+        read_llama_rows(path, {"": cut})
+
+
 def test_rows_faster_than_any_machine_are_refused(tmp_path: Path) -> None:
     path = bench_rows(tmp_path, TESTS[:2])
     first, second = map(json.loads, path.read_text().splitlines())
