@@ -37,6 +37,10 @@ class PinningRefusedError(HprofError):
         self.pinned_bytes = pinned_bytes
 
 
+class BudgetTooSmallError(HprofError):
+    """A budget of device memory that has no room for what must lie there, wherever weights are."""
+
+
 class CacheTooSmallError(HprofError):
     """An expert cache that could not serve a single token."""
 

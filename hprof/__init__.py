@@ -151,8 +151,9 @@ def ab(path: str | PathLike[str], repetitions: int = 6, *, record: bool = True, 
         ab.arm("off", step_without)
         ab.arm("on", step_with)
 
-    They run when the block ends: warm-ups, then `repetitions` calls of each in ABBA blocks, each timed until the
-    devices are idle. With `record` each runs once more under torch.profiler, untimed, for `<path>-recorded`.
+    It takes two arms or more, the first the baseline. They run when the block ends: warm-ups, then `repetitions` calls
+    of each in ABBA blocks, each timed until the devices are idle. With `record` each runs once more under
+    torch.profiler, untimed, for `<path>-recorded`.
     Raises `hprof.HprofError` where a capture cannot be written; what an arm raises comes through.
     """
     _refuse_foreign_packages()

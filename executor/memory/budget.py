@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from executor.errors import HprofError
+from executor.errors import BudgetTooSmallError, HprofError
 from executor.model import Model, TensorInfo
 from executor.placement.place import Placement, is_movable
 from executor.policies.base import Policy
@@ -72,8 +72,8 @@ def fit_to_budget(
     """Each arm's placement that keeps the most layers' FFN weights resident within the budget of every device.
 
     The first layers of each device stream, as with `-ncmoe`; `only` tensors of these short names, where they are given.
-    Raises HprofError, with the least budget that would do for all arms, when even with all of them in host memory the
-    rest does not fit.
+    Raises BudgetTooSmallError, with the least budget that would do for all arms, when even with all of them in host
+    memory the rest does not fit.
     """
     groups = _ffn_groups(model, only)
     sizes = [sum(t.n_bytes for t in group) for group in groups]
@@ -125,7 +125,7 @@ def _check(model: Model, budget: Budget, least: Mapping[str, Sequence[int]]) -> 
         if needs[worst] > own:
             fitting = [arm for arm, n_bytes in needs.items() if n_bytes <= own]
             instead = f", or measure what fits, --arms {','.join(fitting)}" if fitting else ""
-            raise HprofError(
+            raise BudgetTooSmallError(
                 f"--vram-budget {budget.spelled} is too small for arm '{worst}' on {model.shape.name}, which needs "
                 f"{_mib(needs[worst])}{where} even with its FFN weights in host memory: give that much, or lower -d, "
                 f"-ub or --layers{instead}."

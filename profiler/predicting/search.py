@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Final, NamedTuple
 
-from executor.errors import CacheTooSmallError, HprofError
+from executor.errors import BudgetTooSmallError, CacheTooSmallError, HprofError
 from executor.memory.budget import Budget, DeviceShare, fit_to_budget, least_budgets
 from executor.placement.place import Placement
 from executor.policies import FULL, arm_traits, make_policy
@@ -161,7 +161,7 @@ class Search:
         policy = replace(rough.policy, slots=_MORE_SLOTS)
         try:
             return list(self._placed(rough.arm, rough.n_ubatch, policy, budget))
-        except HprofError:  # the budget has no room for it
+        except (BudgetTooSmallError, CacheTooSmallError):  # there is no room for it, or too little is left of the cache
             return []
 
     def _sub_layer(self, rough: Candidate, budget: Budget) -> Iterator[Placement]:
@@ -174,7 +174,7 @@ class Search:
         for names in thin(model, rough.placement):
             try:
                 first = self._fit(rough.arm, ub, rough.policy, budget, names)
-            except HprofError:
+            except BudgetTooSmallError:
                 continue  # so few bytes a layer do not make room enough
             if first.host:
                 yield spread(model, first, self._device_of(ub)) or first

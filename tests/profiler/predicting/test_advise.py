@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from executor.devices.factory import DeviceOptions
 from executor.devices.sim import SimMachine
-from executor.errors import HprofError
+from executor.errors import BudgetTooSmallError, HprofError
 from executor.memory.budget import Budget
-from executor.placement.place import place
+from executor.placement.place import Placement, place
+from executor.policies.base import PolicyOptions
 from profiler.planning.placed_arms import device_shares
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest, grid
@@ -18,6 +20,7 @@ from profiler.predicting.advise import Advice, advise, verified_request
 from profiler.predicting.candidates import OBJECTIVES
 from profiler.predicting.costs import RateCosts
 from profiler.predicting.placements import override_of, spread, thin, trimmed
+from profiler.predicting.search import Search
 
 MACHINE = SimMachine(gemm_tflop_s=2.0, memory_gb_s=200.0, link_gb_s=8.0, host_call_us=0.0, launch_us=2.0)
 CELLS = tuple(grid([48, 256], [8], [64], [0]))
@@ -168,3 +171,21 @@ def test_a_cache_over_two_devices_has_the_room_of_both() -> None:
     found = advise(request, Budget((16 << 20,)), "decode", COSTS)
     assert max(one.cache_mib for one in found.ranked) == found.best.cache_mib == 9
     plan_run(verified_request(request, found.best, repetitions=1))  # as a run would count it
+
+
+@pytest.mark.parametrize("is_of_part", [False, True], ids=["more slots", "less of a layer"])
+def test_only_what_has_no_room_is_passed_over(is_of_part: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In refining the best settings: any other refusal is a fault, and is not to look like too small a budget."""
+    fit, refusals = Search._fit, {"refusal": HprofError}
+
+    def refusing(self: Search, arm: str, ub: int, policy: PolicyOptions, budget: Budget, only: Any = None) -> Placement:
+        if only is not None if is_of_part else policy.slots > 2:
+            raise refusals["refusal"]("refused here")
+        return fit(self, arm, ub, policy, budget, only)
+
+    monkeypatch.setattr(Search, "_fit", refusing)
+    request = replace(REQUEST, arms=("on",))
+    with pytest.raises(HprofError, match="refused here"):
+        Search(request, "mix", COSTS, None).under(BUDGET)
+    refusals["refusal"] = BudgetTooSmallError
+    assert Search(request, "mix", COSTS, None).under(BUDGET)
