@@ -8,7 +8,7 @@ docs/measuring-your-code.md shows; `hprof.check` proves the order of its CUDA wo
 from __future__ import annotations
 
 import importlib
-from os import fspath
+import os
 from typing import TYPE_CHECKING
 
 from hprof.command_line import foreign_package, main
@@ -49,8 +49,9 @@ __all__ = [
 _LATE = {"HprofError": "executor.errors", "__version__": "executor.version"}
 
 
-def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.open` is the name users expect
-    """Open the capture at `path` (a folder or any fsspec URL); tables and metrics come as pandas frames.
+def open(path: str | PathLike[str] | OpenedCapture | InProcessRecording | AB) -> OpenedCapture:  # noqa: A001 - as expected
+    """Open the capture at `path` (a folder or any fsspec URL), or the one that a recording or A/B of this process has
+    written; tables and metrics come as pandas frames.
 
     hprof.open("traces/mine")                       # the answer, where a notebook shows it
     hprof.open("traces/mine").figures(arm="on")     # docs/python.md has the rest
@@ -60,7 +61,7 @@ def open(path: str | PathLike[str]) -> OpenedCapture:  # noqa: A001 - `hprof.ope
     _refuse_foreign_packages()
     from hprof.opened import OpenedCapture
 
-    return OpenedCapture.open(path)
+    return OpenedCapture.open(_address(path, "hprof.open"))
 
 
 def run(
@@ -90,17 +91,17 @@ def run(
     from profiler.cli.run import run_words
 
     named = arms if isinstance(arms, str) else ",".join(arms)  # "off,on" as the command has it
-    words = ["-m", fspath(model), "--arms", named, "-r", str(repetitions), "--boots", str(boots)]
+    words = ["-m", os.fspath(model), "--arms", named, "-r", str(repetitions), "--boots", str(boots)]
     for option, sizes in {"-p": n_prompt, "-n": n_gen, "-ub": n_ubatch, "-d": n_depth}.items():
         words += [option, ",".join(map(str, [sizes] if isinstance(sizes, int) else sizes))]
     words += ["--device", device] if device is not None else []
-    words += ["-o", fspath(path)] if path is not None else []
+    words += ["-o", os.fspath(path)] if path is not None else []
     words += ["--force"] if force else []
     return OpenedCapture.open(run_words([*words, *options]))
 
 
 def compare(
-    a: str | OpenedCapture, b: str | OpenedCapture, *, noise: float = 0.01, fail_on: str | Sequence[str] = ()
+    a: str | OpenedCapture | AB, b: str | OpenedCapture | AB, *, noise: float = 0.01, fail_on: str | Sequence[str] = ()
 ) -> Compared:
     """Hold capture B against A, as `hprof compare` does; either may be a part, "traces/run#on,ub=512".
 
@@ -111,7 +112,7 @@ def compare(
     from hprof.compared import Compared
     from profiler.compare import compare_captures
 
-    sides = [side if isinstance(side, str) else side.path for side in (a, b)]
+    sides = [os.fsdecode(_address(side, "hprof.compare")) for side in (a, b)]
     limits = [fail_on] if isinstance(fail_on, str) else fail_on
     return Compared(compare_captures(*sides, noise=noise, fail_on=limits))
 
@@ -188,6 +189,20 @@ if not TYPE_CHECKING:  # for a type checker, a module with __getattr__ has every
             raise AttributeError(f"module 'hprof' has no attribute {name!r}")
         _refuse_foreign_packages()
         return getattr(importlib.import_module(_LATE[name]), name)
+
+
+def _address(given: object, caller: str) -> str | PathLike[str]:
+    """Of what people hold in their hands: an address, an opened capture, or what wrote one in this process."""
+    from executor.errors import HprofError
+
+    if isinstance(given, str | bytes | os.PathLike):
+        return os.fsdecode(given)
+    found = getattr(given, "path", None) or getattr(given, "capture", None)
+    if isinstance(found, str):
+        return found
+    if hasattr(given, "capture"):
+        raise HprofError(f"{caller}: there is no capture yet; give it after the `with` block that writes it has ended.")
+    raise HprofError(f"{caller}: {type(given).__name__} is no capture's address; give a folder such as 'traces/mine'.")
 
 
 def _refuse_foreign_packages() -> None:

@@ -143,6 +143,8 @@ class _Drawn:
         arms = [arm for arm in (self._cell.baseline, self._arms.b) if arm is not None]
         shown = [int(typical_passes(passes[passes["arm"] == arm])[0]) for arm in arms]
         started = self.capture.passes.set_index("pass_id")["t_start"]
+        if started[shown].isna().any():  # a recording without any work of a device
+            raise HprofError(f"{self.capture.path} recorded no copies or kernels, so there is no timeline to draw.")
         by_stream = self.capture.manifest.source != "hprof"
         lines = [load_timeline(self.capture, [one], origin_ns=int(started[one]), by_stream=by_stream) for one in shown]
         if not any(line.lanes for line in lines):

@@ -181,3 +181,32 @@ def test_an_arms_name_is_a_text(tmp_path: Path) -> None:
     name: Any = 3
     with pytest.raises(HprofError, match="an arm is a name and a callable, not 3"):
         hprof.ab(tmp_path / "out").arm(name, int)
+
+
+def test_what_wrote_a_capture_opens_it(tmp_path: Path) -> None:
+    """As people hold it in their hands after the block; before that, and for what is none, a sentence."""
+    with hprof.ab(tmp_path / "out", repetitions=1, record=False) as ab:
+        ab.arm("off", int)
+        ab.arm("on", int)
+        with pytest.raises(HprofError, match=r"^hprof.open: there is no capture yet; give it after the `with` block"):
+            hprof.open(ab)
+    assert hprof.open(ab).path == ab.capture
+    assert hprof.open(hprof.open(ab)).path == ab.capture
+    assert hprof.compare(ab, hprof.open(ab)).result.changes
+    with pytest.raises(HprofError, match=r"^hprof.compare: NoneType is no capture's address"):
+        hprof.compare(ab, None)  # type: ignore[arg-type]
+    with pytest.raises(HprofError, match=r"^hprof.open: int is no capture's address; give a folder"):
+        hprof.open(5)  # type: ignore[arg-type]
+    with hprof.record(tmp_path / "recorded") as recording:
+        torch.ones(4, 4) @ torch.ones(4, 4)
+    assert hprof.open(recording).path == recording.capture
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_timeline_of_what_recorded_no_device_is_one_sentence(tmp_path: Path, record: bool) -> None:
+    with hprof.ab(tmp_path / "out", repetitions=1, record=record) as ab:
+        ab.arm("off", int)
+        ab.arm("on", int)
+    capture = hprof.open(ab.recording or ab)
+    with pytest.raises(HprofError, match="recorded no copies or kernels, so there is no timeline to draw"):
+        capture.plot("timeline")
