@@ -335,8 +335,10 @@ class _Answer:
             yield from told_sensitivity(self._compared, self._best, self._arms, varied_keys(self._cells))
 
     def _set(self) -> Iterator[str]:
-        """What to set. Nothing for one arm of another tool, or several models: no choice."""
-        is_choice = bool(self._others) or (self._report.source == "hprof" and len(self._cells) > 1)
+        """What to set. Nothing for one arm of another tool, arms that were not compared, or several models."""
+        is_choice = any(self._judged(name) for name in self._others) or (
+            self._report.source == "hprof" and len(self._cells) > 1
+        )
         if not is_choice or len(self._models) > 1:
             return
         yield told_choice(

@@ -92,12 +92,14 @@ def read(path: Path, options: ImportOptions) -> Imported:
         ],
         dropped=+dropped,
         warnings=[
-            *warnings(events, stream.lost, collector.not_read),
+            *remark_loss(stream.lost),
+            *warnings(events, collector.not_read),
             *remark_shared_ids(launches),
             *remark_overlaps(credible.n_overlapping),
             *remark_collectives(n_collectives),
             *remark_duplicate_rows(events),
         ],
+        faults=remark_loss(stream.lost) if stream.lacks_events else [],
         default_arm=segments.default_arm,
         is_cut_off=stream.lacks_events,
     )
@@ -180,14 +182,14 @@ def cannot_say(tables: Mapping[str, pa.Table], not_read: Counter[str]) -> list[s
     return said
 
 
-def warnings(events: pa.Table, lost: str | None, seen: Counter[str]) -> list[str]:
-    """Sentences to show beside the figures.
+def remark_loss(lost: str | None) -> list[str]:
+    """What the end of the file lacks, if anything."""
+    return [f"The trace is incomplete: {lost}."] if lost else []
 
-    lost: what the end of the file lacks, if anything. seen: the categories of events that were not read.
-    """
+
+def warnings(events: pa.Table, seen: Counter[str]) -> list[str]:
+    """Sentences to show beside the figures. seen: the categories of events that were not read."""
     found = []
-    if lost:
-        found.append(f"The trace is incomplete: {lost}.")
     if not any(_has_kind(events, kind) for kind in ("compute", "h2d", "d2h", "d2d", "cpu_compute")):
         other = next((name for start, name in _OTHER_DEVICES.items() if any(c.startswith(start) for c in seen)), None)
         found.append(

@@ -196,6 +196,23 @@ def test_no_pass_of_a_cut_off_trace_has_figures(tmp_path: Path, arm: str | None)
     assert any("ends inside" in warning for warning in capture.manifest.warnings)
 
 
+def test_that_a_trace_was_cut_off_is_on_the_first_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Why one arm has no times is told before what is missing for it, and nothing is told to be set."""
+    events = [traces.kernel(1, 9), traces.kernel(20, 9), traces.kernel(40, 9)]
+    whole, cut = (traces.write(tmp_path / f"{name}.json", events) for name in ("whole", "cut"))
+    cut.write_text(cut.read_text()[:-60])
+    told = "The trace is incomplete: the file ends inside its array of events: whole events before that point were kept"
+    assert hprof.main(["import", str(cut), "-o", str(tmp_path / "one")]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    arms = [f"--arm=off={whole}", f"--arm=on={cut}"]
+    assert hprof.main(["import", *arms, "-o", str(tmp_path / "both")]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert screen.index(f"cut.json: {told}") < screen.index("Not compared with off")
+    assert "Set:" not in screen
+    assert hprof.main(["report", str(tmp_path / "both"), "--json"]) == 0
+    assert told in capsys.readouterr().out
+
+
 def test_an_arm_of_unknown_times_is_not_said_to_have_run_at_other_sizes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
