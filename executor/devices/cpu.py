@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import torch
@@ -102,11 +103,11 @@ def _go_on() -> None:
 
 
 class StreamWorker:
-    """An in-order queue served by one thread. A failure stops the work and is raised by `raise_failure`."""
+    """An in-order queue served by one thread. What fails is kept for `take_failure`, and what follows goes on."""
 
     def __init__(self, name: str, n_threads: int) -> None:
         self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._failure: BaseException | None = None
+        self._failure: tuple[int, BaseException] | None = None
         self._ended = Latch()
         self._thread = threading.Thread(target=self._serve, args=(n_threads,), name=name, daemon=True)
         self._thread.start()
@@ -121,11 +122,10 @@ class StreamWorker:
         self.submit(drained.open)
         drained.wait()
 
-    def raise_failure(self) -> None:
-        """Raise, once, what a queued function raised."""
+    def take_failure(self) -> tuple[int, BaseException] | None:
+        """What a queued function raised first since it was asked last, and when (perf_counter, ns)."""
         failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        return failure
 
     def stop(self) -> None:
         """Drop what is queued (after an interrupted pass) and end once the running function returns."""
@@ -148,7 +148,7 @@ class StreamWorker:
                     try:
                         fn()
                     except BaseException as failure:  # noqa: BLE001 - kept and raised on the host thread by drain()
-                        self._failure = self._failure or failure
+                        self._failure = self._failure or (time.perf_counter_ns(), failure)
         finally:
             self._ended.open()
 
@@ -291,8 +291,9 @@ class CpuDevice(Device):
     def drain(self) -> None:
         for worker in self._workers.values():
             worker.drain()
-        for worker in self._workers.values():
-            worker.raise_failure()
+        found = [failure for worker in self._workers.values() if (failure := worker.take_failure()) is not None]
+        if found:
+            raise min(found, key=itemgetter(0))[1]  # others fail on what it left undone
 
     def recycle(self) -> None:
         for event in self._events:

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 import torch
 
-from executor.devices.base import STREAMS, CopyRange, Work
+from executor.devices.base import STREAMS, CopyRange, StreamName, Work
 from executor.devices.cpu import CpuDevice
 from executor.errors import HprofError
 from tests.support import ROOT
@@ -136,6 +136,24 @@ def test_a_failure_surfaces_once_and_streams_go_on(device: CpuDevice) -> None:
         device.drain()
     device.drain()
     assert seen == ["after"]
+
+
+def test_of_several_failures_the_first_surfaces_and_none_is_left(device: CpuDevice) -> None:
+    """A step that reads what another failed to write may fail as well, in a stream that is asked first."""
+
+    def fail(what: str) -> None:
+        raise ZeroDivisionError(what)
+
+    orders: list[tuple[StreamName, StreamName]] = [("host", "compute"), ("compute", "host")]
+    for first, second in orders:
+        failed = device.event()
+        device.launch(first, partial(fail, "cause"), FREE)
+        device.record(first, failed)
+        device.wait(second, failed)
+        device.launch(second, partial(fail, "consequence"), FREE)
+        with pytest.raises(ZeroDivisionError, match="cause"):
+            device.drain()
+        device.drain()
 
 
 def test_memory_is_counted_and_limited(device: CpuDevice) -> None:
