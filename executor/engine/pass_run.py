@@ -161,7 +161,7 @@ class PassRun:
     def _result(self, t_start: int, t_first: int | None, t_end: int) -> PassResult:
         is_simulated, first, last = self._placed.is_simulated, self._first.device, self._last.device
         replayed = [] if self._replayed is None else self._replayed.finish()
-        ubatches = [*ubatch_records(self._marks, self._policy, first), *replayed]
+        ubatches = [*ubatch_records(self._marks, self._policy, self._placed.units, first), *replayed]
         at_logits = self._ends.prompt_logits
         times = PassTimes(t_start, None if at_logits is None else last.time_ns(at_logits), t_first, t_end)
         return PassResult(
@@ -190,15 +190,10 @@ def plan_items(placed: PlacedModel, policy: Policy, ubatches: Sequence[Ubatch]) 
     for ubatch in ubatches:
         for unit in placed.units:
             rows = ubatch if unit.what == "mix" else behind_mixer(placed.model.shape, unit.layer, ubatch)
-            if rows is not None and _is_on_device(policy, rows, unit):
+            if rows is not None and policy.streams(rows.n_tokens, unit):
                 shard = shards[placed.shard_of[unit.layer]]
                 shard.append(Item(len(shard), rows, unit))
     return shards
-
-
-def _is_on_device(policy: Policy, ubatch: Ubatch, unit: TransferUnit) -> bool:
-    """Mixers and shared experts work beside what is on the device: their weights stream whatever the regime."""
-    return unit.what not in ("ffn", "experts") or policy.regime(ubatch.n_tokens, unit) == "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +238,17 @@ class UbatchMarks:
     ends_on: Device
 
 
-def ubatch_records(marks: Iterable[UbatchMarks], policy: Policy, first: Device) -> list[UbatchRecord]:
-    """One record for each ubatch that was marked; all begin on the `first` device."""
+def ubatch_records(
+    marks: Iterable[UbatchMarks], policy: Policy, units: Sequence[TransferUnit], first: Device
+) -> list[UbatchRecord]:
+    """One record for each ubatch that was marked; all begin on the `first` device. `units`: what the arm streams."""
     return [
         UbatchRecord(
             phase=one.ubatch.phase,
             ubatch=one.ubatch.number,
             n_tokens=one.ubatch.n_tokens,
             n_past=one.ubatch.n_past,
-            policy=policy.describe(one.ubatch),
+            policy=policy.in_effect(one.ubatch, units),
             t_start=first.time_ns(one.start),
             t_end=one.ends_on.time_ns(one.end),
         )

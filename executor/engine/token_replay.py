@@ -161,7 +161,7 @@ class ReplayedDecode:
             ubatch=ubatch.number,
             n_tokens=ubatch.n_tokens,
             n_past=ubatch.n_past,
-            policy=self._policy.describe(ubatch),
+            policy=self._policy.in_effect(ubatch, self._placed.units),
             t_start=stamps_ns[0][0],
             t_end=stamps_ns[-1][-1],
         )

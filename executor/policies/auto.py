@@ -67,20 +67,25 @@ class Auto(Policy):
         self._bytes_of_layer[item.unit.layer] = item.unit.n_bytes
         return self.candidates[self._choice(item.ubatch)].plan(item)
 
-    def describe(self, ubatch: Ubatch) -> str:
-        return self._choice(ubatch)
+    def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
+        choice = self._choice(ubatch)
+        return self.name if choice == "off" and streams_others else choice
 
     def observe(self, item: Item, used: Flags) -> None:
         self.hot.observe(item, used)
 
     def learn(self, result: PassResult) -> None:
         self.hot.learn(result)
-        served_by = {ubatch.ubatch: ubatch.policy for ubatch in result.ubatches}
+        served_by = {ubatch.ubatch: self._chosen_for(ubatch) for ubatch in result.ubatches}
         for record in result.experts:
             if served_by.get(record.ubatch) == "on":  # which never asks for the flags during a pass
                 self.hot.popularity.observe(record.layer, record.n_tokens, record.flags())
         for ubatch in () if self._is_teaching else result.ubatches:
-            self.took(ubatch.policy, ubatch, ubatch.t_end - ubatch.t_start)
+            self.took(served_by[ubatch.ubatch], ubatch, ubatch.t_end - ubatch.t_start)
+
+    def _chosen_for(self, ubatch: UbatchRecord) -> str:
+        """The candidate, where `describe` told of one or of itself."""
+        return ubatch.policy if ubatch.policy in self.candidates else "off"
 
     def took(self, name: str, ubatch: Ubatch | UbatchRecord, ns: int) -> None:
         """Learn how long a candidate took for a ubatch."""

@@ -6,6 +6,7 @@ The engine and the streamer carry a decision out and know no arm by name.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -142,8 +143,20 @@ class Policy(ABC):
         """
         return None
 
-    def describe(self, ubatch: Ubatch) -> str:
-        """The policy in effect for a ubatch, for the trace."""
+    def streams(self, n_tokens: int, unit: TransferUnit) -> bool:
+        """Whether a unit is copied. Mixers and shared experts are in any regime, as they work beside the device's."""
+        return unit.what not in ("ffn", "experts") or self.regime(n_tokens, unit) == "stream"
+
+    def in_effect(self, ubatch: Ubatch, units: Iterable[TransferUnit]) -> str:
+        """The policy that served a ubatch, for the trace; `units`: all that the arm has in host memory."""
+        kept = list(units)
+        if not any(unit.n_experts for unit in kept):
+            return self.traits.same_without_experts or self.name
+        streams_others = any(not unit.n_experts and self.streams(ubatch.n_tokens, unit) for unit in kept)
+        return self.describe(ubatch, streams_others=streams_others)
+
+    def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
+        """An arm that does the same for this ubatch; `streams_others`: with weights beside experts as well."""
         return self.name
 
     def observe(self, item: Item, used: Flags) -> None:  # noqa: B027 - most arms learn nothing

@@ -53,8 +53,10 @@ class Cached(Policy):
     def divide(self, item: Item, missing: Flags) -> Flags | None:
         return self.inner.divide(item, missing)
 
-    def describe(self, ubatch: Ubatch) -> str:
-        return "cache" if ubatch.n_tokens <= MAX_BATCH else self.inner.describe(ubatch)
+    def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
+        if ubatch.n_tokens > MAX_BATCH:
+            return self.inner.describe(ubatch, streams_others=streams_others)
+        return self.name if self.traits.divides or streams_others else "cache"
 
     def observe(self, item: Item, used: Flags) -> None:
         self.inner.observe(item, used)

@@ -79,8 +79,10 @@ class Gated(On):
     def plan(self, item: Item) -> Plan:
         return AHEAD_WHOLE if self._is_open(item.ubatch) or not item.is_moe else INLINE_SELECTIVE
 
-    def describe(self, ubatch: Ubatch) -> str:
-        return "on" if self._is_open(ubatch) else "off"
+    def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
+        if self._is_open(ubatch):
+            return "on"
+        return self.name if streams_others else "off"
 
     def _is_open(self, ubatch: Ubatch) -> bool:
         return ubatch.n_tokens >= self.options.gate_min_batch

@@ -165,9 +165,9 @@ def same_work(name: str, baseline: ArmWork, arm: ArmWork) -> str | None:
 
 def _shared(phase: Phase, baseline: PhaseWork, arm: PhaseWork) -> str | None:
     if baseline.policy is not None and baseline.policy == arm.policy and _copied_alike(baseline, arm):
-        return f"{phase} ran as {baseline.policy} in both"
+        return f"{phase} ran as {baseline.policy} in both arms"
     if baseline.on_host and arm.on_host:
-        return f"{phase} computed the weights in host memory on the host in both"
+        return f"{phase} computed the weights in host memory on the host in both arms"
     return None
 
 

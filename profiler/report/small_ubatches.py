@@ -68,9 +68,26 @@ def _note(cell: Cell, piece: _SmallUbatch, least: int, arms: Sequence[ManifestAr
 
 
 def _did(figures: ArmFigures, scope: Scope | None, arm: ManifestArm, *, is_small: bool) -> str:
-    if _divides(arm):
-        return "divided the experts between CPU and device"
+    if _divides(arm) and not _has_no_experts(figures):
+        return _divided(figures, scope)
     return _on_host(figures, scope) if is_small else "copied the host weights to the device"
+
+
+def _divided(arm: ArmFigures, scope: Scope | None) -> str:
+    """Which side took experts, where a phase has only such ubatches: what takes least time may be one side alone."""
+    figures = arm.figures[scope] if scope is not None else {}
+    copied, computed = figures.get("bytes_h2d"), figures.get("host_compute_ns")
+    if copied is not None and computed is not None:
+        if figures.get("selective_saving_bytes") is None:  # no copy names a tensor
+            return "left all experts to the CPU"
+        if not (computed.high or computed.median):
+            return "left all experts to the device"
+    return "divided the experts between CPU and device"
+
+
+def _has_no_experts(arm: ArmFigures) -> bool:
+    """Whether passes were recorded, and no router's choice was."""
+    return arm.median("busy_compute_ns") is not None and arm.median("distinct_share") is None
 
 
 def _divides(arm: ManifestArm) -> bool:

@@ -71,6 +71,35 @@ def test_an_arm_that_needs_experts_does_what_another_does_without(arm: str) -> N
         assert mine == other
 
 
+@pytest.mark.parametrize("kinds", ["experts", "others", "both"])
+@pytest.mark.parametrize("arm", arm_names())
+def test_what_serves_a_ubatch_does_what_the_arm_does_there(arm: str, kinds: str) -> None:
+    policy = make_policy(arm, OPTIONS)
+    for n in SIZES:
+        items = [] if kinds == "others" else [moe_item(n)]
+        items += [] if kinds == "experts" else [dense_item(n, layer=1)]
+        there = make_policy(policy.in_effect(items[0].ubatch, [item.unit for item in items]), OPTIONS)
+        streamed = [item for item in items if policy.streams(n, item.unit)]
+        assert plans(there, *streamed) == plans(policy, *streamed)
+
+
+def test_an_arm_is_told_as_another_where_it_does_the_same() -> None:
+    experts, dense = moe_item(256), dense_item(256, layer=1)
+
+    def told(arm: str, *items: Item) -> str:
+        return make_policy(arm, OPTIONS).in_effect(items[0].ubatch, [item.unit for item in items])
+
+    assert [told("gated", *items) for items in ([experts], [dense], [experts, dense])] == ["off", "on", "gated"]
+    assert [told("both", *items) for items in ([experts], [dense])] == ["both", "off"]
+    assert [told("auto", *items) for items in ([experts], [dense], [experts, dense])] == ["off", "on", "auto"]
+    few = moe_item(1), dense_item(1, layer=1)
+    assert [told(arm, few[0]) for arm in ("cache", "on+cache", "both+cache")] == ["cache", "cache", "both+cache"]
+    on_host = make_policy("on+cache", OPTIONS)
+    in_any_size = make_policy("on+cache", replace(OPTIONS, op_offload_min_batch=1))
+    units = [item.unit for item in few]
+    assert [one.in_effect(few[0].ubatch, units) for one in (on_host, in_any_size)] == ["cache", "on+cache"]
+
+
 @pytest.mark.parametrize("arm", ARMS)
 def test_an_arm_that_learns_says_so(arm: str) -> None:
     learns = ARMS[arm].learn is not Policy.learn or ARMS[arm].observe is not Policy.observe

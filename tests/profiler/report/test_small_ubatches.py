@@ -77,8 +77,39 @@ def test_weights_outside_the_ffn_stream_at_every_size(
     assert noted.notes[-1].endswith(f"below --op-offload-min-batch 32: off, on {said}")
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "host_ns", "distinct", "said"),
+    [
+        (9, 5, 0.1, "divided the experts between CPU and device."),
+        (0, 5, 0.1, "left all experts to the CPU."),
+        (9, 0, 0.1, "left all experts to the device."),
+        (0, 5, None, "used the host weights on the CPU and copied none."),
+        (9, 5, None, "used FFN weights on the CPU, but copied weights outside the FFN all the same (9 B with the "
+         "activations)."),
+    ],
+)  # fmt: skip
+def test_arms_that_divide_say_who_had_the_experts(
+    tmp_path: Path, n_bytes: int, host_ns: int, distinct: float | None, said: str
+) -> None:
+    """And none that there are any on a dense model."""
+    cell = _routed(_copying(_cell(tmp_path, 0, n_gen=4, n_ubatch=512), "decode", n_bytes, host_ns), distinct)
+    dividing = replace(arm("off"), traits=find_traits("both"))
+    (noted,) = with_small_ubatches([cell], [dividing])
+    assert noted.notes[-1] == f"Decode goes token by token, below --op-offload-min-batch 32: off {said}"
+
+
+def _routed(cell: Cell, distinct: float | None) -> Cell:
+    """The cell as of a model of which so many experts were used; None: it has none."""
+    told = {"distinct_share": None if distinct is None else estimate([distinct])}
+    arms = {
+        name: replace(arm, figures={scope: {**figures, **told} for scope, figures in arm.figures.items()})
+        for name, arm in cell.arms.items()
+    }
+    return replace(cell, arms=arms)
+
+
 def test_arms_that_divide_say_so(tmp_path: Path) -> None:
-    cell = _cell(tmp_path, 0, n_gen=4, n_ubatch=512)
+    cell = _routed(_cell(tmp_path, 0, n_gen=4, n_ubatch=512), 0.1)
     alike = replace(arm("off"), name="both", traits=find_traits("both"))
     banked = replace(
         alike, options={**alike.options, "effective": {"host_bytes": 1, "vram_bank": 1}}, name="both+cache"
