@@ -9,20 +9,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from profiler.arithmetic.stats import DEFAULT_NOISE
-from profiler.compare.changes import (
-    OpenedSide,
-    Pairs,
-    changes,
-    device_changes,
-    matched,
-    not_seen,
-    open_side,
-    process_warnings,
-    token_warnings,
-)
+from profiler.compare.changes import changes, device_changes, not_seen, process_warnings, token_warnings
 from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate
 from profiler.compare.gate import decide, parse_limit
 from profiler.compare.settings import differences
+from profiler.compare.sides import OpenedSide, Pairs, matched, open_side
 
 __all__ = ["Change", "CompareResult", "Difference", "Gate", "Side", "compare_captures"]
 

@@ -1,184 +1,30 @@
-"""Opens the two sides (`traces/run#on,ub=512`), pairs their cells and arms, and judges B's figures against A's, each
-divided by its own tokens. Traces without passes are compared by rates and shares of their devices alone.
+"""Judges B's figures against A's, each divided by its own tokens, in the cells and arms that were paired. Traces
+without passes are compared by rates and shares of their devices alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from executor.arrays import Floats, Int64
-from executor.errors import HprofError
 from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign
-from profiler.capture import Capture
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
+from profiler.compare.sides import GroupKey, OpenedSide, Pairs
 from profiler.metrics import (
     FIGURES,
-    CaptureTables,
     DeviceFigures,
     Figure,
-    Scope,
     device_figures,
-    load_tables,
-    pass_figures,
-    reading_columns,
-    reading_figures,
 )
-from profiler.metrics.passes import CellKey, by_cell, measured_passes, take_sizes
-from profiler.report.build import is_routing_given
+from profiler.metrics.passes import CellKey
 from profiler.report.judged_cells import AFTER_FIRST_TOKEN, OTHER_EXPERTS
 from profiler.report.measured import what_was_measured
 from profiler.report.pairs import Repeats, counted, judge, pair_keys, samples
-from profiler.report.sameness import WorkDone, same_work
-
-GroupKey = tuple[CellKey, str]
-
-
-@dataclass(frozen=True)
-class OpenedSide:
-    """A side, opened: its measured passes and their figures."""
-
-    spec: str
-    capture: Capture
-    arm: str | None  # the one that was asked for
-    wanted: dict[str, int]  # column of CELL_KEYS -> value
-
-    @cached_property
-    def tables(self) -> CaptureTables:
-        """The capture's tables, read once."""
-        return load_tables(self.capture)
-
-    @cached_property
-    def readings(self) -> dict[str, Figure]:
-        """What the measured programs printed themselves, by name."""
-        return reading_figures(self.capture.manifest)
-
-    @cached_property
-    def frames(self) -> dict[Scope, pd.DataFrame]:
-        """`pass_figures` of the tables."""
-        return pass_figures(*self.tables)
-
-    @cached_property
-    def work_done(self) -> WorkDone:
-        """Knows what passes did, which arms may have done alike by design."""
-        return WorkDone(self.tables.ubatches, self.frames, self.capture.manifest.arms)
-
-    @property
-    def tokens_route(self) -> bool:
-        """Whether other tokens mean other experts, so other work."""
-        return self.tables.experts.num_rows > 0 and not is_routing_given(self.capture.manifest)
-
-    @cached_property
-    def figures(self) -> pd.DataFrame:
-        """One row a pass (index: pass_id), a column a figure or reading."""
-        frame = self.frames["pass"]
-        printed = pd.DataFrame(reading_columns(self.tables.passes, list(self.readings)), frame.index)
-        return pd.concat([frame, printed], axis=1)
-
-    @cached_property
-    def repetitions(self) -> dict[GroupKey, tuple[list[tuple[float, float]], Int64]]:
-        """Of each group the `pair_keys` of its passes, and their rows among the `figures`."""
-        index = self.figures.index
-        return {
-            key: (pair_keys(rows), index.get_indexer(pd.Index(rows["pass_id"]))) for key, rows in self.groups.items()
-        }
-
-    @cached_property
-    def columns(self) -> dict[str, Floats]:
-        """The `figures` as arrays."""
-        return {str(name): self.figures[name].to_numpy(np.float64) for name in self.figures}
-
-    @cached_property
-    def passes(self) -> pd.DataFrame:
-        """The measured passes that were asked for; HprofError where there are none of that description."""
-        passes: pd.DataFrame = self.tables.passes.to_pandas()
-        measured = measured_passes(passes)
-        found = measured
-        for column, value in self.wanted.items():
-            found = found[found[column] == value]
-        if self.arm is not None:
-            found = found[found["arm"] == self.arm]
-        if found.empty and (self.arm is not None or self.wanted):
-            arms = ", ".join(map(repr, measured["arm"].unique())) or "none"
-            named = dict.fromkeys(cell.named(list(self.wanted)) for cell, _ in by_cell(measured))
-            sizes = ", ".join(filter(None, named))
-            there = f"; it has {sizes}" if sizes else ""
-            raise HprofError(f"{self.spec} names no measured pass of the capture; its arms are {arms}{there}.")
-        return found
-
-    @cached_property
-    def groups(self) -> dict[tuple[CellKey, str], pd.DataFrame]:
-        """The passes by cell and arm."""
-        return {
-            (cell, str(arm)): rows for cell, of_cell in by_cell(self.passes) for arm, rows in of_cell.groupby("arm")
-        }
-
-
-def open_side(spec: str) -> OpenedSide:
-    """Open `CAPTURE` or `CAPTURE#PART`, where PART is an arm's name and cell sizes p=, n=, ub=, d= in any order.
-
-    A folder's own name may hold a `#`, unless what comes before that is a folder too.
-    """
-    path, part = _split(spec)
-    sizes, arm = take_sizes(part)
-    return OpenedSide(spec, Capture.open(path), arm or None, sizes)
-
-
-def _split(spec: str) -> tuple[str, str]:
-    """Capture and part, cut at the first `#` that leaves a folder before it; at the first where none does."""
-    cuts = [*(at for at, letter in enumerate(spec) if letter == "#"), len(spec)]
-    at = next((at for at in cuts if Path(spec[:at]).is_dir()), cuts[0])
-    return spec[:at], spec[at + 1 :]
-
-
-Pairs = list[tuple[GroupKey, GroupKey]]
-
-
-def matched(a: OpenedSide, b: OpenedSide) -> Pairs:
-    """Which groups of A and B are held against each other: the same cell and arm, or the only ones there are.
-
-    Where no cell is shared, ubatch sizes may differ, if each side has one size alone.
-
-    Raises HprofError where nothing matches.
-    """
-    left, right = list(a.groups), list(b.groups)
-    if not left and not right:
-        return []
-    if not left or not right:
-        raise HprofError(
-            f"{(b if left else a).spec} has no measured pass to hold against the other side's; "
-            "`hprof import --arm NAME=FILE` makes one pass of a trace without any."
-        )
-    arm_of = _arm_pairs(left, right)
-    same_cell = [(x, (x[0], arm_of[x[1]])) for x in left if x[1] in arm_of and (x[0], arm_of[x[1]]) in right]
-    if same_cell:
-        return same_cell
-    cells_a, cells_b = ({key[0] for key in keys} for keys in (left, right))
-    if arm_of and len(cells_a) == len(cells_b) == 1:
-        (cell_b,) = cells_b
-        return [(x, (cell_b, arm_of[x[1]])) for x in left if x[1] in arm_of and (cell_b, arm_of[x[1]]) in right]
-    if arm_of and (by_size := _same_but_ubatch(cells_a, cells_b)):
-        other = [(x, (by_size.get(x[0]), arm_of.get(x[1]))) for x in left]
-        return [(x, (y[0], y[1])) for x, y in other if y[0] is not None and y[1] is not None and y in right]
-    raise HprofError(
-        f"{a.spec} and {b.spec} share no cell and arm: A has {_spelled(left)}; B has {_spelled(right)}. "
-        "Name one of each, such as CAPTURE#on,ub=512."
-    )
-
-
-def _same_but_ubatch(a: set[CellKey], b: set[CellKey]) -> dict[CellKey, CellKey]:
-    """B's cell for each of A's that is the same but for the ubatch; empty where a side has several ubatch sizes."""
-    if any(len({cell.n_ubatch for cell in cells}) > 1 for cells in (a, b)):
-        return {}
-    of_b = {replace(cell, n_ubatch=None): cell for cell in b}
-    return {cell: of_b[key] for cell in a if (key := replace(cell, n_ubatch=None)) in of_b}
+from profiler.report.sameness import same_work
 
 
 def changes(a: OpenedSide, b: OpenedSide, pairs: Pairs, *, noise: float) -> list[Change]:
@@ -203,13 +49,6 @@ def different_work(a: OpenedSide, b: OpenedSide, x: CellKey, y: CellKey) -> str 
         return "another model"
     digests = [side.capture.manifest.model.get("digest") for side in (a, b)]
     return "other weights" if digests[0] != digests[1] and None not in digests else None
-
-
-def _arm_pairs(left: list[GroupKey], right: list[GroupKey]) -> dict[str, str]:
-    arms_a, arms_b = (list(dict.fromkeys(arm for _, arm in keys)) for keys in (left, right))
-    if len(arms_a) == len(arms_b) == 1:
-        return {arms_a[0]: arms_b[0]}
-    return {arm: arm for arm in arms_a if arm in arms_b}
 
 
 def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise: float) -> Iterator[Change]:
@@ -355,11 +194,6 @@ def _values(side: OpenedSide, key: GroupKey, name: str, n_tokens: int | None) ->
     repetitions, rows = side.repetitions[key]
     values = side.columns[name][rows] / (n_tokens or 1)
     return {at: value for at, value in zip(repetitions, values.tolist(), strict=True) if math.isfinite(value)}
-
-
-def _spelled(keys: list[GroupKey]) -> str:
-    shown = "; ".join(f"{cell.flags} {arm}" for cell, arm in keys[:6])
-    return (shown + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")) or "no measured pass"
 
 
 def device_changes(a: OpenedSide, b: OpenedSide) -> list[DeviceChange]:

@@ -25,6 +25,13 @@ def leading_changes(changes: Sequence[Change]) -> list[Change]:
     return [change for of_place in _by_place(changes) for change in _leading(of_place)]
 
 
+def undecided(leading: Sequence[Change]) -> list[Change]:
+    """Those of the leading changes whose cell and arm has no verdict in any of them, where there are several such."""
+    decided = {change.where for change in leading if change.verdict != "inconclusive"}
+    found = [change for change in leading if change.where not in decided]
+    return found if len({change.where for change in found}) > 1 else []
+
+
 def cause(changes: Sequence[Change]) -> str | None:
     """`Why, ub=512 · on: 30.0 us less a token; above all exposed copy, 60.0 us → 30.0 us a token; ...`.
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from executor.units import format_change, format_count, format_factor, format_in_words, format_value
 from profiler.compare.data import COMPARE_SCHEMA, Change, CompareResult, DeviceChange, Gate
 from profiler.compare.gate import level_told
-from profiler.compare.leading import MAX_PLACES, cause, leading_changes
+from profiler.compare.leading import MAX_PLACES, cause, leading_changes, undecided
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.metrics.passes import varied_keys
 from profiler.plain_text import json_text
 from profiler.report.blocks import Table
 from profiler.report.markdown import block_lines, escape
-from profiler.report.verdicts import times_as_fast, told_bounds, verdict_word
+from profiler.report.verdicts import factor_range, times_as_fast, told_bounds, verdict_word
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,14 +47,26 @@ def differences_table(result: CompareResult) -> Table:
     return Table("Configuration", ["setting", "A", "B"], rows)
 
 
-def leading_table(result: CompareResult) -> Table:
-    """What leads, how many times as fast B is as A, and the verdict; the places that changed most."""
-    leading = leading_changes(result.changes)
+def leading_table(result: CompareResult, left_out: Collection[str] = ()) -> Table:
+    """What leads, how many times as fast B is as A, and the verdict; the places that changed most, but `left_out`."""
+    leading = [change for change in leading_changes(result.changes) if change.where not in left_out]
     places = list(dict.fromkeys(change.where for change in leading))
     shown = [change for change in leading if change.where in places[:MAX_PLACES]]
     more = f" ({MAX_PLACES} of {len(places)} cells and arms)" if len(places) > MAX_PLACES else ""
     columns = ["figure", "A", "B", "x as fast", "95 % interval", "verdict"]
     return _placed(result, f"B against A{more}", columns, shown, [_leading_row(change) for change in shown])
+
+
+def undecided_line(changes: Sequence[Change]) -> str:
+    """`Inconclusive in 16 cells and arms (one process an arm): prefill 0.99 to 1.02 x as fast.`"""
+    factors: dict[str, list[float]] = {}
+    for change in changes:
+        if change.against is not None:
+            factor = times_as_fast(change.against.ratio, change.described.better)
+            factors.setdefault(change.described.label, []).append(factor)
+    told = ", ".join(f"{label} {factor_range(found)}" for label, found in factors.items())
+    n_places = len({change.where for change in changes})
+    return f"Inconclusive in {n_places} cells and arms ({'; '.join(reasons(changes))}): {told}."
 
 
 def changes_table(result: CompareResult, top: int) -> Table:
@@ -175,14 +187,20 @@ def print_comparison(
         console.print(Text(f"{name}: {side.spec} ({side.source}, {side.state})", style="bold"))
     for warning in result.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"))
-    leads = leading_table(result)
+    folded = undecided(leading) if is_short else []
+    places = {change.where for change in folded}
+    leads = leading_table(result, places)
     _print_tables(console, leads)
     if told := cause(result.changes):
         console.print(Text(told, style="bold"))
     _print_tables(console, differences_table(result))
     if not is_short:
         _print_tables(console, changes_table(result, top or DEFAULT_TOP), devices_table(result))
-    if not_judged := reasons(leading if is_short else result.changes):
+    if folded:
+        console.print(Text(undecided_line(folded)))
+    if not_judged := reasons(
+        [change for change in leading if change.where not in places] if is_short else result.changes
+    ):
         console.print(Text(f"Inconclusive: {'; '.join(not_judged)}.", style="dim"))
     console.print()
     console.print(Text(headline(result)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from executor.errors import HprofError
-from profiler.compare.changes import open_side
+from profiler.compare.sides import open_side
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
 from tests.profiler.makers import dense_off_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from executor.errors import HprofError
 from executor.passes import EventRecord, UbatchRecord
+from hprof import main
 from profiler.compare import Change, CompareResult, compare_captures
 from profiler.compare.data import Difference
 from profiler.compare.renderers import changes_table, differences_table, headline
@@ -251,8 +253,60 @@ def test_captures_without_passes_compare_rates_and_shares_only(tmp_path: Path) -
 def test_nothing_in_common_is_one_clear_error(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "a", 1)
     b = _bench(tmp_path / "b", [1], arm="hot")
-    with pytest.raises(HprofError, match=r"share no cell and arm.*-p 8 -n 2 -ub 4 -d 0 off.*hot"):
+    with pytest.raises(HprofError) as refused:
         compare_captures(str(tmp_path / "a"), b)
+    at, said = str(tmp_path / "a"), str(refused.value)
+    assert said.startswith(f"{at} and {b} share no cell and arm: A has ub=4,p=8,n=2 of off and on; B has ")
+    assert (
+        f"; run the same in both, or see one beside the other, such as hprof compare '{at}#off,ub=4,p=8,n=2' " in said
+    )
+    a_part, b_part = shlex.split(said.rstrip("."))[-2:]
+    assert compare_captures(a_part, b_part).changes
+
+
+def test_many_cells_without_one_in_common_are_told_in_one_sentence(tmp_path: Path) -> None:
+    names = []
+    for name, n_prompt in (("a", 100), ("b", 200)):
+        writer = new_capture(tmp_path / name, source="llama-bench", arms=[ManifestArm("off"), ManifestArm("on")])
+        for order, (size, arm) in enumerate((size, arm) for size in range(16, 176, 16) for arm in ("off", "on")):
+            writer.add_pass_row(order, PassKey(arm, size, 0, n_prompt, 0, 0, order, 0), prefill_ns=1000)
+        writer.finish()
+        names.append(str(tmp_path / name))
+    with pytest.raises(HprofError) as refused:
+        compare_captures(*names)
+    said = str(refused.value)
+    cells = "ub=16,p={0}, ub=32,p={0}, ub=48,p={0}, ub=64,p={0} and 6 more of off and on"
+    assert f"A has {cells.format(100)}; B has {cells.format(200)}; run the same in both" in said
+    assert len(said) < 500 + 4 * len(names[0])
+
+
+@pytest.mark.parametrize("n_boots", [2, 6])
+def test_cells_without_a_verdict_are_one_line_with_their_number(
+    tmp_path: Path, n_boots: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Many rows of `2 of 6 boots` would be most of the screen; --all has them."""
+    names = []
+    for name, factor in (("before", 1.0), ("after", 1.1)):
+        writer = new_capture(tmp_path / name, source="llama-bench", arms=[ManifestArm("off")])
+        sizes = [(size, boot) for size in (16, 32, 64, 128) for boot in range(n_boots if size < 128 else 6)]
+        for order, (size, boot) in enumerate(sizes):
+            took = round(1e6 * factor) + boot
+            writer.add_pass_row(order, PassKey("off", size, 0, 512, 0, 0, order, boot), prefill_ns=took)
+        writer.finish()
+        names.append(str(tmp_path / name))
+    assert main(["compare", *names]) == 0
+    told = capsys.readouterr().out
+    if n_boots == 6:
+        assert "Inconclusive" not in told
+        assert told.count("slower") == 5  # a row each, and the count
+        return
+    line = "Inconclusive in 3 cells and arms (2 of the 6 boots that a verdict needs): prefill 0.91 x as fast."
+    assert line in " ".join(told.split())
+    assert "2 of 6 boots" not in told
+    assert "1.000" not in told
+    assert "slower" in told  # of the fourth, which stays
+    assert main(["compare", *names, "--all"]) == 0
+    assert capsys.readouterr().out.count("2 of 6 boots") == 3
 
 
 def test_a_side_without_passes_is_told_how_to_get_one(tmp_path: Path) -> None:
