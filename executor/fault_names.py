@@ -17,3 +17,7 @@ FAULT_MEANINGS: Final = {
     "pageable-source": "Weights are not pinned, so copies are staged and hold up the thread: right bytes, less hidden.",
     "late-issue": "What goes ahead is queued only when a step stands ready for it: right bytes, and nothing hidden.",
 }
+
+WITHOUT_COPIES_AHEAD: Final = frozenset({"prefetch-bank", "prefetch-uncomputed", "pageable-source"})
+"""Those that need no arm which copies ahead: all others do something wrong on the copy stream."""
+OF_THE_BANK: Final = "prefetch-bank"

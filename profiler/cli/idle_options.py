@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from executor.errors import HprofError
+from executor.fault_names import OF_THE_BANK, WITHOUT_COPIES_AHEAD
 from executor.policies import arm_traits
 from profiler.cli.asked import AskedOptions
 from profiler.cli.machine_options import MACHINE_FLAGS
@@ -74,6 +75,14 @@ def _unread(option: str, why: str) -> Reason:
     return reason
 
 
+def _nowhere_to_plant(plan: RunPlan, fault: object) -> str | None:
+    traits = [arm_traits(arm) for arm in plan.request.arms]
+    if fault == OF_THE_BANK:
+        return None if any(one.has_cache for one in traits) else _NO_CACHE
+    copies_ahead = fault in WITHOUT_COPIES_AHEAD or any(one.copies in ("ahead", "chosen") for one in traits)
+    return None if copies_ahead else "no arm copies ahead, as --arms off,on would, so nothing is wrong"
+
+
 def _without_file(plan: RunPlan, value: object) -> str | None:
     is_asked = value not in (False, "none")
     return (
@@ -99,11 +108,13 @@ def _always_fused(_plan: RunPlan, value: object) -> str | None:
     return "attention is always fused" if str(value).lower() in ("0", "off", "false") else None
 
 
+_NO_CACHE: Final = "no arm has a cache, as --arms off,cache would"
 _RULES: Final[dict[str, tuple[str, Reason]]] = {
     "routing": ("--routing", _without_experts),
     "all_logits": ("--all-logits", _without_prompt),
-    "moe_cache_mib": ("--moe-cache-mib", _unread("cache_bytes", "no arm has a cache, as --arms off,cache would")),
-    "cache_policy": ("--cache-policy", _unread("cache_policy", "no arm has a cache, as --arms off,cache would")),
+    "moe_cache_mib": ("--moe-cache-mib", _unread("cache_bytes", _NO_CACHE)),
+    "cache_policy": ("--cache-policy", _unread("cache_policy", _NO_CACHE)),
+    "inject": ("--inject", _nowhere_to_plant),
     "slots": ("--slots", _unread("slots", "no arm prefetches")),
     "gate_min_batch": ("--gate-min-batch", _unread("gate_min_batch", "no arm is `gated`")),
     "op_offload_min_batch": ("--op-offload-min-batch", _unread("op_offload_min_batch", "arms {arms} never ask")),

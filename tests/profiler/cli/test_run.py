@@ -115,6 +115,14 @@ def test_options_that_do_nothing_are_said(tmp_path: Path) -> None:
     assert idle(tmp_path, "--arms", "full,cpu", "--op-offload-min-batch", "9") == ["--op-offload-min-batch"]
     assert idle(tmp_path, "-lm", "mmap", "--madvise") == ["--load-mode", "--madvise"]
     assert idle(tmp_path, "--threads", "1", "-fa", "0") == ["--threads", "-fa 0"]
+    for fault, arms, is_idle in (
+        ("drop-wait", "off,cpu", True),
+        ("drop-wait", "off,gated", False),
+        ("prefetch-bank", "off,on", True),
+        ("prefetch-uncomputed", "off,cpu", False),
+    ):
+        found = idle(tmp_path, "--arms", arms, "--record-ordering", "--inject", fault)
+        assert (found == ["--inject"]) == is_idle
     assert idle(tmp_path, "--arms", "gated", "--slots", "3", "--gate-min-batch", "9", "-lm", "none", "-fa", "1") == []
 
 
