@@ -262,12 +262,12 @@ class Both(Off):
         return self._order[key]
 
     def _learn_times(self, result: PassResult) -> None:
-        tokens = {ubatch.ubatch: ubatch.n_tokens for ubatch in result.ubatches}
+        tokens = {(record.ubatch, record.layer): record.n_tokens for record in result.experts}  # the last has fewer
         taken: dict[tuple[int, int], list[Taken]] = defaultdict(list)
         begins = _begins(result.events)
         for (ubatch, layer), events in _steps_of_experts(result.events).items():
             if layer in self._expert_bytes:
-                key = size_class(tokens[ubatch]), self._expert_bytes[layer]
+                key = size_class(tokens[ubatch, layer]), self._expert_bytes[layer]
                 taken[key].append(_taken(events, begins.get((ubatch, layer + 1))))
         for key, layers in taken.items():
             self._times.setdefault(key, TimesTogether()).learn(layers)

@@ -86,6 +86,21 @@ def test_a_pass_corrects_what_was_expected() -> None:
     assert n_on_host(arm, 8) <= 1
 
 
+def test_times_belong_to_the_rows_that_a_layer_has() -> None:
+    """A prompt's last layer has one row, whatever its ubatch: what its few experts took says nothing of the others."""
+    arm = policy()
+    for n_tokens in (64, 1):
+        arm.divide(moe_item(n_tokens), flags(0))
+    result = a_pass(4, 400, 4, 400)
+    for _ in range(3):
+        arm.learn(result)
+    last = a_pass(8, 1, 1, 900, n_tokens=1)
+    last.ubatches = result.ubatches
+    arm.learn(last)
+    assert n_on_host(arm, 8) == 4, "as before"
+    assert n_on_host(arm, 8, n_tokens=1) == 8
+
+
 def test_the_first_warmup_is_not_timed_and_warmups_try_each_side_alone_and_divisions() -> None:
     arm = policy()
     tried: dict[int, set[int]] = {}
