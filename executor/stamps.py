@@ -10,6 +10,9 @@ from typing import Final
 
 import torch
 
+STAMP_KERNEL: Final = "_stamp"
+"""What a profiler calls the kernel that makes a mark and nothing else (`executor.stamp_kernels`)."""
+
 _unread: Final[dict[torch.device, torch.Tensor]] = {}
 
 

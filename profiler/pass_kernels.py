@@ -5,7 +5,7 @@ that both saw, and its kernels become rows of `events` in the place of the step 
 `kernel`, which no metric counts: hprof's own rows count those steps already, and the copies.
 
 Copies between host and device are left out: hprof's own rows are theirs, and say more. So are kernels outside the
-pass.
+pass, and those by which a replayed token marks its steps (`executor.stamps`), which are hprof's and not the engine's.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import torch
 from executor.arrays import Int64
 from executor.errors import HprofError
 from executor.passes import EventRecord, PassResult
+from executor.stamps import STAMP_KERNEL
 from profiler.arithmetic.clock_match import WorkIntervals, match_clocks
 from profiler.importers.base import Imported, ImportOptions
 from profiler.importers.kineto import read
@@ -125,6 +126,7 @@ def kernel_rows(trace: Imported, result: PassResult, zero_unix_ns: Mapping[int, 
     found, n_unmatched = [], 0
     for device, zero_ns in zero_unix_ns.items():
         events = trace.tables["events"].filter(pc.equal(trace.tables["events"]["device"], device))
+        events = events.filter(pc.not_equal(events["name"].cast(pa.string()), STAMP_KERNEL))
         records = [record for record in result.events if record.device == device]
         match = match_clocks([(_marked(records, kinds), _seen(events, kinds)) for kinds in _KINDS], base_ns - zero_ns)
         inside = _of_kinds(events, _INSIDE)

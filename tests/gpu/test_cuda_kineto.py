@@ -30,6 +30,8 @@ from executor.passes import PassJob, PassResult
 from executor.placement.place import place
 from executor.policies.base import PolicyOptions
 from executor.session import Session, SessionOptions
+from executor.stamps import STAMP_KERNEL
+from executor.triton_support import has_triton
 from profiler.arithmetic.intervals import Intervals, intersect, union
 from profiler.capture import Capture
 from profiler.importers.base import ImportOptions
@@ -231,6 +233,11 @@ def test_recorder_cupti_puts_kernels_into_their_steps(capture: Capture) -> None:
     in_step = kernels.ubatch.notna().groupby(kernels.pass_id).mean()
     print(f"\n{len(kernels):,} kernels in {len(steps):,} steps; least share inside a step: {in_step.min():.4f}")
     assert set(in_step.index) == set(capture.passes.pass_id)
+    if has_triton():
+        from executor.stamp_kernels import _stamp
+
+        assert _stamp.__name__ == STAMP_KERNEL
+    assert STAMP_KERNEL not in set(kernels.name.astype(str)), "a token's own marks are no kernels of the engine"
     assert in_step.min() >= 0.95, f"kernels inside steps, by pass:\n{in_step}"
     # a step is (pass, ubatch, layer) here: mixer and FFN of one layer share these
     layers = (

@@ -18,6 +18,7 @@ import hprof
 from executor.errors import HprofError
 from executor.passes import EventRecord, PassResult
 from executor.session import Session
+from executor.stamps import STAMP_KERNEL
 from profiler.capture import Capture
 from profiler.cli.asked import AskedOptions
 from profiler.cli.run_request import build_request
@@ -181,6 +182,23 @@ def test_each_kernel_lies_in_its_step(tmp_path: Path) -> None:
         assert row["correlation_id"] is None  # a native copy's number; CUPTI counts otherwise
     assert {row["name"] for row in rows} == {"gemm_ffn", "gemm_attn", "Memcpy DtoD (Device -> Device)"}
     assert [row["bytes"] for row in rows if row["name"].startswith("Memcpy")] == [64] * 8
+
+
+def test_a_tokens_own_marks_are_no_kernels(tmp_path: Path) -> None:
+    """A replayed token marks its steps by kernels that do nothing else: they are hprof's."""
+    result = dense_pass()
+    path = trace_of(tmp_path / "trace.json", result, ZERO_NS + SKEW_NS)
+    trace = read(path, ImportOptions())
+    events = trace.tables["events"]
+    names = events["name"].cast(pa.string()).to_pylist()
+    marked = [STAMP_KERNEL if name == "gemm_attn" else name for name in names]
+    trace.tables["events"] = events.set_column(
+        events.schema.get_field_index("name"), "name", pa.array(marked).dictionary_encode()
+    )
+    rows = kernel_rows(trace, result, {0: ZERO_NS}).rows
+    assert names.count("gemm_attn") > 0
+    assert rows.num_rows == sum(r["name"] != "gemm_attn" for r in kernels_of(tmp_path, result).rows.to_pylist())
+    assert STAMP_KERNEL not in rows["name"].cast(pa.string()).to_pylist()
 
 
 def test_kernels_between_steps_belong_to_none(tmp_path: Path) -> None:
