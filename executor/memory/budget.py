@@ -55,11 +55,13 @@ class Budget:
 class DeviceShare:
     """One device's part of a model: its layers, and what it would hold with all of them resident.
 
-    `full_bytes` are weights, mixer states and activations; slots and bank come on top.
+    `full_bytes` are weights, mixer states and activations; slots and bank come on top. `by_tensor`: a slot holds one
+    weight at a time, and not all that a layer streams.
     """
 
     layers: Sequence[int]
     full_bytes: int
+    by_tensor: bool = False
 
 
 def fit_to_budget(
@@ -76,11 +78,7 @@ def fit_to_budget(
     memory the rest does not fit.
     """
     groups = _ffn_groups(model, only)
-    sizes = [sum(t.n_bytes for t in group) for group in groups]
-    needs = {
-        arm: [_needs(policy, [sizes[i] for i in share.layers], share, len(shares)) for share in shares]
-        for arm, policy in policies.items()
-    }
+    needs = {arm: [_needs(policy, groups, share, len(shares)) for share in shares] for arm, policy in policies.items()}
     budgets = budget.of(len(shares))
     if needs:
         _check(model, budget, {arm: [min(of_share) for of_share in found] for arm, found in needs.items()})
@@ -96,15 +94,18 @@ def fit_to_budget(
 
 def least_budgets(policy: Policy, model: Model, shares: Sequence[DeviceShare]) -> list[int]:
     """The least that does on each device: with all FFN weights in host memory, if that is what it takes."""
-    sizes = [sum(t.n_bytes for t in group) for group in _ffn_groups(model)]
-    return [min(_needs(policy, [sizes[i] for i in share.layers], share, len(shares))) for share in shares]
+    groups = _ffn_groups(model)
+    return [min(_needs(policy, groups, share, len(shares))) for share in shares]
 
 
-def _needs(policy: Policy, sizes: Sequence[int], share: DeviceShare, n_shares: int) -> list[int]:
-    """What a device holds with the FFN weights (of `sizes`) of its first 0, 1, … layers in host memory."""
+def _needs(policy: Policy, groups: Sequence[Sequence[TensorInfo]], share: DeviceShare, n_shares: int) -> list[int]:
+    """What a device holds with the FFN weights (of `groups`, by layer) of its first 0, 1, … layers in host memory."""
     bank = policy.cache_bytes // n_shares
+    tensors = [[t.n_bytes for t in groups[layer]] for layer in share.layers]
+    sizes = [sum(of_layer) for of_layer in tensors]
+    slots = [max(of_layer, default=0) for of_layer in tensors] if share.by_tensor else sizes
     return [
-        share.full_bytes - sum(sizes[:n]) + policy.n_slots * max(sizes[:n], default=0) + bank
+        share.full_bytes - sum(sizes[:n]) + policy.n_slots * max(slots[:n], default=0) + bank
         for n in range(len(sizes) + 1)
     ]
 

@@ -15,6 +15,9 @@ from profiler.predicting.predictor import Prediction
 
 Objective = Literal["ttft", "prefill", "decode", "mix"]
 OBJECTIVES: Final[tuple[Objective, ...]] = ("ttft", "prefill", "decode", "mix")
+USUAL_UBATCH: Final = 512
+"""hprof's default, and llama.cpp's."""
+_SCATTER: Final = 0.03  # what llama-bench's rows scatter by, relative
 _NEAR: Final = 0.01  # of each figure
 _ALIKE: Final = 0.002  # costs that differ by less are no reason to choose: then the whole time decides
 
@@ -90,6 +93,20 @@ def ranked(candidates: Iterable[Candidate], objective: Objective) -> list[Candid
     """The best first; of those that the objective does not tell apart, the one whose prompts and tokens take least, and
     of those that take the same, the one with the least device memory."""
     return sorted(_once(candidates), key=lambda one: (_class(one.cost(objective)), one.cost("mix"), one.vram_bytes))
+
+
+def nearest_to_usual(found: Sequence[Candidate], objective: Objective) -> list[Candidate]:
+    """The same order, but first those that cost within 3 % of the best, by how near their ubatch is to the usual one.
+
+    An engine's kernels are known at the ubatch that its rows were measured at, mostly the usual one: a gain that is no
+    more than what rows scatter by is no reason to leave it.
+    """
+    if not found:
+        return []
+    most = min(one.cost(objective) for one in found) * (1 + _SCATTER)
+    near = [one for one in found if one.cost(objective) <= most]
+    near.sort(key=lambda one: (abs(math.log2(one.n_ubatch / USUAL_UBATCH)), one.cost(objective)))
+    return [*near, *(one for one in found if one.cost(objective) > most)]
 
 
 def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -23,6 +23,7 @@ from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs, Points, Setting
 from profiler.predicting.expert_use import ExpectedUse, expert_use
 from profiler.predicting.layout import Layout, build_layout, placed_layout
+from profiler.predicting.llama_memory import embedding_bytes
 from profiler.predicting.plans import KnownCopies, StepCopies, decide
 from profiler.predicting.pricing import PricedUbatches, price
 from profiler.predicting.timeline import CellTimes, run_prompts, token_times
@@ -272,13 +273,15 @@ class ArmPredictor:
     def _vram(self) -> dict[str, int]:
         units, model = self.layout.units.values(), self.layout.model
         on_host = 0 if self._decider.policy.traits.is_resident else sum(unit.n_bytes for unit in units)
+        by_tensor = self._costs.runs_by_tensor
         largest: dict[tuple[int, str], int] = {}
         for unit in units:
             key = (self.layout.device_of[unit.layer], unit.what)
-            largest[key] = max(largest.get(key, 0), unit.n_bytes)
+            held = max(part.info.n_bytes for part in unit.parts) if by_tensor else unit.n_bytes
+            largest[key] = max(largest.get(key, 0), held)
         slots = self._decider.policy.n_slots * sum(largest.values())
         return {
-            "vram_resident": model.n_bytes - on_host,
+            "vram_resident": model.n_bytes - on_host - (embedding_bytes(model) if by_tensor else 0),
             "vram_slots": slots,
             "vram_bank": self._decider.bank_bytes,
         }

@@ -21,9 +21,10 @@ from executor.policies.base import PolicyOptions
 from profiler.planning.placed_arms import device_of_layers, device_shares
 from profiler.planning.plan import RunPlan, plan_run
 from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
-from profiler.predicting.candidates import Candidate, Objective, ranked
+from profiler.predicting.candidates import USUAL_UBATCH, Candidate, Objective, nearest_to_usual, ranked
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse
+from profiler.predicting.llama_memory import llama_cpp_shares
 from profiler.predicting.placements import override_of, spread, thin, trimmed
 from profiler.predicting.predictor import ArmPredictor, KnownOfPlan
 
@@ -50,14 +51,14 @@ class Search:
 
     def __init__(self, request: RunRequest, objective: Objective, costs: Costs, use: ExpectedUse | None) -> None:
         self._request, self._objective, self._costs, self._use = request, objective, costs, use
-        self._longest = max(max((cell.n_prompt for cell in request.cells), default=1), 1)
+        self._longest = max((cell.n_prompt for cell in request.cells), default=0)
         self._plans: dict[int, _SizedPlan] = {}
         self._known = KnownOfPlan()
 
     def under(self, budget: Budget) -> list[Candidate]:
         """Every candidate, the best first. Raises HprofError where nothing fits, with what would."""
         sizes = [ub for ub in _UBATCHES if ub < self._longest <= ub * _MOST_UBATCHES]
-        sizes.append(min(self._longest, _UBATCHES[-1]))
+        sizes.append(min(self._longest, _UBATCHES[-1]) if self._longest else USUAL_UBATCH)
         found: list[Candidate] = []
         refusal: HprofError | None = None
         for ub, arm in product(dict.fromkeys(sizes), self._request.arms):
@@ -69,7 +70,9 @@ class Search:
         if not found:
             raise refusal or HprofError("there is nothing to choose among: give arms, prompts or tokens to generate.")
         best = ranked(found, self._objective)[:_REFINED]
-        return ranked([*found, *(one for rough in best for one in self._refined(rough, budget))], self._objective)
+        refined = (one for rough in best for one in self._refined(rough, budget))
+        in_order = ranked([*found, *refined], self._objective)
+        return nearest_to_usual(in_order, self._objective) if self._costs.runs_by_tensor else in_order
 
     def next_gib(self, best: Candidate, budget: Budget) -> dict[str, float]:
         """What a GiB more would be worth to the best candidate, spent on layers, on slots, or on the cache."""
@@ -120,7 +123,10 @@ class Search:
             cells = tuple(dict.fromkeys(replace(cell, n_ubatch=ub) for cell in self._request.cells))
             request = replace(self._request, cells=cells, arms=("off",), placements=(PlacementOptions(),))
             plan = plan_run(request)
-            self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
+            if self._costs.runs_by_tensor:
+                self._plans[ub] = _SizedPlan(plan, *llama_cpp_shares(request, plan.model, ub))
+            else:
+                self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
         return self._plans[ub]
 
     def _device_of(self, ub: int) -> list[int]:
