@@ -69,8 +69,7 @@ def sameness(passes: Mapping[str, ToldByPasses], on_host: set[str], in_part: Map
     groups = _groups([arm for arm in digests if arm not in on_host], in_part)
     compared = [_compare({arm: digests[arm] for arm in group}) for group in groups]
     verdicts = [same for same, _ in compared if same is not None]
-    apart = [*groups, [arm for arm in digests if arm in on_host]]
-    apart = [group for group in apart if group]
+    apart = [*groups, *([arm] for arm in digests if arm in on_host)]
     return Sameness(
         same_tokens,
         all(verdicts) if verdicts else None,

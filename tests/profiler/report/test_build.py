@@ -235,6 +235,17 @@ def test_the_host_rounds_differently_and_is_left_out(tmp_path: Path) -> None:
     assert cell.faults == []
 
 
+def test_arms_that_compute_on_the_host_are_not_said_to_be_compared_with_each_other(tmp_path: Path) -> None:
+    """What each of them divides differs, and so do its roundings."""
+    writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in ("off", "both", "cpu")])
+    for order, (arm, digest) in enumerate([("off", "a"), ("both", "b"), ("cpu", "c")]):
+        row = {"tokens": [5], "logits_digest": digest, "ttft_ns": 10}
+        writer.add_pass_row(order, PassKey(arm, repetition=0, order=order, boot=0), **row)
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
+    assert (cell.same_tokens, cell.bit_identical, cell.faults) == (True, None, [])
+    assert cell.notes == ["Logits are compared among arms that compute in the same places: off; both; cpu."]
+
+
 def test_a_baseline_on_the_host_excuses_other_tokens(tmp_path: Path) -> None:
     writer = new_capture(tmp_path / "c", arms=[ManifestArm(name) for name in ("cpu", "off", "both")])
     for order, (arm, tokens) in enumerate([("cpu", [5, 7]), ("off", [5, 8]), ("both", [5, 9])]):
