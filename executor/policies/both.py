@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.arrays import Flags, Floats
-from executor.passes import EventRecord, PassResult
+from executor.passes import EventRecord, PassResult, Ubatch
 from executor.policies.base import DIVIDED_SELECTIVE, Item, Plan, PolicyOptions, Regime
 from executor.policies.hot import Popularity, size_class
 from executor.policies.simple import Off
@@ -217,6 +217,10 @@ class Both(Off):
 
     def plan(self, item: Item) -> Plan:
         return DIVIDED_SELECTIVE if item.is_moe and item.ubatch.n_tokens <= MOST_TOKENS else super().plan(item)
+
+    def describe(self, ubatch: Ubatch, *, streams_others: bool = False) -> str:
+        is_copied_by_off = ubatch.n_tokens >= self.options.op_offload_min_batch
+        return "off" if ubatch.n_tokens > MOST_TOKENS and is_copied_by_off else self.name
 
     def n_for_host(self, item: Item, n_missing: int) -> int:
         unit, n_tokens = item.unit, item.ubatch.n_tokens

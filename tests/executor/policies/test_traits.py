@@ -92,6 +92,9 @@ def test_an_arm_is_told_as_another_where_it_does_the_same() -> None:
     assert [told("gated", *items) for items in ([experts], [dense], [experts, dense])] == ["off", "on", "gated"]
     assert [told("both", *items) for items in ([experts], [dense])] == ["both", "off"]
     assert [told("auto", *items) for items in ([experts], [dense], [experts, dense])] == ["off", "on", "auto"]
+    assert [told("both", moe_item(n)) for n in (512, 513)] == ["both", "off"]
+    on_host = make_policy("both", replace(OPTIONS, op_offload_min_batch=1024))
+    assert on_host.in_effect(moe_item(513).ubatch, [experts.unit]) == "both", "there off copies nothing"
     few = moe_item(1), dense_item(1, layer=1)
     assert [told(arm, few[0]) for arm in ("cache", "on+cache", "both+cache")] == ["cache", "cache", "both+cache"]
     on_host = make_policy("on+cache", OPTIONS)
