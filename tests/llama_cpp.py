@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ _N_CTX, _N_BATCH, _N_UBATCH = 0, 4, 8  # byte offsets in llama_context_params
 
 class _Params(ctypes.Structure):
     _fields_ = (("raw", ctypes.c_ubyte * 1024),)  # more than either struct has; the callee reads its own part
+
+
+_Listener = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class _Batch(ctypes.Structure):
@@ -54,6 +58,24 @@ def llama_logits(path: Path, tokens: Sequence[int], n_vocab: int) -> NDArray[np.
     return found
 
 
+def compute_buffer_bytes(path: Path, n_context: int, n_ubatch: int) -> float:
+    """What llama.cpp says of the buffer that its graph computes in, on the CPU. Skips without the wheel."""
+    library, told = _library(), list[str]()
+    listener = _Listener(lambda level, text, user: told.append(text.decode(errors="replace")))
+    library.llama_log_set(listener, None)
+    try:
+        model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        params = library.llama_context_default_params()
+        for offset, value in ((_N_CTX, n_context), (_N_BATCH, n_ubatch), (_N_UBATCH, n_ubatch)):
+            ctypes.c_uint32.from_buffer(params, offset).value = value
+        library.llama_free(library.llama_init_from_model(model, params))
+        library.llama_model_free(model)
+    finally:
+        library.llama_log_set(_Listener(), None)
+    [mib] = re.findall(r"CPU\s+compute buffer size =\s+([\d.]+) MiB", "".join(told))
+    return float(mib) * 2**20
+
+
 def relative_errors(found: NDArray[np.float32], reference: NDArray[np.float32]) -> NDArray[np.float32]:
     """Relative L2 error at each position (tokens,)."""
     errors: NDArray[np.float32] = np.linalg.norm(found - reference, axis=1) / np.linalg.norm(reference, axis=1)
@@ -73,6 +95,7 @@ def _library() -> ctypes.CDLL:
         ("llama_init_from_model", ctypes.c_void_p, (ctypes.c_void_p, _Params)),
         ("llama_decode", ctypes.c_int32, (ctypes.c_void_p, _Batch)),
         ("llama_get_logits", ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p,)),
+        ("llama_log_set", None, (_Listener, ctypes.c_void_p)),
         ("llama_free", None, (ctypes.c_void_p,)),
         ("llama_model_free", None, (ctypes.c_void_p,)),
     ):

@@ -179,7 +179,8 @@ def _with_usual_arms(asked: AskedOptions, *, searches: bool = False) -> Ground:
     options = basis.options().but(**PLACED_BY) if searches else basis.options()
     if not asked.names_arms:
         options = options.but(arms=_usual_arms(options, asked), prefetch_weights=None)
-    return basis.ground(predicted_request(options))
+    request = predicted_request(options)
+    return basis.ground(replace(request, engine="llama.cpp") if asked.engine == "llama.cpp" else request)
 
 
 def _with_dividing(ground: Ground) -> Ground:

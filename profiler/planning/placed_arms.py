@@ -15,6 +15,7 @@ from executor.model import Model
 from executor.placement.place import EVERYTHING_RESIDENT, Placement, first_resident_layer, layers_to_devices, place
 from executor.policies import FULL, arm_traits, make_policy
 from executor.session import SessionOptions
+from profiler.planning.llama_memory import llama_cpp_shares
 from profiler.planning.request import PlacementOptions, RunRequest
 
 
@@ -120,6 +121,8 @@ def under_budget(
 
 def device_shares(request: RunRequest, model: Model, session: SessionOptions) -> tuple[list[DeviceShare], int]:
     """What each device would hold with all of its layers resident, and what of that is no weights, at most."""
+    if request.engine == "llama.cpp":
+        return llama_cpp_shares(model, device_of_layers(request, model), request.cells)
     n_logits = max(cell.n_logits(all_logits=request.all_logits) for cell in request.cells)
     counted = footprint(model, EVERYTHING_RESIDENT, (FULL,), session, n_logits, all_logits=request.all_logits)
     device_of = device_of_layers(request, model)

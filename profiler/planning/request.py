@@ -65,6 +65,7 @@ def distinct_cells(cells: Sequence[GridPoint]) -> list[GridPoint]:
 
 
 DtypeName = Literal["auto", "f32", "bf16", "f16"]
+Engine = Literal["hprof", "llama.cpp"]
 RecorderName = Literal["native", "cupti", "off"]
 """What is kept of a pass: copies and steps; the kernels inside the steps too; nothing but totals."""
 
@@ -107,3 +108,4 @@ class RunRequest:
     record_ordering: bool = False
     inject: str | None = None  # a fault planted on purpose
     boots: int = 1
+    engine: Engine = "hprof"  # whose memory a placement under a budget is for; a run is always hprof's

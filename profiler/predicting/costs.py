@@ -58,8 +58,7 @@ class Costs(Protocol):
 
     @property
     def runs_by_tensor(self) -> bool:
-        """Whether each product runs where its own weights are, and not a whole step where the arm has it. Its memory is
-        llama.cpp's too (`predicting.llama_memory`)."""
+        """Whether each product runs where its own weights are, and not a whole step where the arm has it."""
 
     def copy_ns(self, n_bytes: Floats, n_copies: Floats, way: CopyWay, n_tensors: int = 1) -> Floats:
         """A weight copy of `n_copies` pieces, of `n_tensors` weights; nothing where there are no bytes."""

@@ -17,13 +17,13 @@ from executor.passes import Phase, Ubatch
 from executor.placement.place import EVERYTHING_RESIDENT, Placement
 from executor.policies import arm_traits
 from executor.policies.cache import MAX_BATCH
+from profiler.planning.llama_memory import embedding_bytes
 from profiler.planning.placed_arms import device_of_layers
 from profiler.planning.plan import RunPlan
 from profiler.planning.request import GridPoint
 from profiler.predicting.costs import Costs, Points, Setting
 from profiler.predicting.expert_use import ExpectedUse, expert_use
 from profiler.predicting.layout import Layout, build_layout, placed_layout
-from profiler.predicting.llama_memory import embedding_bytes
 from profiler.predicting.plans import KnownCopies, StepCopies, decide
 from profiler.predicting.pricing import PricedUbatches, price
 from profiler.predicting.timeline import CellTimes, run_prompts, token_times
@@ -105,6 +105,7 @@ class ArmPredictor:
             known.use = use or expert_use(plan, known.layout.moe_layers)
         self.layout, use = placed_layout(known.layout, placement, by_tensor=costs.runs_by_tensor), known.use
         self._costs, self._arm, self._all_logits = costs, arm, plan.request.all_logits
+        self._is_llama_cpp = plan.request.engine == "llama.cpp"
         self._settings: dict[Phase, Setting] = {}
         self._setting_by_ubatch: dict[tuple[int, int], Setting] = {}
         self._compute = _LayerCompute(self.layout, costs, use)
@@ -273,15 +274,14 @@ class ArmPredictor:
     def _vram(self) -> dict[str, int]:
         units, model = self.layout.units.values(), self.layout.model
         on_host = 0 if self._decider.policy.traits.is_resident else sum(unit.n_bytes for unit in units)
-        by_tensor = self._costs.runs_by_tensor
         largest: dict[tuple[int, str], int] = {}
         for unit in units:
             key = (self.layout.device_of[unit.layer], unit.what)
-            held = max(part.info.n_bytes for part in unit.parts) if by_tensor else unit.n_bytes
+            held = max(part.info.n_bytes for part in unit.parts) if self._is_llama_cpp else unit.n_bytes
             largest[key] = max(largest.get(key, 0), held)
         slots = self._decider.policy.n_slots * sum(largest.values())
         return {
-            "vram_resident": model.n_bytes - on_host - (embedding_bytes(model) if by_tensor else 0),
+            "vram_resident": model.n_bytes - on_host - (embedding_bytes(model) if self._is_llama_cpp else 0),
             "vram_slots": slots,
             "vram_bank": self._decider.bank_bytes,
         }

@@ -24,7 +24,6 @@ from profiler.planning.request import GridPoint, PlacementOptions, RunRequest
 from profiler.predicting.candidates import USUAL_UBATCH, Candidate, Objective, nearest_to_usual, ranked
 from profiler.predicting.costs import Costs
 from profiler.predicting.expert_use import ExpectedUse
-from profiler.predicting.llama_memory import llama_cpp_shares
 from profiler.predicting.placements import override_of, spread, thin, trimmed
 from profiler.predicting.predictor import ArmPredictor, KnownOfPlan
 
@@ -72,7 +71,8 @@ class Search:
         best = ranked(found, self._objective)[:_REFINED]
         refined = (one for rough in best for one in self._refined(rough, budget))
         in_order = ranked([*found, *refined], self._objective)
-        return nearest_to_usual(in_order, self._objective) if self._costs.runs_by_tensor else in_order
+        of_llama_cpp = self._request.engine == "llama.cpp"
+        return nearest_to_usual(in_order, self._objective) if of_llama_cpp else in_order
 
     def next_gib(self, best: Candidate, budget: Budget) -> dict[str, float]:
         """What a GiB more would be worth to the best candidate, spent on layers, on slots, or on the cache."""
@@ -123,10 +123,7 @@ class Search:
             cells = tuple(dict.fromkeys(replace(cell, n_ubatch=ub) for cell in self._request.cells))
             request = replace(self._request, cells=cells, arms=("off",), placements=(PlacementOptions(),))
             plan = plan_run(request)
-            if self._costs.runs_by_tensor:
-                self._plans[ub] = _SizedPlan(plan, *llama_cpp_shares(request, plan.model, ub))
-            else:
-                self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
+            self._plans[ub] = _SizedPlan(plan, *device_shares(request, plan.model, plan.session))
         return self._plans[ub]
 
     def _device_of(self, ub: int) -> list[int]:

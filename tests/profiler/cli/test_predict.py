@@ -163,3 +163,15 @@ def test_auto_is_predicted_beside_what_it_chooses_from(capsys: Printed) -> None:
     taken = {arm: found["ttft_ns"]["median"] for arm, found in cell["arms"].items()}
     assert taken["auto"] == pytest.approx(min(taken[arm] for arm in ("off", "on", "hot")), rel=1e-6)
     assert cell["against_baseline"]["auto"]["ttft_ns"]["ratio"] < 1
+
+
+def test_predictions_for_llama_cpp_place_by_its_memory_as_advice_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget holds more of llama.cpp, whose slot is one tensor and whose embeddings stay on the host."""
+    resident = {}
+    for engine in ("hprof", "llama.cpp"):
+        words = ["-m", "qwen3-30b-a3b", "--layers", "8", "--gpu", "rtx4090", "--link", "gen4x16", "--arms", "off"]
+        words += ["--vram-budget", "3GiB", "-p", "512", "-n", "0", "-ub", "256", "--for", engine, "--json"]
+        assert hprof.main(["predict", *words]) == 0
+        [cell] = orjson.loads(capsys.readouterr().out)["cells"]
+        resident[engine] = cell["arms"]["off"]["vram_resident_bytes"]
+    assert resident["llama.cpp"] > resident["hprof"]
