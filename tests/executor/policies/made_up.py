@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,18 @@ import torch
 
 from executor.arrays import Flags
 from executor.passes import EventRecord, ExpertsRecord, PassResult, Ubatch, UbatchRecord
-from executor.policies.base import DIVIDED_SELECTIVE, INLINE_WHOLE, Item, Plan, Policy, Regime
+from executor.policies.base import (
+    AHEAD_WHOLE,
+    DIVIDED_FROM_BANK,
+    DIVIDED_SELECTIVE,
+    FROM_BANK,
+    INLINE_SELECTIVE,
+    INLINE_WHOLE,
+    Item,
+    Plan,
+    Policy,
+    Regime,
+)
 from executor.policies.traits import ArmTraits
 from executor.weights.transfer_units import HostSegment, StepKind, TransferUnit
 
@@ -89,6 +101,65 @@ def measured(
 def plans(policy: Policy, *items: Item) -> list[tuple[str, str]]:
     """When and what a policy copies for each item."""
     return [(plan.when, plan.what) for plan in map(policy.plan, items)]
+
+
+def crossed_experts(result: PassResult) -> Counter[tuple[int, int | None]]:
+    """How many experts' copies crossed the bus, by ubatch and layer."""
+    crossed: Counter[tuple[int, int | None]] = Counter()
+    for event in result.events:
+        if event.kind == "h2d" and "exps" in (event.tensor or ""):
+            crossed[event.ubatch, event.layer] += event.n_experts or 0
+    return crossed
+
+
+class ByLot(Policy):
+    """Any plan for any item, drawn by lot, but the same each time for an item."""
+
+    traits = ArmTraits("by lot", "Deciding by lot", "chosen")
+    seed = 0
+
+    @property
+    def n_slots(self) -> int:
+        return self.options.slots
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.options.cache_bytes
+
+    def plan(self, item: Item) -> Plan:
+        rng = self.lot(item.number)
+        if not item.is_moe:
+            return (INLINE_WHOLE, AHEAD_WHOLE)[rng.integers(2)]
+        found = self.choices(rng.random(item.unit.n_experts) < rng.random())
+        return found[rng.integers(len(found))]
+
+    def choices(self, hot: Flags) -> list[Plan]:
+        """What may be planned for experts, some of which are `hot`."""
+        return [INLINE_WHOLE, INLINE_SELECTIVE, AHEAD_WHOLE, FROM_BANK, Plan("ahead", "selective", hot)]
+
+    def lot(self, *numbers: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, *numbers))
+
+
+class DividedByLot(ByLot):
+    """Some of what is planned is divided, with any part for the host, and some steps are the host's alone."""
+
+    traits = ArmTraits("divided by lot", "Dividing by lot", "chosen", computes_on_host=True, divides=True)
+
+    def regime(self, n_tokens: int, unit: TransferUnit) -> Regime:
+        return "cpu" if self.lot(n_tokens, unit.number).random() < 0.15 else "stream"
+
+    def choices(self, hot: Flags) -> list[Plan]:
+        divided = [DIVIDED_SELECTIVE, DIVIDED_FROM_BANK, Plan("ahead", "selective", hot, divided=True)]
+        return [*super().choices(hot), *divided]
+
+    def n_for_host(self, item: Item, n_missing: int) -> int:
+        return int(self.lot(item.number).integers(n_missing + 1)) if self.plan(item).when == "inline" else 0
+
+    def divide(self, item: Item, missing: Flags) -> Flags | None:
+        rng = self.lot(item.number)
+        share = (0.0, 0.3, 0.6, 1.1)[rng.integers(4)]
+        return missing & (rng.random(missing.size) < share)
 
 
 class Divided(Policy):

@@ -6,54 +6,20 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 
 from executor.passes import PassResult
 from executor.policies import ARMS
-from executor.policies.base import (
-    AHEAD_WHOLE,
-    FROM_BANK,
-    INLINE_SELECTIVE,
-    INLINE_WHOLE,
-    Item,
-    Plan,
-    Policy,
-    PolicyOptions,
-)
-from executor.policies.traits import ArmTraits
+from executor.policies.base import PolicyOptions
 from tests.executor.engine_runs import open_session, run_pass
+from tests.executor.policies.made_up import ByLot, crossed_experts
 
 EVERYTHING = "attn_(q|k|v|output)|ffn_.*_exps=CPU"
 
 
-class Anything(Policy):
-    """Decides by lot, but the same each time for an item."""
-
-    traits = ArmTraits("by lot", "Deciding by lot", "chosen")
-
-    seed = 0
-
-    @property
-    def n_slots(self) -> int:
-        return self.options.slots
-
-    @property
-    def cache_bytes(self) -> int:
-        return self.options.cache_bytes
-
-    def plan(self, item: Item) -> Plan:
-        rng = np.random.default_rng((self.seed, item.number))
-        if not item.is_moe:
-            return (INLINE_WHOLE, AHEAD_WHOLE)[rng.integers(2)]
-        hot = rng.random(item.unit.n_experts) < rng.random()
-        plans = [INLINE_WHOLE, INLINE_SELECTIVE, AHEAD_WHOLE, FROM_BANK, Plan("ahead", "selective", hot)]
-        return plans[rng.integers(len(plans))]
-
-
 @pytest.fixture
 def arm(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(ARMS, "anything", Anything)
+    monkeypatch.setitem(ARMS, "anything", ByLot)
     return "anything"
 
 
@@ -102,10 +68,7 @@ def test_any_mixture_of_plans_is_ordered(arm: str, slots: int, seed: int) -> Non
 @pytest.mark.parametrize("seed", range(5))
 def test_copied_experts_are_counted_as_they_cross_the_bus(arm: str, seed: int) -> None:
     _, result = run(arm, "sim", 2, seed)
-    crossed: dict[tuple[int, int | None], int] = defaultdict(int)
-    for event in result.events:
-        if event.kind == "h2d" and "exps" in (event.tensor or ""):
-            crossed[event.ubatch, event.layer] += event.n_experts or 0
+    crossed = crossed_experts(result)
     assert {(r.ubatch, r.layer): r.copied for r in result.experts} == {
         key: crossed[key] for key in ((r.ubatch, r.layer) for r in result.experts)
     }
