@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from executor.errors import HprofError
 from executor.passes import EventRecord, UbatchRecord
 from hprof import main
 from profiler.compare import Change, CompareResult, compare_captures
@@ -21,7 +19,7 @@ from profiler.compare.renderers import changes_table, differences_table, headlin
 from profiler.compare.setting_words import setting_name, setting_value
 from profiler.manifest import ManifestArm
 from profiler.storage.writer import PassKey, new_capture
-from tests.profiler.makers import dense_off_on, dense_result, imported_without_passes, interrupted, moe_off_on
+from tests.profiler.makers import dense_off_on, dense_result, imported_without_passes, moe_off_on
 from tests.profiler.runs import make_capture, small_request
 
 
@@ -250,36 +248,6 @@ def test_captures_without_passes_compare_rates_and_shares_only(tmp_path: Path) -
     assert "nothing was judged" in result.warnings[-1]
 
 
-def test_nothing_in_common_is_one_clear_error(tmp_path: Path) -> None:
-    dense_off_on(tmp_path / "a", 1)
-    b = _bench(tmp_path / "b", [1], arm="hot")
-    with pytest.raises(HprofError) as refused:
-        compare_captures(str(tmp_path / "a"), b)
-    at, said = str(tmp_path / "a"), str(refused.value)
-    assert said.startswith(f"{at} and {b} share no cell and arm: A has ub=4,p=8,n=2 of off and on; B has ")
-    assert (
-        f"; run the same in both, or see one beside the other, such as hprof compare '{at}#off,ub=4,p=8,n=2' " in said
-    )
-    a_part, b_part = shlex.split(said.rstrip("."))[-2:]
-    assert compare_captures(a_part, b_part).changes
-
-
-def test_many_cells_without_one_in_common_are_told_in_one_sentence(tmp_path: Path) -> None:
-    names = []
-    for name, n_prompt in (("a", 100), ("b", 200)):
-        writer = new_capture(tmp_path / name, source="llama-bench", arms=[ManifestArm("off"), ManifestArm("on")])
-        for order, (size, arm) in enumerate((size, arm) for size in range(16, 176, 16) for arm in ("off", "on")):
-            writer.add_pass_row(order, PassKey(arm, size, 0, n_prompt, 0, 0, order, 0), prefill_ns=1000)
-        writer.finish()
-        names.append(str(tmp_path / name))
-    with pytest.raises(HprofError) as refused:
-        compare_captures(*names)
-    said = str(refused.value)
-    cells = "ub=16,p={0}, ub=32,p={0}, ub=48,p={0}, ub=64,p={0} and 6 more of off and on"
-    assert f"A has {cells.format(100)}; B has {cells.format(200)}; run the same in both" in said
-    assert len(said) < 500 + 4 * len(names[0])
-
-
 @pytest.mark.parametrize("n_boots", [2, 6])
 def test_cells_without_a_verdict_are_one_line_with_their_number(
     tmp_path: Path, n_boots: int, capsys: pytest.CaptureFixture[str]
@@ -309,15 +277,6 @@ def test_cells_without_a_verdict_are_one_line_with_their_number(
     assert capsys.readouterr().out.count("2 of 6 boots") == 3
 
 
-def test_a_side_without_passes_is_told_how_to_get_one(tmp_path: Path) -> None:
-    dense_off_on(tmp_path / "a", 1)
-    imported_without_passes(tmp_path / "b")
-    sides = [str(tmp_path / name) for name in "ab"]
-    for a, b in (sides, sides[::-1]):
-        with pytest.raises(HprofError, match=r"/b has no measured pass.*--arm NAME=FILE"):
-            compare_captures(a, b)
-
-
 def test_a_size_that_a_source_cannot_give_is_unknown(tmp_path: Path) -> None:
     dense_off_on(tmp_path / "a", 6)
     writer = new_capture(tmp_path / "b", source="nsys", arms=[ManifestArm("on")])
@@ -328,18 +287,6 @@ def test_a_size_that_a_source_cannot_give_is_unknown(tmp_path: Path) -> None:
     assert "different workload: n_prompt 8 against unknown" in {
         change.against.reason for change in result.changes if change.against is not None
     }
-
-
-def test_what_only_one_side_has_is_said(tmp_path: Path) -> None:
-    dense_off_on(tmp_path / "a", 2)
-    result = compare_captures(str(tmp_path / "a"), f"{tmp_path / 'a'}#on")
-    assert [w for w in result.warnings if w.startswith("Only A")] == ["Only A has -p 8 -n 2 -ub 4 -d 0 · off."]
-
-
-def test_an_interrupted_capture_says_so(tmp_path: Path) -> None:
-    interrupted(tmp_path / "a")
-    warnings = compare_captures(str(tmp_path / "a"), str(tmp_path / "a")).warnings
-    assert any(text.startswith("A: The capture") for text in warnings)
 
 
 def _exposing(path: Path, exposed_ns: list[int]) -> str:
@@ -405,28 +352,3 @@ def test_tables_name_cells_by_what_tells_them_apart(tmp_path: Path) -> None:
     result = compare_captures(*map(str, paths))
     assert changes_table(result, 9).columns[0] == "cell"
     assert {row[0] for row in changes_table(result, 9).rows} == {"ub=4", "ub=8"}
-
-
-def test_a_gate_does_not_pass_on_what_an_unfinished_side_lacks(tmp_path: Path) -> None:
-    """A build that dies at the second arm has kept no limit there."""
-    whole = str(dense_off_on(tmp_path / "a").path)
-    writer = new_capture(tmp_path / "b", arms=[ManifestArm("off")], model={"name": "tiny"})
-    for order in range(6):
-        writer.plan_pass(order, PassKey("off", 4, 0, 8, 2, order, order, 0))
-        writer.record_pass(order, dense_result())
-    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
-    assert gate.state == "inconclusive"
-    assert gate.reason == "B was not finished and lacks -p 8 -n 2 -ub 4 -d 0 · on"
-    writer.finish()
-    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
-    assert gate.state == "passed"
-
-
-def test_a_gate_does_not_pass_where_one_side_alone_has_its_figure(tmp_path: Path) -> None:
-    told, untold = _holding(tmp_path / "a", 1000), tmp_path / "b"
-    writer = new_capture(untold, arms=[ManifestArm("x")])
-    for order in range(6):
-        writer.add_pass_row(order, PassKey("x", 512, 0, 512, 0, order, order, 0), t_start=0, t_end=1000)
-    writer.finish()
-    (gate,) = compare_captures(told, str(untold), fail_on=["vram>+5%"]).gates
-    assert (gate.state, gate.reason) == ("inconclusive", "only A has it in -p 512 -n 0 -ub 512 -d 0 · x")

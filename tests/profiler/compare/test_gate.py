@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,14 @@ import pytest
 from executor.errors import HprofError
 from profiler.arithmetic.chances import TwoSides
 from profiler.arithmetic.stats import Comparison, PairDesign, compare
+from profiler.compare import compare_captures
 from profiler.compare.data import Change, Gate
 from profiler.compare.gate import decide, parse_limit
+from profiler.manifest import ManifestArm
 from profiler.metrics.figures import Figure
 from profiler.metrics.passes import CellKey
+from profiler.storage.writer import PassKey, new_capture
+from tests.profiler.makers import dense_off_on, dense_result
 
 _CELL = CellKey(512, 16, 64, 0)
 
@@ -205,3 +210,28 @@ def test_a_rise_from_zero_that_chance_gives_is_undecided() -> None:
     a, b = np.array([0.0, 0, 0, 0, 5, 4]), np.array([5.0, 4, 0, 5, 4, 0])
     change = _change(1, 1, "exposed_copy_ns", a=0.0, b=4.0, against=None, samples=TwoSides(a, b, are_pairs=False))
     assert _gate("exposed>+5%", [change]).state == "inconclusive"
+
+
+def test_a_gate_does_not_pass_on_what_an_unfinished_side_lacks(tmp_path: Path) -> None:
+    """A build that dies at the second arm has kept no limit there."""
+    whole = str(dense_off_on(tmp_path / "a").path)
+    writer = new_capture(tmp_path / "b", arms=[ManifestArm("off")], model={"name": "tiny"})
+    for order in range(6):
+        writer.plan_pass(order, PassKey("off", 4, 0, 8, 2, order, order, 0))
+        writer.record_pass(order, dense_result())
+    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
+    assert gate.state == "inconclusive"
+    assert gate.reason == "B was not finished and lacks -p 8 -n 2 -ub 4 -d 0 · on"
+    writer.finish()
+    (gate,) = compare_captures(whole, str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
+    assert gate.state == "passed"
+
+
+def test_a_gate_does_not_pass_where_one_side_alone_has_its_figure(tmp_path: Path) -> None:
+    for name, held in (("a", {"vram_peak": 1000}), ("b", {})):
+        writer = new_capture(tmp_path / name, arms=[ManifestArm("x")])
+        for order in range(6):
+            writer.add_pass_row(order, PassKey("x", 512, 0, 512, 0, order, order, 0), t_start=0, t_end=1000, **held)
+        writer.finish()
+    (gate,) = compare_captures(str(tmp_path / "a"), str(tmp_path / "b"), fail_on=["vram>+5%"]).gates
+    assert (gate.state, gate.reason) == ("inconclusive", "only A has it in -p 512 -n 0 -ub 512 -d 0 · x")
