@@ -25,7 +25,8 @@ def timed_alike(text: str) -> list[str]:
     lines: list[str] = []
     for line in text.splitlines():
         is_timed = line.startswith("wall") or (lines and lines[-1].startswith("wall"))
-        masked = re.sub(r" \([^)]*\)| (faster|slower|unclear|no difference)$", "", line)
+        # an interval that rounds to its median is not printed
+        masked = re.sub(r" \([^)]*\)| \[[^]]*\]| (faster|slower|unclear|no difference)$", "", line)
         lines.append(re.sub(r"\d[\d.]*", "N", masked) if is_timed else line)
     return " ".join(lines).split()
 
