@@ -25,7 +25,7 @@ from executor.units import (
 from profiler.planning.request import RunRequest
 from profiler.predicting.advise import Advice
 from profiler.predicting.calibrate import interval
-from profiler.predicting.candidates import Candidate
+from profiler.predicting.candidates import Candidate, some_of_front
 from profiler.predicting.placements import host_kinds
 from profiler.report.blocks import Block, Lines, Table
 
@@ -55,7 +55,10 @@ def advice_blocks(
     columns += [ttft, "prefill t/s", "decode t/s", "memory", "bound by"]
     yield _without_unknown(f"the best by {advice.objective}", columns, [_row(one) for one in advice.ranked[:_SHOWN]])
     columns = ["", "-ub", "on host", ttft, "decode t/s", "memory"]
-    yield Table("none is better in all of these", columns, [_short_row(one) for one in advice.pareto()[:_SHOWN]])
+    front = advice.pareto()
+    more = f" ({_SHOWN} of {len(front)}; --json has all)" if len(front) > _SHOWN else ""
+    rows = [_short_row(one) for one in some_of_front(front, advice.ranked, _SHOWN)]
+    yield Table(f"none is better in all of these{more}", columns, rows)
     if verified:
         columns = ["", "TTFT", "predicted", "decode", "predicted"]
         yield Table("run for real", columns, [_verified(*one) for one in verified])

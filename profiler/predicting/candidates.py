@@ -122,6 +122,23 @@ def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted((candidates[at] for at in front), key=lambda one: one.vram_bytes)
 
 
+def some_of_front(front: Sequence[Candidate], best_first: Sequence[Candidate], most: int) -> list[Candidate]:
+    """At most so many of the front (at least 3), in its order: the soonest first token, the fastest decode and the
+    least memory, then those that come first in `best_first`, which holds all of them.
+    """
+    if len(front) <= most:
+        return list(front)
+    ends = [
+        min(front, key=lambda one: one.ttft_ns),
+        min(front, key=lambda one: one.decode_ns),
+        min(front, key=lambda one: one.vram_bytes),
+    ]
+    on_front = {id(one) for one in front}
+    by_need = dict.fromkeys(id(one) for one in (*ends, *best_first) if id(one) in on_front)
+    kept = set(list(by_need)[:most])
+    return [one for one in front if id(one) in kept]
+
+
 def _class(cost: float) -> int:
     return round(math.log(max(cost, 1e-9)) / _ALIKE)
 

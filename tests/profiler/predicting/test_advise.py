@@ -17,7 +17,7 @@ from profiler.planning.placed_arms import device_shares
 from profiler.planning.plan import plan_run
 from profiler.planning.request import RunRequest, grid
 from profiler.predicting.advise import Advice, advise, verified_request
-from profiler.predicting.candidates import OBJECTIVES
+from profiler.predicting.candidates import OBJECTIVES, some_of_front
 from profiler.predicting.costs import RateCosts
 from profiler.predicting.placements import override_of, spread, thin, trimmed
 from profiler.predicting.search import Search
@@ -57,6 +57,17 @@ def test_nothing_on_the_front_is_beaten(advice: Advice) -> None:
     for one in front:
         better = [o for o in front if o.ttft_ns < one.ttft_ns and o.decode_ns < one.decode_ns]
         assert all(o.vram_bytes > one.vram_bytes for o in better)
+
+
+def test_a_front_that_is_cut_keeps_the_best_of_each_axis(advice: Advice) -> None:
+    front = advice.pareto()
+    for most in range(3, len(front) + 1):
+        some = some_of_front(front, advice.ranked, most)
+        assert len(some) == most
+        assert some == [one for one in front if one in some]
+        for axis in ("ttft_ns", "decode_ns", "vram_bytes"):
+            assert min(getattr(one, axis) for one in some) == min(getattr(one, axis) for one in front)
+    assert advice.best in some_of_front(front, advice.ranked, 4)
 
 
 def test_a_gib_more_is_worth_something_and_never_costs(advice: Advice) -> None:
