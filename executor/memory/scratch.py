@@ -14,7 +14,7 @@ from executor.layers.dense import MOST_ROWS
 from executor.model import LayerShape, Model, MoeFfn, TensorInfo
 from executor.output_rows import drops_rows
 from executor.quants.dispatch import is_stored_as
-from executor.quants.products import reads_stored
+from executor.quants.products import are_few, reads_stored
 from executor.session import SessionOptions
 from executor.weights.transfer_units import StepKind, step_kind
 
@@ -80,5 +80,7 @@ def _of_step(
 
 def _n_widened(matrix: TensorInfo, n_rows: int, options: SessionOptions) -> int:
     """Numbers of a matrix that are written in the compute dtype for a product with `n_rows` rows."""
-    is_read = options.device.kind == "cuda" and reads_stored(matrix.quant, n_rows, options.dtype)
-    return 0 if is_read or is_stored_as(matrix, options.dtype) else math.prod(matrix.shape)
+    kind, dtype = options.device.kind, options.dtype
+    # `sim` stands for a GPU with kernels, here as in its times (`engine.work.device_bytes`)
+    is_read = reads_stored(matrix.quant, n_rows, dtype) if kind == "cuda" else kind == "sim" and are_few(n_rows, dtype)
+    return 0 if is_read or is_stored_as(matrix, dtype) else math.prod(matrix.shape)

@@ -155,6 +155,16 @@ def test_few_rows_read_weights_as_they_are_stored(monkeypatch: pytest.MonkeyPatc
     assert counted(bf16, has_output=True, max_ubatch=1) < MIB  # its bytes are numbers already
 
 
+def test_a_simulated_gpu_reads_few_rows_weights_as_they_are_stored() -> None:
+    """As its times are of it: with the output matrix widened, advice would keep that much less on the device."""
+    model, sim = load_model("llama-3.1-8b", layers=1), DeviceOptions("sim")
+    of_layer = counted(model, device=sim)
+    assert counted(model, device=sim, has_output=True) == of_layer
+    widened = model.shape.n_vocab * model.shape.hidden * 2
+    assert counted(model, device=sim, has_output=True, dtype=torch.float32) == 2 * widened
+    assert counted(model, device=sim, has_output=True, all_logits=True) >= widened
+
+
 def test_rows_of_a_large_ubatch_go_in_pieces() -> None:
     model = load_model("llama-3.1-8b", layers=2)
     one, two = (counted(model, max_ubatch=n) for n in (4096, 8192))
