@@ -28,6 +28,7 @@ from profiler.metrics.experts import (
     uniform_curve,
 )
 from profiler.metrics.layers import total_bytes, typical_ubatches
+from profiler.metrics.passes import measured_passes
 
 _MOST_USES: Final = 0.8  # of a layer's uses
 
@@ -48,7 +49,8 @@ def main(choice: Choice) -> None:
         )
         return
     if experts is not None:
-        shares(experts)
+        measured = measured_passes(choice.capture.passes)["pass_id"].dropna()
+        shares(experts.filter(pc.is_in(experts["pass_id"], pa.array(measured.astype("int32"), pa.int32()))))
     if not pc.max(pc.binary_length(chosen["used"])).as_py():
         show.nothing("Which experts were chosen was not recorded, only how many.")
         return
@@ -97,7 +99,7 @@ def say_moved(arm: str, ubatches: pd.DataFrame) -> None:
 
 
 def shares(experts: pa.Table) -> None:
-    """Over every ubatch size of the capture: the router's choice does not depend on the arm."""
+    """Over every ubatch size of the measured passes: the router's choice does not depend on the arm."""
     st.header("Experts touched", anchor=False)
     rows = distinct_by_ubatch(experts)
     table = typical_use(rows)

@@ -1,0 +1,33 @@
+"""Selective copy tells the same of experts as the report: of measured passes alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from profiler.metrics.experts import distinct_by_ubatch, typical_use
+from profiler.metrics.passes import measured_passes
+from profiler.planning.request import GridPoint
+from tests.dashboard.pages import open_page
+from tests.profiler.runs import make_capture, small_request
+
+
+def use(experts: pa.Table) -> pd.DataFrame:
+    return typical_use(distinct_by_ubatch(experts))
+
+
+def test_experts_touched_are_of_measured_passes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cell = GridPoint(n_prompt=64, n_gen=4, n_ubatch=16, n_depth=0)
+    request = small_request(model="tiny-moe", arms=("off", "on"), cells=(cell,), repetitions=3)
+    capture = make_capture(tmp_path / "moe", request)
+    everything = capture.table("experts")
+    ids = measured_passes(capture.passes)["pass_id"].tolist()
+    measured = use(everything.filter(pc.is_in(everything["pass_id"], pa.array(ids, pa.int32()))))
+    assert measured["distinct_share"].tolist() != use(everything)["distinct_share"].tolist()
+    app = open_page(monkeypatch, tmp_path, "selective", capture="moe")
+    (shown,) = (one.value for one in app.dataframe if "distinct share, %" in one.value)
+    assert shown["distinct share, %"].tolist() == pytest.approx((measured["distinct_share"] * 100).tolist(), rel=1e-3)
