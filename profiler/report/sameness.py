@@ -106,6 +106,7 @@ class PhaseWork:
     policy: str | None  # in effect in every ubatch of every pass; null: there were several
     on_host: bool  # whether all of them computed on the host and copied no weights
     bytes_h2d: float  # median; NaN: unknown
+    divides: bool  # whether experts waited for the router's choice to be divided, be the device's part none
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +134,19 @@ class WorkDone:
     def of(self, arm: str, pass_ids: Sequence[int]) -> ArmWork:
         """What measured passes of an arm did."""
         known, host_layers = self._arms.get(arm, (None, None))
-        return ArmWork(known, host_layers, {phase: self._in_phase(phase, pass_ids) for phase in _PHASES})
+        return ArmWork(known, host_layers, {phase: self._in_phase(phase, known, pass_ids) for phase in _PHASES})
 
-    def _in_phase(self, phase: Phase, pass_ids: Sequence[int]) -> PhaseWork:
+    def _in_phase(self, phase: Phase, arm: ManifestArm | None, pass_ids: Sequence[int]) -> PhaseWork:
         policies = {self._policies.get((pass_id, phase), ()) for pass_id in pass_ids}
         names = {name for of_pass in policies for name in of_pass}
+        traits = arm.traits if arm is not None else None
         copied = [n_bytes for pass_id in pass_ids if not math.isnan(n_bytes := self._copied[phase][pass_id])]
         return PhaseWork(
             is_recorded=any(policies),
             policy=names.pop() if len(names) == 1 and () not in policies else None,
             on_host=all(self._on_host[phase][pass_id] for pass_id in pass_ids),
             bytes_h2d=statistics.median(copied) if copied else math.nan,
+            divides=traits is not None and traits.divides and names != {traits.same_without_experts},
         )
 
 
@@ -165,7 +168,7 @@ def same_work(name: str, baseline: ArmWork, arm: ArmWork) -> str | None:
 def _shared(phase: Phase, baseline: PhaseWork, arm: PhaseWork) -> str | None:
     if baseline.policy is not None and baseline.policy == arm.policy and _copied_alike(baseline, arm):
         return f"{phase} ran as {baseline.policy} in both arms"
-    if baseline.on_host and arm.on_host:
+    if baseline.on_host and arm.on_host and baseline.divides == arm.divides:
         return f"{phase} computed the weights in host memory on the host in both arms"
     return None
 

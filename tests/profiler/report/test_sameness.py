@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
+from executor.policies import find_traits
+from hprof import main
+from profiler.capture import Capture
 from profiler.manifest import ManifestArm
+from profiler.report.build import build_report
 from profiler.report.sameness import ToldByPasses, WorkDone, same_work, sameness
 from profiler.storage.writer import conform
 
@@ -86,3 +92,40 @@ def test_one_policy_that_copies_fewer_bytes_did_not_do_the_same_work(
     done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
     off, cache = (done.of(name, [number]) for number, name in enumerate(("off", "cache")))
     assert same_work("ttft_ns", off, cache) == ("prefill ran as off in both arms" if is_same else None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "policy", "is_same"),
+    [
+        ("off", "cpu", "cpu", True),
+        ("off", "both", "both", False),  # waits for the router's choice before the host may begin
+        ("both", "cpu", "cpu", False),
+        ("off", "both", "off", True),  # of a model without experts in host memory
+        ("both", "both+cache", "both+cache", True),
+    ],
+)
+def test_an_arm_that_divides_its_experts_did_other_work_even_where_the_host_had_them_all(
+    first: str, second: str, policy: str, *, is_same: bool
+) -> None:
+    options = {"effective": {"host_layers": [0]}}
+    arms = [ManifestArm(name, name, name, options, traits=find_traits(name)) for name in (first, second)]
+    rows = {"pass_id": [0, 1], "phase": ["decode"] * 2, "ubatch": [0] * 2, "policy": [first, policy]}
+    figures = {"bytes_h2d": 1000.0, "selective_saving_bytes": UNKNOWN, "host_compute_ns": 5.0}
+    frame = pd.DataFrame(figures, index=[0, 1])
+    done = WorkDone(conform("ubatches", rows), {"prefill": frame, "decode": frame}, arms)
+    found = same_work("decode_tokens_per_s", *(done.of(arm.name, [at]) for at, arm in enumerate(arms)))
+    assert (found is not None) is is_same
+
+
+def test_of_two_arms_that_left_all_to_the_host_the_one_that_asked_the_router_first_is_judged(tmp_path: Path) -> None:
+    """In all figures alike: `both` is slower in decode, in the prompt and so in wall time."""
+    grid = ["--arms", "off,both,cpu", "-p", "8", "-n", "3", "-ub", "8", "-r", "2", "-o", str(tmp_path / "c")]
+    assert main(["run", "-m", "tiny-moe", "--device", "sim", *grid]) == 0
+    (cell,) = build_report(Capture.open(tmp_path / "c")).cells
+    assert all(arm.median("host_compute_ns") for arm in cell.arms.values())
+    assert {arm.figures["pass"]["selective_saving_bytes"] for arm in cell.arms.values()} == {None}, (
+        "no weight is copied"
+    )
+    told = {name: {found.verdict for found in of.values() if found} for name, of in cell.against_baseline.items()}
+    assert told == {"both": {"slower"}, "cpu": {"inconclusive"}}
+    assert all(found.is_same_work for found in cell.against_baseline["cpu"].values() if found)
