@@ -16,10 +16,11 @@ from profiler.arithmetic.stats import Comparison
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
 from profiler.metrics.passes import varied_keys
-from profiler.report.arm_reasons import PHASES, told_decode, told_other_phase, told_price, told_why, told_work
+from profiler.report.arm_reasons import told_decode, told_other_phase, told_price, told_why, told_work
 from profiler.report.blocks import Block, Heading, Lines, Table
 from profiler.report.cells import Cell, telling_cell
 from profiler.report.from_which_size import from_which_size
+from profiler.report.phases import DECODE_RATE, told_phase
 from profiler.report.report import Report
 from profiler.report.sensitivity import told_sensitivity
 from profiler.report.settings_to_use import Standings, pays_in, told_choice
@@ -44,7 +45,6 @@ from profiler.report.verdicts import (
     verdict_word,
 )
 
-_DECODE: Final = "decode_tokens_per_s"
 _MODEL: Final = "model_filename"  # of arms, where llama-bench's rows are of several
 _TRACES: Final = ("kineto", "cupti", "nsys")  # sources that hold copies and kernels where there were any
 _OPEN: Final = "?"  # in the table, where too little was measured for a verdict
@@ -179,8 +179,8 @@ class _Answer:
         yield Lines("answer", list(self._pays()))
         yield from self._table()
         yield Lines("note", list(self._pending()))
-        if telling_figure(telling) != _DECODE and self._room.has_costs:
-            yield Lines("fact", list(told_decode(telling, self._shown, keys)))
+        if telling_figure(telling) != DECODE_RATE and self._room.has_costs:
+            yield Lines("fact", list(told_decode(telling, self._shown, self._arms, keys)))
         yield Lines("fact", list(self._costs()))
         if self._best is not None:
             yield Lines("fact", list(told_why(self._compared, self._best, keys, has_worst=self._room.has_details)))
@@ -191,7 +191,7 @@ class _Answer:
 
     def _decodes_faster(self, name: str) -> bool:
         """Whether it wins in decode and loses nothing in the telling figure."""
-        found = telling_cell(self._cells).against_baseline.get(name, {}).get(_DECODE)
+        found = telling_cell(self._cells).against_baseline.get(name, {}).get(DECODE_RATE)
         as_good = all(one.is_same_work or one.verdict == "no difference" for one in self._judged(name))
         return as_good and found is not None and found.verdict == "faster"
 
@@ -224,7 +224,7 @@ class _Answer:
             left.setdefault(words, []).append(f"{name} ({self._factors(name)})")
         for words, told in left.items():
             yield f"{words} {self._baseline}{self._phase()}: {', '.join(told)}."
-        yield from told_other_phase(self._compared, cell, self._arms[: self._room.told])
+        yield from told_other_phase(self._compared, cell, self._arms[: self._room.told], self._arms)
 
     def _alone(self) -> str:
         """Where no arm is a choice beside the baseline."""
@@ -240,7 +240,7 @@ class _Answer:
         """From which size an arm pays; of one size, how fast it is there."""
         told = told_comparison(cell, name)
         over = from_which_size(self._compared, cell, self._baseline, name)
-        if over is not None and len(over.sizes) > 1 and over.figure != _DECODE:  # decode has no ubatch
+        if over is not None and len(over.sizes) > 1 and over.figure != DECODE_RATE:  # decode has no ubatch
             return over.in_short(name)
         if told is None:
             return f"{name} was not compared with {self._baseline}."
@@ -318,9 +318,8 @@ class _Answer:
 
     def _phase(self) -> str:
         """What the telling figure is about, where the other phase was timed as well."""
-        timed = {key for key in PHASES for cell in self._cells if cell.arms[cell.baseline].median(key) is not None}
-        figure = telling_figure(telling_cell(self._cells))
-        return f" in {PHASES[figure]}" if len(timed) > 1 and figure is not None and figure in PHASES else ""
+        phase = told_phase(self._cells)
+        return f" in {phase}" if phase else ""
 
     def _costs(self) -> Iterator[str]:
         """The memory that the arms that pay take."""

@@ -8,13 +8,11 @@ from typing import Final
 from executor.units import format_bytes, format_count, format_factor, format_ns, format_share, format_value, listed
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell
+from profiler.report.phases import DECODE_RATE, PHASES, with_fastest
 from profiler.report.residency import Residency
 from profiler.report.shown_cells import best_and_worst, telling_figure, told_comparison
 from profiler.report.verdicts import as_fast, factor_range, verdict_word
 
-_DECODE: Final = "decode_tokens_per_s"
-PHASES: Final[Mapping[str, str]] = {"prefill_tokens_per_s": "prefill", _DECODE: "decode"}
-"""What a rate is about, in a word."""
 _ACTIVATIONS: Final = 0.1  # of an arm's bytes that are weights
 _AS_MANY: Final = 0.01  # a byte count that differs by less reads as the same one
 
@@ -90,39 +88,43 @@ def _price(before: Residency, after: Residency) -> str:
     return " and ".join(told)
 
 
-def told_decode(cell: Cell, names: Sequence[str], keys: Sequence[str]) -> Iterator[str]:
+def told_decode(cell: Cell, names: Sequence[str], choices: Sequence[str], keys: Sequence[str]) -> Iterator[str]:
     """`Decode: 12.3 t/s with off; on 1.24 x as fast (faster); gated did the same work.`; nothing where none was timed.
 
-    keys: the sizes that tell the cells apart; of them the depth changes decode.
+    names: arms in the table; of the choices the fastest is told beside them. keys: the sizes that tell the cells apart;
+    of them the depth changes decode.
     """
-    speed = cell.arms[cell.baseline].median(_DECODE)
+    speed = cell.arms[cell.baseline].median(DECODE_RATE)
     if speed is None:
         return
-    told, same = [f"{format_value(speed, FIGURES[_DECODE].unit)} t/s with {cell.baseline}"], []
-    for name in names:
-        found = cell.against_baseline.get(name, {}).get(_DECODE)
+    told, same = [f"{format_value(speed, FIGURES[DECODE_RATE].unit)} t/s with {cell.baseline}"], []
+    for name in with_fastest([cell], DECODE_RATE, names, choices):
+        found = cell.against_baseline.get(name, {}).get(DECODE_RATE)
         if found is None:
             continue
         if found.is_same_work:
             same.append(name)
         else:
             word = "" if found.n_missing else f" ({verdict_word(found)})"
-            told.append(f"{name} {format_factor(as_fast(found.ratio, _DECODE))} x as fast{word}")
+            told.append(f"{name} {format_factor(as_fast(found.ratio, DECODE_RATE))} x as fast{word}")
     told += [f"{listed(same)} did the same work"] if same else []
     depth = f" at depth {cell.n_depth:,}" if cell.n_depth is not None and "n_depth" in keys else ""
     yield f"Decode{depth}: {'; '.join(told)}."
 
 
-def told_other_phase(cells: Sequence[Cell], telling: Cell, names: Sequence[str]) -> Iterator[str]:
+def told_other_phase(
+    cells: Sequence[Cell], telling: Cell, names: Sequence[str], choices: Sequence[str]
+) -> Iterator[str]:
     """`In decode: on (0.995 x as fast, no difference).` Of cells that timed the phase which the telling cell did not,
-    as llama-bench times prompt and generation apart. The verdict is told where all cells share one.
+    as llama-bench times prompt and generation apart: of the names, and of the choices the fastest there. The verdict is
+    told where all cells share one.
     """
     figure = telling_figure(telling)
     for other in [key for key in PHASES if figure in PHASES and key != figure]:
         told: list[str] = []
-        for name in names:
-            found = [one for cell in cells if (one := told_comparison(cell, name)) is not None]
-            judged = [comparison for comparison, key in found if key == other]
+        apart = [cell for cell in cells if telling_figure(cell) == other]
+        for name in with_fastest(apart, other, names, choices):
+            judged = [one[0] for cell in apart if (one := told_comparison(cell, name)) is not None]
             if not judged:
                 continue
             words = {"" if one.n_missing else f", {verdict_word(one)}" for one in judged}

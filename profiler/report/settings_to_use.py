@@ -11,6 +11,7 @@ from executor.units import listed
 from profiler.manifest import ManifestArm
 from profiler.metrics import FIGURES
 from profiler.report.cells import Cell, telling_cell
+from profiler.report.phases import DECODE_RATE, PHASES, told_phase, told_slower
 from profiler.report.shown_cells import telling_figure, told_comparison
 from profiler.report.verdicts import times_as_fast
 
@@ -46,6 +47,7 @@ class Standings:
 def told_choice(cells: Sequence[Cell], found: Standings, arms: Sequence[ManifestArm], source: str) -> str:
     """The sentence on the fastest arm and ubatch of the telling workload, among arms that pay there (or, without any
     verdict yet, those that lack one); where programs printed a figure of themselves, by that one, as the answer is.
+    Where prefill and decode were timed, it says by which of them, and whether the arm is slower in the other.
     """
     telling = telling_cell(cells)
     if (printed := _best_as_printed(telling)) is not None:
@@ -58,8 +60,16 @@ def told_choice(cells: Sequence[Cell], found: Standings, arms: Sequence[Manifest
         if name == found.baseline or not found.paying or pays_in(cell, name)
     }
     at, name = max(speeds, key=lambda key: speeds[key])
-    best = name if name != found.baseline else next(iter(found.decoding), None)
-    return _told_settings(alike[at], _Best(best, bool(found.paying) or not found.unsettled), arms, source)
+    by = told_phase(cells)
+    if name == found.baseline and found.decoding:
+        name, by = found.decoding[0], PHASES[DECODE_RATE]
+    best = _Best(
+        name if name != found.baseline else None,
+        is_certain=bool(found.paying) or not found.unsettled,
+        by=by,
+        but=told_slower(cells, alike[at], name, by) if by is not None else None,
+    )
+    return _told_settings(alike[at], best, arms, source)
 
 
 def pays_in(cell: Cell, name: str) -> bool:
@@ -73,6 +83,7 @@ class _Best:
     name: str | None  # None where no arm beats the baseline
     is_certain: bool  # whether verdicts say so
     by: str | None = None  # the figure that it was chosen by, where that is no matter of course
+    but: str | None = None  # what the choice costs in another figure
 
 
 def _best_as_printed(cell: Cell) -> _Best | None:
@@ -106,7 +117,8 @@ def _told_settings(cell: Cell, best: _Best, arms: Sequence[ManifestArm], source:
     name = best.name or cell.baseline
     chosen = policy.get(name, name)
     words = [f"-ub {cell.n_ubatch}"] if cell.n_ubatch and cell.n_prompt != 0 else []  # decode alone has no ubatch
-    why = f", by {best.by}" if best.by else ""
+    but = f" ({best.but})" if best.but else ""
+    why = f", by {best.by}{but}" if best.by else ""
     if best.name is None and best.is_certain and len(cell.arms) > 1:
         why = f", for no arm was shown to beat it{f' in {best.by}' if best.by else ''}"
     if source != "hprof":

@@ -287,7 +287,7 @@ def test_a_cell_that_the_baseline_did_not_run_is_no_comparison_with_it(tmp_path:
     rows = {line.split()[0]: line.split()[1:] for line in answer(report).splitlines() if line.startswith("p=")}
     assert rows["p=0,n=16"] == ["32,000", "t/s"], "b's own speed, under b"
     assert rows["p=4096,n=0"][:2] == ["2,048,000", "2.00"]
-    assert "Set, if it holds: b -ub 512." in told
+    assert "Set, if it holds: b -ub 512, by prefill." in told
 
 
 def test_one_arm_of_another_tool_is_compared_with_nothing(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_prompt_and_generation_that_were_timed_apart_are_told_apart(tmp_path: Pa
     assert "on is 1.25 x as fast as off in prefill: faster." in told
     assert "In decode: on (0.50 x as fast, slower)." in told
     assert "Speed: off in t/s, the others as many times as fast:" in told
-    assert "Set: on -ub 512." in told
+    assert "Set: on -ub 512, by prefill (in decode it is 0.50 x as fast, slower)." in told
 
 
 def test_equal_builds_are_said_to_be_equal(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_decode_has_no_ubatch_to_set(tmp_path: Path) -> None:
     told = joined(timed_apart(tmp_path / "c", faster, ub=(512, 2048)))
     assert "In prefill: x (1.25 x as fast, faster)." in told
     assert "on is 2.00 x as fast as off in decode: faster. x is 0.50 x as fast as off in decode: slower." in told
-    assert "Set: on." in told
+    assert "Set: on, by decode." in told
 
 
 def test_arms_of_several_models_are_no_choice_of_settings(tmp_path: Path) -> None:
