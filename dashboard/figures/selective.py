@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.style import BLUE, GREY, ORANGE, arm_style, styled
+from dashboard.figures.style import BLUE, GREEN, GREY, ORANGE, arm_style, styled
 from dashboard.text import for_plotly
 from executor.units import column_scale
-from profiler.metrics.experts import spread_by_layer
 
 _FEW_UBATCHES: Final = 4
+_COLOURS, _SYMBOLS = (BLUE, ORANGE, GREEN), ("circle", "diamond", "square")  # of phases
 _OF_ACTIVATIONS: Final = 0.001  # of the largest bar
 
 
@@ -77,23 +78,23 @@ def _pattern(number: int) -> Mapping[str, object] | None:
     )
 
 
-def distinct_figure(spread: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
+def distinct_figure(use: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
     """Share of the experts touched over tokens in the ubatch: measured, and if all were equally likely.
 
-    spread: `spread_by_size` of the ubatches; curve: n_tokens, share.
+    use: `profiler.metrics.experts.typical_use`; curve: n_tokens, share.
     """
-    share = spread * 100
-    sizes = share.index.to_numpy()
     figure = go.Figure()
-    figure.add_scatter(
-        x=sizes,
-        y=share["median"],
-        name="measured",
-        mode="markers",  # a line between sizes far apart would claim what lies between them
-        marker={"size": 10, "color": BLUE},
-        error_y=_bars(share["median"], share["min"], share["max"]),
-        hovertemplate="%{x} tokens touch %{y:.1f} % of the experts<extra></extra>",
-    )
+    for number, (name, rows) in enumerate(_by_phase(use)):
+        share = rows[["distinct_share", "distinct_least", "distinct_most"]] * 100
+        figure.add_scatter(
+            x=rows["n_tokens"].to_numpy(),
+            y=share["distinct_share"].to_numpy(),
+            name=f"measured{name}",
+            mode="markers",  # a line between sizes far apart would claim what lies between them
+            marker={"size": 10, "color": _COLOURS[number], "symbol": _SYMBOLS[number]},
+            error_y=_bars(share["distinct_share"], share["distinct_least"], share["distinct_most"]),
+            hovertemplate=f"%{{x}} tokens touch %{{y:.1f}} % of the experts{name}<extra></extra>",
+        )
     figure.add_scatter(
         x=curve["n_tokens"],
         y=curve["share"] * 100,
@@ -103,10 +104,18 @@ def distinct_figure(spread: pd.DataFrame, curve: pd.DataFrame) -> go.Figure:
         hovertemplate="equally likely: %{y:.1f} %<extra></extra>",
     )
     styled(figure, height=340)
+    sizes = np.unique(use["n_tokens"])
     figure.update_xaxes(title="tokens in the ubatch", type="log", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes])
     figure.update_xaxes(autotickangles=[0, 90])  # slanted ones run into each other on a phone
     figure.update_yaxes(title="experts touched, %", range=[0, 103])
     return figure
+
+
+def _by_phase(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """` in prefill`, ` in decode`, or nothing where the source says no phase; with the rows of each."""
+    groups = rows.groupby("phase", sort=False, dropna=False)
+    named = [(f" in {phase}" if isinstance(phase, str) else "", of_phase) for phase, of_phase in groups]
+    return sorted(named, key=lambda found: found[0], reverse=True)
 
 
 def _bars(middle: pd.Series[float], low: pd.Series[float], high: pd.Series[float]) -> Mapping[str, object]:
@@ -141,26 +150,23 @@ def coverage_figure(coverage: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def overlap_figure(jaccard: pd.DataFrame) -> go.Figure:
+def overlap_figure(spread: pd.DataFrame) -> go.Figure:
     """How much of a layer's experts the layer before used too: medians over the ubatches, with the middle half.
 
-    jaccard: layer, n_tokens, jaccard.
+    spread: `profiler.metrics.experts.spread_by_layer`.
     """
     figure = go.Figure()
-    many = jaccard["n_tokens"] > 1
-    for number, (name, rows) in enumerate({"in prefill": jaccard[many], "in decode": jaccard[~many]}.items()):
-        if rows.empty:
-            continue
-        spread = spread_by_layer(rows) * 100
+    for number, (name, rows) in enumerate(_by_phase(spread)):
+        share = rows[["low", "median", "high"]] * 100
         figure.add_bar(
-            x=spread.index.to_numpy(),
-            y=spread["median"],
-            name=name,
-            marker={"color": (BLUE, ORANGE)[number], "pattern": _pattern(number)},
-            error_y=_bars(spread["median"], spread["low"], spread["high"]),
-            hovertemplate=f"layer %{{x}} {name}: %{{y:.1f}} %<extra></extra>",
+            x=rows["layer"].to_numpy(),
+            y=share["median"].to_numpy(),
+            name=name.strip() or "overlap",
+            marker={"color": _COLOURS[number], "pattern": _pattern(number)},
+            error_y=_bars(share["median"], share["low"], share["high"]),
+            hovertemplate=f"layer %{{x}}{name}: %{{y:.1f}} %<extra></extra>",
         )
     styled(figure, height=320, barmode="group")
-    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if jaccard["layer"].nunique() <= 32 else None)
+    figure.update_xaxes(title="layer", showgrid=False, dtick=1 if spread["layer"].nunique() <= 32 else None)
     figure.update_yaxes(title="overlap with the layer before, %", range=[0, 100])
     return figure

@@ -23,12 +23,12 @@ from profiler.metrics.experts import (
     heat_by_layer,
     hottest_coverage,
     spread_by_layer,
-    spread_by_size,
     typical_use,
     uniform_curve,
 )
-from profiler.metrics.layers import total_bytes, typical_ubatches
+from profiler.metrics.layers import saved_share, typical_ubatches
 from profiler.metrics.passes import measured_passes
+from profiler.report.cells import ArmFigures
 
 _MOST_USES: Final = 0.8  # of a layer's uses
 
@@ -72,8 +72,8 @@ def bytes_moved(choice: Choice) -> None:
     if mine["bytes_h2d"].isna().all():
         show.nothing("The source recorded no copies of these passes.")
         return
-    for arm, rows in by_arm.items():
-        say_moved(arm, rows)
+    for arm in by_arm:
+        say_moved(arm, choice.cell.arms[arm])
     idle = idle_tokens(by_arm)
     table = pd.concat([rows.assign(arm=arm) for arm, rows in by_arm.items()], ignore_index=True)
     moved = {"copied": "bytes_h2d", "whole copies": "whole_bytes", "saved": "selective_saving_bytes"}
@@ -89,27 +89,30 @@ def bytes_moved(choice: Choice) -> None:
         st.caption(f"Not drawn: {format_count(len(idle), 'token')} of decode, which copied no weights.")
 
 
-def say_moved(arm: str, ubatches: pd.DataFrame) -> None:
-    moved, _, saved = total_bytes(ubatches)
+def say_moved(arm: str, told: ArmFigures) -> None:
+    """The report's bytes of a whole pass, of which no sum over ubatches of medians is the median."""
+    moved, saved = told.median("bytes_h2d"), told.median("selective_saving_bytes")
+    if moved is None:
+        return
+    less = ""
     if saved is not None:
-        told = f"{format_share(saved)} less than whole copies" if saved > 0 else "whole copies"
-        st.markdown(
-            f"**{escape_markdown(arm)}** moved {escape_markdown(format_bytes(moved))}: {escape_markdown(told)}."
-        )
+        share = saved_share(moved, saved)
+        less = f", {format_bytes(saved)} ({format_share(share)}) less than whole copies" if share else ": whole copies"
+    st.markdown(f"**{escape_markdown(arm)}** moved {escape_markdown(f'{format_bytes(moved)}{less}')}.")
 
 
 def shares(experts: pa.Table) -> None:
     """Over every ubatch size of the measured passes: the router's choice does not depend on the arm."""
     st.header("Experts touched", anchor=False)
-    rows = distinct_by_ubatch(experts)
-    table = typical_use(rows)
+    use = typical_use(distinct_by_ubatch(experts))
+    table = use
     if table["cache_hit_rate"].isna().all():
         table = table.drop(columns="cache_hit_rate")
     parts = in_one_unit({column.replace("_", " "): table[column] for column in table.columns[2:]}, "share")
     table = table[table.columns[:2]].assign(**parts)
     curve = uniform_curve(experts)
     show.figure(
-        distinct_figure(spread_by_size(rows), curve),
+        distinct_figure(use, curve),
         alt="share of the experts that a ubatch touches over its tokens, measured and with equally likely experts",
         key="distinct",
         table=table,
@@ -157,12 +160,13 @@ def overlap(experts: pa.Table) -> None:
     if jaccard.empty:
         return
     st.header("Do adjacent layers use the same experts?", anchor=False)
-    table = pd.DataFrame(in_one_unit({"median overlap": spread_by_layer(jaccard)["median"]}, "share")).reset_index()
+    spread = spread_by_layer(jaccard)
+    shares = in_one_unit({"median overlap": spread["median"], "low": spread["low"], "high": spread["high"]}, "share")
     show.figure(
-        overlap_figure(jaccard),
+        overlap_figure(spread),
         alt="overlap (common / either) of each layer's experts with the layer before, in the same ubatch",
         key="overlap",
-        table=table,
+        table=spread[["phase", "layer"]].assign(**shares),
         name="adjacent-layer-overlap",
     )
     st.caption(

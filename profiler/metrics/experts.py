@@ -65,27 +65,30 @@ def _column(experts: pa.Table, name: str) -> Int64:
 
 
 def typical_use(experts: pd.DataFrame) -> pd.DataFrame:
-    """One row a (n_tokens, phase) of `distinct_by_ubatch`: medians of the shares over the ubatches, and the cache's hit
-    rate over all of them together (hits / look-ups; NaN where nothing was looked up)."""
-    groups = experts.groupby(["n_tokens", "phase"])
-    found: pd.DataFrame = groups[["distinct_share", "copied_share"]].median().reset_index()
+    """One row a (n_tokens, phase) of `distinct_by_ubatch`: medians of the shares over the ubatches, of the experts
+    touched also the least and the most, and the cache's hit rate over all of them together (hits / look-ups; NaN where
+    nothing was looked up)."""
+    groups = experts.groupby(["n_tokens", "phase"], dropna=False)
+    found: pd.DataFrame = groups.agg(
+        distinct_share=("distinct_share", "median"),
+        distinct_least=("distinct_share", "min"),
+        distinct_most=("distinct_share", "max"),
+        copied_share=("copied_share", "median"),
+    ).reset_index()
     hits = groups[["hits", "misses"]].sum(min_count=1).reset_index(drop=True)
     return found.assign(
         cache_hit_rate=ratio(hits["hits"].to_numpy(float), (hits["hits"] + hits["misses"]).to_numpy(float))
     )
 
 
-def spread_by_size(experts: pd.DataFrame) -> pd.DataFrame:
-    """The distinct share of `distinct_by_ubatch` over the ubatches of each size (index: n_tokens): median, min, max."""
-    found: pd.DataFrame = experts.groupby("n_tokens")["distinct_share"].agg(["median", "min", "max"])
-    return found
-
-
 def spread_by_layer(jaccard: pd.DataFrame) -> pd.DataFrame:
-    """Quartiles of `adjacent_layer_jaccard` over the ubatches of each layer (index: layer): low, median, high."""
-    quartiles = jaccard.groupby("layer")["jaccard"].quantile(np.array([0.25, 0.5, 0.75])).unstack()
+    """Quartiles of `adjacent_layer_jaccard` over the ubatches of each phase and layer: phase, layer, low, median,
+    high. A token of decode has few experts and a prompt's ubatch many, so the two have no median in common."""
+    groups = jaccard.groupby(["phase", "layer"], dropna=False)["jaccard"]
+    quartiles = groups.quantile(np.array([0.25, 0.5, 0.75])).unstack()
     quartiles.columns = pd.Index(["low", "median", "high"])
-    return quartiles
+    found: pd.DataFrame = quartiles.reset_index().sort_values("phase", ascending=False, kind="stable")
+    return found.reset_index(drop=True)
 
 
 def hottest_coverage(used: Floats) -> pd.DataFrame:
@@ -137,10 +140,11 @@ def expert_flags(experts: pa.Table) -> Flags:
 def adjacent_layer_jaccard(experts: pa.Table) -> pd.DataFrame:
     """|A and B| / |A or B| of the expert sets of a MoE layer and of the next one, in the same ubatch.
 
-    Columns: pass_id, ubatch, layer (the upper one), n_tokens, jaccard. Sets of layers of different width are
+    Columns: pass_id, phase, ubatch, layer (the upper one), n_tokens, jaccard. Sets of layers of different width are
     not compared, nor those that other tokens chose (a last layer that computes one row).
     """
-    keys = experts.select(["pass_id", "ubatch", "layer", "n_tokens", "n_experts"]).to_pandas()
+    keys = experts.select(["pass_id", "phase", "ubatch", "layer", "n_tokens", "n_experts"]).to_pandas()
+    keys["phase"] = keys["phase"].astype(object)
     order = keys.sort_values(["pass_id", "ubatch", "layer"], kind="stable").index.to_numpy()
     keys, flags = keys.iloc[order], expert_flags(experts)[order]
     comparable = keys[["pass_id", "ubatch", "n_experts", "n_tokens"]].to_numpy()
@@ -148,7 +152,8 @@ def adjacent_layer_jaccard(experts: pa.Table) -> pd.DataFrame:
     below, above = flags[:-1][same], flags[1:][same]
     either = (below | above).sum(axis=1)
     jaccard = np.divide((below & above).sum(axis=1), either, out=np.full(len(either), np.nan), where=either > 0)
-    frame: pd.DataFrame = keys.iloc[1:][same][["pass_id", "ubatch", "layer", "n_tokens"]].assign(jaccard=jaccard)
+    found = keys.iloc[1:][same][["pass_id", "phase", "ubatch", "layer", "n_tokens"]]
+    frame: pd.DataFrame = found.assign(jaccard=jaccard)
     return frame
 
 

@@ -117,13 +117,10 @@ def typical_ubatches(ubatches: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def total_bytes(ubatches: pd.DataFrame) -> tuple[float, float, float | None]:
-    """Bytes that rows of `typical_ubatches` moved, bytes that whole copies would have, and the share that is saved.
-
-    The share is None where nothing would have been copied.
-    """
-    moved, whole = float(ubatches["bytes_h2d"].sum()), float(ubatches["whole_bytes"].sum())
-    return moved, whole, 1 - moved / whole if whole > 0 else None
+def saved_share(moved_bytes: float, saved_bytes: float) -> float | None:
+    """What share of whole copies' bytes was not moved; None where nothing would have been."""
+    whole = moved_bytes + saved_bytes
+    return saved_bytes / whole if whole > 0 else None
 
 
 def typical_layers(layers: pd.DataFrame) -> pd.DataFrame:

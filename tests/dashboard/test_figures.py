@@ -17,7 +17,7 @@ from dashboard.figures.size_axes import SweepArms
 from dashboard.figures.style import arm_style
 from dashboard.figures.sweep import grid_figure, ratio_figure, sweep_figure
 from dashboard.figures.time import busy_figure, layer_figure, margin_figure, spent_figure
-from profiler.metrics.experts import hottest_coverage, spread_by_size
+from profiler.metrics.experts import hottest_coverage, spread_by_layer, typical_use
 from profiler.metrics.layers import margin_by_layer
 from profiler.metrics.memory import all_held
 from profiler.metrics.timeline import load_timeline
@@ -146,15 +146,18 @@ def test_bytes_of_each_ubatch_against_whole_copies() -> None:
 
 
 def test_experts_touched_heat_and_overlap() -> None:
-    rows = pd.DataFrame({"n_tokens": [1, 64, 64], "distinct_share": [0.1, 0.5, 0.7]})
+    n_tokens, phases, shares = [1, 1, 64, 64], ["prefill", "decode", "prefill", "prefill"], [0.2, 0.1, 0.5, 0.7]
+    rows = pd.DataFrame({"n_tokens": n_tokens, "phase": phases, "distinct_share": shares, "copied_share": shares})
     curve = pd.DataFrame({"n_tokens": [1, 64], "share": [0.1, 0.9]})
-    figure = distinct_figure(spread_by_size(rows), curve)
-    assert list(figure.data[0].y) == pytest.approx([10.0, 60.0])
+    drawn = traces(distinct_figure(typical_use(rows.assign(hits=np.nan, misses=np.nan)), curve))
+    assert list(drawn) == ["measured in prefill", "measured in decode", "modelled: every expert equally likely"]
     covered = hottest_coverage(np.array([[0, 1, 1, 0], [0.5, 0, 0.25, 0.25], [0, 0, 0, 0]]))
     assert covered["median"].tolist() == pytest.approx([0.5, 0.875, 1, 1]), "what is never used serves nothing"
     assert list(coverage_figure(covered).data[1].y) == pytest.approx([50, 87.5, 100, 100])
-    jaccard = pd.DataFrame({"layer": [1, 1, 2], "n_tokens": [64, 64, 1], "jaccard": [0.2, 0.4, 0.1]})
-    assert set(traces(overlap_figure(jaccard))) == {"in prefill", "in decode"}
+    jaccard = pd.DataFrame({"layer": [1, 1, 1], "jaccard": [0.2, 0.4, 0.1]})
+    jaccard["phase"] = ["prefill", "prefill", "decode"]
+    assert list(traces(overlap_figure(spread_by_layer(jaccard)))) == ["in prefill", "in decode"]
+    assert spread_by_layer(jaccard)["median"].tolist() == pytest.approx([0.3, 0.1]), "each phase for itself"
 
 
 def test_layers_and_their_margin() -> None:

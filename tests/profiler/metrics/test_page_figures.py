@@ -15,7 +15,7 @@ from profiler.cli.run_request import parse_numbers
 from profiler.metrics import layer_figures, load_tables, pass_figures, ubatch_figures
 from profiler.metrics.devices import TIME_PARTS, device_spent, time_spent
 from profiler.metrics.experts import distinct_by_ubatch, expert_heat, uniform_curve
-from profiler.metrics.layers import paying_share, prefetch_margin, total_bytes, typical_layers, typical_ubatches
+from profiler.metrics.layers import paying_share, prefetch_margin, saved_share, typical_layers, typical_ubatches
 from profiler.metrics.memory import cost_in_layers, held_over_time, memory_parts, slot_holdings
 from profiler.metrics.timeline import timeline
 from profiler.report.build import build_report
@@ -47,10 +47,9 @@ def test_time_spent_adds_up_to_the_wall(tmp_path: Path) -> None:
     assert spent.loc[on, "compute_ns"] == N_COPIES * COMPUTE_US * US - ON_HIDDEN_US * US
 
 
-def test_bytes_of_all_ubatches_and_the_share_that_is_saved() -> None:
-    rows = pd.DataFrame({"bytes_h2d": [20.0, 40.0], "whole_bytes": [80.0, 160.0]})
-    assert total_bytes(rows) == (60, 240, 0.75)
-    assert total_bytes(rows * 0) == (0, 0, None)
+def test_the_share_that_is_saved_is_of_whole_copies() -> None:
+    assert saved_share(60, 180) == 0.75
+    assert saved_share(0, 0) is None
 
 
 def test_device_time_of_an_import(tmp_path: Path) -> None:

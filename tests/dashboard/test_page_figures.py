@@ -1,0 +1,114 @@
+"""Equal names have equal values on every surface: what the pages show is what `hprof report --json` says, or the
+command that a page is of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pandas as pd
+import pytest
+
+import hprof
+from tests.dashboard.figures_of_pages import as_json, chart, median, page_of, same, table, tells
+from tests.dashboard.pages import said
+
+RUNS: Final = {
+    "dense": "-m tiny-dense --layers 2 --device sim --arms off,on,full -p 64 -n 3 -ub 32,64 -r 2",
+    "moe": "-m tiny-moe --layers 3 --device sim --arms off,on,hot+cache --moe-cache-mib 1 -p 96 -n 3 -ub 32,48 -r 6",
+    "cpu": "-m tiny-dense --layers 2 --device cpu --arms off,on -p 64 -n 2 -ub 32 -r 2",
+}
+
+
+of_experts = pytest.mark.parametrize("measured", ["moe"], indirect=True)
+
+
+class Measured(NamedTuple):
+    """A capture, and what is known of it without a page."""
+
+    path: Path
+    report: dict[str, Any]
+    arms: list[str]
+
+    def figures(self, level: Any, arm: str, n_ubatch: int) -> pd.DataFrame:
+        """The Python API's rows of an arm in the cell of this ubatch."""
+        opened = hprof.open(str(self.path))
+        passes = opened.passes.query("arm == @arm and n_ubatch == @n_ubatch")["pass_id"]
+        found = opened.figures(level, arm=arm)
+        return found[found["pass_id"].isin(passes)]
+
+
+@pytest.fixture(scope="module", params=list(RUNS))
+def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    path = tmp_path_factory.mktemp("captures") / request.param
+    assert hprof.main(["run", *RUNS[request.param].split(), "-o", str(path)]) == 0
+    report = as_json("report", str(path))
+    return Measured(path, report, [arm["name"] for arm in report["arms"]])
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """As the address spells it."""
+    return "-".join(f"{flag}{cell[f'n_{name}']}" for flag, name in zip(("p", "n", "ub", "d"), _SIZES, strict=True))
+
+
+_SIZES: Final = ("prompt", "gen", "ubatch", "depth")
+
+
+def test_bytes_moved_are_the_reports(measured: Measured) -> None:
+    cell = measured.report["cells"][-1]
+    for b in measured.arms[1:]:
+        with page_of(measured.path, "selective", b=b, cell=cell_name(cell)) as app:
+            shown, bars = table(app, "ubatch", "copied", "whole copies", "saved"), chart(app, "bytes")
+            for arm in (measured.arms[0], b):
+                moved, saved = (median(cell["arms"][arm], name) for name in ("bytes_h2d", "selective_saving_bytes"))
+                tells(app, f"**{arm}** moved", [moved, saved or None])
+                rows = measured.figures("ubatch", arm, cell["n_ubatch"])
+                rows["whole"] = rows["bytes_h2d"] + rows["selective_saving_bytes"].fillna(0)
+                assert rows.groupby("pass_id")["bytes_h2d"].sum().median() == moved, "ubatches hold all copies"
+                mine, known = shown[shown["arm"] == arm], rows.groupby("ubatch")
+                same(mine["copied"], known["bytes_h2d"].median())
+                same(mine["saved"], known["selective_saving_bytes"].median())
+                same(mine["whole copies"], known["whole"].median())
+                is_drawn = mine["ubatch"].isin(bars.drawn(f"{arm} moved", "x"))
+                same(bars.drawn(f"{arm} moved"), mine["copied"][is_drawn])
+
+
+@of_experts
+def test_experts_touched_are_those_of_the_measured_passes(measured: Measured) -> None:
+    opened = hprof.open(str(measured.path))
+    rows = opened.frame("experts", pass_ids=opened.passes["pass_id"].tolist())
+    of_ubatch = rows.groupby(["n_tokens", "phase", "pass_id", "ubatch"], observed=True)[["distinct", "n_experts"]].sum()
+    known = (of_ubatch["distinct"] / of_ubatch["n_experts"]).groupby(["n_tokens", "phase"], observed=True)
+    with page_of(measured.path, "selective") as app:
+        shown, points = table(app, "n_tokens", "distinct share"), chart(app, "distinct")
+        shown = shown.sort_values(["n_tokens", "phase"])
+        for column, values in {
+            "distinct share": known.median(),
+            "distinct least": known.min(),
+            "distinct most": known.max(),
+        }.items():
+            same(shown[column], values.sort_index(key=lambda level: level.astype(object)))
+        for phase, mine in shown.groupby("phase"):
+            same(points.drawn(f"measured in {phase}", "x"), mine["n_tokens"])
+            same(points.drawn(f"measured in {phase}"), mine["distinct share"])
+            low, high = points.whiskers(f"measured in {phase}")
+            same(low, mine["distinct least"])
+            same(high, mine["distinct most"])
+
+
+@of_experts
+def test_adjacent_layers_and_hottest_experts_are_one_value_in_chart_and_table(measured: Measured) -> None:
+    with page_of(measured.path, "selective") as app:
+        shown, bars = table(app, "phase", "layer", "median overlap"), chart(app, "overlap")
+        assert set(shown["phase"]) == {"prefill", "decode"}
+        for phase, mine in shown.groupby("phase"):
+            same(bars.drawn(f"in {phase}", "x"), mine["layer"])
+            same(bars.drawn(f"in {phase}"), mine["median overlap"])
+            low, high = bars.whiskers(f"in {phase}")
+            same(low, mine["low"])
+            same(high, mine["high"])
+        hottest, line = table(app, "experts", "median"), chart(app, "coverage")
+        same(line.drawn("the median layer"), hottest["median"])
+        enough = int(hottest["experts"][hottest["median"] >= 0.8].iloc[0])
+        assert f"The **{enough} hottest of {len(hottest)} experts** serve 80.0 %" in said(app)
