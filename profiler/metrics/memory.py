@@ -45,19 +45,21 @@ def slot_holdings(line: Timeline) -> pd.DataFrame:
     them filled_ns (its last copy ended), read_ns and done_ns (the work that waited for it began and ended; NaN where
     the source names none).
 
-    A slot holds a layer from its first copy's start until the next layer's first copy into it, or to the line's end.
+    A slot holds a layer from its first copy's start until the first copy into it of the next layer, or of this one for
+    the next ubatch, or to the line's end.
     """
-    rows = line.table([*_COLUMNS, "kind", "correlation_id", "waits_for"])
+    rows = line.table([*_COLUMNS, "ubatch", "kind", "correlation_id", "waits_for"])
     is_copy = pc.and_(pc.is_valid(rows["slot"]), pc.equal(rows["kind"].cast(pa.string()), "h2d"))
     chosen = np.flatnonzero(pc.fill_null(is_copy, False).to_numpy())
-    frame = rows.select(list(_COLUMNS)).take(pa.array(chosen)).to_pandas()
+    frame = rows.select([*_COLUMNS, "ubatch"]).take(pa.array(chosen)).to_pandas()
     frame["start_ns"], frame["filled_ns"] = line.start[chosen], line.end[chosen]
     readers = _readers(line, rows)
     frame["read_ns"], frame["done_ns"] = (readers[name].reindex(chosen).to_numpy() for name in ("read_ns", "done_ns"))
     frame["tensor"] = frame["tensor"].astype(object)
     frame = frame.sort_values(["device", "slot", "start_ns"], kind="stable", ignore_index=True)
     place = frame[["device", "slot"]].fillna(-1).ne(frame[["device", "slot"]].fillna(-1).shift()).any(axis=1)
-    begins = place | frame["layer"].ne(frame["layer"].shift())
+    ubatch = frame["ubatch"].fillna(-1)
+    begins = place | frame["layer"].ne(frame["layer"].shift()) | ubatch.ne(ubatch.shift())
     filled = frame.groupby(begins.cumsum(), sort=False)
     held: pd.DataFrame = filled.agg(
         {"slot": "first", "device": "first", "layer": "first", "tensor": "first", "start_ns": "first"}

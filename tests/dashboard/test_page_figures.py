@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import hprof
+from dashboard.text import about_layers
 from tests.dashboard.figures_of_pages import as_json, chart, median, page_of, same, table, tells
 from tests.dashboard.pages import said
 
@@ -112,3 +113,61 @@ def test_adjacent_layers_and_hottest_experts_are_one_value_in_chart_and_table(me
         same(line.drawn("the median layer"), hottest["median"])
         enough = int(hottest["experts"][hottest["median"] >= 0.8].iloc[0])
         assert f"The **{enough} hottest of {len(hottest)} experts** serve 80.0 %" in said(app)
+
+
+def test_memory_is_the_reports(measured: Measured) -> None:
+    cell, placed = measured.report["cells"][0], {one["name"]: one["memory"] for one in measured.report["arms"]}
+    a = measured.arms[0]
+    for b in measured.arms[1:]:
+        with page_of(measured.path, "memory", b=b, cell=cell_name(cell)) as app:
+            parts, bars = table(app, "arm", "weights that stay", "peak").set_index("arm"), chart(app, "parts")
+            peaks = {arm: median(cell["arms"][arm], "vram_peak_bytes") or 0 for arm in (a, b)}
+            same(parts["peak"], peaks.values())
+            for title, name in PARTS.items():
+                same(parts[title], [placed[arm][name] for arm in (a, b)])
+            named = {arm: sum(placed[arm][name] for name in PARTS.values()) for arm in (a, b)}
+            same(parts[REST], [peaks[arm] - named[arm] for arm in (a, b)])
+            for title in (one for one in (*PARTS, REST) if parts[one].any()):
+                same(bars.drawn(title, "x"), parts[title])
+            for arm in (a, b):
+                reserved = placed[arm]["slots_bytes"] + placed[arm]["bank_bytes"]
+                line = tells(app, f"{arm} reserves", [reserved or None])
+                assert reserved == 0 or about_layers(placed[arm]["cost_in_layers"], "more ") in line
+            shown = table(app, "arm", "resident", "in host memory").set_index("arm").loc[measured.arms]
+            for title, name in RESIDENCY.items():
+                same(shown[title], [placed[arm][name] for arm in measured.arms])
+
+
+PARTS: Final = {
+    "weights that stay": "resident_bytes",
+    "slots for streamed weights": "slots_bytes",
+    "expert cache's bank": "bank_bytes",
+}
+REST: Final = "activations, KV cache, the rest"
+RESIDENCY: Final = {
+    "resident": "resident_bytes",
+    "in host memory": "host_bytes",
+    "slots": "slots_bytes",
+    "bank": "bank_bytes",
+    "number of slots": "slots",
+    "room of slots and bank, in layers": "cost_in_layers",
+}
+
+
+def test_slots_hold_what_was_copied_and_no_more_than_there_is_room(measured: Measured) -> None:
+    """Over time, of one pass: the second repetition of arm `on`."""
+    cell, opened = measured.report["cells"][-1], hprof.open(str(measured.path))
+    passes = opened.passes.query("arm == 'on' and repetition == 1 and n_ubatch == @cell['n_ubatch']")
+    events = opened.frame("events", pass_ids=passes["pass_id"].tolist())
+    copied = events[events["slot"].notna() & (events["kind"] == "h2d")]
+    (placed,) = (one["memory"] for one in measured.report["arms"] if one["name"] == "on")
+    with page_of(measured.path, "memory", b="on", arm="on", rep="1", cell=cell_name(cell)) as app:
+        fillings, steps = table(app, "slot", "bytes", "from"), table(app, "time", "held in slots")
+        line = chart(app, "held").drawn("with what the slots hold")
+        same([fillings["bytes"].sum()], [copied["bytes"].sum()])
+        assert len(fillings) == len(copied.drop_duplicates(["ubatch", "layer"]))
+        assert fillings["bytes"].max() <= placed["slots_bytes"] / placed["slots"] * 1.001, "a slot's room"
+        most = steps["held in slots"].max() + placed["resident_bytes"] + placed["bank_bytes"]
+        same([max(line)], [most])
+        tells(app, "Weights that stay", [most, float(passes["vram_peak"].iloc[0])])
+        assert most <= float(passes["vram_peak"].iloc[0])

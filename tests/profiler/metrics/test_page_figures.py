@@ -222,6 +222,21 @@ def test_slots_hold_a_layer_until_the_next_is_copied_in() -> None:
     assert held_over_time(slot_holdings(timeline(conform("events", {})))).empty
 
 
+def test_a_layer_that_is_copied_again_for_the_next_ubatch_fills_its_slot_anew() -> None:
+    """With as many slots as layers a slot only ever holds one, and no more of it than there is."""
+    columns = {
+        "kind": ["h2d"] * 3,
+        "slot": [0] * 3,
+        "layer": [7] * 3,
+        "ubatch": [0, 0, 1],
+        "bytes": [5, 6, 8],
+        "t_start": [0, 10, 30],
+        "t_end": [10, 20, 40],
+    }
+    held = slot_holdings(timeline(conform("events", columns), origin_ns=0))
+    assert held[["bytes", "start_ns", "filled_ns", "end_ns"]].to_numpy().tolist() == [[11, 0, 20, 30], [8, 30, 40, 40]]
+
+
 def test_experts_touched_and_used(tmp_path: Path) -> None:
     experts = makers.moe_off_on(tmp_path / "c", n_pairs=1).table("experts")
     rows = distinct_by_ubatch(experts)
