@@ -12,6 +12,7 @@ from profiler.arithmetic.stats import DEFAULT_NOISE
 from profiler.compare.changes import changes, device_changes, not_seen, process_warnings, token_warnings
 from profiler.compare.data import Change, ComparedSide, CompareResult, Difference, Gate
 from profiler.compare.gate import decide, parse_limit
+from profiler.compare.same_data import same_data_warnings
 from profiler.compare.settings import differences
 from profiler.compare.sides import OpenedSide, Pairs, matched, open_side
 
@@ -30,14 +31,20 @@ def compare_captures(a: str, b: str, *, noise: float = DEFAULT_NOISE, fail_on: S
     limits = [parse_limit(text, {**left.readings, **right.readings}) for text in fail_on]
     pairs = matched(left, right)
     found = changes(left, right, pairs, noise=noise)
+    devices = [] if pairs else device_changes(left, right)
     gates, ground = decide(limits, found, {one.figure: not_seen(left, right, pairs, one.figure) for one in limits})
     return CompareResult(
         a=_side(left),
         b=_side(right),
         differences=differences(left.capture.manifest, right.capture.manifest, {x[1]: y[1] for x, y in pairs}),
         changes=found,
-        devices=[] if pairs else device_changes(left, right),
-        warnings=[*_warnings("A", left), *_warnings("B", right), *_unmatched(left, right, pairs)],
+        devices=devices,
+        warnings=[
+            *same_data_warnings(left, right, pairs, devices),
+            *_warnings("A", left),
+            *_warnings("B", right),
+            *_unmatched(left, right, pairs),
+        ],
         gates=gates,
         ground=ground if gates else None,
     )

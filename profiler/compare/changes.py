@@ -13,6 +13,7 @@ import pandas as pd
 
 from profiler.arithmetic.stats import Comparison, CountUnit, Grounds, PairDesign
 from profiler.compare.data import PER_TOKEN, Change, DeviceChange, DeviceUnit
+from profiler.compare.same_data import SAME_PASSES, are_same_passes, is_one_capture
 from profiler.compare.sides import GroupKey, OpenedSide, Pairs
 from profiler.metrics import (
     FIGURES,
@@ -55,7 +56,8 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
     work = different_work(a, b, x[0], y[0])
     tokens_route = a.tokens_route or b.tokens_route
     after_first = OTHER_EXPERTS if tokens_route and _has_other_tokens(a, b, x, y) else None
-    is_one_run = a.capture.path == b.capture.path and x[0] == y[0]
+    is_one_run = is_one_capture(a, b) and x[0] == y[0]
+    is_itself = are_same_passes(a, b, x, y)
     readings = {name: figure for name, figure in a.readings.items() if name in b.readings}
     for name, figure in {**FIGURES, **readings}.items():
         design = pair_design(a, b, figure)
@@ -68,7 +70,7 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
             better = figure.better or "lower"
             against: Comparison | None = None
             if min(a_median, b_median) > 0:
-                same = _same_work(a, b, x, y, name) if is_one_run else None
+                same = SAME_PASSES if is_itself else _same_work(a, b, x, y, name) if is_one_run else None
                 grounds = Grounds(different, same)
                 against = judge(of_a, of_b, design, better=better, noise=noise, grounds=grounds, with_zeros=True)
             n_pairs = against.pairs if against is not None else min(map(len, units))
@@ -87,6 +89,7 @@ def _group_changes(a: OpenedSide, b: OpenedSide, x: GroupKey, y: GroupKey, noise
                 unit=design.unit,
                 against=against,
                 different=different,
+                is_itself=is_itself,
                 samples=samples(of_a, of_b, design),
                 reading=readings.get(name),
             )
@@ -121,7 +124,7 @@ def pair_design(a: OpenedSide, b: OpenedSide, figure: Figure) -> PairDesign:
         is_routed = any(side.tables.experts.num_rows for side in (a, b))
         share_seeds = manifests[0].seeds == manifests[1].seeds
         return PairDesign(are_pairs=share_seeds, unit="routings" if is_routed else "results")
-    if a.capture.path == b.capture.path:
+    if is_one_capture(a, b):
         return PairDesign(are_pairs=True, unit="boots" if manifests[0].has_process_per_arm else "pairs")
     is_own = all(manifest.source == "hprof" for manifest in manifests)
     return PairDesign(are_pairs=False, unit="pairs" if is_own and figure.unit == "bytes" else "boots")

@@ -56,6 +56,7 @@ class Change:
     different: str | None  # why the two did not do the same work
     samples: TwoSides  # what `against` was made of
     reading: Figure | None = None  # what the programs printed themselves, described by their captures
+    is_itself: bool = False  # whether both sides are the same passes, which judge nothing
 
     @property
     def described(self) -> Figure:
@@ -82,8 +83,8 @@ class Change:
 
     @property
     def has_enough(self) -> bool:
-        """Whether the same work was measured often enough for an interval to mean something."""
-        return self.different is None and self.pairs >= NEEDED[self.unit]
+        """Whether the same work was measured often enough, and twice, for an interval to mean something."""
+        return self.different is None and not self.is_itself and self.pairs >= NEEDED[self.unit]
 
     @property
     def size(self) -> float:

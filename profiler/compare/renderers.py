@@ -29,6 +29,8 @@ _STATES: Final = {"passed": "passed", "failed": "FAILED", "inconclusive": "INCON
 
 def headline(result: CompareResult) -> str:
     """`B against A: 2 slower, 1 faster, of 3 judged figures; memory: 1 more.`, or that nothing was judged."""
+    if result.changes and all(change.is_itself for change in result.changes):
+        return "A and B are the same data: nothing was judged."
     judged = [change for change in result.changes if change.verdict is not None]
     speed, memory = ([change for change in judged if change.is_memory == is_memory] for is_memory in (False, True))
     told = [f"{_counted_verdicts(speed)}, of {len(speed)} judged figures"] if speed else []
