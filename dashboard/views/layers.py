@@ -98,8 +98,9 @@ def condition(choice: Choice, rows: pd.DataFrame, arm: str, phase: str | None) -
     """C + T > T': prefetch of the next layer's whole weights pays where compute and the copy in line hide it."""
     st.header("In which layers would prefetch pay: C + T > T'?", anchor=False)
     mine = rows[rows["arm"] == arm]
-    grid, share = prefetch_margin(mine), paying_share(mine)
-    if grid.empty or share is None:
+    grid = prefetch_margin(mine)
+    share = paying_share(grid)
+    if share is None:
         show.nothing("The condition needs the copies of two adjacent layers in one ubatch; this arm has none.")
         return
     if copies_ahead(choice, arm):

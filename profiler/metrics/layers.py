@@ -148,11 +148,11 @@ def margin_by_layer(margin: pd.DataFrame) -> pd.DataFrame:
     return quartiles
 
 
-def paying_share(layers: pd.DataFrame) -> float | None:
-    """In what share of the layers and ubatches with a copy to prefetch it pays; None where there is none."""
-    known = _before_copies(layers)["pays"].dropna().astype(float)
-    share = float(known.mean()) if len(known) else float("nan")
-    return None if np.isnan(share) else share
+def paying_share(margin: pd.DataFrame) -> float | None:
+    """In what share of the layers and ubatches of `prefetch_margin` prefetch pays; None where there is none."""
+    known = margin.to_numpy(float)
+    known = known[~np.isnan(known)]
+    return float((known > 0).mean()) if len(known) else None
 
 
 def _before_copies(layers: pd.DataFrame) -> pd.DataFrame:

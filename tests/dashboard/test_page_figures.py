@@ -9,9 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import pandas as pd
 import pytest
+from streamlit.testing.v1 import AppTest
 
 import hprof
 from dashboard.text import about_layers
+from executor.units import format_share
 from tests.dashboard.figures_of_pages import as_json, chart, median, page_of, same, table, tells
 from tests.dashboard.pages import said
 
@@ -171,3 +173,50 @@ def test_slots_hold_what_was_copied_and_no_more_than_there_is_room(measured: Mea
         same([max(line)], [most])
         tells(app, "Weights that stay", [most, float(passes["vram_peak"].iloc[0])])
         assert most <= float(passes["vram_peak"].iloc[0])
+
+
+def test_layers_are_medians_of_the_passes(measured: Measured) -> None:
+    cell = measured.report["cells"][0]
+    for arm in measured.arms:
+        rows = measured.figures("layer", arm, cell["n_ubatch"]).query("phase == 'prefill'")
+        ubatch = int(rows["ubatch"].max())
+        address = {"a": arm, "arm": arm, "cell": cell_name(cell), "ubatch": str(ubatch)}
+        with page_of(measured.path, "layers", **address) as app:
+            shown, bars = table(app, "layer", "C", "T"), chart(app, "layers")
+            known = rows[rows["ubatch"] == ubatch].groupby("layer")
+            same(shown["layer"], known.groups)
+            for title, column in OF_LAYERS.items():
+                same(shown[title], known[column].median())
+            is_bound = (known["copy_ns"].median() > known["compute_ns"].median()).tolist()
+            assert (shown["bound by"] == "copy").tolist() == is_bound
+            assert f"**{sum(is_bound)} of {len(is_bound)} layers are copy-bound**" in said(app)
+            for name, title in {"C: compute": "C", "T: hidden copy": "hidden", "T: exposed copy": "exposed"}.items():
+                same(bars.drawn(name), shown[title])
+            margins(app, rows)
+
+
+OF_LAYERS: Final = {
+    "C": "compute_ns",
+    "T": "copy_ns",
+    "hidden": "hidden_ns",
+    "exposed": "exposed_ns",
+    "waited": "wait_ns",
+    "next layer's whole copy T'": "next_whole_copy_ns",
+}
+
+
+def margins(app: AppTest, rows: pd.DataFrame) -> None:
+    """Where prefetch would pay, of the rows of a phase."""
+    ahead = rows[rows["next_whole_copy_ns"] > 0]
+    if ahead.empty:
+        assert "the copies of two adjacent layers" in said(app)
+        return
+    over = ahead["compute_ns"] + ahead["copy_ns"] - ahead["next_whole_copy_ns"]
+    known = over.groupby([ahead["layer"], ahead["ubatch"]]).median()
+    shown = table(app, "ubatch", f"layer {known.index[0][0]}").set_index("ubatch")
+    for layer, of_layer in known.groupby("layer"):
+        same(shown[f"layer {layer}"].dropna(), of_layer)
+    line = chart(app, "margin")
+    same(line.drawn(""), known.groupby("layer").median())
+    same(sorted([*line.drawn("prefetch pays"), *line.drawn("prefetch loses")]), sorted(line.drawn("")))
+    assert f"It holds for **{format_share(float((known > 0).mean()))}**" in said(app)

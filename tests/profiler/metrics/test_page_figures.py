@@ -269,8 +269,9 @@ def test_typical_layers_and_the_condition(tmp_path: Path) -> None:
     margin = prefetch_margin(layers)
     assert margin.shape == (3, 1)
     assert np.unique(margin.to_numpy()).tolist() == [COMPUTE_US * US]
-    assert paying_share(layers) == 1.0
-    assert paying_share(layers.iloc[:0]) is None
+    assert paying_share(margin) == 1.0
+    assert paying_share(margin.assign(other=[-1.0, 0.0, np.nan])) == 0.6, "of the places that the grid has"
+    assert paying_share(margin.iloc[:0]) is None
     ubatches = ubatch_figures(tables.ubatches, tables.recording)
     assert typical_ubatches(ubatches[ubatches["pass_id"].isin(off)])["bytes_h2d"].tolist() == [16_000] * 3
 
